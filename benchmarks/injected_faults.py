@@ -29,7 +29,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from benchmarks.timing import print_table
-from orchestrator.stats.insight import Finding, diagnose
+from orchestrator.doctor import Finding, diagnose
 
 Floats = NDArray[np.float64]
 

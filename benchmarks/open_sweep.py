@@ -25,14 +25,14 @@ import pyarrow as pa
 
 from benchmarks.timing import print_table
 from orchestrator import Sweep, open_sweep
-from orchestrator.records.metadata import Attempt
-from orchestrator.records.run_folder import RunFolder
-from orchestrator.records.sweep_folder import trial_name
-from orchestrator.stats.aggregate.quantities import SPANS
-from orchestrator.stats.aggregate.trial_index import TrialIndex
-from orchestrator.stats.aggregate.usage import add_usage
-from orchestrator.stats.read.recorded_files import COMPACTED
-from orchestrator.stats.write.checksums import write_parquet
+from orchestrator.disk.metadata import Attempt
+from orchestrator.disk.rows.checksums import write_parquet
+from orchestrator.disk.rows.recorded_files import COMPACTED
+from orchestrator.disk.rows.usage import add_usage
+from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.sweep_folder import trial_name
+from orchestrator.tables.trial_index import TrialIndex
+from orchestrator.units import SPANS
 
 EPOCHS = 10
 ATTEMPT = Attempt(0)

@@ -29,7 +29,7 @@ from torch import nn
 
 from benchmarks.timing import print_table
 from experiments.digits import Digits
-from orchestrator.config.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.sweeps.search.race import Race
 
 Curves = NDArray[np.float64]

@@ -22,8 +22,8 @@ from benchmarks.timing import print_table
 from experiments.digits import Digits
 from hooks import Hook, State
 from orchestrator import run
-from orchestrator.config.load import make_experiment
-from orchestrator.stats.insight import diagnose
+from orchestrator.doctor import diagnose
+from orchestrator.experiment.load import make_experiment
 
 LATE_S = 0.03
 BATCH = 32

@@ -19,7 +19,7 @@ from typing import Any
 from torch.utils.tensorboard import SummaryWriter
 
 from benchmarks.timing import Pause, print_table, take_turns
-from orchestrator.stats.write.recorder import Recorder
+from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.storage import Storage
 
 ROWS = 10_000

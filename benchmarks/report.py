@@ -21,15 +21,15 @@ import numpy as np
 
 from benchmarks.tables import write
 from benchmarks.timing import print_table
-from orchestrator.records.run_folder import RunFolder, create_run
-from orchestrator.stats.write.compaction import compact
+from orchestrator.disk.rows.compaction import compact
+from orchestrator.disk.run_folder import RunFolder, create_run
 from tests.browser import CHROMIUM, inspect_pages
 
 MAKE = """
 import re, sys
 from time import perf_counter
 from orchestrator.report import make_report
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.disk.run_folder import RunFolder
 started = perf_counter()
 page = make_report(RunFolder.open(sys.argv[1]))
 seconds = perf_counter() - started
@@ -39,9 +39,9 @@ print(seconds, int(re.search("VmHWM:\\\\s+(\\\\d+)", open("/proc/self/status").r
 DOCTOR = """
 import sys
 from time import perf_counter
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.runs.result import Run
-from orchestrator.stats.insight import diagnose
+from orchestrator.doctor import diagnose
 run = Run(RunFolder.open(sys.argv[1]))
 stats, costs = run.stats, run.hook_costs
 started = perf_counter()

@@ -36,7 +36,7 @@ from ray import tune
 from benchmarks.handwritten_sweep import DIGITS, train_job_trainable, tuned
 from benchmarks.timing import print_table, ratio
 from orchestrator import Sweep, sweep
-from orchestrator.config.load import load_experiment, make_experiment
+from orchestrator.experiment.load import load_experiment, make_experiment
 
 DECAYS = [0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999]
 SWEEP = {"metric": "val/loss", "mode": "min", "search": "grid", "max_concurrent": 1}

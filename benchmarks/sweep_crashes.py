@@ -29,7 +29,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from benchmarks.timing import print_table
 from orchestrator import HookyardError, Sweep, Task, resume_sweep, sweep
-from orchestrator.config.load import make_experiment
+from orchestrator.experiment.load import make_experiment
 from orchestrator.storage import Storage
 
 KEPT = ("epoch", "step", "samples", "train/loss", "val/loss", "val/accuracy")

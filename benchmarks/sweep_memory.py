@@ -26,7 +26,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from benchmarks.timing import print_table
 from orchestrator import Sweep, Task, sweep
-from orchestrator.config.load import make_experiment
+from orchestrator.experiment.load import make_experiment
 
 TENTHS = 10
 EVERY_S = 0.2

@@ -20,19 +20,19 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.timing import print_table
-from orchestrator.records.metadata import Attempt
-from orchestrator.records.run_folder import RunFolder, create_run
-from orchestrator.stats.aggregate.quantities import SPANS
-from orchestrator.stats.write.checksums import add_checksum, make_stream
-from orchestrator.stats.write.compaction import compact
+from orchestrator.disk.metadata import Attempt
+from orchestrator.disk.rows.checksums import add_checksum, make_stream
+from orchestrator.disk.rows.compaction import compact
+from orchestrator.disk.run_folder import RunFolder, create_run
+from orchestrator.units import SPANS
 
 READ = """
 import re, sys
 from time import perf_counter, process_time
 from orchestrator.runs.result import open_run
 run = open_run(sys.argv[1])
-from orchestrator.stats.aggregate import summaries
-from orchestrator.stats.read import tables
+from orchestrator.tables import summaries
+from orchestrator.tables import tables
 started, worked = perf_counter(), process_time()
 table = CALL
 seconds, work = perf_counter() - started, process_time() - worked

@@ -21,12 +21,12 @@ import pyarrow as pa
 
 from benchmarks.tables import rows_of
 from benchmarks.timing import print_table
-from orchestrator.config.load import to_yaml
-from orchestrator.config.sections.experiment import Experiment
-from orchestrator.records.metadata import Attempt
-from orchestrator.records.run_folder import create_run
+from orchestrator.disk.metadata import Attempt
+from orchestrator.disk.rows.checksums import add_checksum, make_stream_start
+from orchestrator.disk.run_folder import create_run
+from orchestrator.experiment.load import to_yaml
+from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.runs.result import open_run
-from orchestrator.stats.write.checksums import add_checksum, make_stream_start
 from orchestrator.terminal.run_status import LiveRun
 
 SIZES = {

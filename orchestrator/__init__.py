@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from orchestrator.config.load import load_experiment as load_experiment
-    from orchestrator.config.sections.experiment import Experiment as Experiment
     from orchestrator.errors import CheckpointError as CheckpointError
     from orchestrator.errors import ConfigError as ConfigError
     from orchestrator.errors import HookyardError as HookyardError
     from orchestrator.errors import RunError as RunError
     from orchestrator.errors import StorageError as StorageError
     from orchestrator.errors import UsageError as UsageError
+    from orchestrator.experiment.load import load_experiment as load_experiment
+    from orchestrator.experiment.sections.experiment import Experiment as Experiment
     from orchestrator.runs.driver import resume as resume
     from orchestrator.runs.driver import run as run
     from orchestrator.runs.result import Run as Run
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _MODULE_OF = {
     "CheckpointError": "orchestrator.errors",
     "ConfigError": "orchestrator.errors",
-    "Experiment": "orchestrator.config.sections.experiment",
+    "Experiment": "orchestrator.experiment.sections.experiment",
     "HookyardError": "orchestrator.errors",
     "Run": "orchestrator.runs.result",
     "RunError": "orchestrator.errors",
@@ -41,7 +41,7 @@ _MODULE_OF = {
     "Task": "orchestrator.task",
     "TrainingSession": "orchestrator.training_session",
     "UsageError": "orchestrator.errors",
-    "load_experiment": "orchestrator.config.load",
+    "load_experiment": "orchestrator.experiment.load",
     "open_run": "orchestrator.runs.result",
     "open_sweep": "orchestrator.sweeps.results.result",
     "resume": "orchestrator.runs.driver",

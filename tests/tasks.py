@@ -14,9 +14,9 @@ from torch.utils.data import Dataset
 
 from hooks import Hook, State
 from orchestrator import Experiment, Task
-from orchestrator.config.load import make_experiment
-from orchestrator.config.sections.experiment import Component, Loader
-from orchestrator.stats.write.recorder import Recorder
+from orchestrator.disk.rows.recorder import Recorder
+from orchestrator.experiment.load import make_experiment
+from orchestrator.experiment.sections.experiment import Component, Loader
 
 SGD = Component(type="SGD", lr=0.1, momentum=0.9)
 

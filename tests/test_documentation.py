@@ -23,10 +23,10 @@ from typer.testing import CliRunner
 from hooks import EVENTS, HOOKS, Hook, Interval, State
 from orchestrator import Task, load_experiment, open_run, run, sweep
 from orchestrator.cli import app
-from orchestrator.config.components import DEFAULT_HOOKS
-from orchestrator.config.load import to_dict
-from orchestrator.config.sections.experiment import Experiment
-from orchestrator.config.sections.sweep import (
+from orchestrator.experiment.components import DEFAULT_HOOKS
+from orchestrator.experiment.load import to_dict
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.sections.sweep import (
     PB2,
     PBT,
     Asha,

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.config.load import load_experiment, make_experiment, to_yaml
-from orchestrator.config.text.reader import parse_yaml
 from orchestrator.errors import ConfigError, UsageError
-from orchestrator.stats.read.query import Rows, read_matching_rows
-from tests.orchestrator.config.samples import HERE, TEXT
+from orchestrator.experiment.load import load_experiment, make_experiment, to_yaml
+from orchestrator.experiment.yaml.reader import parse_yaml
+from orchestrator.tables.query import Rows, read_matching_rows
+from tests.orchestrator.experiment.samples import HERE, TEXT
 
 T = TypeVar("T")
 LONG = int(os.environ.get("HOOKYARD_FUZZ", 0))

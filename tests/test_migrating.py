@@ -16,15 +16,15 @@ from hooks import EVENTS, HOOKS, Hook, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.ema import EMA
 from orchestrator import Experiment, Task, load_experiment, run
-from orchestrator.config.components import make_hook
-from orchestrator.config.python.wording import (
+from orchestrator.errors import ConfigError
+from orchestrator.experiment.components import make_hook
+from orchestrator.experiment.fields.messages import (
     EXPERIMENT,
     find_options_elsewhere,
     load_other_systems,
 )
-from orchestrator.config.resolve import resolve
-from orchestrator.config.sections.experiment import Scaler
-from orchestrator.errors import ConfigError
+from orchestrator.experiment.resolve import resolve
+from orchestrator.experiment.sections.experiment import Scaler
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.torch_settings import Precision
 from tests.hooks.checkpointing.simulated_run import SimulatedRun, simulate

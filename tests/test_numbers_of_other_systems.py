@@ -26,7 +26,7 @@ from hooks.metrics.direction import direction
 from hooks.training.early_stopping import EarlyStopping
 from hooks.training.ema import EMA
 from orchestrator import run
-from orchestrator.config.components import make_hook
+from orchestrator.experiment.components import make_hook
 from orchestrator.loop.data.sampling import ShardedSampler, default_order
 from tests.hooks.training.averages import averages
 from tests.hooks.training.steps import batches, new_state, small_model, train

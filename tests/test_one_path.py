@@ -12,19 +12,19 @@ from typing import Any, NamedTuple
 import pytest
 
 from orchestrator import Experiment, load_experiment, run, sweep
-from orchestrator.config import components, resolve
-from orchestrator.config.load import to_dict, to_yaml
-from orchestrator.config.text.reader import dump_yaml
+from orchestrator.disk.run_folder import create_run
 from orchestrator.engines.session import Assignment
 from orchestrator.errors import ConfigError
+from orchestrator.experiment import components, resolve
+from orchestrator.experiment.load import to_dict, to_yaml
+from orchestrator.experiment.yaml.reader import dump_yaml
 from orchestrator.loop.report import Report
-from orchestrator.records.run_folder import create_run
 from orchestrator.runs.driver import load_experiment_to_resume
 from orchestrator.sweeps import in_process
 from orchestrator.sweeps.trials import make_trial_source
 from orchestrator.sweeps.tune import trainable
 from orchestrator.sweeps.tune.schedulers import make_tune_config
-from tests.orchestrator.config.samples import HERE, TEXT
+from tests.orchestrator.experiment.samples import HERE, TEXT
 from tests.ranks import on_ranks
 from tests.tasks import described
 

@@ -14,17 +14,17 @@ from typer.testing import CliRunner
 
 from orchestrator import Run, run, sweep
 from orchestrator.cli import app
-from orchestrator.config.checks.sweep_check import MAX_CHECKED_VALUES, MAX_TRIALS
-from orchestrator.config.load import make_experiment
-from orchestrator.config.sections.sweep import MAX_PATHS, MAX_VALUES
-from orchestrator.config.text.reader import MAX_BYTES
-from orchestrator.config.text.source import MAX_DEPTH
+from orchestrator.experiment.load import make_experiment
+from orchestrator.experiment.sections.sweep import MAX_PATHS, MAX_VALUES
+from orchestrator.experiment.sweep.check import MAX_CHECKED_VALUES, MAX_TRIALS
+from orchestrator.experiment.yaml.reader import MAX_BYTES
+from orchestrator.experiment.yaml.source import MAX_DEPTH
 from tests.tasks import described
 
 PAGE = (Path(__file__).parents[1] / "docs/security.md").read_text()
 MODULE = """\
 from dataclasses import dataclass
-from tests.orchestrator.config.samples import Line
+from tests.orchestrator.experiment.samples import Line
 
 @dataclass
 class Theirs(Line):

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.checkpoint.index import INDEX
-from orchestrator.checkpoint.manifest import MANIFEST
-from orchestrator.records.run_folder import RunFolder
-from orchestrator.runs.integrity import check_files
+from orchestrator.disk.checkpoints.index import INDEX
+from orchestrator.disk.checkpoints.manifest import MANIFEST
+from orchestrator.disk.run_folder import RunFolder
+from orchestrator.doctor.integrity import check_files
 
 CHECKPOINT = ("model.pt", "optimizer.pt", "hooks.pt", "rank-0000.pt", MANIFEST)
 SETTINGS = ("run.json", "source.json", "experiment.yaml", "attempt.json")

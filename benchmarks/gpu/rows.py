@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.gpu.part import Device, print_row, run
 from hooks import State
-from orchestrator.stats.write.recorder import Recorder
+from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.storage import Storage
 
 ROWS = 400

@@ -23,8 +23,8 @@ from benchmarks.gpu.part import Device
 from benchmarks.loop_overhead import IDLE, Discard
 from benchmarks.timing import Pause, take_turns
 from orchestrator import Task
-from orchestrator.config.load import make_experiment
 from orchestrator.engines.session import Assignment, Session
+from orchestrator.experiment.load import make_experiment
 from orchestrator.loop.world import World
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}

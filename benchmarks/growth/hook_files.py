@@ -6,7 +6,7 @@ from typing import IO
 
 from benchmarks.growth._slow_s3 import slow_s3
 from benchmarks.growth.law import print_growth
-from orchestrator.records.artifacts import Artifacts
+from orchestrator.disk.artifacts import Artifacts
 from orchestrator.storage import Storage
 from orchestrator.storage.remote import Remote
 

@@ -22,7 +22,7 @@ from time import perf_counter, process_time
 from orchestrator.report.run import make_run_page
 from orchestrator.runs.result import compare_runs
 from orchestrator.runs.result import open_run
-from orchestrator.stats.insight import diagnose
+from orchestrator.doctor import diagnose
 run = open_run(sys.argv[1])
 run.hook_costs
 started, worked = perf_counter(), process_time()

@@ -24,11 +24,11 @@ from time import process_time
 import numpy as np
 
 from benchmarks.growth.law import print_growth
+from orchestrator.disk.metadata import Attempt
+from orchestrator.disk.rows.recorder import Recorder
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.loop.span_clock import SPAN_COLUMNS
 from orchestrator.loop.step.iterations import iteration_columns
-from orchestrator.records.metadata import Attempt
-from orchestrator.records.run_folder import RunFolder
-from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
 
 RANKS, REAL = 256, 2
@@ -37,12 +37,12 @@ WORK = """
 import re, sys
 from time import process_time
 from orchestrator.runs.result import open_run
-from orchestrator.stats.write.compaction import compact
+from orchestrator.disk.rows.compaction import compact
 run = open_run(sys.argv[1])
 storage, attempts = run.folder.storage, run.folder.read_attempts()
-from orchestrator.stats.aggregate import summaries
-from orchestrator.stats.read import dataset, query, tables
-from orchestrator.stats.write import segments
+from orchestrator.tables import summaries
+from orchestrator.tables import dataset, query, tables
+from orchestrator.disk.rows import segments
 started = process_time()
 CALL
 seconds = process_time() - started

@@ -18,14 +18,14 @@ import numpy as np
 
 from benchmarks.growth._slow_s3 import DELAY_S, slow_s3
 from benchmarks.growth.law import print_growth
+from orchestrator.disk.metadata import Attempt
+from orchestrator.disk.rows import compaction
+from orchestrator.disk.rows.recorder import Recorder
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.loop.span_clock import SPAN_COLUMNS
 from orchestrator.loop.step.iterations import iteration_columns
-from orchestrator.records.metadata import Attempt
-from orchestrator.records.run_folder import RunFolder
-from orchestrator.stats.read.tables import load
-from orchestrator.stats.write import compaction
-from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
+from orchestrator.tables.frames import load
 
 RANKS, ROWS_A_SEND, SENDS_AN_HOUR = 2, 150, 120
 

@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.growth._slow_s3 import slow_s3
 from benchmarks.growth.law import print_growth
 from hooks.position import Position
-from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.storage import Storage
 
 

@@ -26,19 +26,19 @@ from benchmarks.growth._slow_s3 import slow_s3
 from benchmarks.growth.law import print_growth
 from benchmarks.open_sweep import rows_of_a_trial
 from orchestrator import open_sweep, resume_sweep
-from orchestrator.config.checks.shared_training import SharedPaths
-from orchestrator.config.load import make_experiment, to_yaml
-from orchestrator.config.sections.experiment import Experiment
-from orchestrator.records.metadata import Attempt
-from orchestrator.records.run_folder import RunFolder
-from orchestrator.records.sweep_folder import trial_name
+from orchestrator.disk.metadata import Attempt
+from orchestrator.disk.rows.recorded_files import COMPACTED
+from orchestrator.disk.rows.usage import add_usage
+from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.sweep_folder import trial_name
+from orchestrator.experiment.load import make_experiment, to_yaml
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.sweep.shared_training import SharedPaths
 from orchestrator.report import make_report
-from orchestrator.stats.aggregate.trial_index import INDEX, TrialIndex
-from orchestrator.stats.aggregate.usage import add_usage
-from orchestrator.stats.read.recorded_files import COMPACTED
 from orchestrator.sweeps.results.analysis import make_importance_table
 from orchestrator.sweeps.results.comparison import compare_sweeps
 from orchestrator.sweeps.search.search import DrawnTrials
+from orchestrator.tables.trial_index import INDEX, TrialIndex
 from orchestrator.terminal.sweep_status import LiveSweep
 
 SIZES = (300, 1000, 3000)

@@ -10,8 +10,8 @@ import numpy as np
 
 from benchmarks.growth._slow_s3 import slow_s3
 from benchmarks.growth.law import print_growth
-from orchestrator.records.run_folder import RunFolder, create_run
-from orchestrator.stats.write.recorder import Recorder
+from orchestrator.disk.rows.recorder import Recorder
+from orchestrator.disk.run_folder import RunFolder, create_run
 from orchestrator.terminal.run_status import LiveRun
 
 ROWS = 1000

@@ -64,7 +64,7 @@ def evaluate(
 
 def _run_and_checkpoint(argument: str) -> tuple[Run, str]:
     """Return the run, or a sweep's best trial, and the label of the checkpoint."""
-    from orchestrator.records.run_folder import RunFolder, errors_before_start
+    from orchestrator.disk.run_folder import RunFolder, errors_before_start
 
     path, at, label = argument.rpartition("@")
     with errors_before_start():

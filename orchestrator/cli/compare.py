@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
+from orchestrator import units
 from orchestrator.cli.options import AsJson, complete_runs
 from orchestrator.cli.output import echo, print_json, print_table
 from orchestrator.errors import UsageError
-from orchestrator.stats.aggregate import quantities
 from orchestrator.terminal.printable import escape_data
 
 TABLES = {
@@ -36,11 +36,11 @@ def compare(
 ) -> None:
     """Compare the configs, environments, metrics and costs of runs or sweeps, and say which
     differences are noise."""
-    from orchestrator.records.run_folder import RunFolder
+    from orchestrator.disk.run_folder import RunFolder
     from orchestrator.runs.result import Run, compare_runs
-    from orchestrator.stats.aggregate.compare import find_config_differences
     from orchestrator.sweeps.results.comparison import compare_sweeps
     from orchestrator.sweeps.results.result import Sweep
+    from orchestrator.tables.compare import find_config_differences
 
     if len(runs) < 2:
         raise UsageError(
@@ -100,8 +100,8 @@ def format_entry(name: str, entry: Any) -> list[str]:
     """Format the value of each run or sweep, with its change from the first."""
     if not isinstance(entry, Mapping):
         # With four digits, different values could look equal.
-        exact = [f"{value:.12g}" if quantities.is_number(value) else value for value in entry]
-        return [quantities.format_value("", value) or "-" for value in exact]
+        exact = [f"{value:.12g}" if units.is_number(value) else value for value in entry]
+        return [units.format_value("", value) or "-" for value in exact]
     if "trials" in entry:
         rows = zip(entry["values"], entry["trials"], entry["findings"], strict=True)
         return [
@@ -118,7 +118,7 @@ def format_entry(name: str, entry: Any) -> list[str]:
 
 
 def _format_change(name: str, value: float | None, first: float | None, finding: str | None) -> str:
-    shown = quantities.format_value(name, value) or ("-" if value is None else "nan")
+    shown = units.format_value(name, value) or ("-" if value is None else "nan")
     if finding is None or value is None or first is None or not isfinite(value - first):
         return shown
     if value == first:

@@ -90,7 +90,7 @@ def _describe_outcome(result: Replay) -> str:
 
 def _make_hook(argument: str) -> Hook:
     from hooks.import_path import extend_import_path
-    from orchestrator.config.components import make_hook
+    from orchestrator.experiment.components import make_hook
 
     file, _, name = argument.rpartition(":")
     if not file or not name:

@@ -13,13 +13,13 @@ from orchestrator.cli.errors import FAILED
 from orchestrator.cli.options import Address, AsJson, StorageFlag, complete_runs
 from orchestrator.cli.output import echo, print_json, print_table
 from orchestrator.errors import DamagedFile, UsageError
-from orchestrator.stats.aggregate.quantities import format_bytes
 from orchestrator.terminal.printable import escape_data, escape_line
+from orchestrator.units import format_bytes
 
 if TYPE_CHECKING:
     from orchestrator.cluster.preflight import Preflight
-    from orchestrator.runs.integrity import CheckedFile
-    from orchestrator.stats.insight import Diagnosis
+    from orchestrator.doctor import Diagnosis
+    from orchestrator.doctor.integrity import CheckedFile
 
 _STATUSES = {
     "damaged": "damaged",
@@ -61,8 +61,8 @@ def doctor(
 
 
 def _check_files(run: str, as_json: bool) -> None:
-    from orchestrator.records.run_folder import RunFolder
-    from orchestrator.runs.integrity import check_files
+    from orchestrator.disk.run_folder import RunFolder
+    from orchestrator.doctor.integrity import check_files
 
     folder = RunFolder(run)
     if Path(run).is_file() or not folder.storage.names():
@@ -98,9 +98,9 @@ def _print_files(
 
 
 def _diagnose(run: str, as_json: bool) -> None:
-    from orchestrator.records.run_folder import RunFolder
+    from orchestrator.disk.run_folder import RunFolder
+    from orchestrator.doctor import diagnose_run
     from orchestrator.runs.result import open_run
-    from orchestrator.stats.insight import diagnose_run
 
     if RunFolder.open(run).read_metadata().sweep:
         return _diagnose_sweep(run, as_json)
@@ -121,7 +121,7 @@ def _diagnose(run: str, as_json: bool) -> None:
 
 def _diagnose_sweep(path: str, as_json: bool) -> None:
     """Print the most severe finding of each trial."""
-    from orchestrator.stats.insight import diagnose_run
+    from orchestrator.doctor import diagnose_run
     from orchestrator.sweeps.results.result import open_sweep
 
     trials = []

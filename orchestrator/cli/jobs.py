@@ -43,7 +43,7 @@ def submit(
     Exits with the exit code of the job.
     """
     from orchestrator.cluster.jobs import Jobs, make_job
-    from orchestrator.config.load import load_experiment
+    from orchestrator.experiment.load import load_experiment
 
     experiment = load_experiment(config, overrides or [])
     job = make_job(experiment, config, overrides or [], storage, name, Path.cwd())

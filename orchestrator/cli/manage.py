@@ -13,14 +13,14 @@ import typer
 
 from orchestrator.cli.options import AsJson, RunOrSweep, StorageFlag, complete_runs
 from orchestrator.cli.output import echo, format_cell, print_json, print_table
+from orchestrator.disk.metadata import seconds_at
 from orchestrator.errors import DamagedFile, UsageError
-from orchestrator.records.metadata import seconds_at
-from orchestrator.stats.aggregate.quantities import format_duration
 from orchestrator.storage import Storage
+from orchestrator.units import format_duration
 
 if TYPE_CHECKING:
-    from orchestrator.records.metadata import RunMetadata
-    from orchestrator.records.run_folder import RunFolder
+    from orchestrator.disk.metadata import RunMetadata
+    from orchestrator.disk.run_folder import RunFolder
 
 _OPTIONAL_COLUMNS = ("driver", "diverged", "tags", "notes")
 """Columns that are shown only if a run has a value there."""
@@ -45,7 +45,7 @@ def ls(
     as_json: AsJson = False,
 ) -> None:
     """List the runs and sweeps in a storage with status and best metric, the newest last."""
-    from orchestrator.records.run_folder import STATUSES, RunFolder, list_runs
+    from orchestrator.disk.run_folder import STATUSES, RunFolder, list_runs
 
     if unknown := [word for word in status or () if word not in STATUSES]:
         raise UsageError(f"--status must be one of {', '.join(STATUSES)}, got {unknown[0]!r}")
@@ -147,7 +147,7 @@ def note(
 
     A run starts with the `notes` and `tags` of its experiment.
     """
-    from orchestrator.records.run_folder import RunFolder
+    from orchestrator.disk.run_folder import RunFolder
 
     folder = RunFolder.open(run)
     if text is None and not tag and not untag:
@@ -175,7 +175,7 @@ def rm(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Remove runs and sweeps with all their files, after listing their contents."""
-    from orchestrator.records.removal import plan_removal
+    from orchestrator.disk.removal import plan_removal
 
     removals = [plan_removal(run) for run in runs]
     for removal in removals:

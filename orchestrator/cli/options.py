@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.records.metadata import EngineName, IfExists
+from orchestrator.disk.metadata import EngineName, IfExists
 
 _WITHOUT_HOOKS = ("metrics", "parts")
 """Folders of the package `hooks` that hold no hooks."""

@@ -8,8 +8,8 @@ from typing import Any
 
 import typer
 
+from orchestrator import units
 from orchestrator.errors import UsageError
-from orchestrator.stats.aggregate import quantities
 from orchestrator.storage.remote import is_url
 from orchestrator.terminal.printable import escape_controls, escape_json, escape_line
 
@@ -62,4 +62,4 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
 
 def format_cell(name: str, value: Any) -> str:
     """Format a value in the unit that its column's name implies."""
-    return quantities.format_value(name, value) or "-"
+    return units.format_value(name, value) or "-"

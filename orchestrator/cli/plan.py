@@ -8,9 +8,9 @@ from orchestrator.cli.output import echo, print_json, print_table
 from orchestrator.engines.ray_environment import Resources, find_local_resources, format_amount
 
 if TYPE_CHECKING:
-    from orchestrator.config.sections.experiment import Experiment
-    from orchestrator.config.sections.sweep import Sweep
-    from orchestrator.records.metadata import IfExists
+    from orchestrator.disk.metadata import IfExists
+    from orchestrator.experiment.sections.experiment import Experiment
+    from orchestrator.experiment.sections.sweep import Sweep
 
 
 def show_plan(
@@ -29,7 +29,7 @@ def show_plan(
     if as_json:
         print_json(plan)
         return
-    from orchestrator.config.load import to_yaml
+    from orchestrator.experiment.load import to_yaml
 
     echo(to_yaml(experiment))
     order = plan["hooks"].values()
@@ -49,11 +49,11 @@ def make_plan(
     if_exists: IfExists = "error",
 ) -> dict[str, Any]:
     from hooks import Plan
-    from orchestrator.config.load import to_dict
-    from orchestrator.config.resolve import resolve
-    from orchestrator.config.sections.experiment import check_run_name
-    from orchestrator.records.new_run import find_free_name
-    from orchestrator.records.run_folder import RunFolder
+    from orchestrator.disk.new_run import find_free_name
+    from orchestrator.disk.run_folder import RunFolder
+    from orchestrator.experiment.load import to_dict
+    from orchestrator.experiment.resolve import resolve
+    from orchestrator.experiment.sections.experiment import check_run_name
 
     run_name = check_run_name(experiment, name)
     if if_exists == "number":
@@ -81,8 +81,8 @@ def make_plan(
 
 
 def _plan_sweep(experiment: Experiment, sweep: Sweep, present: Resources | None) -> dict[str, Any]:
-    from orchestrator.config.checks.shared_training import find_shared_paths
-    from orchestrator.config.checks.space import (
+    from orchestrator.experiment.sweep.shared_training import find_shared_paths
+    from orchestrator.experiment.sweep.space import (
         count_concurrent_trials,
         count_trainings,
         count_trials,

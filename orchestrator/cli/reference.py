@@ -85,8 +85,8 @@ def validate(config: Config, overrides: Overrides = None, as_json: AsJson = Fals
     Prints every problem, and exits with 2 if there is one.
     """
     from hooks import Interval
-    from orchestrator.config.load import load_checked
-    from orchestrator.config.resolve import resolve
+    from orchestrator.experiment.load import load_checked
+    from orchestrator.experiment.resolve import resolve
     from orchestrator.task import has_custom_loop
 
     try:
@@ -124,7 +124,7 @@ def validate(config: Config, overrides: Overrides = None, as_json: AsJson = Fals
 
 def schema() -> None:
     """Print the JSON Schema of experiment files, for editors."""
-    from orchestrator.config.schema import make_experiment_schema
+    from orchestrator.experiment.json_schema import make_experiment_schema
 
     print_json(make_experiment_schema())
 
@@ -141,7 +141,7 @@ def hooks(
     """List the hooks, or show one with its parameters."""
     from hooks import HOOKS
     from hooks.import_path import extend_import_path
-    from orchestrator.config.components import find_hook_class
+    from orchestrator.experiment.components import find_hook_class
 
     if name is None:
         entries = [describe_hook(key, cls) for key, cls in sorted(HOOKS.items())]
@@ -163,7 +163,7 @@ def describe_hook(name: str, cls: type[Hook]) -> dict[str, Any]:
     from hooks import EVENTS
     from hooks.hook import Hook
     from hooks.plan import format_priority
-    from orchestrator.config.components import DEFAULT_HOOKS
+    from orchestrator.experiment.components import DEFAULT_HOOKS
 
     return {
         "name": name,
@@ -182,8 +182,8 @@ def describe_hook(name: str, cls: type[Hook]) -> dict[str, Any]:
 
 
 def _list_parameters(cls: type[Hook]) -> list[dict[str, Any]]:
-    from orchestrator.config.python.field_values import list_parameters
-    from orchestrator.config.python.parameters import get_field_docs, make_fields_model
+    from orchestrator.experiment.fields.field_values import list_parameters
+    from orchestrator.experiment.fields.parameters import get_field_docs, make_fields_model
 
     defaults = {
         key: field.get_default(call_default_factory=True)

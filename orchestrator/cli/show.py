@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
-    from orchestrator.records.run_folder import RunFolder
+    from orchestrator.disk.run_folder import RunFolder
     from orchestrator.runs.best import UsageHint
     from orchestrator.sweeps.results.result import Sweep
     from orchestrator.terminal.frames import LiveFrame
@@ -52,7 +52,7 @@ def show(
 ) -> None:
     """Show a run's last report and best checkpoint, or a sweep's trials, parameter importance and
     best trial."""
-    from orchestrator.records.run_folder import RunFolder
+    from orchestrator.disk.run_folder import RunFolder
 
     folder = RunFolder.open(run)
     is_sweep = folder.read_metadata().sweep is not None
@@ -68,7 +68,7 @@ def show(
             return show_sweep(sweep, as_json)
         number = int(trial) if trial.isdecimal() else trial
         if as_yaml:
-            from orchestrator.config.load import to_yaml
+            from orchestrator.experiment.load import to_yaml
 
             return echo(to_yaml(sweep.experiment(number)), nl=False)
         folder = sweep.trial(number).folder
@@ -78,7 +78,7 @@ def show(
 def _make_printable_yaml(folder: RunFolder) -> str:
     """Return the experiment file, written anew if somebody's edits contain what a terminal must not
     get."""
-    from orchestrator.config.text.reader import dump_yaml
+    from orchestrator.experiment.yaml.reader import dump_yaml
 
     text = folder.read_experiment_text()
     return text if escape_controls(text) == text else dump_yaml(folder.read_experiment())
@@ -86,7 +86,7 @@ def _make_printable_yaml(folder: RunFolder) -> str:
 
 def format_briefly(folder: RunFolder) -> dict[str, Any]:
     """Summarize a run as plain data, from its small files alone."""
-    from orchestrator.records.run_folder import EVALUATIONS
+    from orchestrator.disk.run_folder import EVALUATIONS
     from orchestrator.runs.best import find_best_and_divergence, make_usage_hint
 
     run = folder.read_metadata()
@@ -175,13 +175,13 @@ def _print_usage_hint(use: UsageHint | None) -> None:
 
 def show_sweep(sweep: Sweep, as_json: bool) -> None:
     """Print the trials of a sweep, the best first, and their summary."""
-    from orchestrator.stats.aggregate.configurations import find_better_with_fewer_trials
     from orchestrator.sweeps.results.analysis import (
         CONFIG,
         explain_no_best,
         list_configurations,
         sort_best_first,
     )
+    from orchestrator.tables.configurations import find_better_with_fewer_trials
 
     metric, mode = sweep.objective
     trials = sort_best_first(sweep.trials, dict(sweep.objectives), sweep.aggregate)
@@ -335,7 +335,7 @@ def watch(
 
     Exits with the exit code of the run.
     """
-    from orchestrator.records.run_folder import RunFolder
+    from orchestrator.disk.run_folder import RunFolder
     from orchestrator.terminal.frames import LiveFrame, PrintableConsole
 
     folder = RunFolder.open(run)
@@ -386,7 +386,7 @@ def report(
     ] = None,
 ) -> None:
     """Write an HTML report of a run or sweep, one file that needs no network."""
-    from orchestrator.records.run_folder import RunFolder
+    from orchestrator.disk.run_folder import RunFolder
     from orchestrator.report import make_report
     from orchestrator.storage import Storage
     from orchestrator.storage.remote import split_options

@@ -57,7 +57,7 @@ def stats(
 
     By default a run has one line per column across all ranks, and a sweep has one line per trial.
     """
-    from orchestrator.records.run_folder import RunFolder
+    from orchestrator.disk.run_folder import RunFolder
 
     form = "json" if as_json else form
     _check_format(form, output)

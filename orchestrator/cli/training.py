@@ -15,8 +15,8 @@ from orchestrator.cli.show import format_briefly, show_brief, show_sweep
 from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
-    from orchestrator.config.sections.experiment import Experiment
-    from orchestrator.records.run_folder import RunFolder
+    from orchestrator.disk.run_folder import RunFolder
+    from orchestrator.experiment.sections.experiment import Experiment
     from orchestrator.runs.result import Run
     from orchestrator.sweeps.results.result import Sweep
 
@@ -94,7 +94,7 @@ def sweep(
     as_json: options.AsJson = False,
 ) -> None:
     """Run the trials of a sweep, and print the values, the metric and the cost of each."""
-    from orchestrator.config.load import load_experiment
+    from orchestrator.experiment.load import load_experiment
 
     experiment = load_experiment(config, overrides or [])
     if experiment.sweep is None:
@@ -148,7 +148,7 @@ def resume(
     as_json: options.AsJson = False,
 ) -> None:
     """Resume a run or sweep that was interrupted, failed or lost its driver."""
-    from orchestrator.records.run_folder import RunFolder, errors_before_start
+    from orchestrator.disk.run_folder import RunFolder, errors_before_start
 
     with errors_before_start():
         folder = RunFolder.open(run)
@@ -179,8 +179,8 @@ def resume(
 
 def _experiment(config: str, overrides: list[str]) -> Experiment:
     """Load an experiment file, or the experiment that continues from `RUN@CHECKPOINT`."""
-    from orchestrator.config.load import load_experiment
-    from orchestrator.records.run_folder import RunFolder
+    from orchestrator.disk.run_folder import RunFolder
+    from orchestrator.experiment.load import load_experiment
 
     path, at, label = config.rpartition("@")
     if Path(config).is_file() or not at or "/" in label:

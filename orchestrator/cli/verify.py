@@ -15,7 +15,7 @@ def verify(config: Config, overrides: Overrides = None, as_json: AsJson = False)
     Nothing is written. Exits with 1 if training from a checkpoint is not bit-for-bit the same, and
     with 2 if the experiment cannot be verified.
     """
-    from orchestrator.config.load import load_experiment
+    from orchestrator.experiment.load import load_experiment
     from orchestrator.runs.verify import summarize
     from orchestrator.runs.verify import verify as continue_training
 

@@ -12,13 +12,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config.sections.experiment import Experiment, check_run_name
 from orchestrator.engines.ray_environment import (
     get_first_sentence,
     read_environment,
     set_environment,
 )
 from orchestrator.errors import RunError, UsageError
+from orchestrator.experiment.sections.experiment import Experiment, check_run_name
 from orchestrator.storage import without_credentials
 
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")

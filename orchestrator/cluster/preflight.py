@@ -15,8 +15,7 @@ from typing import Any, Literal
 
 import hooks
 from hooks.errors import describe_error
-from orchestrator.config.sections.experiment import Experiment
-from orchestrator.config.text.source import ExperimentSource
+from orchestrator.disk.provenance import installed_version
 from orchestrator.engines.ray_environment import (
     Ray,
     Resources,
@@ -26,10 +25,11 @@ from orchestrator.engines.ray_environment import (
     with_unit,
 )
 from orchestrator.errors import HookyardError, StorageError, UsageError
-from orchestrator.records.provenance import installed_version
-from orchestrator.stats.aggregate.quantities import format_bytes
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.storage import Storage
 from orchestrator.terminal.display import print_line
+from orchestrator.units import format_bytes
 
 _PACKAGES = (Path(hooks.__file__).parent, Path(__file__).parents[1])
 """Folders of the project's code."""
@@ -234,7 +234,7 @@ def probe_node(
 
         gpus = None if torch.cuda.is_available() else f"torch {torch.__version__} sees none of them"
     if source:
-        from orchestrator.config.resolve import resolve
+        from orchestrator.experiment.resolve import resolve
 
         try:
             resolve(source)

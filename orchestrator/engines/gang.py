@@ -18,15 +18,15 @@ from ray.util.placement_group import (
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from orchestrator.config.resolve import ResolvedExperiment
-from orchestrator.config.sections.workers import Workers
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.gang_rank import END, AttemptEnd, GangRank, RankActor, Rendezvous
 from orchestrator.engines.preemption import nodes_of
 from orchestrator.engines.rank_failures import RankFailed, find_root_failure
 from orchestrator.engines.session import Assignment
 from orchestrator.errors import RunError
+from orchestrator.experiment.resolve import ResolvedExperiment
+from orchestrator.experiment.sections.workers import Workers
 from orchestrator.loop.report import Report
-from orchestrator.records.run_folder import RunFolder
 
 _ANSWER_TIMEOUT_S = 5
 """Seconds to wait after a rank fails: for the rank that caused it, for the other ranks, and for a

@@ -20,12 +20,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from orchestrator.config.resolve import ResolvedExperiment, resolve
-from orchestrator.config.sections.workers import Workers
-from orchestrator.config.text.source import ExperimentSource
 from orchestrator.engines.in_process import Rank
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.session import Assignment, make_session
+from orchestrator.experiment.resolve import ResolvedExperiment, resolve
+from orchestrator.experiment.sections.workers import Workers
+from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
 from orchestrator.terminal.child_signals import for_children

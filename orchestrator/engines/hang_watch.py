@@ -18,12 +18,12 @@ from typing import IO, Any, Self
 import torch
 
 from hooks.state import State
-from orchestrator.config.sections.experiment import Hang
+from orchestrator.disk.hang import HangReports, RankStack, tick_s
 from orchestrator.engines.rank_failures import is_user_file
 from orchestrator.errors import HookyardError
+from orchestrator.experiment.sections.experiment import Hang
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.world import World
-from orchestrator.records.hang import HangReports, RankStack, tick_s
 
 SLOW_FACTOR = 5
 """Factor on the limit in a phase's first iteration and outside iterations: compilation,

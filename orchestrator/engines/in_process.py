@@ -8,12 +8,12 @@ from functools import cached_property
 import torch
 
 from hooks.state import Display
-from orchestrator.config.resolve import ResolvedExperiment
-from orchestrator.config.sections.workers import Workers
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.ray_environment import Resources, find_local_resources, needs_start
 from orchestrator.engines.session import Assignment, Session, SharedSession, make_session
 from orchestrator.errors import HookyardError, UsageError
+from orchestrator.experiment.resolve import ResolvedExperiment
+from orchestrator.experiment.sections.workers import Workers
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
 

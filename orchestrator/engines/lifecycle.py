@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
+from orchestrator.disk.run_folder import COMPLETE, RunFolder
 from orchestrator.engines.rank_failures import (
     RankFailed,
     escape_surrogates,
@@ -17,12 +18,11 @@ from orchestrator.engines.rank_failures import (
     would_fail_again,
 )
 from orchestrator.errors import HookyardError, MetricMissing, RunError
-from orchestrator.records.run_folder import COMPLETE, RunFolder
 from orchestrator.terminal.display import print_line
 
 if TYPE_CHECKING:
-    from orchestrator.config.resolve import ResolvedExperiment
     from orchestrator.engines.session import Assignment
+    from orchestrator.experiment.resolve import ResolvedExperiment
     from orchestrator.loop.report import Report
 
 
@@ -134,7 +134,7 @@ def find_outcome(last: Report | None) -> tuple[str, Sequence[str]]:
 def compact_rows(folder: RunFolder) -> None:
     """Compact the row files of a complete run. A failure is only logged: readers are slower without
     it."""
-    from orchestrator.stats.write.compaction import compact
+    from orchestrator.disk.rows.compaction import compact
 
     try:
         compact(folder.storage, folder.read_attempts())

@@ -6,9 +6,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.config.sections.experiment import Experiment
 from orchestrator.engines.ray_environment import Ray
 from orchestrator.errors import ConfigError, Problem
+from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.data.phases import data_from_task
 from orchestrator.loop.world import World
 from orchestrator.task import Task

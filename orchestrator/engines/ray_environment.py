@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from hooks.errors import describe_error
-from orchestrator.config.sections.workers import Workers
 from orchestrator.errors import RunError, UsageError
+from orchestrator.experiment.sections.workers import Workers
 from orchestrator.private_api.ray_settings import SETTINGS, variables_of_job
 
 _CONNECTION_TIMEOUT_S = 5

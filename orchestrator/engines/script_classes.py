@@ -10,11 +10,11 @@ from dataclasses import MISSING, replace
 from typing import Any, ClassVar
 
 from hooks.errors import describe_error
-from orchestrator.config.python.imports import MAIN
-from orchestrator.config.python.plain_data import find_main_classes
-from orchestrator.config.text.source import ExperimentSource
 from orchestrator.engines.ray_environment import set_environment
 from orchestrator.errors import UsageError
+from orchestrator.experiment.fields.plain_data import find_main_classes
+from orchestrator.experiment.yaml.source import ExperimentSource
+from orchestrator.user_code import MAIN
 
 LARGEST_BYTES = 64 * 2**20
 """Limit of the pickled classes, because every rank and every trial gets a copy."""

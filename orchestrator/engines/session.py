@@ -14,14 +14,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hooks.state import Display
-from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.load import to_dict
-from orchestrator.config.resolve import ResolvedExperiment, resolve
-from orchestrator.config.sections.experiment import Experiment
-from orchestrator.config.text.source import ExperimentSource
+from orchestrator.disk.artifacts import Artifacts
+from orchestrator.disk.checkpoints.store import CheckpointStore
+from orchestrator.disk.hang import FOLDER as HANG_REPORTS
+from orchestrator.disk.hang import HangReports
+from orchestrator.disk.lease import is_pid_alive
+from orchestrator.disk.metadata import Attempt, DataOrder, Host, LeadingAttempt
+from orchestrator.disk.rows.recorder import Recorder
+from orchestrator.disk.run_folder import RunFolder, now
 from orchestrator.engines.hang_watch import HangWatch, end_process
 from orchestrator.engines.ray_data import data_of
 from orchestrator.errors import HookyardError, UsageError
+from orchestrator.experiment.load import to_dict
+from orchestrator.experiment.resolve import ResolvedExperiment, resolve
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.loop.custom_loop import CustomLoop
 from orchestrator.loop.data.phases import DataOf
 from orchestrator.loop.loop import EvaluationLoop, HookedRun, Loop
@@ -30,13 +37,6 @@ from orchestrator.loop.report import Report, produce_within
 from orchestrator.loop.shared_training import RUN_NOTE_PREFIX, SharedRun, SharedTraining
 from orchestrator.loop.training_loop import RunContext, TrainingLoop
 from orchestrator.loop.world import World
-from orchestrator.records.artifacts import Artifacts
-from orchestrator.records.hang import FOLDER as HANG_REPORTS
-from orchestrator.records.hang import HangReports
-from orchestrator.records.lease import is_pid_alive
-from orchestrator.records.metadata import Attempt, DataOrder, Host, LeadingAttempt
-from orchestrator.records.run_folder import RunFolder, now
-from orchestrator.stats.write.recorder import Recorder
 from orchestrator.task import has_custom_loop
 
 if TYPE_CHECKING:

@@ -16,9 +16,7 @@ from ray.util.placement_group import (
     remove_placement_group,
 )
 
-from orchestrator.config.resolve import ResolvedExperiment, resolve
-from orchestrator.config.sections.experiment import Experiment
-from orchestrator.config.sections.workers import Workers
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.mailbox import ReportOrdinal, ReportQueue
 from orchestrator.engines.preemption import nodes_of
 from orchestrator.engines.rank_failures import RankFailed, find_root_failure, format_failure_line
@@ -26,10 +24,12 @@ from orchestrator.engines.ray_data import data_of
 from orchestrator.engines.ray_environment import set_environment
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.errors import HookyardError, RunError
+from orchestrator.experiment.resolve import ResolvedExperiment, resolve
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.sections.workers import Workers
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
 from orchestrator.private_api.ray_core import unwrap, without_extra_actors
-from orchestrator.records.run_folder import RunFolder
 
 _GROUP = ".ray_placement_group"
 """File in the run's folder with the id of its job's placement group."""

@@ -14,21 +14,21 @@ from hooks.hook import Hook
 from hooks.metrics.names import PHASES, phase_of
 from hooks.position import Stage
 from hooks.state import State
-from orchestrator.config.checks.conflicts import list_train_parameters
-from orchestrator.config.python.imports import find_source_location
-from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import CheckpointError, RankMismatch, TaskError
+from orchestrator.experiment.checks.conflicts import list_train_parameters
+from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.span_clock import Clock
 from orchestrator.loop.state.cursor import EpochProgress
 from orchestrator.loop.state.optimizer_state import load_state, save_state
 from orchestrator.loop.state.saving import LoadedCheckpoint
 from orchestrator.loop.step.iterations import iteration_columns
-from orchestrator.loop.step.task_errors import COLUMNS, check_type, describe
+from orchestrator.loop.task_errors import COLUMNS, check_type, describe
 from orchestrator.loop.training_loop import RunContext, TrainingLoop, make_plan
 from orchestrator.loop.world import World
 from orchestrator.randomness import seed_all
 from orchestrator.task import Task, hide_progress, show_progress
 from orchestrator.training_session import Part, TrainingSession
+from orchestrator.user_code import find_source_location
 
 
 class CustomLoop(TrainingLoop):

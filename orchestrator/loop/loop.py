@@ -13,10 +13,10 @@ from hooks.metrics.names import kind_of, phase_of
 from hooks.plan import Plan
 from hooks.position import Stage
 from hooks.state import State, Weights
-from orchestrator.config.checks.metrics import check_phases_of_metrics
-from orchestrator.config.sections.experiment import Experiment
-from orchestrator.config.text.source import InitialWeights
 from orchestrator.errors import ConfigError, TaskError
+from orchestrator.experiment.checks.metrics import check_phases_of_metrics
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.yaml.source import InitialWeights
 from orchestrator.loop.data.phase_data import PhaseData
 from orchestrator.loop.model.initial_weights import load_initial_weights
 from orchestrator.loop.model.strategy import is_sharded
@@ -25,7 +25,7 @@ from orchestrator.loop.report import Report, produce_within
 from orchestrator.loop.state.hooked_contents import EvaluationContents
 from orchestrator.loop.step.collective_calls import Loss, refuse_collectives
 from orchestrator.loop.step.iterations import IterationRunner
-from orchestrator.loop.step.task_errors import check_type, unexpected
+from orchestrator.loop.task_errors import check_type, unexpected
 from orchestrator.loop.training import Training
 from orchestrator.loop.training_loop import RunContext, TrainingLoop
 from orchestrator.randomness import with_same_random_state

@@ -13,9 +13,9 @@ from hooks.metrics.names import kind_of
 from hooks.plan import Call, Plan
 from hooks.private_torch import tree_leaves
 from hooks.state import State, Weights
-from orchestrator.checkpoint.store import TrainingFiles
-from orchestrator.config.sections.experiment import Experiment
+from orchestrator.disk.checkpoints.store import TrainingFiles
 from orchestrator.errors import RunError
+from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.loop import HookedRun
 from orchestrator.loop.report import Report
 from orchestrator.loop.state.hooked_contents import HookedContents

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from hooks.private_torch import call_after_backward
-from orchestrator.stats.aggregate.quantities import SPANS
+from orchestrator.units import SPANS
 
 INTERVALS = (
     "other_s",  # since the previous iteration ended, without saving and waiting

@@ -10,11 +10,11 @@ from torch import nn
 from hooks.hook import Hook
 from hooks.position import Stage
 from hooks.state import State
-from orchestrator.config.optim.optimizer import build_optimizers, check_closure, needs_closure
-from orchestrator.config.optim.schedule import Schedule, Timeline
-from orchestrator.config.sections.experiment import Experiment
-from orchestrator.config.text.source import InitialWeights
 from orchestrator.errors import ConfigError, TaskError
+from orchestrator.experiment.optim.optimizer import build_optimizers, check_closure, needs_closure
+from orchestrator.experiment.optim.schedule import Schedule, Timeline
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.yaml.source import InitialWeights
 from orchestrator.loop.data.phases import Data, DataOf, data_from_task
 from orchestrator.loop.model.initial_weights import load_initial_weights
 from orchestrator.loop.model.strategy import (
@@ -37,10 +37,10 @@ from orchestrator.loop.step.changes import Changes
 from orchestrator.loop.step.closure import ClosureRunner
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.optimizer_modes import OptimizerModes
-from orchestrator.loop.step.task_errors import ROW_COLUMNS
 from orchestrator.loop.step.turns import TurnRunner
 from orchestrator.loop.step.weights import WeighedBatches
 from orchestrator.loop.stopping import INTERRUPTED, StopCoordinator
+from orchestrator.loop.task_errors import ROW_COLUMNS
 from orchestrator.loop.training_loop import RunContext, TrainingLoop, make_plan
 from orchestrator.randomness import random_state, seed_all
 from orchestrator.task import Task, has_turns, has_weights, hide_progress, show_progress

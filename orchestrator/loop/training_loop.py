@@ -14,16 +14,16 @@ from hooks.hook import Hook
 from hooks.plan import Plan
 from hooks.position import Stage
 from hooks.state import Display, State
-from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.sections.experiment import Experiment
+from orchestrator.disk.checkpoints.store import CheckpointStore
+from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.errors import RankMismatch
+from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.report import Report
 from orchestrator.loop.span_clock import Clock
 from orchestrator.loop.state.cursor import EpochProgress, RunCursor
 from orchestrator.loop.state.saving import CheckpointContents, CheckpointSaver, RowWriter
 from orchestrator.loop.stopping import StopCoordinator
 from orchestrator.loop.world import World
-from orchestrator.stats.write.recorder import Recorder
 from orchestrator.task import Task
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from orchestrator.stats.aggregate.row_blocks import merge_blocks, quote
-from orchestrator.stats.read.query import Rows
+from orchestrator.tables.query import Rows
+from orchestrator.tables.row_blocks import merge_blocks, quote
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from orchestrator import units
 from orchestrator.report.binning import Floats
 from orchestrator.report.markup import Markup, element
-from orchestrator.stats.aggregate import quantities
-from orchestrator.stats.aggregate.quantities import is_number
+from orchestrator.units import is_number
 
 COLORS = (
     "#3965b2",
@@ -317,7 +317,7 @@ def draw_parallel_coordinates(
             x=[*range(len(columns))],
             y=heights[index],
             mode="lines",
-            text=[quantities.format_value(name, trials.at[trial, name]) for name in columns],
+            text=[units.format_value(name, trials.at[trial, name]) for name in columns],
             customdata=columns,
             hovertemplate="%{customdata}: %{text}<extra>%{fullData.name}</extra>",
             **_make_trial_style(str(trial), 1 - index / len(trials), trial == best),
@@ -348,7 +348,7 @@ def _scale_heights(values: pd.Series) -> tuple[Floats, dict[float, str]]:
         rounded = [float(f"{mark:.3g}") for mark in (np.exp(middle) if is_log else middle)]
         marks = np.array([marks[0], *rounded, marks[-1]])
     heights = ((np.log(marks) if is_log else marks) - low) / extent
-    labels = [quantities.format_value(name, mark) for mark in marks]
+    labels = [units.format_value(name, mark) for mark in marks]
     return (scaled - low) / extent, dict(zip(heights.tolist(), labels, strict=True))
 
 
@@ -404,7 +404,7 @@ def _make_value_axis(
 ) -> tuple[float, dict[str, Any]]:
     """Return the size of the axis's unit relative to the column's unit, and the axis."""
     finite = values[np.isfinite(values)]
-    unit, size = _choose_unit(quantities.get_unit(name), float(np.abs(finite).max(initial=0.0)))
+    unit, size = _choose_unit(units.get_unit(name), float(np.abs(finite).max(initial=0.0)))
     axis: dict[str, Any] = {
         "ticksuffix": unit if unit == "/s" else f" {unit}".rstrip(),
         "hoverformat": ".4~g",
@@ -420,7 +420,7 @@ def _needs_log_axis(name: str, values: Floats) -> bool:
     """Return whether a column's values span enough magnitudes for a logarithmic axis, which bytes
     never have."""
     known = values[np.isfinite(values)]
-    if quantities.get_unit(name) == "bytes" or not len(known) or known.min() <= 0:
+    if units.get_unit(name) == "bytes" or not len(known) or known.min() <= 0:
         return False
     return bool(known.max() / known.min() >= MIN_LOG_RATIO)
 

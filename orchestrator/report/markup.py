@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.stats.aggregate import quantities
+from orchestrator import units
 
 
 class Markup(str):
@@ -113,7 +113,7 @@ def make_cell(name: str, value: Any) -> Cell:
         return concatenate([bar, f"{value.part:.1%}"]), format_exactly("share", value.part)
     if isinstance(value, Quantity):
         return make_cell(value.name, value.value)
-    return quantities.format_value(name, value), format_exactly(name, value)
+    return units.format_value(name, value), format_exactly(name, value)
 
 
 def list_values(values: Mapping[Any, Any]) -> str:
@@ -121,12 +121,12 @@ def list_values(values: Mapping[Any, Any]) -> str:
     return ", ".join(
         f"{name} {shown}"
         for name, value in values.items()
-        if (shown := quantities.format_value(str(name), value))
+        if (shown := units.format_value(str(name), value))
     )
 
 
 def format_exactly(name: str, value: Any) -> str | None:
     """Format a number with all its digits and its unit; None for other values."""
-    if not quantities.is_number(value):
+    if not units.is_number(value):
         return None
-    return f"{value.item() if isinstance(value, np.number) else value!r} {quantities.get_unit(name)}".rstrip()
+    return f"{value.item() if isinstance(value, np.number) else value!r} {units.get_unit(name)}".rstrip()

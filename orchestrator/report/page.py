@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 
-from orchestrator.records.metadata import RunMetadata
+from orchestrator.disk.metadata import RunMetadata
 from orchestrator.report.markup import Content, Markup, Quantity, concatenate, element, make_cell
 
 CHARTS = "plotly-cartesian.min.js"

@@ -7,6 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from orchestrator import units
+from orchestrator.doctor import Diagnosis, diagnose_run
 from orchestrator.report import page
 from orchestrator.report.markup import Quantity, element
 from orchestrator.report.page import Tile
@@ -19,9 +21,7 @@ from orchestrator.report.views.learning import (
 )
 from orchestrator.report.views.time import render_hooks, render_spans
 from orchestrator.runs.result import Run
-from orchestrator.stats.aggregate import quantities
-from orchestrator.stats.aggregate.row_blocks import merge_blocks
-from orchestrator.stats.insight import Diagnosis, diagnose_run
+from orchestrator.tables.row_blocks import merge_blocks
 
 MAX_METRIC_TILES = 4
 """Maximum number of metrics in the headline."""
@@ -92,7 +92,7 @@ def _make_metric_tiles(
     """Make tiles of the metrics' best values, or last ones if unknown: metrics of val and test if
     there are any."""
     names = dict.fromkeys(
-        name for report in reports for name in report if not name.endswith(quantities.COSTS)
+        name for report in reports for name in report if not name.endswith(units.COSTS)
     )
     shown = [name for name in names if name.startswith(("val/", "test/"))] or [
         name for name in names if name.startswith("train/")

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from hooks.parts.power_average import LARGEST_STD, combination
-from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.disk.checkpoints.store import CheckpointStore
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import CheckpointError, StorageError, UsageError
-from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.continuation import open_checkpoints
 from orchestrator.storage import Storage
 

@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from hooks.metrics.direction import find_best_metric
-from orchestrator.checkpoint.index import read_index, read_position, warn_lost_index
+from orchestrator import units
+from orchestrator.disk.checkpoints.index import read_index, read_position, warn_lost_index
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import HookyardError
-from orchestrator.records.run_folder import RunFolder
-from orchestrator.stats.aggregate import quantities
-from orchestrator.stats.aggregate.best_report import Divergence, find_best_report, find_divergence
 from orchestrator.storage import Storage
+from orchestrator.tables.best_report import Divergence, find_best_report, find_divergence
 
 _LENGTH_ARGUMENTS = ("T_max", "total_iters", "total_steps")
 """Scheduler arguments that hold a length. If it equals the run's length, it changes along with
@@ -41,12 +41,12 @@ class Best:
 
     def __str__(self) -> str:
         place = f"epoch {self.epoch}, step {self.step}{f'; diverged: {self.diverged}' if self.diverged else ''}"
-        reached = f"{self.metric} {quantities.format_value(self.metric, self.value)} ({place})"
+        reached = f"{self.metric} {units.format_value(self.metric, self.value)} ({place})"
         if self.checkpoint is None:
             return f"{reached}, without a stored checkpoint"
         if self.checkpoint_value == self.value:
             return f"{reached}, in the checkpoint {self.checkpoint}"
-        stored = quantities.format_value(self.metric, self.checkpoint_value) or "unknown"
+        stored = units.format_value(self.metric, self.checkpoint_value) or "unknown"
         return f"{reached}, without a checkpoint; the best stored one is {self.checkpoint}, with {stored}"
 
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from hooks.metrics.direction import AUTO, find_best_metric, val_metrics
 from hooks.metrics.names import list_known
-from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.load import with_overrides
-from orchestrator.config.sections.experiment import Experiment
-from orchestrator.config.text.source import ParentCheckpoint
+from orchestrator.disk.checkpoints.store import CheckpointStore
+from orchestrator.disk.metadata import EngineName
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import CheckpointError, UsageError
-from orchestrator.records.metadata import EngineName
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.experiment.load import with_overrides
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.yaml.source import ParentCheckpoint
 
 
 def open_checkpoints(folder: RunFolder, *, is_master: bool = True) -> CheckpointStore:

@@ -4,22 +4,10 @@ import shlex
 from dataclasses import asdict
 from pathlib import Path
 
-from orchestrator.config.load import (
-    apply_edits,
-    check_experiment,
-    make_experiment_from_source,
-    to_dict,
-    to_yaml,
-)
-from orchestrator.config.python.plain_data import read_main_source
-from orchestrator.config.sections.experiment import Experiment, check_run_name
-from orchestrator.config.sections.workers import rank_count_overrides
-from orchestrator.engines.ray_environment import choose_address
-from orchestrator.errors import CheckpointError, UsageError
-from orchestrator.records.lease import Lease, Process
-from orchestrator.records.metadata import EngineName, IfExists
-from orchestrator.records.new_run import taking_name
-from orchestrator.records.run_folder import (
+from orchestrator.disk.lease import Lease, Process
+from orchestrator.disk.metadata import EngineName, IfExists
+from orchestrator.disk.new_run import taking_name
+from orchestrator.disk.run_folder import (
     COMPLETE,
     DEFAULT_STORAGE,
     RunFolder,
@@ -27,6 +15,18 @@ from orchestrator.records.run_folder import (
     errors_before_start,
     now,
 )
+from orchestrator.engines.ray_environment import choose_address
+from orchestrator.errors import CheckpointError, UsageError
+from orchestrator.experiment.fields.plain_data import read_main_source
+from orchestrator.experiment.load import (
+    apply_edits,
+    check_experiment,
+    make_experiment_from_source,
+    to_dict,
+    to_yaml,
+)
+from orchestrator.experiment.sections.experiment import Experiment, check_run_name
+from orchestrator.experiment.sections.workers import rank_count_overrides
 from orchestrator.runs.best import make_usage_hint
 from orchestrator.runs.continuation import check_same_optimizers, check_same_ranks, open_checkpoints
 from orchestrator.runs.launch import check_can_run, choose_engine, collect_launch_metadata, drive

@@ -9,18 +9,23 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hooks.hook import EVENTS, Hook
-from orchestrator.config.load import make_experiment_from_source, to_dict, to_yaml, with_overrides
-from orchestrator.config.resolve import ResolvedExperiment, resolve
-from orchestrator.config.sections.experiment import Experiment
-from orchestrator.config.sections.workers import rank_count_overrides
-from orchestrator.config.text.layers import read_overrides
-from orchestrator.config.text.reader import Document
+from orchestrator.disk.lease import Lease
+from orchestrator.disk.metadata import EngineName, Evaluated
+from orchestrator.disk.run_folder import EVALUATIONS, RunFolder, create_run
 from orchestrator.engines.ray_environment import choose_address
 from orchestrator.engines.session import EvaluationTarget
 from orchestrator.errors import CheckpointError, ConfigError, Problem, UsageError, did_you_mean
-from orchestrator.records.lease import Lease
-from orchestrator.records.metadata import EngineName, Evaluated
-from orchestrator.records.run_folder import EVALUATIONS, RunFolder, create_run
+from orchestrator.experiment.load import (
+    make_experiment_from_source,
+    to_dict,
+    to_yaml,
+    with_overrides,
+)
+from orchestrator.experiment.resolve import ResolvedExperiment, resolve
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.sections.workers import rank_count_overrides
+from orchestrator.experiment.yaml.layers import read_overrides
+from orchestrator.experiment.yaml.reader import Document
 from orchestrator.runs.continuation import open_checkpoints
 from orchestrator.runs.launch import check_can_run, choose_engine, collect_launch_metadata, drive
 from orchestrator.runs.model import make_import_error

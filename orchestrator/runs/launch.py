@@ -10,18 +10,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hooks.state import Display
-from orchestrator.config.resolve import ResolvedExperiment, resolve
-from orchestrator.config.sections.experiment import Experiment
+from orchestrator.disk.lease import Lease
+from orchestrator.disk.metadata import EngineName
+from orchestrator.disk.provenance import collect_provenance
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.lifecycle import Lifecycle, recording_failure
 from orchestrator.engines.ray_environment import Ray, describe_connection, read_environment
 from orchestrator.engines.script_classes import with_classes_of_main
 from orchestrator.engines.session import Assignment, EvaluationTarget
 from orchestrator.errors import UsageError
+from orchestrator.experiment.resolve import ResolvedExperiment, resolve
+from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.model.initial_weights import describe_initial_weights
-from orchestrator.records.lease import Lease
-from orchestrator.records.metadata import EngineName
-from orchestrator.records.provenance import collect_provenance
-from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.best import recording_best
 from orchestrator.runs.continuation import copy_parent_checkpoint
 from orchestrator.terminal.display import TerminalDisplay, print_line
@@ -194,7 +194,7 @@ def _drive_on_ray(
         )
         # In a thread, because only the main thread gets signals.
         work = ThreadPoolExecutor(max_workers=1).submit(lifecycle.train)
-        import orchestrator.stats.write.compaction  # noqa: F401  # needed at the end; imported while the ranks start
+        import orchestrator.disk.rows.compaction  # noqa: F401  # needed at the end; imported while the ranks start
 
         _show_until_done(
             ray, mailbox, work, display, lambda: is_stop_requested() or watch.is_warned()

@@ -9,14 +9,14 @@ from torch import nn
 
 from hooks.import_path import extend_import_path
 from hooks.parts.buffers import copy_expanded_buffers, restore_buffers
-from orchestrator.config.components import make_task
 from orchestrator.errors import CheckpointError, ConfigError, UsageError
+from orchestrator.experiment.components import make_task
 from orchestrator.loop.model.initial_weights import describe_mismatches
 from orchestrator.randomness import seeded
 from orchestrator.runs.continuation import open_checkpoints
 
 if TYPE_CHECKING:
-    from orchestrator.records.run_folder import RunFolder
+    from orchestrator.disk.run_folder import RunFolder
 
 
 def load_model(folder: RunFolder, label: str) -> nn.Module:

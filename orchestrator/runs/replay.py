@@ -10,25 +10,25 @@ from typing import Any
 import pandas as pd
 
 from hooks import Hook
-from orchestrator.config.load import to_dict
+from orchestrator import units
+from orchestrator.disk.metadata import Attempt
+from orchestrator.disk.rows.recorder import Recorder
+from orchestrator.disk.rows.rows import Layout
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.in_process import find_device
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.errors import CheckpointError, HookyardError, UsageError
+from orchestrator.experiment.load import to_dict
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.torch_settings import thread_count, torch_threads
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
-from orchestrator.records.metadata import Attempt
-from orchestrator.records.run_folder import RunFolder
 from orchestrator.runs.continuation import open_checkpoints
 from orchestrator.runs.rank_processes import train_in_processes, without_loggers
 from orchestrator.runs.result import Run
 from orchestrator.runs.samples import resolve_attempt
-from orchestrator.stats.aggregate import quantities
-from orchestrator.stats.read.tables import load
-from orchestrator.stats.write.recorder import Recorder
-from orchestrator.stats.write.rows import Layout
 from orchestrator.storage import Storage
+from orchestrator.tables.frames import load
 from orchestrator.task import has_custom_loop
 
 
@@ -216,9 +216,9 @@ def _compare(stored: pd.Series, replayed: pd.Series) -> pd.DataFrame:
         for name in row.index
         if (
             name == "loss"
-            or any(quantities.is_number(values.get(name)) for values in (stored, replayed))
+            or any(units.is_number(values.get(name)) for values in (stored, replayed))
         )
-        and not quantities.get_unit(str(name))  # measured values differ from run to run
+        and not units.get_unit(str(name))  # measured values differ from run to run
         and name != "attempt"
     ]
     table = pd.DataFrame(

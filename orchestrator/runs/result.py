@@ -8,21 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hooks.metrics.direction import declared_modes
+from orchestrator.disk.run_folder import COMPLETE, RunFolder
 from orchestrator.errors import DamagedFile, UsageError
-from orchestrator.records.run_folder import COMPLETE, RunFolder
 from orchestrator.runs.best import Best, find_best_and_divergence
-from orchestrator.stats.aggregate.quantities import COSTS
+from orchestrator.units import COSTS
 
 if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor, nn
 
-    from orchestrator.checkpoint.store import CheckpointStore
-    from orchestrator.config.sections.experiment import Experiment
-    from orchestrator.records.metadata import EngineName
+    from orchestrator.disk.checkpoints.store import CheckpointStore
+    from orchestrator.disk.metadata import EngineName
+    from orchestrator.experiment.sections.experiment import Experiment
     from orchestrator.runs.averaging import Average
-    from orchestrator.stats.read.query import Rows
     from orchestrator.storage import Storage
+    from orchestrator.tables.query import Rows
 
 
 _LAST_REPORTS = 8
@@ -104,14 +104,14 @@ class Run(Result):
         cells and NaN are null. Raises UsageError for a column that was not recorded, and for an
         invalid condition.
         """
-        from orchestrator.stats.read.tables import load
+        from orchestrator.tables.frames import load
 
         return load(self._compact(), self.folder.read_attempts(), columns, where)
 
     @property
     def hook_costs(self) -> pd.DataFrame:
         """Calls and seconds of each hook at each event on each rank, and the hook's `every`."""
-        from orchestrator.stats.read.tables import load_costs
+        from orchestrator.tables.frames import load_costs
 
         costs = load_costs(self._compact(), self.folder.read_attempts())
         with suppress(DamagedFile):
@@ -163,8 +163,8 @@ class Run(Result):
         rows are used, except for `by="phase"` and evaluation runs. Raises UsageError for columns
         that cannot be summarized.
         """
-        from orchestrator.stats.aggregate import summaries
-        from orchestrator.stats.read.query import check_columns
+        from orchestrator.tables import summaries
+        from orchestrator.tables.query import check_columns
 
         if by == "hook":
             if columns is not None or where is not None:
@@ -195,16 +195,16 @@ class Run(Result):
         dialect is DuckDB's. A query reads nothing else, changes nothing, and uses bounded memory.
         Raises UsageError if it is invalid.
         """
-        from orchestrator.stats.read.query import query
-        from orchestrator.stats.read.valid_rows import open_valid_rows
+        from orchestrator.disk.rows.valid_rows import open_valid_rows
+        from orchestrator.tables.query import query
 
         return query(open_valid_rows(self._compact(), self.folder.read_attempts()), sql)
 
     def rows(self, where: str | None = None) -> Rows:
         """Return the rows that match a condition as in `load_stats`, for queries on more rows than
         fit in memory."""
-        from orchestrator.stats.read.query import Rows
-        from orchestrator.stats.read.valid_rows import open_valid_rows
+        from orchestrator.disk.rows.valid_rows import open_valid_rows
+        from orchestrator.tables.query import Rows
 
         return Rows(open_valid_rows(self._compact(), self.folder.read_attempts()), where)
 
@@ -216,8 +216,8 @@ class Run(Result):
         `load_stats`, and defaults to rows of `train`. Imports the task and loads its data. Raises
         UsageError if the data has changed, or if there is no such rank.
         """
+        from orchestrator.disk.rows.valid_rows import list_columns
         from orchestrator.runs.samples import find_samples
-        from orchestrator.stats.read.valid_rows import list_columns
 
         attempts = self.folder.read_attempts()
         ranks = max((attempt.world_size for attempt in attempts), default=0)
@@ -324,8 +324,8 @@ class Run(Result):
 
     def _compact(self) -> Storage:
         """Finish the compaction of the rows if it was interrupted, and return their storage."""
-        from orchestrator.stats.read.recorded_files import warn_lost_rows
-        from orchestrator.stats.write.compaction import compact_ended
+        from orchestrator.disk.rows.compaction import compact_ended
+        from orchestrator.disk.rows.recorded_files import warn_lost_rows
 
         compact_ended(self.folder)
         storage, run = self.folder.storage, self.folder.read_metadata()
@@ -341,7 +341,7 @@ class Run(Result):
 
 def restrict_to_training(where: str | None) -> str:
     """Restrict a condition that does not mention the phase to rows of `train`."""
-    from orchestrator.stats.read.query import uses_column
+    from orchestrator.tables.query import uses_column
 
     if where is None:
         return "phase = 'train'"
@@ -360,8 +360,8 @@ def open_run(path: str | Path) -> Run:
 
 
 def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
-    """Return the differences between runs; see `orchestrator.stats.aggregate.compare.compare`."""
-    from orchestrator.stats.aggregate.compare import Side, compare
+    """Return the differences between runs; see `orchestrator.tables.compare.compare`."""
+    from orchestrator.tables.compare import Side, compare
 
     return compare(
         [

@@ -15,17 +15,17 @@ from hooks import State
 from hooks.import_path import extend_import_path
 from hooks.metrics.names import PHASES, phases_of
 from hooks.training.sampler_seed import DistSamplerSeed
-from orchestrator.config.checks.data import is_indexed
-from orchestrator.config.resolve import ResolvedExperiment, resolve
+from orchestrator.disk.metadata import Attempt
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import ConfigError, UsageError
+from orchestrator.experiment.checks.data import is_indexed
+from orchestrator.experiment.resolve import ResolvedExperiment, resolve
 from orchestrator.loop.data.indexed import Indexed
 from orchestrator.loop.data.phases import data_from_task
 from orchestrator.loop.data.sampling import SeededBatches
 from orchestrator.loop.state.cursor import EpochProgress, RunCursor
 from orchestrator.loop.world import World
 from orchestrator.randomness import random_state, restore_random_state, seed_all
-from orchestrator.records.metadata import Attempt
-from orchestrator.records.run_folder import RunFolder
 from orchestrator.task import has_custom_loop
 
 _GROUP_COLUMNS = ["attempt", "rank", "phase", "epoch"]

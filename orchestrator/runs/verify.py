@@ -19,14 +19,14 @@ from torch import Tensor
 from hooks import Hook, Priority, State
 from hooks.parts import sharded_tensors as shards
 from hooks.private_torch import tree_leaves
-from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.resolve import resolve
-from orchestrator.config.sections.experiment import Experiment
-from orchestrator.config.text.source import ExperimentSource
+from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.engines.in_process import find_device
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.ray_data import may_use_ray_data
 from orchestrator.errors import HookyardError, RunError, UsageError
+from orchestrator.experiment.resolve import resolve
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.loop.data.stream import Stream
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.torch_settings import thread_count
@@ -35,9 +35,9 @@ from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
 from orchestrator.randomness import random_state
 from orchestrator.runs.rank_processes import train_in_processes, without_loggers
-from orchestrator.stats.aggregate.quantities import get_unit
 from orchestrator.storage import Storage
 from orchestrator.task import has_custom_loop
+from orchestrator.units import get_unit
 
 _EPOCH_STEPS = 4
 """Steps of each epoch, which is cut short."""

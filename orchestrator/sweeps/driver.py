@@ -10,12 +10,20 @@ from time import monotonic, sleep
 from typing import Any
 
 from hooks.state import Display
-from orchestrator.config.checks.space import count_concurrent_trials, count_trials
-from orchestrator.config.load import check_experiment, to_dict, to_yaml
-from orchestrator.config.python.plain_data import read_main_source
-from orchestrator.config.sections.experiment import Experiment, check_run_name
-from orchestrator.config.sections.sweep import HyperBand, Population
-from orchestrator.config.sections.sweep import Sweep as SweepSettings
+from orchestrator.disk.lease import Lease, Process
+from orchestrator.disk.metadata import IfExists, RunMetadata, seconds_at
+from orchestrator.disk.new_run import taking_name
+from orchestrator.disk.provenance import collect_provenance
+from orchestrator.disk.rows.compaction import compact
+from orchestrator.disk.run_folder import (
+    COMPLETE,
+    DEFAULT_STORAGE,
+    RunFolder,
+    create_run,
+    errors_before_start,
+    now,
+)
+from orchestrator.disk.sweep_folder import SCRATCH, open_sweep_folder, trial_number
 from orchestrator.engines.lifecycle import recording_failure
 from orchestrator.engines.ray_environment import (
     Ray,
@@ -26,29 +34,21 @@ from orchestrator.engines.ray_environment import (
 )
 from orchestrator.engines.script_classes import with_classes_of_main
 from orchestrator.errors import DamagedFile, MetricMissing, UsageError
+from orchestrator.experiment.fields.plain_data import read_main_source
+from orchestrator.experiment.load import check_experiment, to_dict, to_yaml
+from orchestrator.experiment.sections.experiment import Experiment, check_run_name
+from orchestrator.experiment.sections.sweep import HyperBand, Population
+from orchestrator.experiment.sections.sweep import Sweep as SweepSettings
+from orchestrator.experiment.sweep.space import count_concurrent_trials, count_trials
 from orchestrator.loop.model.initial_weights import describe_initial_weights
-from orchestrator.records.lease import Lease, Process
-from orchestrator.records.metadata import IfExists, RunMetadata, seconds_at
-from orchestrator.records.new_run import taking_name
-from orchestrator.records.provenance import collect_provenance
-from orchestrator.records.run_folder import (
-    COMPLETE,
-    DEFAULT_STORAGE,
-    RunFolder,
-    create_run,
-    errors_before_start,
-    now,
-)
-from orchestrator.records.sweep_folder import SCRATCH, open_sweep_folder, trial_number
 from orchestrator.runs.driver import format_resume_command, load_experiment_to_resume
-from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
-from orchestrator.stats.write.compaction import compact
 from orchestrator.storage import Storage
 from orchestrator.sweeps.results.analysis import list_configurations
 from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.sweeps.running_sweep import RunningSweep
 from orchestrator.sweeps.search.search import list_remaining_trials
+from orchestrator.tables.trial_index import TrialIndex, TrialRecord
 from orchestrator.terminal.display import TerminalDisplay, print_line
 from orchestrator.terminal.frames import LiveFrame
 from orchestrator.terminal.hang_reporter import HangReporter

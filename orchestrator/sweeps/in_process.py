@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.config.sections.sweep import Fifo, Race
+from orchestrator.disk.sweep_folder import end_trial
 from orchestrator.engines.in_process import InProcess
 from orchestrator.engines.lifecycle import recording_failure
 from orchestrator.engines.rank_failures import is_gpu_failure
 from orchestrator.engines.ray_environment import set_environment
 from orchestrator.errors import ConfigError, MetricMissing, RunError
-from orchestrator.records.sweep_folder import end_trial
+from orchestrator.experiment.sections.sweep import Fifo, Race
 from orchestrator.sweeps.running_sweep import RunningSweep
 from orchestrator.sweeps.stopping_rules import SCHEDULER_REASON
 from orchestrator.sweeps.trials import ActiveTrial, TrialGroup

@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hooks.state import Display
-from orchestrator.config.checks.shared_training import find_shared_paths
-from orchestrator.config.sections.experiment import Experiment
-from orchestrator.config.sections.sweep import Race as RaceSettings
-from orchestrator.records.run_folder import RunFolder
-from orchestrator.records.sweep_folder import trial_folder, trial_name
-from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
+from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.sweep_folder import trial_folder, trial_name
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.sections.sweep import Race as RaceSettings
+from orchestrator.experiment.sweep.shared_training import find_shared_paths
 from orchestrator.sweeps.search.race import Race
 from orchestrator.sweeps.search.search import (
     DrawnTrials,
@@ -20,6 +19,7 @@ from orchestrator.sweeps.search.search import (
     list_remaining_trials,
 )
 from orchestrator.sweeps.stopping_rules import StoppingRules
+from orchestrator.tables.trial_index import TrialIndex, TrialRecord
 
 
 class RunningSweep:

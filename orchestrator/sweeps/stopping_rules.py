@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
-from orchestrator.config.sections.sweep import Budget, Plateau, Stop, Sweep
-from orchestrator.records.sweep_folder import trial_number
-from orchestrator.stats.aggregate.trial_index import TrialRecord
+from orchestrator.disk.sweep_folder import trial_number
+from orchestrator.experiment.sections.sweep import Budget, Plateau, Stop, Sweep
 from orchestrator.sweeps.search.search import Search
+from orchestrator.tables.trial_index import TrialRecord
 
 SCHEDULER_REASON = "the scheduler ended the trial"
 

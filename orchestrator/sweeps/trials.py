@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 from hooks.metrics.names import list_known, nearest, phase_of, phases_of
 from hooks.stats.row_stats import PREFIX
-from orchestrator.config.checks.metrics import has_unknown_metrics, infer_modes
-from orchestrator.config.load import to_yaml
-from orchestrator.config.resolve import ResolvedExperiment, resolve
-from orchestrator.config.sections.sweep import Sweep
-from orchestrator.config.text.source import ExperimentSource
+from orchestrator.disk.lease import Process
+from orchestrator.disk.metadata import seconds_at
+from orchestrator.disk.rows.dataset import read_row_schema
+from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.sweep_folder import trial_folder
 from orchestrator.engines.lifecycle import Lifecycle, compact_rows, find_outcome
 from orchestrator.engines.session import Assignment, find_failed_run
 from orchestrator.errors import ConfigError, MetricMissing, RunError
+from orchestrator.experiment.checks.metrics import has_unknown_metrics, infer_modes
+from orchestrator.experiment.load import to_yaml
+from orchestrator.experiment.resolve import ResolvedExperiment, resolve
+from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.loop.model.initial_weights import describe_initial_weights
 from orchestrator.loop.report import Report
-from orchestrator.records.lease import Process
-from orchestrator.records.metadata import seconds_at
-from orchestrator.records.run_folder import RunFolder
-from orchestrator.records.sweep_folder import trial_folder
-from orchestrator.stats.read.dataset import read_row_schema
 
 if TYPE_CHECKING:
     from orchestrator.engines.lifecycle import Engine

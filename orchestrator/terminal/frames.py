@@ -15,8 +15,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.records.run_folder import RunFolder
-from orchestrator.stats.aggregate.quantities import format_duration, format_seconds, format_value
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.terminal.printable import escape_controls
 from orchestrator.terminal.run_status import (
     LiveRun,
@@ -26,6 +25,7 @@ from orchestrator.terminal.run_status import (
     get_read_interval_s,
 )
 from orchestrator.terminal.sweep_status import LiveSweep, SweepView, TrialView
+from orchestrator.units import format_duration, format_seconds, format_value
 
 MAX_RANKS = 16
 """Maximum number of ranks in the table. If there are more, it has those with the most work of their

@@ -10,9 +10,9 @@ from threading import Event, Thread
 from typing import Self
 
 from hooks.state import Display
+from orchestrator.disk.hang import FOLDER, REQUEST, find_hang
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import HookyardError
-from orchestrator.records.hang import FOLDER, REQUEST, find_hang
-from orchestrator.records.run_folder import RunFolder
 from orchestrator.terminal.run_status import get_read_interval_s
 
 STACK_REQUEST_DELAY_S = 3.0

@@ -10,16 +10,16 @@ import pandas as pd
 import pyarrow as pa
 
 from hooks.interval import count_iterations
-from orchestrator.records.hang import find_hang
-from orchestrator.records.metadata import Attempt, RunMetadata, drop_superseded, seconds_at
-from orchestrator.records.run_folder import COMPLETE, RunFolder
-from orchestrator.stats.aggregate.quantities import format_duration
-from orchestrator.stats.insight import Finding, diagnose
-from orchestrator.stats.insight.stragglers import RankStatus, compare_ranks
-from orchestrator.stats.read.growing_files import AttemptTail, LineTail, RankTail
-from orchestrator.stats.read.query import Rows
+from orchestrator.disk.hang import find_hang
+from orchestrator.disk.metadata import Attempt, RunMetadata, drop_superseded, seconds_at
+from orchestrator.disk.run_folder import COMPLETE, RunFolder
+from orchestrator.doctor import Finding, diagnose
+from orchestrator.doctor.stragglers import RankStatus, compare_ranks
 from orchestrator.storage import FileState, Storage
 from orchestrator.storage.stored_data import log_omission
+from orchestrator.tables.growing_files import AttemptTail, LineTail, RankTail
+from orchestrator.tables.query import Rows
+from orchestrator.units import format_duration
 
 MAX_DIAGNOSED = 128
 """Maximum number of ranks for findings, which compare all ranks."""

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from time import time
 from typing import Any
 
-from orchestrator.records.metadata import RunMetadata, seconds_at
-from orchestrator.records.run_folder import COMPLETE, RunFolder
-from orchestrator.stats.aggregate.best_report import find_best_report
-from orchestrator.stats.aggregate.configurations import Configuration, Repeat, rank_configurations
-from orchestrator.stats.aggregate.quantities import is_number
-from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
+from orchestrator.disk.metadata import RunMetadata, seconds_at
+from orchestrator.disk.run_folder import COMPLETE, RunFolder
+from orchestrator.tables.best_report import find_best_report
+from orchestrator.tables.configurations import Configuration, Repeat, rank_configurations
+from orchestrator.tables.trial_index import TrialIndex, TrialRecord
 from orchestrator.terminal.run_status import LiveRun, RunView
+from orchestrator.units import is_number
 
 RESUMABLE = ("interrupted", "lost")
 """Statuses of trials that a resume of the sweep continues."""

@@ -9,9 +9,9 @@ from typing import Any
 
 from hooks.hook import Hook, Setup
 from hooks.interval import Interval
-from orchestrator.config.python.field_values import list_parameters
-from orchestrator.config.python.parameters import construct
 from orchestrator.errors import ConfigError
+from orchestrator.experiment.fields.field_values import list_parameters
+from orchestrator.experiment.fields.parameters import construct
 from orchestrator.loop.model.torch_settings import torch_threads
 from orchestrator.loop.world import World
 from orchestrator.task import Task

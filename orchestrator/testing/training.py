@@ -15,15 +15,15 @@ from torch.utils.data import Dataset, TensorDataset
 
 from hooks.hook import Hook
 from hooks.state import State
-from orchestrator.config.components import make_hooks
-from orchestrator.config.optim.optimization import fill_optimization_defaults
-from orchestrator.config.python.parameters import check
-from orchestrator.config.sections.experiment import Experiment
+from orchestrator.disk.rows.recorder import Recorder
+from orchestrator.experiment.components import make_hooks
+from orchestrator.experiment.fields.parameters import check
+from orchestrator.experiment.optim.optimization import fill_optimization_defaults
+from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.custom_loop import CustomLoop
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.torch_settings import torch_threads
 from orchestrator.loop.training_loop import RunContext
-from orchestrator.stats.write.recorder import Recorder
 from orchestrator.task import Task, has_custom_loop
 
 

@@ -18,11 +18,11 @@ from hooks.parts import sharded_tensors as shards
 from hooks.plan import Call, Plan
 from hooks.private_torch import tree_leaves
 from hooks.state import State
-from orchestrator.checkpoint import placeholders
+from orchestrator.disk.checkpoints import placeholders
+from orchestrator.disk.rows.recorder import make_columns
 from orchestrator.loop.step.collective_calls import Collectives
 from orchestrator.randomness import random_state
-from orchestrator.stats.aggregate.quantities import get_unit
-from orchestrator.stats.write.recorder import make_columns
+from orchestrator.units import get_unit
 
 
 def copy_tree(tree: Any) -> Any:

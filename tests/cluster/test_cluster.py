@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from orchestrator import open_run
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.disk.run_folder import RunFolder
 from tests.cluster.conftest import HEAD, NAMES, RUNS, Cluster
 from tests.cluster.hosts import BIN, ROOT
 

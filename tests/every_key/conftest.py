@@ -32,7 +32,7 @@ def same_time(monkeypatch: pytest.MonkeyPatch) -> Ticks:
                 (
                     "hooks.",
                     "orchestrator.loop",
-                    "orchestrator.stats.write.recorder",
+                    "orchestrator.disk.rows.recorder",
                     "orchestrator.sweeps",
                 )
             )

@@ -17,10 +17,10 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from torch import Tensor
 
 from hooks import Hook, HookError, State
-from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.load import make_experiment
-from orchestrator.config.resolve import resolve
+from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import ConfigError
+from orchestrator.experiment.load import make_experiment
+from orchestrator.experiment.resolve import resolve
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.storage import Storage

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from orchestrator import run
-from orchestrator.config.load import make_experiment
-from orchestrator.config.sections.experiment import Experiment
-from orchestrator.config.sections.workers import Ddp, Workers
-from orchestrator.config.text.source import with_value
+from orchestrator.disk.run_folder import list_runs
 from orchestrator.engines.ray_environment import Resources
+from orchestrator.experiment.load import make_experiment
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.sections.workers import Ddp, Workers
+from orchestrator.experiment.yaml.source import with_value
 from orchestrator.loop.model import torch_settings
-from orchestrator.records.run_folder import list_runs
 from tests.every_key.conftest import Left
 from tests.every_key.tasks import HERE, PLAIN, QUIET, VIEWS, WATCHED
 from tests.every_key.walk import CUDA, Key, acts, keys_of
@@ -141,7 +141,7 @@ EXPERIMENT: dict[str, Key] = {
 RAY = "is asked of Ray: the test below"
 EXPERIMENT_NOT_SHOWN = {
     **dict.fromkeys(("name", "tags", "notes"), "is what a run is found by: the test below"),
-    "upload_every": "needs an object store: tests/orchestrator/stats/write/test_rank_files.py",
+    "upload_every": "needs an object store: tests/orchestrator/disk/rows/test_rank_files.py",
     "environment": "is asked of a cluster: tests/orchestrator/engines/test_ray_environment.py",
     **dict.fromkeys(
         ("hang.after", "hang.action"),

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from orchestrator import sweep
-from orchestrator.config.load import make_experiment
-from orchestrator.config.sections.experiment import Experiment
-from orchestrator.config.sections.sweep import Asha, Budget, Median, Plateau, Stop, Sweep
-from orchestrator.config.text.source import with_value
+from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.sweep_folder import list_trial_folders
 from orchestrator.errors import UsageError
+from orchestrator.experiment.load import make_experiment
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.sections.sweep import Asha, Budget, Median, Plateau, Stop, Sweep
+from orchestrator.experiment.yaml.source import with_value
 from orchestrator.loop.report import Report
-from orchestrator.records.run_folder import RunFolder
-from orchestrator.records.sweep_folder import list_trial_folders
 from orchestrator.sweeps import in_process as sweeps_in_process
 from tests.every_key.tasks import PLAIN, QUIET
 from tests.every_key.walk import Key, acts, keys_of

@@ -6,10 +6,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from orchestrator.config.python.wording import map_fields_by_key
-from orchestrator.config.sections.base import Model
-from orchestrator.config.sections.experiment import Component
 from orchestrator.errors import ConfigError
+from orchestrator.experiment.fields.messages import map_fields_by_key
+from orchestrator.experiment.sections.base import Model
+from orchestrator.experiment.sections.experiment import Component
 
 CUDA = "needs a GPU"
 """Reason for a key that the tests do not vary."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from experiments.hf_trainer import TrainedByTrainer
 from hooks.checkpointing.checkpoint import Checkpoint
-from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.loop.custom_loop import CustomLoop
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.storage import Storage

@@ -6,7 +6,7 @@ import torch
 
 from experiments.lightning_trainer import TrainedByLightning
 from hooks.checkpointing.checkpoint import Checkpoint
-from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.loop.custom_loop import CustomLoop
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.storage import Storage

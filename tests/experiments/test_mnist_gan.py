@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from experiments.mnist_gan import MnistGan
-from orchestrator.config.load import load_experiment
-from orchestrator.config.optim.optimizer import build_optimizers
+from orchestrator.experiment.load import load_experiment
+from orchestrator.experiment.optim.optimizer import build_optimizers
 
 ROOT = Path(__file__).resolve().parents[2]
 

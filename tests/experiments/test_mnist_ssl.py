@@ -12,7 +12,7 @@ from experiments.mnist_ssl import DINOHead, Views, labelled
 from experiments.random_views import RandomView
 from hooks import HOOKS
 from orchestrator import load_experiment
-from orchestrator.config.resolve import resolve
+from orchestrator.experiment.resolve import resolve
 from orchestrator.loop.loop import Loop
 
 FOLDER = Path(__file__).parents[2] / "experiments"

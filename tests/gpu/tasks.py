@@ -11,10 +11,10 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler
 
 from hooks import Hook
+from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
-from orchestrator.stats.write.recorder import Recorder
 from tests.tasks import Points, experiment
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}

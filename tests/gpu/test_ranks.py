@@ -17,13 +17,13 @@ from torch.nn import functional
 from hooks import Hook, State
 from hooks.stats.perf_stats import PerfStats
 from hooks.training.gradient_clip import GradientClip
+from orchestrator.disk.rows.dataset import open_recorded
+from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.loop import training_loop
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.strategy import shard
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
-from orchestrator.stats.read.dataset import open_recorded
-from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
 from tests.gpu.tasks import loop_on
 from tests.ranks import on_ranks, until_killed

@@ -11,7 +11,7 @@ from hooks import Interval
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.ema import EMA
 from hooks.training.gradient_clip import GradientClip
-from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.storage import Storage
 from tests.gpu.tasks import Pictures, loop_on, raw_on
 from tests.tasks import Points, numbers

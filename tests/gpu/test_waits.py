@@ -13,9 +13,9 @@ from torch.utils.data import Dataset
 from experiments.char_lm import CharLM, Documents
 from hooks import HOOKS, Hook, Priority, State
 from hooks.hook import WITHIN_ITERATION
-from orchestrator.config.components import DEFAULT_HOOKS
-from orchestrator.config.python.parameters import construct
-from orchestrator.stats.write.recorder import Recorder
+from orchestrator.disk.rows.recorder import Recorder
+from orchestrator.experiment.components import DEFAULT_HOOKS
+from orchestrator.experiment.fields.parameters import construct
 from orchestrator.storage import Storage
 from tests.gpu.hooks import CASES, UNTRIED
 from tests.gpu.tasks import loop_on

@@ -9,9 +9,9 @@ from torch import nn
 from hooks import EVENTS, HOOKS, Hook, Interval, Ranks, Setup, State, at_interval
 from hooks.checkpointing.export import Export
 from hooks.hook import Needs
-from orchestrator.config.components import make_hooks
-from orchestrator.config.python.parameters import make_fields_model
 from orchestrator.errors import ConfigError
+from orchestrator.experiment.components import make_hooks
+from orchestrator.experiment.fields.parameters import make_fields_model
 
 
 def test_a_misspelt_event_is_refused_when_the_class_is_defined() -> None:

@@ -6,7 +6,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from hooks import HOOKS, Interval, State
 from hooks.interval import EPOCHS_OR_STEPS, Duration, Units, count_iterations, parse_duration
-from orchestrator.config.python.field_values import list_parameters
+from orchestrator.experiment.fields.field_values import list_parameters
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.data import IterableDataset
 
 from orchestrator import Task, run
-from orchestrator.config.load import load_checked
 from orchestrator.errors import TaskError
+from orchestrator.experiment.load import load_checked
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.world import World
 from tests.tasks import Points, described

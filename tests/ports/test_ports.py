@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from orchestrator import Run, RunError, resume, run
-from orchestrator.config.load import to_yaml
+from orchestrator.disk.run_folder import RunFolder, create_run
 from orchestrator.engines.session import Assignment, Session
+from orchestrator.experiment.load import to_yaml
 from orchestrator.loop.world import World
-from orchestrator.records.run_folder import RunFolder, create_run
 from tests.ports import imagenet, siamese_network, vae
 from tests.ports.harness import Fails, Port, Ranks, check
 from tests.ranks import on_ranks, until_killed

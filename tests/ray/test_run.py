@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from orchestrator import Experiment, RunError, load_experiment, open_run, resume, run
-from orchestrator.records.metadata import EngineName
+from orchestrator.disk.metadata import EngineName
 from orchestrator.runs.result import Run
 from tests.driver import Driver
 from tests.ray.conftest import EXPERIMENT, HOOKS, TASK, WHOAMI, address_of

@@ -13,9 +13,9 @@ from hooks.metrics.names import kind_of
 from hooks.parameter_names import listed
 from hooks.parts.epochs import describe_attributes, find_parts, find_parts_with_epoch
 from hooks.private_torch import end_processes, tree_leaves
-from orchestrator.config.checks.data import describe_size, get_length, make_drop_last_error
-from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError, RunError, TaskError
+from orchestrator.experiment.checks.data import describe_size, get_length, make_drop_last_error
+from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.data.phase_data import PhaseData
 from orchestrator.loop.data.sampling import (
     SeededBatches,
@@ -23,7 +23,7 @@ from orchestrator.loop.data.sampling import (
     default_order,
     find_sampler_order,
 )
-from orchestrator.loop.step.task_errors import check_type, unexpected
+from orchestrator.loop.task_errors import check_type, unexpected
 from orchestrator.loop.world import World
 from orchestrator.randomness import with_own_generators
 from orchestrator.task import Task

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from orchestrator.config.sections.experiment import Experiment
+from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.world import World
 from orchestrator.task import Task
 

@@ -7,14 +7,14 @@ import torch
 
 from hooks import Interval
 from hooks.metrics.names import PHASES, phases_of
-from orchestrator.config.checks.data import PHASES_OF_DATA, check_phases, is_indexed
-from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError, Problem
+from orchestrator.experiment.checks.data import PHASES_OF_DATA, check_phases, is_indexed
+from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.data.indexed import Indexed
 from orchestrator.loop.data.phase_data import PhaseData
 from orchestrator.loop.data.stream import Stream, is_loader
-from orchestrator.loop.step.task_errors import check_type
 from orchestrator.loop.step.transfer import to_device
+from orchestrator.loop.task_errors import check_type
 from orchestrator.loop.world import World
 from orchestrator.randomness import seeded
 from orchestrator.task import Task

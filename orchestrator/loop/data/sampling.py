@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, Sampler
 
-from orchestrator.config.checks.data import get_length
-from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError, TaskError
+from orchestrator.experiment.checks.data import get_length
+from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.world import World
 from orchestrator.randomness import seed_host, seeded, with_own_generators
 from orchestrator.task import Task

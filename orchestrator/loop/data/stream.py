@@ -10,9 +10,9 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from hooks.parts.epochs import find_parts_with_epoch
-from orchestrator.config.checks.data import get_length
-from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import CheckpointError, ConfigError, RunError, TaskError
+from orchestrator.experiment.checks.data import get_length
+from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.data.phase_data import PhaseData
 from orchestrator.loop.data.stream_shard import Share, check_sharding_declared, has_state
 from orchestrator.loop.world import World

@@ -11,16 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from hooks.parameter_names import listed
-from orchestrator.checkpoint.manifest import MANIFEST
-from orchestrator.checkpoint.store import CheckpointStore, shared_files
-from orchestrator.config.sections.experiment import Experiment
-from orchestrator.config.sections.initial_weights import Init
-from orchestrator.config.text.source import InitialWeights
+from orchestrator.disk.checkpoints.manifest import MANIFEST
+from orchestrator.disk.checkpoints.store import CheckpointStore, shared_files
+from orchestrator.disk.run_folder import RunFolder, errors_before_start
+from orchestrator.disk.sweep_folder import trial_folder
 from orchestrator.errors import CheckpointError, ConfigError
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.sections.initial_weights import Init
+from orchestrator.experiment.yaml.source import InitialWeights
 from orchestrator.loop.model.strategy import sharded_model
 from orchestrator.loop.world import World
-from orchestrator.records.run_folder import RunFolder, errors_before_start
-from orchestrator.records.sweep_folder import trial_folder
 from orchestrator.storage import Storage
 from orchestrator.storage.remote import is_url
 

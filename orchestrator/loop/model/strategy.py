@@ -17,10 +17,10 @@ from hooks.parts import sharded_tensors as shards
 from hooks.parts.buffers import copy_expanded_buffers
 from hooks.parts.layers import RunningNorm
 from hooks.private_torch import gradients_never_exchanged
-from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError, TaskError
+from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.model.torch_settings import compile_mode
-from orchestrator.loop.step.task_errors import check_type
+from orchestrator.loop.task_errors import check_type
 from orchestrator.loop.world import World
 from orchestrator.randomness import seed_all
 from orchestrator.task import Task, has_turns

@@ -13,10 +13,10 @@ from hooks.parameter_names import Patterns, matched
 from hooks.parts.activation_checkpointing import keep_no_activations
 from hooks.parts.layers import BatchNorm
 from hooks.private_torch import compile_in_place
-from orchestrator.config.python.parameters import find_changed_keys
-from orchestrator.config.sections.experiment import Compile, Experiment
-from orchestrator.config.sections.workers import Ddp
 from orchestrator.errors import ConfigError
+from orchestrator.experiment.fields.parameters import find_changed_keys
+from orchestrator.experiment.sections.experiment import Compile, Experiment
+from orchestrator.experiment.sections.workers import Ddp
 from orchestrator.loop.world import World
 
 _T = TypeVar("_T")

@@ -1,0 +1,1 @@
+"""The state of a training: what checkpoints save and restore."""

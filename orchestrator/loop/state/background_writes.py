@@ -12,8 +12,8 @@ from weakref import finalize
 import torch
 from torch import Tensor, nn
 
-from orchestrator.checkpoint import placeholders
-from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.disk.checkpoints import placeholders
+from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import CheckpointError
 from orchestrator.loop.world import World
 from orchestrator.storage.stored_data import format_json, parse_json

@@ -7,9 +7,9 @@ from typing import Any
 from hooks.parts.buffers import describe_buffers, restore_buffers
 from hooks.position import Position
 from hooks.state import State
-from orchestrator.checkpoint.manifest import parse_position
-from orchestrator.config.optim.schedule import Schedule
+from orchestrator.disk.checkpoints.manifest import parse_position
 from orchestrator.errors import CheckpointError, UsageError
+from orchestrator.experiment.optim.schedule import Schedule
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.model.initial_weights import describe_mismatches
 from orchestrator.loop.model.strategy import mesh_of, sharded_model

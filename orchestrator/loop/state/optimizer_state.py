@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from orchestrator.checkpoint.placeholders import tensors_in
+from orchestrator.disk.checkpoints.placeholders import tensors_in
 from orchestrator.loop.model.strategy import sharded_optimizer
 
 _INNER = "inner"

@@ -12,15 +12,15 @@ from hooks.hook import Hook
 from hooks.plan import Plan
 from hooks.position import Position, Stage
 from hooks.state import State
-from orchestrator.checkpoint import placeholders
-from orchestrator.checkpoint.manifest import parse_position
-from orchestrator.checkpoint.store import CheckpointStore, TrainingFiles, shared_files
+from orchestrator.disk.checkpoints import placeholders
+from orchestrator.disk.checkpoints.manifest import parse_position
+from orchestrator.disk.checkpoints.store import CheckpointStore, TrainingFiles, shared_files
+from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.errors import CheckpointError
 from orchestrator.loop.state.background_writes import Background, BackgroundWrite, Entries
 from orchestrator.loop.state.cursor import RunCursor
 from orchestrator.loop.world import World
 from orchestrator.randomness import random_state, restore_random_state
-from orchestrator.stats.write.recorder import Recorder
 
 
 class RowWriter:
@@ -313,7 +313,7 @@ class CheckpointSaver:
         if self.background:
             files, details = self.background.copy((files, details))
         if sharded:
-            from orchestrator.checkpoint import sharded_tensors as shards
+            from orchestrator.disk.checkpoints import sharded_tensors as shards
 
             files |= shards.files_with_shards(sharded, world.rank, world.world_size)
         return files, details

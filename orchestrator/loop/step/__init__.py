@@ -1,0 +1,1 @@
+"""One iteration: batch, forward, backward, optimizer step."""

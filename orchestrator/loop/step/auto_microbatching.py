@@ -11,11 +11,11 @@ from torch import Tensor
 
 from hooks.parts import collectives
 from hooks.parts.layers import BatchNorm
-from orchestrator.config.python.imports import find_source_location
 from orchestrator.errors import RunError, TaskError
 from orchestrator.loop.step.iterations import IterationRunner, Timestamps, make_clear_gradients
 from orchestrator.loop.step.transfer import container_with, items_in, leaves, moves_itself
 from orchestrator.loop.step.weights import weigh
+from orchestrator.user_code import find_source_location
 
 _ELEMENTS_PER_EXCHANGE = 2**24
 """Number of gradient elements that ranks average in one message."""

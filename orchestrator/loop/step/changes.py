@@ -11,20 +11,20 @@ from hooks.plan import Plan
 from hooks.position import Position
 from hooks.private_torch import inner_schedulers
 from hooks.state import State
-from orchestrator.config.checks.conflicts import explain_unchangeable, with_number
-from orchestrator.config.components import PLAN_KEYS
-from orchestrator.config.optim.optimizer import build_optimizer
-from orchestrator.config.optim.schedule import Timeline
-from orchestrator.config.python.field_values import list_parameters
-from orchestrator.config.python.parameters import construct
-from orchestrator.config.sections.experiment import (
+from orchestrator.errors import ConfigError
+from orchestrator.experiment.checks.conflicts import explain_unchangeable, with_number
+from orchestrator.experiment.components import PLAN_KEYS
+from orchestrator.experiment.fields.field_values import list_parameters
+from orchestrator.experiment.fields.parameters import construct
+from orchestrator.experiment.optim.optimizer import build_optimizer
+from orchestrator.experiment.optim.schedule import Timeline
+from orchestrator.experiment.sections.experiment import (
     Change,
     Component,
     Experiment,
     Optimization,
     parse_optimizer_path,
 )
-from orchestrator.errors import ConfigError
 from orchestrator.task import Task
 
 Groups = Sequence[Mapping[str, Any]]

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from hooks.private_torch import TorchDispatchMode, tree_leaves
 from hooks.state import State
-from orchestrator.config.python.imports import find_source_location
 from orchestrator.errors import TaskError
 from orchestrator.task import Task
+from orchestrator.user_code import find_source_location
 
 Loss = Callable[[Any, Any], Any]
 

@@ -15,14 +15,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hooks.plan import Plan
 from hooks.state import State
-from orchestrator.config.python.imports import find_source_location
+from orchestrator.disk.rows.recorder import Recorder
+from orchestrator.disk.rows.rows import Layout
 from orchestrator.errors import TaskError
 from orchestrator.loop.model.strategy import check_gradients_synced, set_gradient_sync
 from orchestrator.loop.model.torch_settings import Precision
 from orchestrator.loop.span_clock import BackwardTimer, Clock, Column
 from orchestrator.loop.step.collective_calls import Loss
 from orchestrator.loop.step.metrics import Means, reduce_phase
-from orchestrator.loop.step.task_errors import check_loss_terms, check_metrics, unexpected
 from orchestrator.loop.step.transfer import make_transfer
 from orchestrator.loop.step.weights import (
     WeighedBatches,
@@ -31,10 +31,10 @@ from orchestrator.loop.step.weights import (
     tensors_with_gradients,
     weigh_each,
 )
+from orchestrator.loop.task_errors import check_loss_terms, check_metrics, unexpected
 from orchestrator.loop.world import World
-from orchestrator.stats.write.recorder import Recorder
-from orchestrator.stats.write.rows import Layout
 from orchestrator.task import Task, has_weights
+from orchestrator.user_code import find_source_location
 
 COUNTERS = ("iteration", "step", "samples", "batch_size")
 """Counters, the first columns of every iteration's row."""

@@ -7,10 +7,10 @@ from typing import Any, SupportsFloat
 
 from torch import Tensor
 
-from orchestrator.config.python.imports import find_source_location
 from orchestrator.errors import TaskError
 from orchestrator.loop.world import World
 from orchestrator.task import Task
+from orchestrator.user_code import find_source_location
 
 
 class Means:

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from hooks.parameter_names import listed
 from hooks.parts import collectives
 from hooks.state import order_like_model
-from orchestrator.config.python.imports import find_source_location
 from orchestrator.errors import TaskError, did_you_mean
 from orchestrator.loop.model.torch_settings import Precision
 from orchestrator.loop.step.iterations import IterationRunner, Timestamps
-from orchestrator.loop.step.task_errors import check_type, describe
 from orchestrator.loop.step.weights import make_zero_loss
+from orchestrator.loop.task_errors import check_type, describe
+from orchestrator.user_code import find_source_location
 
 EXPECTED = "turns, each an optimizer's name and its loss"
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from hooks.parts import collectives
 from hooks.state import State
-from orchestrator.loop.step.task_errors import unexpected
 from orchestrator.loop.step.transfer import leaves
+from orchestrator.loop.task_errors import unexpected
 from orchestrator.task import Task
 
 _TINY = torch.finfo(torch.float64).tiny

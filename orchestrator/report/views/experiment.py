@@ -4,8 +4,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import astuple
 
-from orchestrator.records.metadata import Attempt, RunMetadata
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.disk.metadata import Attempt, RunMetadata
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.report import page
 from orchestrator.report.markup import Quantity, concatenate, element, make_table
 from orchestrator.runs.best import Best, make_usage_hint

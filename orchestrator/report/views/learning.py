@@ -11,10 +11,10 @@ from orchestrator.report import page
 from orchestrator.report.binning import Floats, compute_envelope
 from orchestrator.report.figures import COLORS, GREY, SPAN_COLORS, Line, draw_lines
 from orchestrator.report.markup import Markup, Quantity, concatenate, element, make_table
-from orchestrator.stats.aggregate.best_report import find_best_report
-from orchestrator.stats.aggregate.quantities import COSTS, is_number
-from orchestrator.stats.aggregate.row_blocks import merge_blocks
-from orchestrator.stats.read.query import TRAINING, Rows
+from orchestrator.tables.best_report import find_best_report
+from orchestrator.tables.query import TRAINING, Rows
+from orchestrator.tables.row_blocks import merge_blocks
+from orchestrator.units import COSTS, is_number
 
 MAX_BINS = 240
 """Maximum number of points of a chart."""

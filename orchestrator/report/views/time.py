@@ -3,16 +3,16 @@
 import numpy as np
 import pandas as pd
 
+from orchestrator.doctor.gradient_syncs import WAIT
 from orchestrator.report import page
 from orchestrator.report.binning import compute_max_per_bin, group_neighbors
 from orchestrator.report.figures import SPAN_COLORS, draw_heat_maps, draw_stacks
 from orchestrator.report.markup import Markup, Share, concatenate, element, make_table
 from orchestrator.report.views.learning import Reports, draw_metric, group_metrics
-from orchestrator.stats.aggregate.quantities import SPANS
-from orchestrator.stats.aggregate.row_blocks import OWN_WORK, merge_blocks
-from orchestrator.stats.aggregate.summaries import summarize_hooks
-from orchestrator.stats.insight.gradient_syncs import WAIT
-from orchestrator.stats.read.query import TRAINING, Rows
+from orchestrator.tables.query import TRAINING, Rows
+from orchestrator.tables.row_blocks import OWN_WORK, merge_blocks
+from orchestrator.tables.summaries import summarize_hooks
+from orchestrator.units import SPANS
 
 BARS, CELLS_DOWN, CELLS_ACROSS = 64, 96, 200
 """Maximum number of bars, and of rows and columns of a heat map."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from orchestrator.stats.aggregate.configurations import Configuration, Repeat, rank_configurations
+from orchestrator.tables.configurations import Configuration, Repeat, rank_configurations
 
 CONFIG = "config/"
 """Prefix of the columns of parameters."""

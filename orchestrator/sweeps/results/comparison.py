@@ -12,17 +12,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from orchestrator.stats.aggregate.compare import (
-    SIGNIFICANCE_LEVEL,
-    Series,
-    compare_series,
-    describe_direction,
-    find_config_differences,
-    get_numbers,
-    is_significant,
-)
-from orchestrator.stats.aggregate.configurations import Configuration, compute_tail_probability
-from orchestrator.stats.aggregate.quantities import is_number
 from orchestrator.sweeps.results.analysis import (
     CONFIG,
     SEED,
@@ -32,6 +21,17 @@ from orchestrator.sweeps.results.analysis import (
     sort_best_first,
 )
 from orchestrator.sweeps.results.result import Sweep
+from orchestrator.tables.compare import (
+    SIGNIFICANCE_LEVEL,
+    Series,
+    compare_series,
+    describe_direction,
+    find_config_differences,
+    get_numbers,
+    is_significant,
+)
+from orchestrator.tables.configurations import Configuration, compute_tail_probability
+from orchestrator.units import is_number
 
 _MIN_PAIRS = 5
 """Minimum number of paired differences for a test."""

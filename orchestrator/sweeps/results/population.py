@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from orchestrator.records.run_folder import RunFolder, now
+from orchestrator.disk.run_folder import RunFolder, now
 from orchestrator.storage.stored_data import append_line, format_line, read_lines
 
 FILE = "population.jsonl"

@@ -11,16 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from hooks.metrics.direction import direction
+from orchestrator.disk.rows.recorded_files import warn_lost_rows
+from orchestrator.disk.rows.valid_rows import list_columns
+from orchestrator.disk.run_folder import COMPLETE, RunFolder
+from orchestrator.disk.sweep_folder import list_trial_folders, open_sweep_folder, trial_name
 from orchestrator.errors import DamagedFile, UsageError
-from orchestrator.records.run_folder import COMPLETE, RunFolder
-from orchestrator.records.sweep_folder import list_trial_folders, open_sweep_folder, trial_name
 from orchestrator.runs.result import Result, Run, restrict_to_training
-from orchestrator.stats.aggregate.quantities import is_number
-from orchestrator.stats.aggregate.trial_index import TrialIndex, TrialRecord
-from orchestrator.stats.read.query import check_columns
-from orchestrator.stats.read.recorded_files import warn_lost_rows
-from orchestrator.stats.read.tables import concat_exactly
-from orchestrator.stats.read.valid_rows import list_columns
 from orchestrator.storage.stored_data import warn_once
 from orchestrator.sweeps.results.analysis import (
     CONFIG,
@@ -34,11 +30,15 @@ from orchestrator.sweeps.results.analysis import (
     sort_best_first,
 )
 from orchestrator.sweeps.results.population import History, trace_lineage
+from orchestrator.tables.frames import concat_exactly
+from orchestrator.tables.query import check_columns
+from orchestrator.tables.trial_index import TrialIndex, TrialRecord
+from orchestrator.units import is_number
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from orchestrator.config.sections.experiment import Experiment
+    from orchestrator.experiment.sections.experiment import Experiment
 
 
 _SHOWN_TRIALS = 12
@@ -104,7 +104,7 @@ class Sweep(Result):
 
         Raises UsageError without such a trial, or if its values could not be combined.
         """
-        from orchestrator.config.load import make_experiment_from_source
+        from orchestrator.experiment.load import make_experiment_from_source
 
         run = self.trial(trial)
         if run.config["sweep"] is not None:
@@ -259,8 +259,8 @@ class Sweep(Result):
 
         `columns` and `where` are as there. Raises UsageError as `load_stats` does.
         """
-        from orchestrator.stats.aggregate.summaries import summarize_by
-        from orchestrator.stats.read.query import Rows
+        from orchestrator.tables.query import Rows
+        from orchestrator.tables.summaries import summarize_by
 
         def summarize(run: Run, names: list[str] | None) -> pd.DataFrame:
             if by != "trial":

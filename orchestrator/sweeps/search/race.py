@@ -19,11 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.config.checks.space import count_trials
-from orchestrator.config.sections.sweep import Race as RaceSettings
-from orchestrator.config.sections.sweep import Sweep
-from orchestrator.stats.aggregate.configurations import compute_tail_probability
-from orchestrator.stats.aggregate.trial_index import TrialRecord
+from orchestrator.experiment.sections.sweep import Race as RaceSettings
+from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sweep.space import count_trials
 from orchestrator.sweeps.search.search import (
     Search,
     TrialConfig,
@@ -31,6 +29,8 @@ from orchestrator.sweeps.search.search import (
     list_remaining_trials,
     make_trial_config,
 )
+from orchestrator.tables.configurations import compute_tail_probability
+from orchestrator.tables.trial_index import TrialRecord
 
 _MIN_DEGREES_OF_FREEDOM = 4
 """Minimum degrees of freedom to use pairs, and to regard seeds with equal results as equal."""

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from orchestrator.config.checks.shared_training import SharedPaths
-from orchestrator.config.checks.space import (
+from orchestrator.experiment.sections.sweep import PBT, Domain, Sweep
+from orchestrator.experiment.sweep.shared_training import SharedPaths
+from orchestrator.experiment.sweep.space import (
     combine_points_with_grid,
     count_trainings,
     count_trials,
@@ -23,9 +24,8 @@ from orchestrator.config.checks.space import (
     make_grid_points,
     sort_outer_first,
 )
-from orchestrator.config.sections.sweep import PBT, Domain, Sweep
-from orchestrator.stats.aggregate.configurations import compute_score
-from orchestrator.stats.aggregate.trial_index import TrialRecord
+from orchestrator.tables.configurations import compute_score
+from orchestrator.tables.trial_index import TrialRecord
 
 if TYPE_CHECKING:
     import optuna

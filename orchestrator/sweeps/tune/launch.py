@@ -9,15 +9,14 @@ from typing import Any
 from ray import tune
 from ray.tune.search import Searcher
 
-from orchestrator.config.sections.sweep import HyperBand, Population, Sweep
+from orchestrator.disk.run_folder import COMPLETE, RunFolder
+from orchestrator.disk.sweep_folder import SCRATCH, end_trial, trial_folder, trial_name
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.script_classes import with_classes_of_main
 from orchestrator.engines.train_engine import remove_placement_group_of
 from orchestrator.errors import ConfigError
+from orchestrator.experiment.sections.sweep import HyperBand, Population, Sweep
 from orchestrator.private_api.ray_tune import TrialProgressCallback, forgetting_trials
-from orchestrator.records.run_folder import COMPLETE, RunFolder
-from orchestrator.records.sweep_folder import SCRATCH, end_trial, trial_folder, trial_name
-from orchestrator.stats.aggregate.trial_index import TrialRecord
 from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.running_sweep import RunningSweep
 from orchestrator.sweeps.search.search import DrawnTrials, Search
@@ -32,6 +31,7 @@ from orchestrator.sweeps.tune.schedulers import (
     seeded,
 )
 from orchestrator.sweeps.tune.trainable import ENGINES, Trial
+from orchestrator.tables.trial_index import TrialRecord
 
 
 def launch(sweep: RunningSweep, max_concurrent: int) -> None:

@@ -13,9 +13,10 @@ from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
 from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining, TrialScheduler
 
-from orchestrator.config.checks.space import list_mutated_paths
-from orchestrator.config.sections import sweep as settings_of
-from orchestrator.config.sections.sweep import PB2, PBT, Sweep
+from orchestrator.disk.sweep_folder import trial_name
+from orchestrator.experiment.sections import sweep as settings_of
+from orchestrator.experiment.sections.sweep import PB2, PBT, Sweep
+from orchestrator.experiment.sweep.space import list_mutated_paths
 from orchestrator.private_api.ray_tune import (
     Bands,
     Exploiting,
@@ -23,12 +24,11 @@ from orchestrator.private_api.ray_tune import (
     Median,
     call_before_next_step,
 )
-from orchestrator.records.sweep_folder import trial_name
-from orchestrator.stats.aggregate.configurations import compute_score
-from orchestrator.stats.aggregate.trial_index import TrialRecord
 from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.search.search import from_scale, make_trial_config, mutate, to_scale
 from orchestrator.sweeps.stopping_rules import SCHEDULER_REASON
+from orchestrator.tables.configurations import compute_score
+from orchestrator.tables.trial_index import TrialRecord
 
 TRIAL = "trial"
 """Key of a config: the trial's number, values and followers."""

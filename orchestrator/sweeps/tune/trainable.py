@@ -12,17 +12,17 @@ from typing import Any
 from ray import tune
 from ray.tune.result import DONE, TRAINING_ITERATION
 
-from orchestrator.config.sections.sweep import Sweep
-from orchestrator.config.sections.workers import Workers
-from orchestrator.config.text.source import ExperimentSource
+from orchestrator.disk.run_folder import COMPLETE
+from orchestrator.disk.sweep_folder import find_checkpoint_to_exploit, trial_folder
 from orchestrator.engines.gang import Gang
 from orchestrator.engines.lifecycle import recording_failure
 from orchestrator.engines.rank_failures import would_fail_again
 from orchestrator.engines.train_engine import TrainJobs
 from orchestrator.errors import ConfigError, MetricMissing
+from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.workers import Workers
+from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.private_api.ray_tune import PermanentFailure
-from orchestrator.records.run_folder import COMPLETE
-from orchestrator.records.sweep_folder import find_checkpoint_to_exploit, trial_folder
 from orchestrator.storage.stored_data import format_json, parse_json
 from orchestrator.sweeps.trials import ActiveTrial, TrialGroup
 from orchestrator.sweeps.tune.schedulers import FAILED, REPORTED, SECONDS, TRIAL

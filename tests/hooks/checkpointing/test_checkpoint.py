@@ -11,7 +11,7 @@ import torch
 from hooks import Hook, HookError, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.ema import EMA
-from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import ConfigError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext

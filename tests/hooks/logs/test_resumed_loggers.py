@@ -19,7 +19,7 @@ from hooks.logs.tensorboard import FOLDER, TensorBoard
 from hooks.parts.logs.window_statistics import Statistic
 from hooks.stats.optimizer_stats import OptimizerStats
 from hooks.training.sampler_seed import DistSamplerSeed
-from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World

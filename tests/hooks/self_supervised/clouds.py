@@ -14,7 +14,7 @@ from experiments.losses.deepcluster import DeepClusterLoss
 from experiments.losses.swav import SwAVLoss
 from hooks import Hook
 from orchestrator import Task
-from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World

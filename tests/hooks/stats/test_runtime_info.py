@@ -11,13 +11,13 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from hooks import Hook, State
 from hooks.stats.runtime_info import RuntimeInfo
-from orchestrator.config.load import to_dict, to_yaml
-from orchestrator.config.resolve import resolve
+from orchestrator.disk.run_folder import RunFolder, create_run
 from orchestrator.engines.session import Assignment, Session
+from orchestrator.experiment.load import to_dict, to_yaml
+from orchestrator.experiment.resolve import resolve
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
-from orchestrator.records.run_folder import RunFolder, create_run
 from tests.tasks import Points, described, experiment
 
 

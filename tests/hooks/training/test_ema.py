@@ -17,8 +17,8 @@ from hooks import Interval, State
 from hooks.parts.power_average import exponent
 from hooks.state import Weights
 from hooks.training.ema import EMA
-from orchestrator.config.components import make_hooks
 from orchestrator.errors import ConfigError
+from orchestrator.experiment.components import make_hooks
 from orchestrator.loop.loop import Loop
 from orchestrator.testing import check_hook
 from orchestrator.testing.watching import find_difference

@@ -7,8 +7,8 @@ import pytest
 from hooks import Hook, State
 from hooks.training import time_limit
 from hooks.training.time_limit import TimeLimit
-from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.python.parameters import construct
+from orchestrator.disk.checkpoints.store import CheckpointStore
+from orchestrator.experiment.fields.parameters import construct
 from orchestrator.loop.loop import Loop, Report
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World

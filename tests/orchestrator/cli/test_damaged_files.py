@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from orchestrator import Run, open_run, resume, run
 from orchestrator.cli import app
+from orchestrator.disk.rows import rank_files
 from orchestrator.errors import HookyardError, RunError, UsageError
-from orchestrator.stats.write import rank_files
 from orchestrator.storage import storage
 from tests.tasks import described
 

@@ -13,7 +13,7 @@ from pyarrow import parquet
 from typer.testing import CliRunner
 
 from orchestrator.cli import app
-from tests.orchestrator.stats.insight.runs import FALLING, slower, training
+from tests.orchestrator.doctor.runs import FALLING, slower, training
 
 
 def made(folder: Path, stats: pd.DataFrame) -> str:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from orchestrator import open_run, run, sweep
 from orchestrator.cli import app
 from orchestrator.cli.show import format_briefly
-from orchestrator.stats.insight import diagnose
+from orchestrator.doctor import diagnose
 from orchestrator.task import Task
 from tests.tasks import described
 

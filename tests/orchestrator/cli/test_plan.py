@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.plan import make_plan, show_plan
-from orchestrator.config.load import make_experiment, to_dict
-from orchestrator.config.sections.experiment import Experiment
-from orchestrator.config.text.reader import parse_yaml
-from tests.orchestrator.config.samples import HERE
+from orchestrator.experiment.load import make_experiment, to_dict
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.yaml.reader import parse_yaml
+from tests.orchestrator.experiment.samples import HERE
 
 OFF = dict.fromkeys(
     (

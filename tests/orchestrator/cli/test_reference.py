@@ -12,8 +12,8 @@ import hooks
 from orchestrator import open_run
 from orchestrator.cli import app
 from orchestrator.cli.reference import describe_hook
-from orchestrator.config.schema import make_experiment_schema
-from tests.orchestrator.config.samples import HERE, Band, Shadow
+from orchestrator.experiment.json_schema import make_experiment_schema
+from tests.orchestrator.experiment.samples import HERE, Band, Shadow
 
 TEXT = f"name: line\ntask: {HERE}:Line\nepochs: 1\n"
 

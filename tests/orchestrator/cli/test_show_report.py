@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from orchestrator.cli import app
-from orchestrator.config.text.reader import load_yaml
-from tests.orchestrator.stats.insight.runs import FALLING, training
+from orchestrator.experiment.yaml.reader import load_yaml
+from tests.orchestrator.doctor.runs import FALLING, training
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from orchestrator.cli import app
-from orchestrator.records.lease import Process
-from orchestrator.records.run_folder import RunFolder
-from tests.orchestrator.records.test_lease import put
+from orchestrator.disk.lease import Process
+from orchestrator.disk.run_folder import RunFolder
+from tests.orchestrator.disk.test_lease import put
+from tests.orchestrator.doctor.runs import slower, training
 from tests.orchestrator.runs.written import NOBODY, rows_of, written_run
-from tests.orchestrator.stats.insight.runs import slower, training
 from tests.orchestrator.terminal.test_sweep_status import trial, written_sweep
 
 show = importlib.import_module("orchestrator.cli.show")

@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from orchestrator.cli import app
-from orchestrator.records.run_folder import create_run
+from orchestrator.disk.run_folder import create_run
 from orchestrator.storage import Storage
-from tests.orchestrator.stats.read.test_tables import FRESH, record, row
+from tests.orchestrator.tables.test_frames import FRESH, record, row
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import pytest
 
 from orchestrator.cluster import jobs as module
 from orchestrator.cluster.jobs import Job, Jobs, make_job
-from orchestrator.config.load import load_experiment
 from orchestrator.errors import RunError, UsageError
+from orchestrator.experiment.load import load_experiment
 from tests.tasks import described
 
 pytest.importorskip("aiohttp", reason="needs ray[default], which the extra cluster brings")

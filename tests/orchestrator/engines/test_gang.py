@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from ray.exceptions import OutOfMemoryError, RayActorError
 
-from orchestrator.config.sections.workers import Workers
 from orchestrator.engines import gang
 from orchestrator.engines.gang import Gang
 from orchestrator.engines.gang_rank import GangRank
 from orchestrator.engines.rank_failures import RankFailed
+from orchestrator.experiment.sections.workers import Workers
 from orchestrator.loop.world import World
 
 SECONDARY = RankFailed(

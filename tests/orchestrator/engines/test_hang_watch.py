@@ -11,14 +11,14 @@ from torch import nn
 
 from hooks import Hook, State
 from orchestrator import run
-from orchestrator.config.sections.experiment import Hang
+from orchestrator.disk.hang import REQUEST, HangReports, RankStack
+from orchestrator.disk.run_folder import RunFolder, create_run
 from orchestrator.engines import hang_watch
 from orchestrator.engines.hang_watch import HangWatch
 from orchestrator.errors import RunError
+from orchestrator.experiment.sections.experiment import Hang
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
-from orchestrator.records.hang import REQUEST, HangReports, RankStack
-from orchestrator.records.run_folder import RunFolder, create_run
 from tests.tasks import Points, described, experiment
 
 HERE = Path(__file__).name

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hooks import Hook, State
-from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.load import make_experiment, to_yaml
+from orchestrator.disk.checkpoints.store import CheckpointStore
+from orchestrator.disk.run_folder import RunFolder, create_run
 from orchestrator.engines.session import Assignment, Session
+from orchestrator.experiment.load import make_experiment, to_yaml
 from orchestrator.loop.model.initial_weights import describe_initial_weights
 from orchestrator.loop.world import World
-from orchestrator.records.run_folder import RunFolder, create_run
 from orchestrator.runs.result import Run
 from tests.ranks import on_ranks, until_killed
 from tests.streams import Streams

@@ -12,6 +12,8 @@ from unittest.mock import Mock
 import pandas as pd
 import pytest
 
+from orchestrator.disk.rows import compaction
+from orchestrator.disk.run_folder import RunFolder, create_run
 from orchestrator.engines import preemption
 from orchestrator.engines.lifecycle import Lifecycle, recording_failure
 from orchestrator.engines.preemption import PreemptionWatch, is_preempted
@@ -20,9 +22,7 @@ from orchestrator.engines.session import Assignment
 from orchestrator.errors import ConfigError, Problem, RunError, StorageError, TaskError, UsageError
 from orchestrator.loop.report import Report
 from orchestrator.loop.stopping import INTERRUPTED
-from orchestrator.records.run_folder import RunFolder, create_run
 from orchestrator.runs.result import open_run
-from orchestrator.stats.write import compaction
 from tests.orchestrator.runs.written import begun, rows_of
 
 LAST = Report(metrics={"epoch": 1}, is_final=True)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from orchestrator.config.sections.workers import Workers
 from orchestrator.engines.ray_environment import (
     Ray,
     Resources,
@@ -18,6 +17,7 @@ from orchestrator.engines.ray_environment import (
     read_environment,
 )
 from orchestrator.errors import RunError, UsageError
+from orchestrator.experiment.sections.workers import Workers
 
 
 def test_named_environment_variables_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:

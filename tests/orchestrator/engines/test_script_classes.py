@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 
 from orchestrator import Experiment, UsageError, run
-from orchestrator.config.resolve import resolve
-from orchestrator.config.text.source import ExperimentSource
 from orchestrator.engines import script_classes
 from orchestrator.engines.script_classes import with_classes_of_main
+from orchestrator.experiment.resolve import resolve
+from orchestrator.experiment.yaml.source import ExperimentSource
 from tests.ranks import on_ranks
 
 CELL = """
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Annotated
 from annotated_types import Ge
 from hooks import Hook
-from tests.orchestrator.config.samples import Line
+from tests.orchestrator.experiment.samples import Line
 
 SCALE = 3.0
 

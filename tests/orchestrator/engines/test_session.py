@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from orchestrator.config.load import to_yaml
-from orchestrator.config.sections.workers import Workers
+from orchestrator.disk.run_folder import RunFolder, create_run
 from orchestrator.engines.gang_rank import GangRank, Rendezvous
 from orchestrator.engines.in_process import InProcess
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.errors import ConfigError
+from orchestrator.experiment.load import to_yaml
+from orchestrator.experiment.sections.workers import Workers
 from orchestrator.loop.world import World
-from orchestrator.records.run_folder import RunFolder, create_run
 from orchestrator.runs.result import Run
 from orchestrator.testing.watching import find_difference
 from tests.ranks import on_ranks

@@ -5,9 +5,9 @@ import pytest
 import ray
 from ray.train import ControllerError
 
+from orchestrator.disk.metadata import Attempt, Host
 from orchestrator.engines.rank_failures import DIED, RankFailed, format_failure_line
 from orchestrator.engines.train_engine import OnFailure, make_run_error
-from orchestrator.records.metadata import Attempt, Host
 
 MISTAKE = RankFailed.from_error(1, TypeError("no"))
 LOST = RankFailed.from_error(0, ConnectionError("peer gone"))

@@ -12,9 +12,9 @@ import pytest
 
 from hooks import Hook, State
 from orchestrator import run
+from orchestrator.disk.run_folder import RunFolder, create_run
 from orchestrator.engines.lifecycle import recording_failure
 from orchestrator.errors import RunError, UsageError
-from orchestrator.records.run_folder import RunFolder, create_run
 from tests.tasks import Points, PointSet, described
 
 

@@ -23,14 +23,14 @@ from hooks.hook import EVENTS
 from hooks.position import Stage
 from hooks.training.early_stopping import EarlyStopping
 from orchestrator import Task, TrainingSession
-from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.load import make_experiment, to_yaml
+from orchestrator.disk.checkpoints.store import CheckpointStore
+from orchestrator.disk.run_folder import RunFolder, create_run
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.errors import CheckpointError, RankMismatch, RunError, TaskError
+from orchestrator.experiment.load import make_experiment, to_yaml
 from orchestrator.loop.custom_loop import CustomLoop
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
-from orchestrator.records.run_folder import RunFolder, create_run
 from orchestrator.runs.result import Run
 from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import seal

@@ -20,7 +20,7 @@ from hooks import Hook, HookError, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.early_stopping import EarlyStopping
 from orchestrator import run
-from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import TaskError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext

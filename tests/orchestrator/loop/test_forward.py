@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from hooks.training.ema import EMA
-from orchestrator.config.sections.workers import Ddp, Workers
 from orchestrator.errors import TaskError
+from orchestrator.experiment.sections.workers import Ddp, Workers
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.strategy import is_sharded
 from orchestrator.loop.training_loop import RunContext

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from hooks import EVENTS, HOOKS, Hook, Interval, State, at_interval
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.sampler_seed import DistSamplerSeed
-from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import RankMismatch
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext

@@ -13,11 +13,11 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from hooks import Hook, State
 from hooks.hook import EVENTS
-from orchestrator.config.load import make_experiment, to_yaml
-from orchestrator.config.text.source import with_value
+from orchestrator.disk.run_folder import RunFolder, create_run
 from orchestrator.engines.session import Assignment, Session
+from orchestrator.experiment.load import make_experiment, to_yaml
+from orchestrator.experiment.yaml.source import with_value
 from orchestrator.loop.world import World
-from orchestrator.records.run_folder import RunFolder, create_run
 from orchestrator.runs.result import Run
 from tests.ranks import on_ranks
 from tests.streams import Streams

@@ -13,8 +13,8 @@ from hooks import Hook, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.position import Stage
 from hooks.training.early_stopping import EarlyStopping
-from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.sections.experiment import Component
+from orchestrator.disk.checkpoints.store import CheckpointStore
+from orchestrator.experiment.sections.experiment import Component
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from hooks import Interval
 from hooks.checkpointing.checkpoint import Checkpoint
-from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import TaskError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext

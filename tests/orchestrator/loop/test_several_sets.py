@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from hooks import Hook, State
 from orchestrator import ConfigError, RunError, resume, run
-from orchestrator.config.resolve import resolve
 from orchestrator.errors import TaskError
+from orchestrator.experiment.resolve import resolve
 from orchestrator.loop.loop import Loop
 from tests.tasks import Points, PointSet, described, experiment
 

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import pytest
 
 from hooks import Hook, State
-from orchestrator.config.load import to_yaml
+from orchestrator.disk.run_folder import RunFolder, create_run
 from orchestrator.engines.session import Assignment, Session, SharedSession
+from orchestrator.experiment.load import to_yaml
 from orchestrator.loop.world import World
-from orchestrator.records.run_folder import RunFolder, create_run
 from orchestrator.runs.result import Run
 from tests.orchestrator.sweeps.test_shared_training import reports, stored
 from tests.tasks import described

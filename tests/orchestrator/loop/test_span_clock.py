@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hooks import Hook, Interval, State
-from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.loop import span_clock as clock_module
 from orchestrator.loop import training_loop
 from orchestrator.loop.loop import Loop
@@ -25,8 +25,8 @@ from orchestrator.loop.span_clock import (
     DeviceTimestamp,
 )
 from orchestrator.loop.training_loop import RunContext
-from orchestrator.stats.aggregate.quantities import SPANS
 from orchestrator.storage import Storage
+from orchestrator.units import SPANS
 from tests.device_stand_in import Device
 from tests.ranks import on_ranks
 from tests.tasks import Points, Rows, experiment

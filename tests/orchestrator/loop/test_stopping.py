@@ -4,7 +4,7 @@ from typing import Any, cast
 import pytest
 
 from hooks import Hook, State
-from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.loop import stopping as stopping_module
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.span_clock import Clock

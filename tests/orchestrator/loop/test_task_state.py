@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hooks import Hook, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.interval import Interval
-from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World

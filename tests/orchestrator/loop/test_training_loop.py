@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from hooks import Hook, State
 from orchestrator import Experiment, run
+from orchestrator.disk.rows.dataset import open_recorded
+from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.loop import training as training_module
 from orchestrator.loop import training_loop
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.span_clock import CudaClock
 from orchestrator.loop.training_loop import RunContext
-from orchestrator.stats.read.dataset import open_recorded
-from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
 from tests.device_stand_in import Device
 from tests.tasks import Points, experiment

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from hooks import HOOKS, Hook, Interval, State
-from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World

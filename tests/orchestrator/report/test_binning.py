@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.report.binning import compute_envelope, compute_max_per_bin, group_neighbors
-from orchestrator.stats.aggregate import row_blocks
-from orchestrator.stats.read.query import Rows
+from orchestrator.tables import row_blocks
+from orchestrator.tables.query import Rows
 
 
 def rows_of(**columns: Any) -> Rows:

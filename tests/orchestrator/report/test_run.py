@@ -3,12 +3,12 @@ from typing import Any
 
 import pandas as pd
 
-from orchestrator.records.metadata import RunMetadata
+from orchestrator.disk.metadata import RunMetadata
+from orchestrator.doctor import Diagnosis, Finding
 from orchestrator.report.run import MAX_FINDINGS, make_run_page, render_findings
-from orchestrator.stats.insight import Diagnosis, Finding
-from orchestrator.stats.read.query import Rows
+from orchestrator.tables.query import Rows
+from tests.orchestrator.doctor.runs import costs, slower, training
 from tests.orchestrator.report.reading import main_of, parsed, text_of
-from tests.orchestrator.stats.insight.runs import costs, slower, training
 
 SECTIONS = ("findings", "best", "learning", "time", "memory", "hooks", "recorded", "experiment")
 

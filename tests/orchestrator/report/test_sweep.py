@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 
 from orchestrator import sweep
-from orchestrator.records.metadata import Attempt
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.disk.metadata import Attempt
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.report.markup import Quantity
 from orchestrator.report.sweep import compute_mean_spans, make_cost_tiles, make_sweep_page
 from orchestrator.sweeps.results.result import Sweep

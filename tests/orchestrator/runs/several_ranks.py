@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator import Experiment
-from orchestrator.config.load import to_yaml
+from orchestrator.disk.run_folder import RunFolder, create_run
 from orchestrator.engines.session import Assignment, Session
+from orchestrator.experiment.load import to_yaml
 from orchestrator.loop.world import World
-from orchestrator.records.run_folder import RunFolder, create_run
 from orchestrator.runs.result import Run
 from tests.ranks import on_ranks
 

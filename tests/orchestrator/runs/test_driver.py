@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from hooks import Hook, State
 from orchestrator import Experiment, RunError, UsageError, open_run, resume, run, sweep
+from orchestrator.disk.run_folder import RunFolder, create_run
 from orchestrator.engines.ray_environment import Ray
 from orchestrator.errors import HookyardError
-from orchestrator.records.run_folder import RunFolder, create_run
 from orchestrator.runs.driver import load_experiment_to_resume
 from orchestrator.runs.result import Run
-from tests.orchestrator.records.test_lease import elsewhere, put
+from tests.orchestrator.disk.test_lease import elsewhere, put
 from tests.orchestrator.runs.compared import NOISY, each_row_once, stored
 from tests.ranks import on_ranks
 from tests.tasks import Points, described
@@ -386,7 +386,7 @@ def test_name_of_a_sweep_without_training_is_free(tmp_path: Path) -> None:
         return replaced(failing("nowhere"), settings)
 
     def replaced(experiment: Any, settings: dict[str, Any]) -> Any:
-        from orchestrator.config.load import make_experiment, to_dict
+        from orchestrator.experiment.load import make_experiment, to_dict
 
         return make_experiment({**to_dict(experiment), "sweep": settings})
 

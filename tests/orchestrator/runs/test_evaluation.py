@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from hooks import Hook, State
 from orchestrator import ConfigError, Run, Sweep, UsageError, open_run, resume, run
 from orchestrator.cli import app
+from orchestrator.disk.removal import plan_removal
+from orchestrator.disk.run_folder import EVALUATIONS, RunFolder
 from orchestrator.engines.session import Assignment, EvaluationTarget
-from orchestrator.records.removal import plan_removal
-from orchestrator.records.run_folder import EVALUATIONS, RunFolder
 from orchestrator.runs.evaluation import Evaluation
 from tests.orchestrator.runs.several_ranks import create, train
 from tests.ranks import on_ranks

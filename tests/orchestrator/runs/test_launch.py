@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator import run
-from orchestrator.config.load import load_experiment
+from orchestrator.experiment.load import load_experiment
 from orchestrator.runs import launch
 from orchestrator.runs.launch import _show_until_done
 from orchestrator.runs.result import Run

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from experiments.digits import Digits
 from orchestrator import CheckpointError, Run, UsageError, run
-from orchestrator.records.run_folder import RunFolder
+from orchestrator.disk.run_folder import RunFolder
 from tests.orchestrator.runs.several_ranks import train_on_ranks
 from tests.tasks import Points, described
 

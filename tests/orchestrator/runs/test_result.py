@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from orchestrator import UsageError, open_run, run
+from orchestrator.disk.run_folder import create_run
 from orchestrator.errors import CheckpointError
-from orchestrator.records.run_folder import create_run
 from orchestrator.runs.result import Run
 from tests.tasks import described
 

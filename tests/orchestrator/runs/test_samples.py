@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 from hooks import Hook, State
 from orchestrator import UsageError, open_run, run
 from orchestrator.cli import app
-from orchestrator.config.load import to_yaml
+from orchestrator.disk.run_folder import create_run
 from orchestrator.engines.session import Assignment, Session
+from orchestrator.experiment.load import to_yaml
 from orchestrator.loop.world import World
-from orchestrator.records.run_folder import create_run
 from orchestrator.runs.result import Run
 from tests.ranks import on_ranks
 from tests.tasks import Points, described

@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from hooks import Hook, State
 from orchestrator import Task
-from orchestrator.config.load import make_experiment
 from orchestrator.errors import UsageError
+from orchestrator.experiment.load import make_experiment
 from orchestrator.runs.verify import verify
 from orchestrator.testing.training import SmallTask
 from tests.tasks import described

@@ -9,9 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from orchestrator.config.load import to_yaml
-from orchestrator.records.run_folder import RunFolder, create_run
-from orchestrator.stats.write.recorder import Recorder
+from orchestrator.disk.rows.recorder import Recorder
+from orchestrator.disk.run_folder import RunFolder, create_run
+from orchestrator.experiment.load import to_yaml
 from tests.tasks import described
 
 NOBODY = 2**22 + 1

@@ -9,8 +9,8 @@ from unittest.mock import Mock
 
 import pytest
 
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import StorageError, UsageError
-from orchestrator.records.run_folder import RunFolder
 from orchestrator.storage import Storage
 
 

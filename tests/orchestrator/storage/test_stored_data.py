@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from orchestrator.checkpoint.manifest import FileEntry
+from orchestrator.disk.checkpoints.manifest import FileEntry
 from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import (
     append_line,

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config.sections.sweep import Sweep
-from orchestrator.records.run_folder import RunFolder
-from orchestrator.records.sweep_folder import find_checkpoint_to_exploit, trial_folder
+from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.sweep_folder import find_checkpoint_to_exploit, trial_folder
+from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.sweeps.driver import compute_seconds_used, load_previous_trials
 from orchestrator.sweeps.search.search import list_remaining_trials
 from orchestrator.sweeps.stopping_rules import StoppingRules

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from hooks import Hook, State
 from orchestrator import RunError, UsageError, open_sweep, resume_sweep, run, sweep
 from orchestrator.cli import app
-from orchestrator.config.load import make_experiment_from_source
-from orchestrator.config.sections.experiment import Experiment
 from orchestrator.errors import ConfigError
+from orchestrator.experiment.load import make_experiment_from_source
+from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.runs.result import open_run
 from orchestrator.sweeps import driver
 from orchestrator.sweeps.trials import begin_trial, make_trial_source

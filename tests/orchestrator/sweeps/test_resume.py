@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from orchestrator import UsageError, load_experiment, open_sweep, resume, resume_sweep, sweep
-from orchestrator.records.run_folder import RunFolder
-from orchestrator.stats.write.checksums import add_checksum, make_stream
+from orchestrator.disk.rows.checksums import add_checksum, make_stream
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.sweeps.driver import count_failed_trials
 from tests.driver import Driver
 from tests.ray.conftest import EXPERIMENT, HOOKS, TASK

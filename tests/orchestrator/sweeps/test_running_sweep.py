@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.records.run_folder import RunFolder
-from orchestrator.stats.aggregate.trial_index import TrialRecord
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.sweeps.running_sweep import RunningSweep
+from orchestrator.tables.trial_index import TrialRecord
 from orchestrator.terminal.display import PLAIN_INTERVAL_S, TerminalDisplay
 from tests.orchestrator.sweeps.search.draws import previous_trial
 from tests.tasks import described

@@ -14,13 +14,13 @@ from typer.testing import CliRunner
 
 from hooks import EVENTS, Hook, State
 from orchestrator import open_sweep, resume_sweep, sweep
-from orchestrator.checkpoint.placeholders import has_shards
-from orchestrator.checkpoint.store import CheckpointStore
 from orchestrator.cli import app
-from orchestrator.config.load import to_yaml
+from orchestrator.disk.checkpoints.placeholders import has_shards
+from orchestrator.disk.checkpoints.store import CheckpointStore
+from orchestrator.disk.run_folder import RunFolder, create_run
 from orchestrator.engines.session import Assignment, Session, SharedSession
+from orchestrator.experiment.load import to_yaml
 from orchestrator.loop.world import World
-from orchestrator.records.run_folder import RunFolder, create_run
 from orchestrator.runs.result import Run
 from orchestrator.sweeps.results.result import Sweep
 from tests.orchestrator.engines import test_killed

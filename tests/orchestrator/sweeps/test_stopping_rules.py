@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.config.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.sweeps.stopping_rules import StoppingRules
 from tests.orchestrator.sweeps.search.draws import previous_trial
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from orchestrator.stats.insight import Finding
-from orchestrator.stats.insight.stragglers import RankStatus
+from orchestrator.doctor import Finding
+from orchestrator.doctor.stragglers import RankStatus
 from orchestrator.terminal.frames import (
     MAX_FINDINGS,
     MAX_RANKS,

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from hooks.position import Position
-from orchestrator.records.metadata import Attempt, seconds_at
-from orchestrator.records.run_folder import RunFolder
-from orchestrator.stats.write.compaction import compact
+from orchestrator.disk.metadata import Attempt, seconds_at
+from orchestrator.disk.rows.compaction import compact
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.terminal.run_status import (
     SPEED_ITERATIONS,
     LiveRun,
@@ -21,8 +21,8 @@ from orchestrator.terminal.run_status import (
     compute_speed,
     estimate_progress,
 )
+from tests.orchestrator.doctor.runs import FALLING, slower, training
 from tests.orchestrator.runs.written import NOBODY, age, begun, rows_of, written_run
-from tests.orchestrator.stats.insight.runs import FALLING, slower, training
 
 
 @pytest.fixture

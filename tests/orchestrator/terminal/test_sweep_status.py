@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from hooks.position import Position
-from orchestrator.records.run_folder import RunFolder, create_run
-from orchestrator.stats.aggregate.trial_index import TrialIndex
+from orchestrator.disk.run_folder import RunFolder, create_run
+from orchestrator.tables.trial_index import TrialIndex
 from orchestrator.terminal.sweep_status import LiveSweep
+from tests.orchestrator.doctor.runs import training
 from tests.orchestrator.runs.written import NOBODY, rows_of, written_run
-from tests.orchestrator.stats.insight.runs import training
 
 NOW = int(time())
 

@@ -12,7 +12,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from torchmetrics.classification import MulticlassF1Score
 
 from hooks.training.sampler_seed import DistSamplerSeed
-from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import CheckpointError, ConfigError, RunError, TaskError
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.loop import Loop

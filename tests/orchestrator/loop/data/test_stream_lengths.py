@@ -11,7 +11,7 @@ from torch.utils.data import IterableDataset
 
 from hooks import Interval
 from hooks.training.sampler_seed import DistSamplerSeed
-from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import TaskError
 from orchestrator.loop.loop import EvaluationLoop, Loop
 from orchestrator.loop.training_loop import RunContext

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from orchestrator import run
-from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.text.source import InitialWeights
+from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import CheckpointError, ConfigError, UsageError
+from orchestrator.experiment.yaml.source import InitialWeights
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.initial_weights import find
 from orchestrator.loop.training_loop import RunContext

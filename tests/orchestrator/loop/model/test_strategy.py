@@ -16,10 +16,10 @@ from hooks.training.gradient_clip import GradientClip
 from hooks.training.nan_guard import NanGuard
 from hooks.training.sampler_seed import DistSamplerSeed
 from hooks.training.sync_buffers import SyncBuffers
-from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.sections.experiment import Component, Experiment
-from orchestrator.config.sections.workers import Workers
+from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import TaskError
+from orchestrator.experiment.sections.experiment import Component, Experiment
+from orchestrator.experiment.sections.workers import Workers
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.strategy import build_model
 from orchestrator.loop.training_loop import RunContext

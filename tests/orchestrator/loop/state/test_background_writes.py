@@ -17,17 +17,17 @@ from hooks import Hook, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.position import Position
 from hooks.training.ema import EMA
-from orchestrator.checkpoint.index import read_index
-from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.disk.checkpoints.index import read_index
+from orchestrator.disk.checkpoints.store import CheckpointStore
+from orchestrator.disk.rows.dataset import open_recorded
+from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.errors import CheckpointError, StorageError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.state.background_writes import BackgroundWrite
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
-from orchestrator.stats.read.dataset import open_recorded
-from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
-from tests.orchestrator.checkpoint.saved import kill_at, weights
+from tests.orchestrator.disk.checkpoints.saved import kill_at, weights
 from tests.ranks import on_ranks
 from tests.tasks import Points, Seen, experiment, numbers, plain
 

@@ -16,7 +16,7 @@ from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.interval import Interval
 from hooks.training.ema import EMA
 from orchestrator import Task, run
-from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.storage import Storage

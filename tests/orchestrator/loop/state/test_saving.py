@@ -15,14 +15,14 @@ from hooks.position import Stage
 from hooks.training.ema import EMA
 from hooks.training.param_scheduler import ParamScheduler
 from hooks.training.sampler_seed import DistSamplerSeed
-from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.sections.experiment import Component
+from orchestrator.disk.checkpoints.store import CheckpointStore
+from orchestrator.disk.rows.dataset import open_recorded
+from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.errors import CheckpointError, UsageError
+from orchestrator.experiment.sections.experiment import Component
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
-from orchestrator.stats.read.dataset import open_recorded
-from orchestrator.stats.write.recorder import Recorder
 from orchestrator.storage import Storage
 from orchestrator.testing.training import Screen
 from tests.ranks import on_ranks

@@ -17,12 +17,12 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from hooks import Hook, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.param_scheduler import ParamScheduler
-from orchestrator.checkpoint.placeholders import tensors_in
-from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.optim.optimizer import OPTIMIZERS, find_subclasses
-from orchestrator.config.sections.experiment import Component
-from orchestrator.config.sections.workers import Workers
+from orchestrator.disk.checkpoints.placeholders import tensors_in
+from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import RunError
+from orchestrator.experiment.optim.optimizer import OPTIMIZERS, find_subclasses
+from orchestrator.experiment.sections.experiment import Component
+from orchestrator.experiment.sections.workers import Workers
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from hooks import Interval
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.gradient_clip import GradientClip
-from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import RunError, TaskError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.step.auto_microbatching import count_rows, split_batch

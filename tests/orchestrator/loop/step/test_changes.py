@@ -11,10 +11,10 @@ from torch import nn
 from torch.optim import SGD
 
 from hooks import Hook, State
-from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.resolve import resolve
-from orchestrator.config.sections.experiment import Experiment
+from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import CheckpointError, ConfigError
+from orchestrator.experiment.resolve import resolve
+from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.storage import Storage

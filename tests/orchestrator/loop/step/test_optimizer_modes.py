@@ -14,10 +14,10 @@ from torch.utils.data import DataLoader, DistributedSampler
 from hooks import Hook, Interval, ParamScheduler, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.precise_batch_norm import PreciseBatchNorm
-from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.load import make_experiment
-from orchestrator.config.sections.experiment import Component
-from orchestrator.config.sections.workers import Workers
+from orchestrator.disk.checkpoints.store import CheckpointStore
+from orchestrator.experiment.load import make_experiment
+from orchestrator.experiment.sections.experiment import Component
+from orchestrator.experiment.sections.workers import Workers
 from orchestrator.loop.loop import EvaluationLoop, Loop
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World

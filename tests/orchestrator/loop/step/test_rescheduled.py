@@ -12,9 +12,9 @@ import torch
 from torch.optim import SGD, Optimizer, lr_scheduler
 
 from hooks import Hook, State
-from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.optim.schedule import SCHEDULERS
-from orchestrator.config.resolve import resolve
+from orchestrator.disk.checkpoints.store import CheckpointStore
+from orchestrator.experiment.optim.schedule import SCHEDULERS
+from orchestrator.experiment.resolve import resolve
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.storage import Storage

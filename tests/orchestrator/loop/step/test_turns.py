@@ -21,11 +21,11 @@ from hooks.stats.optimizer_stats import OptimizerStats
 from hooks.stats.perf_stats import PerfStats
 from hooks.training.gradient_clip import GradientClip
 from hooks.training.nan_guard import NanGuard
-from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.config.load import make_experiment
-from orchestrator.config.resolve import resolve
-from orchestrator.config.sections.experiment import Experiment
+from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import CheckpointError, ConfigError, TaskError
+from orchestrator.experiment.load import make_experiment
+from orchestrator.experiment.resolve import resolve
+from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World

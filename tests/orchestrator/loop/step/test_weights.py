@@ -16,8 +16,8 @@ from hooks.state import State
 from hooks.training.gradient_clip import GradientClip
 from hooks.training.loss_spike import LossSpike
 from hooks.training.nan_guard import NanGuard
-from orchestrator.config.sections.workers import Workers
 from orchestrator.errors import TaskError
+from orchestrator.experiment.sections.workers import Workers
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World

@@ -1,4 +1,4 @@
-from orchestrator.records.metadata import Attempt, RunMetadata
+from orchestrator.disk.metadata import Attempt, RunMetadata
 from orchestrator.report.views.experiment import render_experiment
 from tests.orchestrator.report.reading import parsed, tables_of, text_of
 

@@ -15,10 +15,10 @@ from orchestrator.report.views.learning import (
     select_points,
 )
 from orchestrator.report.views.time import render_spans
-from orchestrator.stats.aggregate.quantities import format_value
-from orchestrator.stats.read.query import Rows
+from orchestrator.tables.query import Rows
+from orchestrator.units import format_value
+from tests.orchestrator.doctor.runs import training
 from tests.orchestrator.report.reading import charts_of, lines_of, parsed, tables_of, text_of
-from tests.orchestrator.stats.insight.runs import training
 
 REPORTS = [
     {

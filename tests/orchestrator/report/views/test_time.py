@@ -4,9 +4,9 @@ import pytest
 
 from orchestrator.report.page import Section
 from orchestrator.report.views.time import BARS, CELLS_ACROSS, render_hooks, render_spans
-from orchestrator.stats.read.query import Rows
+from orchestrator.tables.query import Rows
+from tests.orchestrator.doctor.runs import costs, slower, training
 from tests.orchestrator.report.reading import charts_of, lines_of, tables_of
-from tests.orchestrator.stats.insight.runs import costs, slower, training
 
 
 def drawn(table: pd.DataFrame) -> Section:

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from orchestrator import Experiment, open_run, run
-from orchestrator.checkpoint.store import CheckpointStore
+from orchestrator.disk.checkpoints.store import CheckpointStore
+from orchestrator.disk.run_folder import RunFolder, create_run
+from orchestrator.disk.sweep_folder import trial_name
 from orchestrator.engines.session import SWEEP_KEEPS, Assignment, Session
 from orchestrator.errors import CheckpointError, ConfigError
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
-from orchestrator.records.run_folder import RunFolder, create_run
-from orchestrator.records.sweep_folder import trial_name
 from orchestrator.storage import Storage
 from orchestrator.sweeps.results.population import Exploit, History, trace_lineage
 from orchestrator.sweeps.results.result import Sweep

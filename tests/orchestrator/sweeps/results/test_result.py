@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from orchestrator import UsageError, open_run, open_sweep, sweep
 from orchestrator.cli import app
-from orchestrator.records.run_folder import create_run
+from orchestrator.disk.rows.recorder import Recorder
+from orchestrator.disk.run_folder import create_run
 from orchestrator.report.sweep import make_sweep_page
-from orchestrator.stats.write.recorder import Recorder
 from orchestrator.sweeps.results.analysis import sort_best_first
 from orchestrator.sweeps.results.comparison import compare_sweeps
 from orchestrator.sweeps.results.result import Sweep

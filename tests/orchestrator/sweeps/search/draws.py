@@ -2,10 +2,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from orchestrator.config.checks.shared_training import SharedPaths
-from orchestrator.config.sections.sweep import Sweep
-from orchestrator.stats.aggregate.trial_index import TrialRecord
+from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sweep.shared_training import SharedPaths
 from orchestrator.sweeps.search.search import DrawnTrials, OptunaTrials
+from orchestrator.tables.trial_index import TrialRecord
 
 
 def previous_trial(

@@ -9,10 +9,10 @@ import pytest
 from scipy.stats import t as student
 
 from orchestrator import ConfigError, resume_sweep, sweep
-from orchestrator.config.sections.sweep import Stop, Sweep
-from orchestrator.stats.aggregate.trial_index import TrialRecord
+from orchestrator.experiment.sections.sweep import Stop, Sweep
 from orchestrator.sweeps.search.race import Race, compute_win_probabilities
 from orchestrator.sweeps.stopping_rules import StoppingRules
+from orchestrator.tables.trial_index import TrialRecord
 from tests.orchestrator.sweeps.search.draws import previous_trial
 from tests.orchestrator.sweeps.test_in_process import searching
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator.config.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.sweeps.search.search import draw, draw_points, mutate
 from tests.orchestrator.sweeps.search.draws import Draws, previous_trial
 

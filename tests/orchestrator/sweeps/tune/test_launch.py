@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from ray.tune.experiment import Trial
 
-from orchestrator.records.sweep_folder import trial_folder
+from orchestrator.disk.sweep_folder import trial_folder
 from orchestrator.sweeps.tune.launch import _make_tune_config, _TrialEvents
 from orchestrator.sweeps.tune.schedulers import make_tune_config
 from tests.orchestrator.sweeps.test_running_sweep import running

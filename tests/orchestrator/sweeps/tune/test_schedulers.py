@@ -12,10 +12,9 @@ from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
 from ray.tune.schedulers import ASHAScheduler, MedianStoppingRule, TrialScheduler
 
-from orchestrator.config.sections.sweep import Sweep
-from orchestrator.records.run_folder import RunFolder
-from orchestrator.records.sweep_folder import trial_name
-from orchestrator.stats.aggregate.trial_index import TrialRecord
+from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.sweep_folder import trial_name
+from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.sweeps.results.population import Exploit, History
 from orchestrator.sweeps.search.search import draw_points
 from orchestrator.sweeps.tune.schedulers import (
@@ -26,6 +25,7 @@ from orchestrator.sweeps.tune.schedulers import (
     make_tune_config,
     seeded,
 )
+from orchestrator.tables.trial_index import TrialRecord
 from tests.orchestrator.sweeps.search.draws import previous_trial
 
 

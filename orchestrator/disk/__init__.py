@@ -1,0 +1,2 @@
+"""What a run leaves on a disk or in a bucket: its folder, lease and metadata. Imports neither
+ray nor torch."""

@@ -1,0 +1,156 @@
+"""The stored checkpoints of a run, and the index of their owners and labels. Does not import
+torch."""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from hooks.position import Position
+from orchestrator.disk.checkpoints.manifest import (
+    MANIFEST,
+    check_inside,
+    parse_position,
+    read_manifest,
+)
+from orchestrator.errors import CheckpointError, DamagedFile, NewerFormat
+from orchestrator.storage import Storage
+from orchestrator.storage.stored_data import read_json, validate, write_json
+
+INDEX = "index.json"
+
+_log = logging.getLogger("hookyard")
+
+
+@dataclass(frozen=True)
+class _IndexEntries:
+    """Content of the index file."""
+
+    owners: Mapping[str, Sequence[str]]
+    """Checkpoints that each owner keeps."""
+    labels: Mapping[str, str]
+    """Checkpoint of each label."""
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    """Metric of a label such as `best`."""
+
+
+class Index:
+    """The index of the checkpoints in a storage; only the master's changes are written.
+
+    A checkpoint that loses its last owner is deleted. `defer` runs the deletions; it may postpone
+    them.
+    """
+
+    def __init__(self, storage: Storage, is_master: bool) -> None:
+        self._storage, self._is_master = storage, is_master
+        self._changed: dict[str, Any] = {}
+        self.defer: Callable[[Callable[[], None]], object] = lambda call: call()
+
+    def read(self) -> dict[str, Any]:
+        """Return the index with unwritten changes; raises DamagedFile."""
+        return self._changed or read_index(self._storage)
+
+    @contextmanager
+    def edit(self) -> Iterator[dict[str, Any]]:
+        """Yield the index for changes. The outermost of nested blocks writes it and deletes
+        released checkpoints."""
+        if self._changed or not self._is_master:
+            yield self._changed or {"owners": {}, "labels": {}}
+            return
+        before = self.read()
+        self._changed = index = deepcopy(before)
+        try:
+            yield index
+        finally:
+            self._changed = {}
+            released = _owned(before) - _owned(index)
+            index["labels"] = {
+                label: name for label, name in index["labels"].items() if name not in released
+            }
+            if index != before:
+                write_json(self._storage, INDEX, index)
+            for name in sorted(released):
+                self.defer(partial(self._storage.delete, name))
+
+
+def read_index(storage: Storage) -> dict[str, Any]:
+    """Read the index of the checkpoints in a storage; raises DamagedFile."""
+    advice = "Delete it: checkpoints keep their names, and lose labels such as best"
+    try:
+        return read_json(storage, INDEX, check_index, advice)
+    except FileNotFoundError:
+        return {"owners": {}, "labels": {}}
+
+
+def check_index(index: Any) -> dict[str, Any]:
+    """Validate and return an index; raises ValueError."""
+    entries = validate(index, _IndexEntries)
+    for name in {
+        *entries.labels.values(),
+        *(name for names in entries.owners.values() for name in names),
+    }:
+        check_inside(name)
+    return dict(index)
+
+
+def _owned(index: Mapping[str, Any]) -> set[str]:
+    return {name for names in index["owners"].values() for name in names}
+
+
+def read_checkpoints(
+    storage: Storage,
+) -> tuple[dict[str, dict[str, Any]], dict[str, CheckpointError]]:
+    """Return the manifests of the stored checkpoints, oldest first, and the errors of those with
+    damaged manifests."""
+    names = [name for name in storage.names() if not name.startswith(".")]
+    read = dict(
+        zip(names, storage.map(partial(read_manifest_or_error, storage), names), strict=True)
+    )
+    manifests = {name: manifest for name, manifest in read.items() if isinstance(manifest, dict)}
+    errors = {name: error for name, error in read.items() if isinstance(error, CheckpointError)}
+    positions = {name: parse_position(manifest["position"]) for name, manifest in manifests.items()}
+    by_age = sorted(positions, key=positions.__getitem__)
+    return {name: manifests[name] for name in by_age}, errors
+
+
+def read_position(storage: Storage, name: str) -> Position | None:
+    """Return the position of a checkpoint; None if it is missing, or with a warning if it is
+    damaged."""
+    manifest = read_manifest_or_error(storage, name)
+    if isinstance(manifest, CheckpointError):
+        _log.warning("%s", manifest)
+        return None
+    return parse_position(manifest["position"]) if manifest else None
+
+
+def read_manifest_or_error(storage: Storage, name: str) -> dict[str, Any] | CheckpointError | None:
+    """Return a checkpoint's manifest, or its error if it is damaged; None if there is no
+    checkpoint.
+
+    Raises NewerFormat: training that went on from an older checkpoint instead would delete this
+    one.
+    """
+    try:
+        return read_manifest(storage, name)
+    except NewerFormat:
+        raise
+    except DamagedFile as error:
+        return CheckpointError(str(error))
+    except FileNotFoundError:
+        # On an object store, a missing manifest may mean an unfinished save: it is written last.
+        if storage.local and storage.exists(f"{name}/model.pt"):
+            return CheckpointError(
+                f"the checkpoint {storage / name} is damaged: its {MANIFEST} is missing"
+            )
+    return None
+
+
+def warn_lost_index(storage: Storage) -> None:
+    """Warn if there are checkpoints but no index."""
+    if storage.exists(INDEX):
+        return
+    if any(storage.exists(f"{name}/{MANIFEST}") for name in storage.names()):
+        _log.warning("%s is missing: no checkpoint is known as the best", storage / INDEX)

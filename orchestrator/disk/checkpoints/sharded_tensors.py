@@ -1,0 +1,90 @@
+"""Sharded tensors in a checkpoint: each rank writes its shards, and any number of ranks can read
+them.
+
+Tensors are sharded along their first dimension, as `torch.chunk` does. Each rank writes a list of
+shards to its `shards-0000.pt`, and `shards.pt` describes in which file each shard of a tensor is.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import empty as empty_shards
+
+from orchestrator.disk.checkpoints.placeholders import INDEX, shard_file
+
+
+def files_with_shards(tensors: Mapping[str, DTensor], rank: int, world_size: int) -> dict[str, Any]:
+    """Return this rank's shards by file, as copies on the CPU; collective."""
+    local = [tensor.redistribute(placements=[Shard(0)]).to_local() for tensor in tensors.values()]
+    # Copy: a shard is a view of a padded tensor, which torch.save would write completely.
+    files: dict[str, Any] = {
+        shard_file(rank): [shard.detach().to("cpu", copy=True) for shard in local]
+    }
+    if rank == 0:
+        files[INDEX] = {
+            key: _describe(tensor, number, world_size)
+            for number, (key, tensor) in enumerate(tensors.items())
+        }
+    return files
+
+
+def read(
+    load: Callable[[str], Any], keys: Iterable[str], mesh: DeviceMesh | None = None
+) -> dict[str, Tensor]:
+    """Return sharded tensors by key: this rank's shards on a mesh, or full tensors on the CPU.
+
+    `load` reads a file of the checkpoint.
+    """
+    index = load(INDEX)
+    tensors = {key: _empty(index[key], mesh) for key in keys}
+    copies: dict[str, list[tuple[int, Tensor, int]]] = {}
+    """Copies to make by file: shard number, this rank's part of the tensor, and the shard's first
+    row in that part."""
+    for key, tensor in tensors.items():
+        part = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        start = (
+            _rows(len(tensor), mesh.get_local_rank(), mesh.size()).start if mesh is not None else 0
+        )
+        for (first, *_), (rows, *_), file, number in index[key]["pieces"]:
+            if first < start + len(part) and start < first + rows:
+                copies.setdefault(file, []).append((number, part, first - start))
+    for file in sorted(copies):
+        shards = load(file)
+        for number, part, first in copies[file]:
+            shard = shards[number][max(0, -first) : len(part) - first]
+            part[max(0, first) : max(0, first) + len(shard)] = shard
+    return tensors
+
+
+def _describe(tensor: DTensor, number: int, world_size: int) -> dict[str, Any]:
+    """Return a tensor's dtype and shape, and each shard's start, shape, file and number in the
+    file."""
+    rows = [_rows(len(tensor), rank, world_size) for rank in range(world_size)]
+    pieces = [
+        [
+            [shard.start, *[0] * (tensor.ndim - 1)],
+            [len(shard), *tensor.shape[1:]],
+            shard_file(rank),
+            number,
+        ]
+        for rank, shard in enumerate(rows)
+        if shard
+    ]
+    return {"dtype": tensor.dtype, "shape": list(tensor.shape), "pieces": pieces}
+
+
+def _rows(length: int, rank: int, world_size: int) -> range:
+    """Return a rank's rows of the first dimension."""
+    share = -(-length // world_size)
+    return range(length)[rank * share : (rank + 1) * share]
+
+
+def _empty(described: Mapping[str, Any], mesh: DeviceMesh | None) -> Tensor:
+    size, dtype = described["shape"], described["dtype"]
+    if mesh is None:
+        return torch.empty(size, dtype=dtype)
+    return empty_shards(size, dtype=dtype, device_mesh=mesh, placements=[Shard(0)])

@@ -1,0 +1,537 @@
+"""The checkpoints of a run, each written atomically.
+
+A checkpoint is a folder with `model.pt`, `optimizer.pt`, `hooks.pt`, a `rank-0000.pt` for each rank
+(RNG state, its own buffers and hook states), other files that hooks add (`ema.pt`), and
+`manifest.json` with the sha256 of each file. Tensors that are sharded across ranks are in
+`shards-0000.pt` and so on, and the other files hold placeholders for them.
+
+A folder is a checkpoint once it has its manifest. On disk, files are written to a hidden folder,
+which is renamed once they are verified. An object store cannot rename: the files are written in
+their final location, the manifest last.
+"""
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from functools import partial
+from io import BytesIO
+from itertools import chain, count
+from pickle import UnpicklingError
+from typing import IO, Any, cast
+
+import torch
+
+from hooks.position import Position
+from hooks.state import find_evaluation_label
+from orchestrator.disk.checkpoints import placeholders
+from orchestrator.disk.checkpoints.index import (
+    INDEX,
+    Index,
+    read_checkpoints,
+    read_manifest_or_error,
+)
+from orchestrator.disk.checkpoints.manifest import (
+    MANIFEST,
+    Entries,
+    RankGroup,
+    check_file,
+    describe_difference,
+    find_damage,
+    parse_position,
+)
+from orchestrator.errors import CheckpointError
+from orchestrator.storage import Storage
+from orchestrator.storage.stored_data import format_file, write_json
+
+_log = logging.getLogger("hookyard")
+
+_THREADS = 4
+"""Number of files written concurrently."""
+_MIN_CONCURRENT_BYTES = 2**20
+"""Size of a checkpoint on a disk from which threads write its files; smaller ones take longer with
+threads."""
+
+
+class CheckpointStore:
+    """The checkpoints of one run. Each rank has a store; `retain`, `mark` and `publish` only take
+    effect on the master.
+
+    An owner, such as a hook, lists the checkpoints that it keeps (`retain`). A checkpoint that
+    loses its last owner is deleted; one that never had an owner is kept. Other folders are never
+    touched. `explain_missing` returns the end of a message: why `best` or `last` is missing.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        run_name: str = "run",
+        is_master: bool = True,
+        explain_missing: Callable[[str], str] = lambda label: "",
+    ) -> None:
+        self.storage, self.run_name, self.is_master = storage, run_name, is_master
+        self._explain_missing = explain_missing
+        self.index = Index(storage, is_master)
+
+    # Writing: every rank writes its files, then the master commits.
+
+    def get_staging_folder(self, name: str) -> str:
+        """Return the folder that holds a checkpoint until it is committed."""
+        return f".{name}.partial" if self.storage.local else name
+
+    def write_files(self, name: str, files: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Write objects into the unfinished checkpoint `name` and verify them; return their
+        manifest entries."""
+        write = partial(write_object, self.storage, self.get_staging_folder(name))
+        size = sum(
+            tensor.numel() * tensor.element_size() for tensor in placeholders.tensors_in(files)
+        )
+        if self.storage.local and size < _MIN_CONCURRENT_BYTES:
+            return {file: write(file, content) for file, content in files.items()}
+        with ThreadPoolExecutor(_THREADS) as threads:
+            return dict(zip(files, threads.map(write, files, files.values()), strict=True))
+
+    def choose_name(self, name: str) -> str:
+        """Return `name`, or an unused variant on an object store, which cannot replace a folder.
+        Master only."""
+        if self.storage.local:
+            return name
+        names = chain([name], (f"{name}-{number}" for number in count(2)))
+        return next(
+            candidate for candidate in names if MANIFEST not in self.storage.names(candidate)
+        )
+
+    def discard_unfinished(self, name: str) -> None:
+        """Delete the files of an interrupted save."""
+        if self.is_master:
+            self.storage.delete(self.get_staging_folder(name))
+
+    def commit(
+        self,
+        name: str,
+        entries: Mapping[str, dict[str, Any]],
+        position: Position,
+        details: Mapping[str, Any],
+    ) -> None:
+        """Write the manifest of a checkpoint whose files all ranks have written, and make it
+        visible. Master only."""
+        files = dict(sorted(entries.items()))
+        manifest = {
+            "name": name,
+            "position": asdict(position),
+            "files": files,
+            "torch": torch.__version__,
+            **details,
+        }
+        self._finish(name, manifest)
+
+    def _finish(self, name: str, manifest: Mapping[str, Any]) -> None:
+        folder = self.get_staging_folder(name)
+        self._check(folder, manifest["files"], check_hashes=False)
+        self.storage.write(f"{folder}/{MANIFEST}", format_file(manifest))
+        if folder == name:
+            return
+        if self.storage.exists(name):
+            self.storage.rename(name, f".{name}.old")
+        self.storage.rename(folder, name)
+        self.storage.delete(f".{name}.old")
+
+    def reset_to(self, path: str) -> str:
+        """Make a stored checkpoint the newest of this run, and return its name.
+
+        If it belongs to another run, copy it and delete all checkpoints of this run; otherwise
+        delete the newer ones. Master only; must not run during a save.
+        """
+        folder, _, name = path.rpartition("/")
+        names = self.list_names()
+        is_own = folder == self.storage.path
+        if is_own:
+            retained = names[: names.index(self.read_manifest(name)["name"]) + 1]
+        else:
+            self.copy_from(CheckpointStore(self.storage.at(folder)), name)
+            retained = [name]
+        index = self.index.read()
+        owners = {
+            owner: [item for item in owned if item in retained]
+            for owner, owned in index["owners"].items()
+        }
+        labels = {
+            label: target
+            for label, target in index["labels"].items()
+            if is_own and target in retained
+        }
+        # Not by `edit`, which deletes a checkpoint without owner, even if only its manifest is
+        # lost.
+        write_json(
+            self.storage, INDEX, {**index, "owners": {**owners, "run": [name]}, "labels": labels}
+        )
+        for other in set(names) - set(retained):
+            self.storage.delete(other)
+        return name
+
+    def copy_from(self, source: "CheckpointStore", name: str) -> None:
+        """Copy and verify a checkpoint of another run; it has no owner, so it is kept. Master
+        only."""
+        manifest = source.read_manifest(name)
+        self.discard_unfinished(name)
+
+        def copy(file: str) -> None:
+            def fill(writer: HashingWriter) -> None:
+                for piece in source.storage.read_chunks(f"{name}/{file}"):
+                    writer.write(piece)
+
+            entry = write_file(self.storage, self.get_staging_folder(name), file, fill)
+            if reason := describe_difference(file, manifest["files"][file], entry):
+                raise CheckpointError(f"checkpoint {source.get_path(name)}: {reason}")
+
+        self.storage.map(copy, manifest["files"])
+        self._finish(name, manifest)
+
+    def recover(self) -> None:
+        """Restore a checkpoint whose replacement was interrupted. Must not run during a save."""
+        for folder in self.storage.names():
+            name = folder.removeprefix(".").removesuffix(".old")
+            if folder != f".{name}.old" or not self.storage.exists(f"{folder}/{MANIFEST}"):
+                continue
+            if self.storage.exists(name):
+                self.storage.delete(folder)
+            else:
+                self.storage.rename(folder, name)
+
+    def clear(self) -> None:
+        """Delete all checkpoints. Must not run during a save."""
+        manifests, errors = read_checkpoints(self.storage)
+        for name in (*manifests, *errors):
+            self.storage.delete(name)
+        self.storage.delete(INDEX)
+
+    # Finding checkpoints
+
+    def get_path(self, name: str) -> str:
+        """Return the path of a checkpoint, without a URL's query options and credentials."""
+        return f"{self.storage.path}/{name}"
+
+    def list_names(self) -> list[str]:
+        """Return the stored checkpoints with an intact manifest, oldest first."""
+        return [*read_checkpoints(self.storage)[0]]
+
+    def find_latest(
+        self,
+        on_skip: Callable[[str], None] = lambda reason: None,
+        group: RankGroup | None = None,
+        *,
+        check_hashes: bool = True,
+    ) -> str | None:
+        """Return the newest intact checkpoint, or None if there are no checkpoints.
+
+        Calls `on_skip` with a reason for each newer, damaged checkpoint. Collective with `group`:
+        each rank reads a share of the files. Compares only sizes without `check_hashes`. Raises
+        CheckpointError if all are damaged.
+        """
+        read = partial(read_checkpoints, self.storage)
+        manifests, errors = group.broadcast(read) if group else read()
+        reasons = [str(error) for error in errors.values()]
+        for name in reversed(manifests):
+            reason = find_damage(
+                self.storage, name, manifests[name]["files"], group, check_hashes=check_hashes
+            )
+            if not reason:
+                for skip_reason in reasons:
+                    on_skip(skip_reason)
+                return str(name)
+            reasons.append(reason)
+        if reasons:
+            raise CheckpointError(
+                "\n".join([f"none of the checkpoints in {self.storage} is intact:", *reasons])
+            )
+        return None
+
+    def resolve(self, label: str) -> str:
+        """Return a checkpoint's name, given that name or a label such as `best`; raises
+        CheckpointError.
+
+        `last` is the newest checkpoint whose files have the right sizes.
+        """
+        if target := self.index.read()["labels"].get(label):
+            return str(target)
+        if label not in ("best", "last"):
+            self.read_manifest(label)
+            return label
+        if label == "last":
+            last = self.find_latest(
+                lambda reason: _log.warning("skipped: %s", reason), check_hashes=False
+            )
+            if last is not None:
+                return last
+        names, place = self.list_names(), f"in {self.storage}{self._explain_missing(label)}"
+        if not names:
+            raise CheckpointError(f"no checkpoint {place}")
+        raise CheckpointError(
+            f"no checkpoint 'best' {place}; available: {', '.join(['last', *names])}"
+        )
+
+    # Verifying
+
+    def verify(self, name: str) -> str:
+        """Read all files of a checkpoint, and return its fingerprint; raises CheckpointError if one
+        is damaged."""
+        self._check(name, self.read_manifest(name)["files"])
+        return self.compute_fingerprint(name)
+
+    def compute_fingerprint(self, name: str) -> str:
+        """Return the sha256 of a checkpoint's manifest, which contains the hashes of its files."""
+        return hashlib.sha256(self.storage.read(f"{name}/{MANIFEST}")).hexdigest()
+
+    def _check(self, folder: str, entries: Entries, *, check_hashes: bool = True) -> None:
+        reason = find_damage(self.storage, folder, entries, check_hashes=check_hashes)
+        if reason:
+            others = ", ".join(other for other in self.list_names() if other != folder)
+            raise CheckpointError(f"{reason}; other checkpoints: {others}" if others else reason)
+
+    # Reading
+
+    def read_manifest(self, name: str) -> dict[str, Any]:
+        """Return a checkpoint's manifest; raises CheckpointError if it is missing or damaged."""
+        manifest = read_manifest_or_error(self.storage, name)
+        if manifest is None:
+            names = self.list_names()
+            available = (
+                ", ".join([*self.index.read()["labels"], "last", *names]) if names else "none"
+            )
+            raise CheckpointError(
+                f"no checkpoint '{name}' in {self.storage}; available: {available}"
+            )
+        if isinstance(manifest, CheckpointError):
+            raise manifest
+        return manifest
+
+    def read_position(self, name: str) -> Position:
+        """Return the training progress at a checkpoint."""
+        return parse_position(self.read_manifest(name)["position"])
+
+    def load(self, name: str, file: str) -> Any:
+        """Load a checkpoint file onto the CPU: tensors and plain data. Raises CheckpointError for
+        anything else."""
+        try:
+            with self.storage.open_copy(f"{name}/{file}") as content:
+                return placeholders.decode(
+                    torch.load(content, map_location="cpu", weights_only=True)
+                )
+        except (OSError, EOFError, RuntimeError, UnpicklingError) as error:
+            raise CheckpointError(
+                f"{self.get_path(name)}/{file} cannot be loaded: {error}"
+            ) from error
+
+    def find_evaluated_weights(self, label: str) -> str:
+        """Return the key of the weights used for validation: `model`, or that of a hook, such as
+        `ema/model`.
+
+        If several were validated, the label's metric, or else the experiment's main metric, selects
+        one.
+        """
+        name, index = self.resolve(label), self.index.read()
+        manifest, metrics = self.read_manifest(name), index.get("metrics", {})
+        labels = [label, *(other for other, target in index["labels"].items() if target == name)]
+        metric = next(
+            (metrics[known] for known in labels if known in metrics),
+            manifest.get("main_metric", ""),
+        )
+        evaluations = manifest.get("evaluations", {})
+        evaluation = find_evaluation_label(metric, evaluations)
+        hook = "" if evaluation is None else evaluations[evaluation]
+        return f"{hook}/model" if hook else "model"
+
+    def load_weights(self, label: str, key: str | None = None) -> dict[str, Any]:
+        """Return the verified state dict of the evaluated weights or of `key`, unsharded and on the
+        CPU."""
+        name, key = self.resolve(label), key or self.find_evaluated_weights(label)
+        file = f"{key.partition('/')[0]}.pt"
+        entries = self.read_manifest(name)["files"]
+        needed = {
+            other: entry
+            for other, entry in entries.items()
+            if other == file or placeholders.has_shards(other)
+        }
+        self._check(name, needed)
+        weights: dict[str, Any] = self._load_parts(name, {"model": key})["model"]
+        return weights
+
+    def list_keys(self, name: str, entry: str) -> list[str]:
+        """Return the keys of a state dict in a checkpoint, such as `model` or `ema/model`."""
+        file, _, key = entry.partition("/")
+        content = self.load(name, f"{file}.pt")
+        return list(content[key] if key else content)
+
+    def load_buffers(self, label: str) -> tuple[dict[str, Any], list[str]]:
+        """Return the verified buffers of rank 0, including those outside the state dict
+        (`persistent=False`), and the names of the buffers that a forward pass made or changed in
+        shape."""
+        name, file = self.resolve(label), "rank-0000.pt"
+        entries = self.read_manifest(name)["files"]
+        self._check(name, {file: entries[file]})
+        rank_state = self.load(name, file)
+        return rank_state["buffers"], rank_state["remade_buffers"]
+
+    # Called by hooks
+
+    def retain(self, owner: str, names: Sequence[str]) -> None:
+        """Set the checkpoints that an owner keeps, and delete those that no owner keeps any
+        more."""
+        with self.index.edit() as index:
+            index["owners"][owner] = list(dict.fromkeys(names))
+
+    def mark(self, name: str, *labels: str, metric: str = "") -> None:
+        """Label a checkpoint; `metric` is the metric by which it is best."""
+        with self.index.edit() as index:
+            index["labels"].update(dict.fromkeys(labels, name))
+            index["metrics"] = {
+                **index.get("metrics", {}),
+                **dict.fromkeys(labels if metric else (), metric),
+            }
+
+    def publish(
+        self, name: str, parts: Mapping[str, str], folder: str, config: Mapping[str, Any]
+    ) -> str:
+        """Write parts of a checkpoint to `<folder>/<run>-<name>-<hash>.pt`, and return its path.
+
+        Each part is a file, or a key of a file (`ema/model`). The part `meta` is the manifest plus
+        `config`. `folder` is relative to the checkpoints folder.
+        """
+        if not self.is_master:
+            return ""
+        buffer = BytesIO()
+        content = self._load_parts(
+            name, {part: key for part, key in parts.items() if key != "meta"}
+        )
+        if "meta" in parts.values():
+            content["meta"] = {**self.read_manifest(name), "config": dict(config)}
+        torch.save(content, buffer)
+        target = f"{folder}/{self.run_name}-{name}-{hashlib.sha256(buffer.getvalue()).hexdigest()[:8]}.pt"
+        self.storage.write(target, buffer.getvalue())
+        return self.get_path(target)
+
+    def _load_parts(self, name: str, parts: Mapping[str, str]) -> dict[str, Any]:
+        available = {
+            file.removesuffix(".pt"): file
+            for file in shared_files(self.read_manifest(name)["files"])
+        }
+        content = {}
+        for part, path in parts.items():
+            file, _, key = path.partition("/")
+            if file not in available:
+                raise CheckpointError(
+                    f"checkpoint '{name}' has no {file}; it has {', '.join(available)}"
+                )
+            loaded = self.load(name, available[file])
+            content[part] = loaded[key] if key else loaded
+        return self.with_shards(name, content)
+
+    def with_shards(self, name: str, content: dict[str, Any], mesh: Any = None) -> dict[str, Any]:
+        """Return content with its sharded tensors: this rank's shards if `mesh` is given, otherwise
+        full tensors."""
+        keys = [*placeholders.keys_in(content)]
+        if not keys:
+            return content
+        from orchestrator.disk.checkpoints import sharded_tensors as shards
+
+        filled: dict[str, Any] = placeholders.fill(
+            content, shards.read(partial(self.load, name), keys, mesh)
+        )
+        return filled
+
+
+def shared_files(files: Iterable[str]) -> list[str]:
+    """Return the files that all ranks share: neither per-rank files nor shards."""
+    return [
+        file for file in files if not file.startswith("rank-") and not placeholders.has_shards(file)
+    ]
+
+
+class HashingWriter:
+    """Writer that hashes its output."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self.size, self.sha256 = file, 0, hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        self._file.write(data)
+        self.sha256.update(data)
+        size = memoryview(data).nbytes
+        self.size += size
+        return size
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def write_file(
+    storage: Storage, folder: str, file: str, fill: Callable[[HashingWriter], None]
+) -> dict[str, Any]:
+    """Write a file of a checkpoint with `fill`, verify it, and return its entry; raises
+    CheckpointError."""
+    with storage.create(f"{folder}/{file}") as stream:
+        writer = HashingWriter(stream)
+        fill(writer)
+    entry = {"sha256": writer.sha256.hexdigest(), "bytes": writer.size}
+    # A store that verifies uploads need not send the file back.
+    if not storage.verifies_uploads and (reason := check_file(storage, folder, file, entry)):
+        raise CheckpointError(
+            f"checkpoint {storage}/{folder}: {reason}. It was just written: check the storage"
+        )
+    return entry
+
+
+def write_object(storage: Storage, folder: str, file: str, content: Any) -> dict[str, Any]:
+    """Write an object with torch.save, verify it, and return its entry; raises CheckpointError."""
+
+    def fill(writer: HashingWriter) -> None:
+        try:
+            torch.save(content, cast(IO[bytes], writer))  # it needs only `write` and `flush`
+        except RuntimeError as error:
+            if isinstance(
+                error.__context__, OSError
+            ):  # of the file system, which the RuntimeError does not say
+                raise error.__context__ from None
+            raise
+
+    return write_file(storage, folder, file, fill)
+
+
+class TrainingFiles:
+    """The newest checkpoint with the training's files. Used in workers; only the master acts.
+
+    A hard link is as good as a copy, because checkpoint files are never modified.
+    """
+
+    def __init__(self, files: Iterable[str]) -> None:
+        self._files = [f"{file}.pt" for file in files]
+        self._position: Position | None = None
+        self._stored: tuple[CheckpointStore, str, Mapping[str, dict[str, Any]]] | None = None
+
+    def link(
+        self, position: Position, store: CheckpointStore, name: str
+    ) -> dict[str, dict[str, Any]]:
+        """Link the files saved at a position into the unfinished checkpoint `name`; return their
+        entries."""
+        if self._stored is None or position != self._position:
+            return {}
+        (source, stored, entries), folder = self._stored, store.get_staging_folder(name)
+        return {
+            file: entry
+            for file, entry in entries.items()
+            if store.storage.link(f"{folder}/{file}", source.storage, f"{stored}/{file}")
+        }
+
+    def keep(
+        self,
+        position: Position,
+        store: CheckpointStore,
+        name: str,
+        entries: Mapping[str, dict[str, Any]],
+    ) -> None:
+        """Remember a stored checkpoint at a position, with the entries of its files."""
+        self._position, self._stored = (
+            position,
+            (store, name, {file: entries[file] for file in self._files}),
+        )

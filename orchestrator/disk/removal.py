@@ -1,0 +1,100 @@
+"""Removal of a run with all its files, in a safe order. Runs in the driver."""
+
+import logging
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+
+from orchestrator.disk.lease import FOLDER as CLAIMS
+from orchestrator.disk.lease import Lease
+from orchestrator.disk.run_folder import EVALUATIONS, RunFolder, list_run_folders
+from orchestrator.errors import DamagedFile, StorageError, UsageError
+from orchestrator.storage import Storage
+
+_log = logging.getLogger("hookyard")
+
+
+@dataclass(frozen=True)
+class Removal:
+    """A run or a sweep to remove."""
+
+    folder: RunFolder
+    checkpoints_outside: Sequence[Storage]
+    """Folders of checkpoints outside the run's folder, because of an `out_dir`."""
+
+    def __str__(self) -> str:
+        trials = len(list_run_folders(self.folder.storage / "trials"))
+        kind = f"a sweep of {trials} {'trial' if trials == 1 else 'trials'}" if trials else "a run"
+        files = self.folder.storage.tree().values()
+        size_mib = sum(state.size_bytes for state in files) / 2**20
+        lines = [
+            f"{self.folder}: {kind}, {_status(self.folder)}; {len(files)} files, {size_mib:.1f} MiB",
+            *(f"  with its checkpoints in {storage}" for storage in self.checkpoints_outside),
+        ]
+        return "\n".join(lines)
+
+    def execute(self) -> None:
+        """Remove all files, `run.json` last, so that an interrupted removal can be repeated.
+
+        On a full disk, no lease can be taken; the run is then removed without a lease.
+        """
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(Lease(self.folder.storage))
+            except UsageError as error:
+                if not isinstance(error.__cause__, StorageError):
+                    raise
+            for storage in self.checkpoints_outside:
+                storage.parent.delete(storage.name)
+            for name in self.folder.storage.names():
+                if name not in ("run.json", CLAIMS):
+                    self.folder.storage.delete(name)
+        self.folder.storage.parent.delete(self.folder.name)
+        if self.folder.storage.exists():
+            raise StorageError(
+                f"some files of {self.folder} could not be removed: check their permissions"
+            )
+
+
+def plan_removal(path: str) -> Removal:
+    """Plan the removal of a run; raises UsageError if it is a trial or running, or if another run
+    needs it."""
+    folder = RunFolder.open(path)
+    runs = [folder, *list_run_folders(folder.storage / "trials")]
+    evaluations = folder.storage.map(lambda run: list_run_folders(run.storage / EVALUATIONS), runs)
+    for run in [folder, *(evaluation for group in evaluations for evaluation in group)]:
+        if _status(run) == "running":
+            raise UsageError(f"{run} is running: end it before you remove {folder.name}")
+    root = folder.storage.parent
+    if root.name == "trials" and RunFolder(root.parent).exists():
+        raise UsageError(f"{folder} is a trial; remove the whole sweep: hookyard rm {root.parent}")
+    for other in list_run_folders(root):
+        with suppress(DamagedFile):
+            parent = other.read_metadata().continued_from
+            if parent and is_within(parent.run, folder) and not other.list_checkpoints():
+                message = f"{other} continues from {folder}, and has no checkpoint of its own yet"
+                raise UsageError(f"{message}: end or remove that first")
+    return Removal(folder, _checkpoints_outside(folder, runs))
+
+
+def _status(folder: RunFolder) -> str:
+    try:
+        return folder.find_status()
+    except DamagedFile as error:
+        _log.warning("%s", error)
+        return "damaged"
+
+
+def _checkpoints_outside(folder: RunFolder, runs: Sequence[RunFolder]) -> list[Storage]:
+    """Return the existing folders of checkpoints outside the run's folder."""
+    with suppress(DamagedFile):
+        if is_within(folder.find_checkpoint_folder().path, folder):
+            return []
+        stores = [run.find_checkpoint_folder() for run in runs]
+        return [store for store in stores if not is_within(store.path, folder) and store.exists()]
+    return []
+
+
+def is_within(path: str, folder: RunFolder) -> bool:
+    """Return whether a path is that of a run or of one of its files."""
+    return f"{path}/".startswith(f"{folder.storage.path}/")

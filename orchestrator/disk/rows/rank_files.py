@@ -1,0 +1,266 @@
+"""The files of one rank: growing Arrow streams, later rewritten as Parquet segments."""
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from threading import Event, Lock, Thread
+from typing import Any
+
+import pyarrow as pa
+
+from orchestrator.disk.rows.checksums import (
+    END_OF_STREAM,
+    LENGTH_SIZE,
+    add_checksum,
+    make_stream,
+    make_stream_start,
+    pack_length,
+)
+from orchestrator.disk.rows.columns import check_case, merge_types
+from orchestrator.disk.rows.recorded_files import RecordedFile
+from orchestrator.storage import Storage
+from orchestrator.storage.storage import raising_storage_errors
+
+PART_ROWS = 2**11
+"""Maximum rows of a part on an object store, where each upload sends all of it. Also the minimum
+rows of a segment."""
+SEGMENT_ROWS = 2**16
+
+logger = logging.getLogger("hookyard")
+
+
+class _DiskPart:
+    """An Arrow stream that grows on a disk, where other processes see each batch immediately."""
+
+    def __init__(self, storage: Storage, path: str, schema: pa.Schema) -> None:
+        self.rows, self.schema = 0, schema
+        start = make_stream_start(schema)
+        self._file = storage.open_stream(path, start)
+        self._length_offset = len(start) - LENGTH_SIZE
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._file.write(add_checksum(batch.serialize()))
+        self._file.flush()
+        self.rows += batch.num_rows
+
+    def sync(self) -> None:
+        """Store the length in the file, so that readers notice if it is cut short later."""
+        if not self._file.closed:
+            os.pwrite(self._file.fileno(), pack_length(self._file.tell()), self._length_offset)
+
+    def end(self) -> None:
+        with self._file:
+            self._file.write(END_OF_STREAM)
+            self._file.flush()
+            self.sync()
+
+
+class _ObjectPart:
+    """An Arrow stream on an object store, uploaded as a whole whenever it has grown."""
+
+    def __init__(self, storage: Storage, path: str, schema: pa.Schema) -> None:
+        self.rows, self.schema = 0, schema
+        self._storage, self._path = storage, path
+        self._uploaded = b""
+        self._new: list[pa.RecordBatch] = []
+        self._has_ended = False
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._new.append(batch)
+        self.rows += batch.num_rows
+
+    def sync(self) -> None:
+        has_ended, new = (
+            self._has_ended,
+            self._new[:],
+        )  # in this order, because another thread writes and ends
+        if not new:
+            self._uploaded = b"" if has_ended else self._uploaded
+            return
+        [batch] = pa.Table.from_batches(new).combine_chunks().to_batches()
+        batches = self._uploaded + add_checksum(batch.serialize())
+        self._storage.write(self._path, make_stream(self.schema, batches))
+        self._uploaded = batches
+        del self._new[: len(new)]
+
+    def end(self) -> None:
+        self._has_ended = True
+
+
+@dataclass
+class _Table:
+    """Files of a table."""
+
+    name: str
+    columns: dict[str, pa.DataType] = field(default_factory=dict)
+    """Columns seen so far. None is ever removed, so the schema stops changing."""
+    current_part: _DiskPart | _ObjectPart | None = None
+    """Part to which rows are appended."""
+    parts: list[tuple[RecordedFile, _DiskPart | _ObjectPart]] = field(default_factory=list)
+    """Parts not yet rewritten as segments."""
+    number: int = 0
+    """Number of the next part."""
+    rows: int = 0
+    """Rows in segments."""
+
+    retry_rows: int = 0
+    """After a failed rewrite, the number of open rows at which to retry."""
+
+    @property
+    def open_rows(self) -> int:
+        return sum(part.rows for _, part in self.parts)
+
+    @property
+    def should_rewrite(self) -> bool:
+        """True once open rows are a fifth of all rows. This bounds the numbers of segments and of
+        open rows."""
+        return self.open_rows >= max(
+            self.retry_rows, min(max(self.rows // 4, PART_ROWS), SEGMENT_ROWS)
+        )
+
+    def end_part(self) -> None:
+        if self.current_part is not None:
+            self.current_part.end()
+        self.current_part = None
+
+
+class RankFiles:
+    """Writer of one rank's rows. Used in workers.
+
+    It appends batches to a part, starts another part for a new column, and rewrites parts as
+    segments in a thread. If rewriting fails, it keeps the parts. After a kill, parts on a disk can
+    be read up to the last whole batch. On an object store the thread uploads grown parts every
+    `upload_interval_s`; `sync` retries a failure at the latest.
+    """
+
+    def __init__(
+        self, storage: Storage, folder: str, identity: Mapping[str, Any], upload_interval_s: float
+    ) -> None:
+        self._storage, self._folder, self._identity = storage, folder, identity
+        self._tables = {name: _Table(name) for name in ("rows", "costs")}
+        self._is_remote, self._upload_interval_s = storage.local is None, upload_interval_s
+        self._thread: Thread | None = None
+        self._write_lock, self._upload_lock, self._rewrite_lock, self._closed = (
+            Lock(),
+            Lock(),
+            Lock(),
+            Event(),
+        )
+
+    def write(self, table: str, arrays: Mapping[str, pa.Array], count: int) -> None:
+        """Write `count` rows of a table, `rows` or `costs`."""
+        target = self._tables[table]
+        batch = self._make_batch(target, arrays, count)
+        with self._write_lock, raising_storage_errors(self._storage / self._folder):
+            if target.current_part is not None and (
+                target.current_part.schema != batch.schema
+                or (self._is_remote and target.current_part.rows >= PART_ROWS)
+            ):
+                target.end_part()
+            if target.current_part is None:
+                self._start_part(target, batch.schema)
+            assert target.current_part is not None
+            target.current_part.write(batch)
+        if self._is_remote and self._thread is None:
+            self._start_thread(self._upload)
+        elif (
+            not self._is_remote
+            and target.should_rewrite
+            and not (self._thread and self._thread.is_alive())
+        ):
+            self._start_thread(self._rewrite_parts)
+
+    def sync(self) -> None:
+        """Wait until other processes can read everything written so far. Raises StorageError."""
+        parts = [part for table in self._tables.values() for _, part in table.parts]
+        lock = self._upload_lock if self._is_remote else self._write_lock
+        with lock, raising_storage_errors(self._storage / self._folder):
+            self._storage.map(lambda part: part.sync(), parts)
+
+    def close(self) -> None:
+        """End all files, and rewrite them as segments."""
+        self._closed.set()
+        # Each file is closed, also after a failure to end another.
+        with (
+            self._write_lock,
+            raising_storage_errors(self._storage / self._folder),
+            ExitStack() as ends,
+        ):
+            for table in self._tables.values():
+                ends.callback(table.end_part)
+        self.sync()
+        self._rewrite_parts(PART_ROWS)
+
+    def _start_thread(self, work: Callable[[], None]) -> None:
+        self._thread = Thread(target=work, name="rows", daemon=True)
+        self._thread.start()
+
+    def _make_batch(
+        self, table: _Table, arrays: Mapping[str, pa.Array], count: int
+    ) -> pa.RecordBatch:
+        if not arrays.keys() <= table.columns.keys():
+            check_case([*self._identity, *table.columns, *arrays])
+        for name, array in arrays.items():
+            table.columns[name] = merge_types(table.columns.get(name, array.type), array.type)
+        columns = {name: pa.repeat(value, count) for name, value in self._identity.items()}
+        for name, data_type in table.columns.items():
+            columns[name] = (
+                arrays[name].cast(data_type, safe=False)
+                if name in arrays
+                else pa.nulls(count, data_type)
+            )
+        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+    def _start_part(self, table: _Table, schema: pa.Schema) -> None:
+        identity = int(self._identity.get("attempt", 0)), int(self._identity.get("rank", 0))
+        path = f"{self._folder}/{table.name}-{table.number:05d}.arrow"
+        table.current_part = (_ObjectPart if self._is_remote else _DiskPart)(
+            self._storage, path, schema
+        )
+        table.parts.append((RecordedFile(*identity, table.number, path), table.current_part))
+        table.number += 1
+
+    def _upload(self) -> None:
+        """Upload new rows periodically, in a thread."""
+        is_failing = False
+        while not self._closed.wait(self._upload_interval_s):
+            try:
+                self.sync()
+                is_failing = False
+            except Exception as error:  # the `sync` in `close` raises it if it persists
+                if not is_failing:
+                    logger.warning(
+                        "Cannot upload rows of %s; will try again: %s", self._folder, error
+                    )
+                is_failing = True
+            else:
+                self._rewrite_parts()
+
+    def _rewrite_parts(self, min_rows: int = SEGMENT_ROWS) -> None:
+        """Rewrite each table's parts if they are due or have `min_rows` rows. Called in a thread
+        and by `close`."""
+        from orchestrator.disk.rows.segments import rewrite_as_segment  # a slow import
+
+        with self._rewrite_lock:
+            for table in self._tables.values():
+                if not table.should_rewrite and table.open_rows < min_rows:
+                    continue
+                try:
+                    with self._write_lock, raising_storage_errors(self._storage / self._folder):
+                        table.end_part()
+                        parts = table.parts[:]
+                    self.sync()
+                    rewrite_as_segment(self._storage, [recorded for recorded, _ in parts])
+                except Exception as error:  # the parts are kept
+                    logger.warning(
+                        "Cannot rewrite rows of %s as Parquet; they stay in Arrow files: %s",
+                        self._folder,
+                        error,
+                    )
+                    table.retry_rows = 2 * table.open_rows
+                    continue
+                with self._write_lock:
+                    table.parts = table.parts[len(parts) :]
+                    table.rows += sum(part.rows for _, part in parts)

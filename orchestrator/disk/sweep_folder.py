@@ -1,0 +1,55 @@
+"""The folder of a sweep: its own run.json and experiment.yaml, and a run for each trial under
+`trials/`."""
+
+from pathlib import Path
+
+from orchestrator.disk.run_folder import RunFolder, list_run_folders
+from orchestrator.errors import UsageError
+from orchestrator.storage import Storage
+
+SCRATCH = ".tune"
+"""Folder of Tune's own files while the sweep is running."""
+
+
+def trial_name(number: int) -> str:
+    return f"trial-{number:04d}"
+
+
+def trial_number(name: str) -> int:
+    return int(name.removeprefix("trial-"))
+
+
+def trial_folder(location: str, number: int) -> RunFolder:
+    return RunFolder(Storage(location) / "trials", trial_name(number))
+
+
+def list_trial_folders(sweep: RunFolder) -> list[RunFolder]:
+    return list_run_folders(sweep.storage / "trials")
+
+
+def find_checkpoint_to_exploit(folder: RunFolder, assigned: str | None) -> str | None:
+    """Return the checkpoint of another trial that this trial continues from, or None for its own.
+
+    It is the assigned checkpoint, or the one assigned before an interruption if no attempt has
+    started from it.
+    """
+    attempts = len(folder.read_attempts())
+    if assigned is not None:
+        folder.update(exploits={"checkpoint": assigned, "attempts": attempts})
+        return assigned
+    before = folder.read_metadata().exploits
+    return before.checkpoint if before and before.attempts == attempts else None
+
+
+def end_trial(folder: RunFolder, status: str, reason: str) -> None:
+    """Record the end of a trial that is still running. Runs in the driver."""
+    if folder.read_metadata().status == "running":
+        folder.end(status, stopped=[reason])
+
+
+def open_sweep_folder(path: str | Path) -> RunFolder:
+    """Return a sweep that exists; raises UsageError otherwise."""
+    folder = RunFolder.open(path)
+    if folder.read_metadata().sweep is None:
+        raise UsageError(f"{path} is a single run, not a sweep; open it with open_run")
+    return folder

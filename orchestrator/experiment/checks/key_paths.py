@@ -1,0 +1,70 @@
+"""Suggestions for unknown keys that exist elsewhere in an experiment."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel
+
+from hooks import HOOKS
+from orchestrator.errors import Problem
+from orchestrator.experiment.fields.field_values import list_parameters
+from orchestrator.experiment.fields.messages import UNKNOWN_KEY, find_models, map_fields_by_key
+from orchestrator.experiment.fields.parameters import make_signature_model
+from orchestrator.experiment.optim.optimizer import OPTIMIZERS
+from orchestrator.experiment.optim.schedule import SCHEDULERS
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.yaml.reader import join
+from orchestrator.task import Task
+
+_MAX_SUGGESTIONS = 3
+
+
+def suggest_path(problem: Problem, task: type[Task] | None) -> Problem:
+    """Suggest the keys of this name deeper below the parent of an unknown key, unless there is
+    better advice."""
+    parent, dot, key = problem.path.rpartition(".")
+    is_general = (problem.suggestion or "").startswith(
+        ("did you mean", "known", "`hookyard schema`")
+    )
+    if problem.message != UNKNOWN_KEY or not is_general:
+        return problem
+    task_arguments = [f"task_args.{name}" for name in (list_parameters(task) if task else ())]
+    deeper = [
+        path for path in (*task_arguments, *_list_key_paths()) if path.startswith(f"{parent}{dot}")
+    ]
+    same_name = (path for path in deeper if path.endswith(f".{key}") and path != problem.path)
+    candidates = sorted(same_name, key=lambda path: path.count("."))
+    if not candidates:
+        return problem
+    return replace(
+        problem, suggestion=f"did you mean {' or '.join(map(repr, candidates[:_MAX_SUGGESTIONS]))}?"
+    )
+
+
+@cache
+def _list_key_paths() -> tuple[str, ...]:
+    """Return the dotted paths of an experiment's keys, torch's optimizers and schedulers, and our
+    hooks."""
+    classes: dict[str, Mapping[str, Any]] = {"optimizer": OPTIMIZERS, "scheduler": SCHEDULERS}
+    paths = ["optimizer.groups", *_list_model_paths(Experiment)]
+    for path, table in classes.items():
+        paths += [
+            f"{path}.{name}"
+            for cls in table.values()
+            for name in make_signature_model(cls).model_fields
+        ]
+    paths += [f"hooks.{name}" for name in HOOKS]
+    paths += [
+        f"hooks.{name}.{field}" for name, cls in HOOKS.items() for field in list_parameters(cls)
+    ]
+    return tuple(dict.fromkeys(paths))
+
+
+def _list_model_paths(model: type[BaseModel], path: str = "") -> Iterator[str]:
+    for name, field in map_fields_by_key(model).items():
+        inner = join(path, name)
+        yield inner
+        for child in find_models(field.annotation):
+            yield from _list_model_paths(child, inner)

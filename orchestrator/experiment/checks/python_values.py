@@ -1,0 +1,63 @@
+"""Values that Python code gives in mappings: whether the class of their field would get another
+value from a file."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from orchestrator.errors import Problem, shorten
+from orchestrator.experiment.components import find_hook_class
+from orchestrator.experiment.fields.field_values import LostValue, convert_value, list_parameters
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.yaml.reader import join
+from orchestrator.task import Task
+from orchestrator.user_code import find_class
+
+
+def find_changed_values(given: Mapping[str, Any], experiment: Experiment) -> Iterator[Problem]:
+    """Yield a problem for each value in `given` that would arrive changed in the task or a hook of
+    the experiment."""
+    # `find_class` only looks the class up, so it may be abstract.
+    classes: dict[str, type] = {"task_args": find_class(experiment.task, Task, {})}  # type: ignore[type-abstract]
+    for name, entry in experiment.hooks.items():
+        if isinstance(entry, Mapping):
+            classes[f"hooks.{name}"] = find_hook_class(entry["type"])
+    for path, field_path, value in _list_values(given):
+        owner, _, name = field_path.rpartition(".")
+        cls = classes.get(owner)
+        if cls is None or name not in list_parameters(cls):
+            continue
+        try:
+            convert_value(cls, name, value)
+        except LostValue as error:
+            if (
+                error.suggestion
+            ):  # other reasons may be those of a class or an object, which is written by name
+                yield Problem(
+                    path, f"{error}, got {shorten(repr(value))}", suggestion=error.suggestion
+                )
+
+
+def _list_values(given: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Yield the place of each value, the dotted path that it is for, and the value."""
+    for name, value in _as_mapping(given.get("task_args")).items():
+        yield f"task_args.{name}", f"task_args.{name}", value
+    for hook, entry in _as_mapping(given.get("hooks")).items():
+        for name, value in _as_mapping(entry).items():
+            yield f"hooks.{hook}.{name}", f"hooks.{hook}.{name}", value
+    sweep = _as_mapping(given.get("sweep"))
+    for path, domain in _as_mapping(sweep.get("space")).items():
+        for kind, values in _as_mapping(domain).items():
+            for value in (
+                values
+                if kind in ("choice", "grid", "fan_out") and isinstance(values, list | tuple)
+                else ()
+            ):
+                yield join("sweep.space", path), path, value
+    points = sweep.get("points")
+    for index, point in enumerate(points if isinstance(points, list | tuple) else ()):
+        for path, value in _as_mapping(point).items():
+            yield f"sweep.points.{index}.{path}", path, value
+
+
+def _as_mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

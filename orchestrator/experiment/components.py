@@ -1,0 +1,207 @@
+"""Build the task and the hooks that an experiment names. Runs in the driver and in each worker."""
+
+import dataclasses
+import inspect
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from linecache import getlines
+from typing import Any, NamedTuple
+
+from hooks import HOOKS, Hook, Priority
+from orchestrator.errors import ConfigError, Problem, collect_problems, did_you_mean
+from orchestrator.experiment.fields.field_values import list_parameters
+from orchestrator.experiment.fields.parameters import construct
+from orchestrator.experiment.fields.plain_data import to_config
+from orchestrator.experiment.yaml.reader import join
+from orchestrator.task import Task
+from orchestrator.user_code import find_class, find_source_location
+
+ENTRY_POINTS = "hookyard.hooks"
+"""The entry point group in which other packages offer hooks."""
+
+NAME = re.compile(r"\w[\w.-]{0,99}")
+NAME_RULE = (
+    "must be at most 100 letters, digits, `_`, `-` and `.`, and begin with a letter or digit"
+)
+
+DEFAULT_HOOKS = (
+    "sampler_seed",
+    "sync_buffers",
+    "param_scheduler",
+    "perf_stats",
+    "memory_stats",
+    "console",
+    "checkpoint",
+)
+"""The hooks of every experiment unless it turns them off, in this order."""
+
+PLAN_KEYS = ("type", "priority")
+"""Keys of a hook's entry for its class and its order among the hooks, unless it has parameters of
+these names."""
+
+_TASK_METHODS = tuple(
+    name for name in vars(Task) if not name.startswith("_") and name != "progress"
+)
+
+
+def make_task(name: str, arguments: Mapping[str, Any]) -> tuple[Task, dict[str, Any]]:
+    """Create the task of class `name` (`module:Class`), and return it with all its arguments, or
+    raise ConfigError."""
+    # `Task` is only a bound here.
+    cls: type[Task] = find_class(name, Task, {}, "task")  # type: ignore[type-abstract]
+    if arguments and not dataclasses.is_dataclass(cls):
+        message = f"{name} takes no arguments, as it is not a dataclass, got {', '.join(arguments)}"
+        raise ConfigError.at("task_args", message, "put @dataclass above the class")
+    if problems := list(find_misspelled_methods(cls)):
+        raise ConfigError(problems)
+    if missing := ", ".join(f"{method}()" for method in sorted(cls.__abstractmethods__)):
+        raise ConfigError.at("task", f"{cls.__name__} must define {missing}")
+    task, all_arguments = construct(cls, arguments, "task_args")
+    if problems := list(find_wrong_arguments(task)):
+        raise ConfigError(problems)
+    return task, all_arguments
+
+
+def find_misspelled_methods(task: type[Task]) -> Iterator[Problem]:
+    """Yield a problem for each public method that nothing calls and whose name is near one of
+    Task's.
+
+    A method that the modules of the task mention again is a helper.
+    """
+    classes = [cls for cls in task.__mro__ if issubclass(cls, Task) and cls is not Task]
+    files = {getattr(sys.modules.get(cls.__module__), "__file__", None) for cls in classes}
+    source = "".join(line for file in files if file for line in getlines(file))
+    for name in dict.fromkeys(name for cls in classes for name in vars(cls)):
+        method = getattr(task, name)
+        if name.startswith("_") or name in _TASK_METHODS or not inspect.isroutine(method):
+            continue
+        near = get_close_matches(name, _TASK_METHODS, n=1, cutoff=0.75)
+        if near and len(re.findall(rf"\b{name}\b", source)) <= 1:
+            message = f"{task.__name__}.{name}() is never called{find_source_location(method)}"
+            hint = f"did you mean '{near[0]}'? Begin the name of a helper with `_`"
+            yield Problem("task", message, suggestion=hint)
+
+
+def find_wrong_arguments(task: Task) -> Iterator[Problem]:
+    """Yield a problem for each method of a task that does not take the loop's arguments."""
+    for name in _TASK_METHODS:
+        method, declared = getattr(task, name), getattr(Task, name)
+        if not callable(method) or getattr(method, "__func__", None) is declared:
+            continue
+        expected = list(inspect.signature(declared).parameters)[1:]
+        try:
+            signature = inspect.signature(method)
+            # Keys of the experiment give these methods their other arguments.
+            bind = (
+                signature.bind_partial
+                if name in ("train", "optimizer", "scheduler")
+                else signature.bind
+            )
+            bind(*expected)
+        except TypeError:
+            message = f"{type(task).__name__}.{name}() must take ({', '.join(expected)}), got"
+            yield Problem(
+                "task",
+                f"{message} ({', '.join(signature.parameters)}){find_source_location(method)}",
+            )
+        except ValueError:  # a method in C has no signature
+            continue
+
+
+class BuiltHook(NamedTuple):
+    """A hook and its complete entry: type, parameters, and its priority unless it is the
+    class's."""
+
+    hook: Hook
+    entry: dict[str, Any]
+
+
+def make_hooks(
+    entries: Mapping[str, Any], required: Mapping[str, Any], defaults: Iterable[str] | None = None
+) -> dict[str, BuiltHook | None]:
+    """Create every hook by name, None where it is off: the defaults, then the task's required
+    hooks, then the others.
+
+    An entry is a mapping, null or false for off, or true for defaults; `required` may hold classes
+    and objects too. `defaults` replaces DEFAULT_HOOKS. Raises ConfigError with every problem of
+    every hook.
+    """
+    required = to_config(required, "hooks")
+    problems = [Problem(f"hooks.{name}", NAME_RULE) for name in entries if not NAME.fullmatch(name)]
+    names = dict.fromkeys([*(DEFAULT_HOOKS if defaults is None else defaults), *required, *entries])
+    hooks = {
+        name: collect_problems(problems, _make_entry, name, entries, required) for name in names
+    }
+    if problems:
+        raise ConfigError(problems)
+    return hooks
+
+
+def _make_entry(
+    name: str, entries: Mapping[str, Any], required: Mapping[str, Any]
+) -> BuiltHook | None:
+    entry = _as_mapping(name, entries.get(name, True))
+    if entry is not None:
+        return make_hook(name, {**(_as_mapping(name, required.get(name)) or {}), **entry}, entries)
+    if name in required:
+        raise ConfigError.at(f"hooks.{name}", "cannot be turned off, as the task requires it")
+    return None
+
+
+def find_hook_class(name: str, path: str = "", others: Iterable[str] = ()) -> type[Hook]:
+    """Return the hook called `name`: in HOOKS, at an entry point, or `module:Class`; errors also
+    suggest `others`."""
+    cls = find_class(name, Hook, HOOKS, path, ENTRY_POINTS, others)
+    if not hasattr(cls, "__dataclass_fields__"):
+        raise ConfigError.at(path, f"'{name}' is not a dataclass", "put @dataclass above the class")
+    return cls
+
+
+def _as_mapping(name: str, value: Any) -> dict[str, Any] | None:
+    if value is None or isinstance(value, bool):
+        return {} if value else None
+    if isinstance(value, Mapping):
+        return dict(value)
+    message = f"must be a mapping of the hook's parameters, true, false or null, got {value!r}"
+    raise ConfigError.at(f"hooks.{name}", message)
+
+
+def make_hook(name: str, entry: Mapping[str, Any], others: Iterable[str] = ()) -> BuiltHook:
+    """Create the hook called `name` with the settings of an entry; raise ConfigError, suggesting
+    also `others`."""
+    entry = dict(entry)
+    path = f"hooks.{name}"
+    kind = entry.pop("type", name)
+    if not isinstance(kind, str):
+        raise ConfigError.at(f"{path}.type", f"must be a string, got {kind!r}")
+    cls = (
+        find_hook_class(kind, f"{path}.type")
+        if kind != name
+        else find_hook_class(name, path, others)
+    )
+    problems: list[Problem] = []
+    priority = collect_problems(problems, _take_priority, entry, cls, path)
+    constructed = collect_problems(problems, construct, cls, entry, path)
+    if problems or constructed is None:
+        raise ConfigError(problems)
+    hook, settings = constructed
+    if priority is not None:
+        hook.priority, settings["priority"] = priority, int(priority)  # type: ignore[misc]  # for this instance alone
+    return BuiltHook(hook, {"type": kind, **settings})
+
+
+def _take_priority(entry: dict[str, Any], cls: type[Hook], path: str) -> int | None:
+    """Remove `priority` from an entry and return it, unless the hook has a parameter of this
+    name."""
+    if "priority" not in entry or "priority" in list_parameters(cls):
+        return None
+    value = entry.pop("priority")
+    if isinstance(value, str) and value.upper() in Priority.__members__:
+        return Priority[value.upper()]
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 100:
+        return value
+    message = f"must be from 0 to 100, or one of {', '.join(Priority.__members__)}, got {value!r}"
+    suggestion = did_you_mean(str(value), Priority.__members__)
+    raise ConfigError.at(join(path, "priority"), message, suggestion)

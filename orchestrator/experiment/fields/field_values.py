@@ -1,0 +1,164 @@
+"""Values of fields on their way through a file: whether a class gets the same value back. Used in
+the driver."""
+
+import dataclasses
+import json
+import warnings
+from collections.abc import Callable, Mapping
+from enum import Enum
+from functools import cache
+from pathlib import PurePath
+from typing import Any, Literal, get_type_hints
+
+import numpy
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+from hooks import Interval
+from orchestrator.errors import shorten
+from orchestrator.experiment.yaml.reader import explain_unwritable
+from orchestrator.experiment.yaml.source import to_plain
+
+_PLAIN_TYPES = (type(None), bool, int, float, str, Interval)
+"""Types whose plain form always reads back as the same."""
+
+
+def list_parameters(cls: type) -> Mapping[str, dataclasses.Field[Any]]:
+    """Return the fields of a dataclass that a config may set, by name."""
+    fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+    return {field.name: field for field in fields if field.init and not field.name.startswith("_")}
+
+
+def create_fields_model(
+    cls: Callable[..., Any], fields: Mapping[str, Any], extra: Literal["forbid", "allow"] = "forbid"
+) -> type[BaseModel]:
+    """Return a pydantic model of fields, each with its type and its default."""
+    settings = ConfigDict(
+        extra=extra,
+        arbitrary_types_allowed=True,
+        protected_namespaces=(),
+        ser_json_inf_nan="constants",
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore"
+        )  # a parameter may be called `copy` or `json`, as BaseModel's methods are
+        return create_model(cls.__name__, __config__=settings, __module__=cls.__module__, **fields)
+
+
+class LostValue(ValueError):
+    """A value that a class would not get back from a file."""
+
+    def __init__(self, message: str, suggestion: str | None = None) -> None:
+        super().__init__(message)
+        self.suggestion = suggestion
+
+
+def convert_value(cls: type, name: str, value: Any) -> Any:
+    """Return the plain data of a field's value; raise LostValue if the class would get another
+    value back.
+
+    What the field's annotation makes of the value counts as the same: 1.0 of 1 for a float, a list
+    of a tuple for a list.
+    """
+    model = _make_field_model(cls, name)
+    try:
+        dumped = model.model_construct(**{name: value}).model_dump(
+            mode="json", warnings=False, fallback=to_plain
+        )
+        text = json.dumps(dumped)
+    except Exception:  # pydantic's, or any that an object of the user's raises
+        raise LostValue("cannot be saved as YAML") from None
+    try:
+        arrived = getattr(model.model_validate_json(text, strict=True), name)
+    except ValidationError:
+        if _is_valid(model, {name: value}):
+            raise LostValue("cannot be saved as YAML") from None
+        return dumped[name]  # reported with the other wrong values
+    if reason := explain_unwritable(dumped[name]):
+        raise LostValue(reason)
+    if not _is_same(_coerce(model, name, value), arrived):
+        hint = (
+            "annotate the field with the value's type, such as tuple[int, int] or dict[int, float]"
+        )
+        raise LostValue(f"would arrive in the workers as {shorten(repr(arrived))}", hint)
+    return dumped[name]
+
+
+def is_default(value: Any, field: dataclasses.Field[Any]) -> bool:
+    """Return whether a value is what the class sets itself."""
+    if field.default_factory is not dataclasses.MISSING:
+        return _is_same(value, field.default_factory())
+    return value is field.default or _is_same(value, field.default)
+
+
+@cache
+def list_lost_defaults(cls: type) -> set[str]:
+    """Return the fields whose default the class would not get back from a file."""
+    return {name for name, field in list_parameters(cls).items() if _has_lost_default(cls, field)}
+
+
+def _has_lost_default(cls: type, field: dataclasses.Field[Any]) -> bool:
+    default = field.default
+    if field.default_factory is not dataclasses.MISSING:
+        default = field.default_factory()
+    if default is dataclasses.MISSING:
+        return False
+    if type(default) in _PLAIN_TYPES:  # needs no model of pydantic, which takes a millisecond
+        return explain_unwritable(default) is not None
+    try:
+        convert_value(cls, field.name, default)
+    except LostValue:
+        return True
+    return False
+
+
+@cache
+def _make_field_model(cls: type, name: str) -> type[BaseModel]:
+    return create_fields_model(cls, {name: (read_type_hints(cls)[name], ...)})
+
+
+@cache
+def read_type_hints(cls: type) -> dict[str, Any]:
+    """Return the annotations of a class's fields, evaluated."""
+    return get_type_hints(cls, include_extras=True)
+
+
+def _is_valid(model: type[BaseModel], values: Mapping[str, Any]) -> bool:
+    try:
+        model.model_validate(values, strict=True)
+    except ValidationError:
+        return False
+    return True
+
+
+def _coerce(model: type[BaseModel], name: str, value: Any) -> Any:
+    """Return what the annotation makes of a Python value, which then needs no file; the value if it
+    is not allowed."""
+    try:
+        return getattr(model.model_validate({name: value}), name)
+    except ValidationError:
+        return str(value) if isinstance(value, PurePath) else value
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    """Compare values and their types, also within containers; NumPy's scalars count as Python's
+    numbers."""
+    if isinstance(value, numpy.generic):
+        value = value.item()
+    if type(value) is not type(other):
+        return False
+    if isinstance(value, Mapping):
+        return len(value) == len(other) and all(map(_is_same, value.items(), other.items()))
+    if isinstance(value, list | tuple):
+        return len(value) == len(other) and all(map(_is_same, value, other))
+    if isinstance(value, set | frozenset):
+        return bool(value == other) and {*map(type, value)} == {*map(type, other)}
+    if dataclasses.is_dataclass(value) and not isinstance(value, Enum):
+        return all(
+            _is_same(getattr(value, field.name), getattr(other, field.name))
+            for field in dataclasses.fields(value)
+        )
+    try:
+        return bool(value == other or (value != value and other != other))
+    except Exception:  # an object that cannot be compared
+        return False

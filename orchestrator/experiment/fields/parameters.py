@@ -1,0 +1,184 @@
+"""Check the arguments that a config gives to a class: names, types and ranges, one problem for each
+mistake."""
+
+import ast
+import collections.abc
+import inspect
+import json
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from itertools import pairwise
+from types import GenericAlias
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, ValidationError
+
+from hooks.hook import Needs
+from orchestrator.errors import ConfigError, Problem
+from orchestrator.experiment.fields.field_values import (
+    create_fields_model,
+    list_lost_defaults,
+    list_parameters,
+    read_type_hints,
+)
+from orchestrator.experiment.fields.messages import convert_errors, without_refused_nulls
+from orchestrator.experiment.yaml.reader import join
+from orchestrator.experiment.yaml.source import to_plain_data
+from orchestrator.user_code import catch_user_errors
+
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+
+
+def construct(cls: type[T], values: Mapping[str, Any], path: str) -> tuple[T, dict[str, Any]]:
+    """Create a dataclass instance from values, and return it with all its parameters as plain data.
+
+    Leaves out defaults that a file cannot hold, so that the class sets them again.
+    Raises ConfigError with every problem: those of single values below `path`, the class's own
+    error at `path`.
+    """
+    model = make_fields_model(cls, path)
+    checked = check(model, values, path)
+    if problems := list(check_needs(checked, checked, path)):
+        raise ConfigError(problems)
+    arguments = {name: getattr(checked, name) for name in checked.model_fields_set}
+    # Mypy takes classes for unhashable.
+    lost = list_lost_defaults(cls) - checked.model_fields_set  # type: ignore[arg-type]
+    with catch_user_errors(path):
+        return cls(**arguments), checked.model_dump(
+            mode="json", warnings=False, exclude=lost, fallback=str
+        )
+
+
+def check(model: type[M], values: Mapping[str, Any], path: str) -> M:
+    """Validate values strictly: a number in quotes is a string, `true` is not a number; may raise
+    ConfigError.
+
+    Null means the default unless the field allows null.
+    """
+    plain = to_plain_data(values, path)
+    try:
+        return model.model_validate_json(json.dumps(plain), strict=True)
+    except ValidationError as error:
+        if (rest := without_refused_nulls(error, plain)) != plain:
+            return check(model, rest, path)
+        raise ConfigError(convert_errors(error, model, plain, path)) from None
+
+
+def check_needs(model: BaseModel, settings: BaseModel, path: str = "") -> Iterator[Problem]:
+    """Yield a problem for each field that differs from its default and has an unmet need."""
+    for name, field in type(model).model_fields.items():
+        value, field_path = getattr(model, name), join(path, name)
+        unmet = next(
+            (
+                item
+                for item in field.metadata
+                if isinstance(item, Needs) and not item.is_met(settings)
+            ),
+            None,
+        )
+        if unmet:
+            for key in find_changed_keys(
+                value, field.get_default(call_default_factory=True), field_path
+            ):
+                yield Problem(key, f"has no effect {unmet.describe_unmet(settings)}; remove it")
+        elif isinstance(value, BaseModel):
+            yield from check_needs(value, settings, field_path)
+
+
+def find_changed_keys(value: Any, default: Any, path: str) -> Iterator[str]:
+    """Yield the path of each key that differs from its default; models are compared field by
+    field."""
+    if isinstance(value, BaseModel) and isinstance(default, BaseModel):
+        for name in type(value).model_fields:
+            yield from find_changed_keys(
+                getattr(value, name), getattr(default, name), join(path, name)
+            )
+    elif value != default:
+        yield path
+
+
+def get_field_docs(cls: type) -> dict[str, str]:
+    """Return the docstring below each field, inherited ones included."""
+    docs: dict[str, str] = {}
+    for parent in reversed(cls.__mro__):
+        docs.update(_get_own_field_docs(parent))
+    return docs
+
+
+@cache
+def _get_own_field_docs(cls: type) -> dict[str, str]:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
+    except (OSError, TypeError, SyntaxError):
+        return {}
+    body = tree.body[0].body if tree.body and isinstance(tree.body[0], ast.ClassDef) else []
+    docs = {}
+    for pair in pairwise(body):
+        match pair:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
+                value=ast.Constant(value=str(text))
+            ):
+                docs[name] = inspect.cleandoc(text)
+    return docs
+
+
+def make_fields_model(cls: type, path: str = "") -> type[BaseModel]:
+    """Return a pydantic model with a dataclass's fields: types, constraints and defaults.
+
+    `get_field_docs` gives their docs, as reading a class's source takes longer than all the rest.
+    """
+    with catch_user_errors(
+        path, f"the fields of {cls.__module__}.{cls.__qualname__} cannot be read"
+    ):
+        own = {} if "__dataclass_fields__" in cls.__dict__ else inspect.get_annotations(cls)
+        if declared := [name for name, hint in own.items() if "ClassVar" not in str(hint)]:
+            message = f"{cls.__module__}.{cls.__qualname__} declares {', '.join(declared)} but is not a dataclass"
+            raise ConfigError.at(path, message, "put @dataclass above the class")
+        return _make_fields_model(cls)
+
+
+@cache
+def _make_fields_model(cls: type) -> type[BaseModel]:
+    hints = read_type_hints(cls)
+    return create_fields_model(
+        cls, {name: (hints[name], field) for name, field in list_parameters(cls).items()}
+    )
+
+
+@cache
+def make_signature_model(
+    cls: Callable[..., Any], skip: int = 1, extra_keys: tuple[str, ...] = ()
+) -> type[BaseModel]:
+    """Return a pydantic model of `extra_keys` and the arguments of a class or function after the
+    first `skip`.
+
+    An argument without annotation takes the type of its default if that is a number.
+    """
+    arguments = list(inspect.signature(cls).parameters.values())[skip:]
+    # Mypy warns of subclasses with another `__init__`, but this is the one that is called.
+    hints = _get_type_hints(cls.__init__ if isinstance(cls, type) else cls)  # type: ignore[misc]
+    fields: dict[str, Any] = dict.fromkeys(extra_keys, (Any, None))
+    for argument in arguments:
+        is_named = argument.kind in (argument.POSITIONAL_OR_KEYWORD, argument.KEYWORD_ONLY)
+        if (
+            is_named and argument.name != "last_epoch"
+        ):  # a scheduler's position, which a checkpoint restores
+            default = ... if argument.default is argument.empty else argument.default
+            default_type = type(default) if type(default) in (int, float) else Any
+            hint = hints.get(argument.name, default_type)
+            if (
+                get_origin(hint) is collections.abc.Iterable
+            ):  # pydantic would check its elements only when used
+                hint = GenericAlias(list, get_args(hint))
+            fields[argument.name] = (hint, default)
+    has_var_keyword = any(argument.kind is argument.VAR_KEYWORD for argument in arguments)
+    return create_fields_model(cls, fields, "allow" if has_var_keyword else "forbid")
+
+
+def _get_type_hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(function, localns=vars(collections.abc), include_extras=True)
+    except Exception:  # annotations are evaluated here and may name anything
+        return {}

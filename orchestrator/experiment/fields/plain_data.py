@@ -1,0 +1,222 @@
+"""Classes and objects in an experiment made in Python, converted to the data of a file. Used in the
+driver."""
+
+import inspect
+import re
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import is_dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch.optim.swa_utils
+from pydantic import BaseModel
+from torch.optim import Optimizer
+
+from hooks import HOOKS, Hook, Interval
+from orchestrator.errors import ConfigError, Problem, collect_problems, shorten
+from orchestrator.experiment.fields.field_values import (
+    LostValue,
+    convert_value,
+    is_default,
+    list_parameters,
+)
+from orchestrator.experiment.fields.parameters import make_fields_model
+from orchestrator.experiment.yaml.reader import explain_unwritable, join
+from orchestrator.experiment.yaml.source import to_plain
+from orchestrator.task import Task
+from orchestrator.user_code import MAIN
+
+_OPTIM = (torch.optim, torch.optim.lr_scheduler, torch.optim.swa_utils)
+_DOMAIN_SUFFIX = re.compile(r"(\.(choice|grid|\d+))+$")
+"""End of the path of a value in a sweep's domain."""
+
+
+def to_config(value: Any, path: str = "") -> Any:
+    """Convert classes, hooks and parts of an experiment, even in mappings and lists, to plain data.
+
+    Raises ConfigError with the path of each value that a file cannot hold.
+    """
+    match value:
+        case type():
+            name = get_class_path(value, path)
+            key = _DOMAIN_SUFFIX.sub("", path).rpartition(".")[2]
+            return name if key in ("task", "type") else {"type": name}
+        case Hook():
+            priority: dict[str, Any] = (
+                {"priority": int(value.priority)} if "priority" in vars(value) else {}
+            )
+            # A field that a domain's value leaves at its default may be swept by a path of its own.
+            fields = convert_fields(value, path, defaults=not _DOMAIN_SUFFIX.search(path))
+            return {"type": get_class_path(type(value), path), **fields, **priority}
+        case BaseModel():
+            tag = {"type": value.type} if "type" in type(value).model_fields else {}  # type: ignore[attr-defined]
+            return tag | value.model_dump(mode="json", exclude_unset=True)
+        case Mapping():
+            if reason := explain_unwritable(dict.fromkeys(value)):
+                raise ConfigError.at(path, reason)
+            return _convert_all(value.items(), path)
+        case list() | tuple():
+            return [*_convert_all(enumerate(value), path).values()]
+        case _:
+            return _convert_scalar(value, path)
+
+
+def convert_task(task: Any) -> dict[str, Any]:
+    """Convert a task, its class or its class's import path to `task` and `task_args`; may raise
+    ConfigError."""
+    match task:
+        case str():
+            return {"task": task}
+        case type() if issubclass(task, Task):
+            return {"task": get_class_path(task, "task")}
+        case Task():
+            return {
+                "task": get_class_path(type(task), "task"),
+                "task_args": convert_fields(task, "task_args"),
+            }
+    raise ConfigError.at(
+        "task", f"must be a task, its class, or 'module:Class', got {_shorten(task)}"
+    )
+
+
+def convert_fields(value: Any, path: str, *, defaults: bool = True) -> dict[str, Any]:
+    """Convert the parameters of a dataclass instance, with or without defaults; may raise
+    ConfigError."""
+    cls = type(value)
+    if not is_dataclass(cls):
+        if not vars(value):
+            return {}
+        raise ConfigError.at(
+            path, f"is a {cls.__qualname__}, which is not a dataclass", "put @dataclass above it"
+        )
+    make_fields_model(cls, path)  # raises ConfigError for fields that cannot be read
+    problems: list[Problem] = []
+    config = {}
+    for name, field in list_parameters(cls).items():
+        item = getattr(value, name)
+        if not defaults and is_default(item, field):
+            continue
+        try:
+            config[name] = convert_value(cls, name, item)
+        except LostValue as error:
+            if not is_default(item, field):  # which the class sets itself
+                problems.append(
+                    Problem(
+                        join(path, name),
+                        f"{error}, got {_shorten(item)}",
+                        suggestion=error.suggestion,
+                    )
+                )
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def get_class_path(cls: type, path: str) -> str:
+    """Return the name of a class in HOOKS or torch.optim, else `module:Class`; may raise
+    ConfigError."""
+    for name, hook in HOOKS.items():
+        if hook is cls:
+            return name
+    name, module = cls.__qualname__, cls.__module__
+    if any(getattr(namespace, name, None) is cls for namespace in _OPTIM):
+        return name
+    if "." in name:
+        message = f"{name} is defined within a function or a class, where neither workers nor a resume can import it"
+        raise ConfigError.at(
+            path, message, "define it at the top level of its module, script or notebook"
+        )
+    if getattr(sys.modules.get(module), name, None) is not cls:
+        message = f"is an older {name} than '{module}:{name}', which was defined again"
+        raise ConfigError.at(path, message, "create objects of the new class")
+    return f"{module}:{name}"
+
+
+def list_import_folders(config: Any) -> list[Path]:
+    """Return the folders to import the named classes from, without those of installed packages."""
+    modules = [sys.modules.get(module) for module, _ in _find_class_names(config)]
+    folders = dict.fromkeys(_import_folder(module) for module in modules if module)
+    return [folder for folder in folders if folder]
+
+
+def find_main_classes(config: Any) -> dict[str, type]:
+    """Return the named classes of the script or notebook itself, which other processes cannot
+    import."""
+    namespace = vars(sys.modules[MAIN])
+    names = [name for module, name in _find_class_names(config) if module == MAIN]
+    return {name: namespace[name] for name in names if name in namespace}
+
+
+def read_main_source(config: Any) -> str:
+    """Return the source of these classes and of their bases in the script or notebook, as far as it
+    is known."""
+    classes = [
+        base
+        for cls in find_main_classes(config).values()
+        for base in reversed(cls.__mro__)
+        if base.__module__ == MAIN
+    ]
+    sources = []
+    for cls in dict.fromkeys(classes):
+        with suppress(OSError, TypeError):  # defined without a file or a cell
+            sources.append(inspect.getsource(cls))
+    return "\n\n".join(sources)
+
+
+def _find_class_names(config: Any) -> Iterator[tuple[str, str]]:
+    """Yield module and name of each `module:Class` in a config."""
+    if isinstance(config, str):
+        module, colon, name = config.partition(":")
+        if colon and name.isidentifier():
+            yield module, name
+    elif isinstance(config, Mapping | list):
+        for value in config.values() if isinstance(config, Mapping) else config:
+            yield from _find_class_names(value)
+
+
+def _import_folder(module: ModuleType) -> Path | None:
+    file = getattr(module, "__file__", None)
+    if file is None or module.__name__ == MAIN:
+        return None
+    path = Path(file).absolute()
+    if any(path.is_relative_to(installed) for installed in sysconfig.get_paths().values()):
+        return None
+    levels = module.__name__.count(".") + (path.stem == "__init__")
+    return path.parents[levels]
+
+
+def _convert_all(items: Iterable[tuple[Any, Any]], path: str) -> dict[Any, Any]:
+    problems: list[Problem] = []
+    converted = {
+        key: collect_problems(problems, to_config, value, join(path, key)) for key, value in items
+    }
+    if problems:
+        raise ConfigError(problems)
+    return converted
+
+
+def _convert_scalar(value: Any, path: str) -> Any:
+    if value is None or isinstance(value, str | int | float):
+        if reason := explain_unwritable(value):
+            raise ConfigError.at(path, f"{reason}, got {_shorten(value)}")
+        return value
+    if isinstance(value, Interval):
+        return str(value)
+    with suppress(TypeError, ValueError, RuntimeError):
+        return to_plain(value)
+    hint = (
+        "write its class and arguments: {'type': SGD, 'lr': 0.1}"
+        if isinstance(value, Optimizer)
+        else None
+    )
+    raise ConfigError.at(
+        path, f"must be a class or a value that YAML can hold, got {_shorten(value)}", hint
+    )
+
+
+def _shorten(value: Any) -> str:
+    return shorten(" ".join(repr(value).split()))

@@ -1,0 +1,150 @@
+"""Load an experiment from a YAML file or plain data, and convert it back. Runs in the driver."""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import ConfigError, Problem, UsageError, collect_problems, shorten
+from orchestrator.experiment.checks.python_values import find_changed_values
+from orchestrator.experiment.checks.unreached import find_unreached_settings
+from orchestrator.experiment.resolve import make_valid_task, resolve
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.sweep.check import check_sweep
+from orchestrator.experiment.yaml.layers import read_layers, read_overrides
+from orchestrator.experiment.yaml.reader import Document, dump_yaml, join, parse_yaml
+from orchestrator.experiment.yaml.source import ExperimentSource
+from orchestrator.storage.stored_data import warn_once
+
+_log = logging.getLogger("hookyard")
+
+
+def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
+    """Read an experiment or a sweep, apply `key=value` overrides, and check everything.
+
+    Imports task and hooks, also from the file's and the current folder. Raises ConfigError with
+    every problem's line.
+    """
+    return _check_and_warn(*_read(Path(path), overrides))
+
+
+def load_checked(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
+    """Read an experiment as `load_experiment` does, and check its data, which may be slow."""
+    from orchestrator.experiment.checks.data import check_data
+
+    source, document = _read(Path(path), overrides)
+    problems: list[Problem] = []
+    experiment = collect_problems(problems, _check_and_warn, source, document)
+    # The data is checked even if other parts are wrong, so that one mistake does not hide another.
+    if made := make_valid_task(source):
+        problems.extend(check_data(*made))
+    if problems or experiment is None:
+        raise ConfigError(document.sort(problems))
+    return experiment
+
+
+def _read(path: Path, overrides: Iterable[str]) -> tuple[ExperimentSource, Document]:
+    document, folders = read_layers(path)
+    values = read_overrides(document, overrides)
+    return ExperimentSource.from_data(
+        document.data, [*folders, Path.cwd()], values=values
+    ), document
+
+
+def make_experiment(data: Mapping[str, Any], import_paths: Iterable[str | Path] = ()) -> Experiment:
+    """Make an experiment from plain data, or raise ConfigError."""
+    return make_experiment_from_source(ExperimentSource.from_data(data, import_paths))
+
+
+def make_experiment_from_source(source: ExperimentSource) -> Experiment:
+    """Make the experiment of a source and check its sweep, or raise ConfigError."""
+    return _check(source, Document({}))
+
+
+def with_overrides(source: ExperimentSource, overrides: Iterable[str]) -> Experiment:
+    """Make the experiment of a source with `key=value` overrides, or raise ConfigError."""
+    document = Document({})
+    values = read_overrides(document, overrides)
+    return _check(replace(source, values=(*source.values, *values)), document)
+
+
+def check_experiment(experiment: object) -> Experiment:
+    """Return an experiment made in Python, checked and with its defaults; may raise ConfigError or
+    UsageError."""
+    if not isinstance(experiment, Experiment):
+        raise UsageError(
+            f"must be an Experiment, such as load_experiment(FILE), got {type(experiment).__name__}"
+        )
+    if experiment._is_resolved:
+        return experiment
+    checked = _check_and_warn(experiment.source, Document({}))
+    if problems := list(find_changed_values(experiment._given, checked)):
+        raise ConfigError(problems)
+    return checked
+
+
+def apply_edits(source: ExperimentSource, text: str) -> Experiment:
+    """Return the experiment of a run to resume, with edits of its experiment.yaml, `text`; may
+    raise ConfigError."""
+    data = parse_yaml(text, "experiment.yaml").data
+    saved = collect_problems([], resolve, source)
+    if saved is None:  # it no longer resolves
+        return make_experiment_from_source(replace(source, written=data, values=()))
+    before = to_dict(saved.experiment)
+    defaults = Experiment.model_construct().model_dump(mode="json")
+    if removed := [key for key in before if key not in data and before[key] != defaults.get(key)]:
+        raise ConfigError(
+            [
+                Problem(key, "is missing; write a value, or null", "experiment.yaml")
+                for key in removed
+            ]
+        )
+    edits = dict(_find_differences(before, data))
+    if edits:
+        changed = ", ".join(f"{path}={value}" for path, value in edits.items())
+        warn_once(f"experiment.yaml was edited: {shorten(changed, 1000)}")
+    return make_experiment_from_source(source.with_values(edits))
+
+
+def _find_differences(
+    before: Mapping[str, Any], after: Mapping[str, Any], path: str = ""
+) -> Iterator[tuple[str, Any]]:
+    """Yield the dotted paths and values that differ; a whole inner mapping if a key was removed or
+    contains a dot."""
+    for key, value in after.items():
+        old, inner = before.get(key), join(path, key)
+        if value == old:
+            continue
+        if not isinstance(old, dict) or not isinstance(value, dict):
+            yield inner, value
+        elif old.keys() <= value.keys() and not any("." in name for name in value):
+            yield from _find_differences(old, value, inner)
+        else:
+            yield inner, value
+
+
+def to_dict(experiment: Experiment) -> dict[str, Any]:
+    """Return the experiment as plain data, with every default."""
+    return experiment.model_dump(mode="json")
+
+
+def to_yaml(experiment: Experiment) -> str:
+    """Return the resolved experiment as YAML, ready to run again."""
+    return dump_yaml(to_dict(experiment))
+
+
+def _check_and_warn(source: ExperimentSource, document: Document) -> Experiment:
+    experiment = _check(source, document)
+    for warning in find_unreached_settings(experiment):
+        _log.warning("%s", warning)
+    return experiment
+
+
+def _check(source: ExperimentSource, document: Document) -> Experiment:
+    problems = list(document.problems)
+    resolved = collect_problems(problems, resolve, source)
+    problems.extend(check_sweep(source, problems))
+    if problems or resolved is None:
+        raise ConfigError(document.sort(problems))
+    return resolved.experiment

@@ -1,0 +1,166 @@
+"""Parameter groups: optimizer arguments for parameters selected by name. Checked in the driver,
+built in workers."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
+from typing import Annotated, Any, Literal
+
+from annotated_types import Gt, Le
+from pydantic import ConfigDict, Discriminator, Field, Tag
+from torch import nn
+
+from hooks.parameter_names import Patterns, list_patterns, matched
+from orchestrator.errors import ConfigError, Problem
+from orchestrator.experiment.fields.parameters import check
+from orchestrator.experiment.sections.base import Model
+from orchestrator.experiment.yaml.reader import join
+
+Settings = dict[str, Any]
+
+
+class Group(Model):
+    """Parameters selected by name, and the optimizer's arguments for them, beside these keys."""
+
+    model_config = ConfigDict(extra="allow")
+
+    match: Patterns
+    """Names, as in `model.named_parameters()`: a pattern with * and ?, or several."""
+    lr_scale: Annotated[float, Gt(0)] = 1.0
+    """Factor of the learning rate."""
+    layer_decay: Annotated[float, Gt(0), Le(1)] = 1.0
+    """Layer-wise decay: the last layer has the full rate, each earlier one this fraction of the
+    next layer's. The layer is the first number in a name after the pattern's first wildcard."""
+
+    @property
+    def settings(self) -> Settings:
+        """The optimizer's arguments for this group, without nulls, which mean those of the
+        optimizer."""
+        return {key: value for key, value in (self.model_extra or {}).items() if value is not None}
+
+    @property
+    def has_scale(self) -> bool:
+        """True if the group scales the optimizer's learning rate."""
+        return bool(self.model_fields_set & {"lr_scale", "layer_decay"})
+
+    def compute_scales(self, names: Sequence[str]) -> list[float]:
+        """Return the factor of each parameter's rate; raise ValueError for a name without a layer
+        number."""
+        if self.layer_decay == 1:
+            return [self.lr_scale] * len(names)
+        layers = [_find_layer(name, list_patterns(self.match)) for name in names]
+        return [self.lr_scale * self.layer_decay ** (max(layers) - layer) for layer in layers]
+
+
+_Entry = Annotated[
+    Annotated[Literal["no_decay"], Tag("word")] | Annotated[Group, Tag("group")],
+    Discriminator(lambda value: "word" if isinstance(value, str) else "group"),
+]
+
+
+class Groups(Model):
+    """The key beside an optimizer's arguments."""
+
+    groups: Annotated[list[_Entry], Field(min_length=1)]
+    """Groups with other arguments, `lr_scale` or `layer_decay`; `no_decay`: norms and biases
+    without weight decay."""
+
+
+def read_groups(entries: Any, path: str) -> list[Group | None]:
+    """Return the groups of the optimizer at `path`, None for `no_decay`; may raise ConfigError."""
+    groups = [
+        entry if isinstance(entry, Group) else None
+        for entry in check(Groups, {"groups": entries}, path).groups
+    ]
+    problems = []
+    for index, group in enumerate(groups):
+        group_path = join(path, f"groups.{index}")
+        if group and not group.settings and not group.has_scale:
+            hint = "write lr_scale, or an argument of the optimizer such as weight_decay"
+            problems.append(
+                Problem(
+                    group_path,
+                    "has no effect: it sets nothing for these parameters",
+                    suggestion=hint,
+                )
+            )
+        if group and "lr" in group.settings and group.has_scale:
+            problems.append(
+                Problem(join(group_path, "lr"), "cannot be combined with lr_scale or layer_decay")
+            )
+    if problems:
+        raise ConfigError(problems)
+    return groups
+
+
+def group_settings(group: Group | None) -> Settings:
+    return {"weight_decay": 0.0} if group is None else group.settings
+
+
+def make_parameter_groups(
+    named: Mapping[str, nn.Parameter],
+    groups: Sequence[Group | None],
+    cls: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    path: str,
+) -> list[dict[str, Any]]:
+    """Return torch's parameter groups: first without an entry, then by the same entries, in order.
+
+    Later entries override earlier ones. Raises ConfigError with near names for a pattern that
+    matches nothing.
+    """
+    # A parameter with two names gets the settings of both.
+    settings: dict[nn.Parameter, Settings] = {parameter: {} for parameter in named.values()}
+    # The entries of each parameter, with its scale: parameters with equal ones form one of torch's
+    # groups.
+    entries: dict[nn.Parameter, tuple[tuple[int, float], ...]] = dict.fromkeys(settings, ())
+    for index, group in enumerate(groups):
+        try:
+            names = matched(group.match, named) if group else _find_norms_and_biases(named)
+            scales = group.compute_scales(names) if group else [1.0] * len(names)
+        except ValueError as error:
+            raise ConfigError.at(join(path, f"groups.{index}.match"), str(error)) from None
+        for parameter, scale in {
+            named[name]: scale for name, scale in zip(names, scales, strict=True)
+        }.items():
+            rate = (
+                {"lr": scale * _get_rate(cls, arguments, path)} if group and group.has_scale else {}
+            )
+            settings[parameter] |= group_settings(group) | rate
+            entries[parameter] += ((index, scale),)
+    merged: dict[tuple[tuple[int, float], ...], dict[str, Any]] = {}
+    for parameter in sorted(settings, key=lambda each: entries[each]):
+        merged.setdefault(entries[parameter], {"params": [], **settings[parameter]})[
+            "params"
+        ].append(parameter)
+    return list(merged.values())
+
+
+def _find_norms_and_biases(named: Mapping[str, nn.Parameter]) -> list[str]:
+    names = [
+        name for name, parameter in named.items() if parameter.ndim < 2 or name.endswith("bias")
+    ]
+    if not names:
+        raise ValueError("the model has neither norms nor biases")
+    return names
+
+
+def _find_layer(name: str, patterns: Sequence[str]) -> int:
+    for pattern in patterns:
+        fixed = "".join(takewhile(lambda letter: letter not in "*?[", pattern))
+        number = next(
+            (part for part in name.removeprefix(fixed).split(".") if part.isdigit()), None
+        )
+        if name.startswith(fixed) and number is not None:
+            return int(number)
+    raise ValueError(
+        f"matches '{name}', which has no layer number, as in blocks.3.weight, for layer_decay"
+    )
+
+
+def _get_rate(cls: Callable[..., Any], arguments: Mapping[str, Any], path: str) -> float:
+    argument = inspect.signature(cls).parameters.get("lr")
+    rate = arguments.get("lr", argument.default if argument else None)
+    if isinstance(rate, int | float):
+        return float(rate)
+    raise ConfigError.at(join(path, "lr"), "is missing, and groups scale it", "write lr")

@@ -1,0 +1,98 @@
+"""Initial weights of a model, from another run or a file. Used in the driver and in workers."""
+
+import re
+from collections.abc import Collection, Iterable
+from typing import Annotated, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from hooks.parameter_names import Patterns, compiled, list_patterns, matched
+from orchestrator.errors import ConfigError
+from orchestrator.experiment.fields.messages import make_value_error
+from orchestrator.experiment.sections.base import Model
+from orchestrator.storage.remote import secrets_in
+
+
+class Init(Model):
+    """Source of a model's initial weights, and which of them to load. Patterns match whole names,
+    with * and ?."""
+
+    # `from` and `except` are Python keywords.
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    source: Annotated[str, Field(alias="from", min_length=1)]
+    """A run, `RUN@best`, `RUN@last` or `RUN@CHECKPOINT`; a file of torch.save or safetensors."""
+    weights: Annotated[str, Field(pattern=r"^[\w.-]+$")] | None = None
+    """Weights of a run (`model`, or `ema` for averages; by default the evaluated ones), or the
+    entry of a file."""
+    strict: bool = False
+    """Makes a missing, unused or reshaped tensor an error instead of a log line."""
+    rename: dict[str, str] = Field(default_factory=dict)
+    """Patterns of names in the file, and the names here: `{"module.*": "*"}`. A * stands for the
+    same text in both."""
+    only: Patterns | None = None
+    """Patterns of the model's tensors to load; all others are skipped."""
+
+    except_: Annotated[Patterns | None, Field(alias="except")] = None
+    """Patterns of the model's tensors that keep the values of `model()` and are not checked."""
+
+    @property
+    def excluded(self) -> list[str]:
+        return list_patterns(self.except_ or ())
+
+    @model_validator(mode="after")
+    def _check_source_and_rename(self) -> Self:
+        if secrets_in(self.source):
+            raise make_value_error(
+                "from",
+                "contains credentials, which the run would save; set them in the environment",
+            )
+        for old, new in self.rename.items():
+            if old.count("*") != new.count("*"):
+                counts = f"{old.count('*')} in '{old}' and {new.count('*')} in '{new}'"
+                raise make_value_error("rename", f"needs as many * on both sides, got {counts}")
+        return self
+
+    def renamed(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the new name of each tensor to load, mapped to its name in the file.
+
+        The first rename that matches applies. Raises ConfigError for a pattern without match, and
+        for equal new names.
+        """
+        names, new_names = list(names), dict[str, str]()
+        for old, new in self.rename.items():
+            _require_matches("init.rename", old, names)
+            pattern = re.compile("(.*)".join(map(re.escape, old.split("*"))))
+            for match in filter(None, map(pattern.fullmatch, names)):
+                pairs = zip(new.split("*"), (*match.groups(), ""), strict=True)
+                new_names.setdefault(match[0], "".join(part for pair in pairs for part in pair))
+        old_names: dict[str, str] = {}
+        for name in names:
+            new = new_names.get(name, name)
+            if new in old_names:
+                raise ConfigError.at(
+                    "init.rename", f"gives {old_names[new]} and {name} the same name, {new}"
+                )
+            old_names[new] = name
+        _require_matches("init.only", self.only or (), old_names)
+        return {new: old_names[new] for new in self.select(old_names)}
+
+    def select(self, names: Collection[str]) -> list[str]:
+        """Return the model's names that `only` and `except` select."""
+        selected = _find_matches(list_patterns(self.only or "*"), names)
+        return [name for name in names if name in selected - _find_matches(self.excluded, names)]
+
+    def check_excluded(self, names: Collection[str]) -> None:
+        """Raise ConfigError for a pattern of `except` that matches none of these names."""
+        _require_matches("init.except", self.excluded, names)
+
+
+def _find_matches(patterns: Iterable[str], names: Collection[str]) -> set[str]:
+    return {name for pattern in patterns for name in names if compiled(pattern).fullmatch(name)}
+
+
+def _require_matches(path: str, patterns: Patterns | tuple[()], names: Collection[str]) -> None:
+    try:
+        matched(patterns, names)
+    except ValueError as error:
+        raise ConfigError.at(path, str(error)) from None

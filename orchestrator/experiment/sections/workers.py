@@ -1,0 +1,114 @@
+"""The workers: the processes of a run, the resources of each, and how they share the model."""
+
+from typing import Annotated, Any, Literal, Self
+
+from annotated_types import Ge, Gt, Lt
+from pydantic import ByteSize, Field, model_validator
+
+from hooks.hook import Needs
+from orchestrator.experiment.fields.messages import make_value_error
+from orchestrator.experiment.sections.base import Model
+
+
+class Ddp(Model):
+    """Options of torch's DistributedDataParallel, with its names."""
+
+    find_unused_parameters: bool = False
+    """Searches each forward pass for parameters that the output does not depend on, for models that
+    skip layers."""
+    static_graph: bool = False
+    """Declares that each iteration uses the same parameters, so that torch searches only in the
+    first."""
+    gradient_as_bucket_view: bool = False
+    """Keeps gradients in the communication buckets, which saves their size in memory."""
+
+
+class Workers(Model):
+    """The processes of one run."""
+
+    count: (
+        Annotated[int, Ge(1)]
+        | Annotated[list[Annotated[int, Ge(1)]], Field(min_length=2, max_length=2)]
+    ) = 1
+    """Number of ranks that train together. With `[2, 8]`, as many as fit on the cluster: the run
+    continues from its last checkpoint with fewer ranks when nodes leave and with more when they
+    come."""
+    gpu: bool | Annotated[float, Gt(0), Lt(1)] = False
+    """Requests a GPU for each rank; for a single rank also a share of one, so that trials share the
+    GPU."""
+    cpus: Annotated[float, Gt(0)] = 1
+    """CPUs that each rank requests from Ray, and threads of torch in it, also with `--local`."""
+    memory: Annotated[ByteSize, Ge(1)] | None = None
+    """Host memory that each rank requests from Ray, in bytes or as `8 GiB`. Ray counts it but does
+    not limit it."""
+    accelerator: Annotated[str, Field(pattern=r"^[\w.-]+$")] | None = None
+    """Type of GPU, by Ray's name: `H100`."""
+    resources: dict[Annotated[str, Field(min_length=1)], Annotated[float, Gt(0)]] = {}  # noqa: RUF012
+    """Custom Ray resources that each rank requests."""
+    spares: Annotated[int, Ge(0)] = 0
+    """Number of processes that wait, each with a rank's resources, to replace a lost rank; engine
+    `gang` only."""
+    strategy: Literal["ddp", "fsdp"] = "ddp"
+    """Parallelism: each rank has a full copy of the model, or a shard of every parameter (torch's
+    fully_shard)."""
+    meta_device: Annotated[bool, Needs("workers.strategy: fsdp")] = False
+    """Builds the model on torch's meta device, so that no rank ever holds all of it. Each part's
+    `reset_parameters` then sets the values of its shards. Needs `strategy: fsdp`."""
+    ddp: Annotated[Ddp, Needs("workers.strategy: ddp")] = Ddp()
+    """Options of DDP (`strategy: ddp`)."""
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        count, gpu, accelerator = self.count, self.gpu, self.accelerator
+        if isinstance(count, list) and count[0] >= count[1]:
+            raise make_value_error(
+                "count", f"must be a number, or [min, max] with min < max, got {count}"
+            )
+        if isinstance(gpu, float) and self.max_count > 1:
+            message = f"must be true or false when count is greater than 1, got {gpu:g} with count: {count}"
+            raise make_value_error("gpu", f"{message}; NCCL needs a whole GPU for each rank")
+        if accelerator and not gpu:
+            raise make_value_error("accelerator", "has no effect without `gpu: true`")
+        if reserved := {"CPU", "GPU", "memory"}.intersection(self.resources):
+            names = " and ".join(sorted(reserved))
+            raise make_value_error(
+                "resources", f"cannot hold {names}; use the keys cpus, gpu and memory"
+            )
+        return self
+
+    @property
+    def min_count(self) -> int:
+        return self.count if isinstance(self.count, int) else self.count[0]
+
+    @property
+    def max_count(self) -> int:
+        return self.count if isinstance(self.count, int) else self.count[1]
+
+    def describe(self, noun: str) -> str:
+        """Return the number of workers as text: `1 rank`, `2 to 8 ranks`."""
+        number = (
+            str(self.max_count)
+            if self.min_count == self.max_count
+            else f"{self.min_count} to {self.max_count}"
+        )
+        return f"{number} {noun}{'s' if self.max_count > 1 else ''}"
+
+    def bundle(self) -> dict[str, float]:
+        """Return the resources that each rank requests, by Ray's names."""
+        bundle = {
+            "CPU": self.cpus,
+            "GPU": float(self.gpu),
+            "memory": float(self.memory or 0),
+            **self.resources,
+        }
+        # Ray's own way to request a node with such a GPU, which any number of ranks may.
+        bundle |= {f"accelerator_type:{self.accelerator}": 0.001} if self.accelerator else {}
+        return {name: amount for name, amount in bundle.items() if amount}
+
+
+def rank_count_overrides(count: int) -> dict[str, Any]:
+    """Return the values to set for an experiment that continues with another number of ranks."""
+    return {
+        "workers.count": count,
+        **({"workers.strategy": "ddp", "workers.meta_device": False} if count == 1 else {}),
+    }

@@ -1,0 +1,172 @@
+"""Paths of a sweep's space that change only hooks that observe, so that trials can share one
+training run."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hooks import EVENTS, HOOKS, ParamScheduler
+from hooks.metrics.names import phase_of
+from orchestrator.errors import ConfigError, Problem
+from orchestrator.experiment.components import PLAN_KEYS
+from orchestrator.experiment.resolve import ResolvedExperiment, resolve
+from orchestrator.experiment.sections.sweep import Fifo, HyperBand, Population, Race, Sweep
+from orchestrator.experiment.sweep.space import choose_context
+from orchestrator.experiment.yaml.source import ExperimentSource
+from orchestrator.task import has_custom_loop
+
+_INDEPENDENT_EVENTS = (
+    "on_load",
+    "on_start",
+    "on_backward",
+    "on_gradients",
+    "on_update",
+    "on_end",
+    "on_exception",
+)
+"""Events that do not depend on how often a run validates or saves, or on the results."""
+
+
+@dataclass(frozen=True)
+class SharedPaths:
+    """Paths whose values can share one training run, and why the others cannot."""
+
+    paths: tuple[str, ...] = ()
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """Reason by path; the empty path stands for all."""
+
+    def group_trials(self, trials: Sequence[tuple[int, Mapping[str, Any]]]) -> list[list[int]]:
+        """Group trials, given as number and values, by shared training run. Each group starts with
+        its leader."""
+        groups: dict[str, list[int]] = {}
+        for number, values in trials:
+            rest = {path: value for path, value in values.items() if path not in self.paths}
+            groups.setdefault(
+                json.dumps(rest, sort_keys=True) if self.paths else str(number), []
+            ).append(number)
+        return list(groups.values())
+
+
+def find_shared_paths(source: ExperimentSource, sweep: Sweep) -> SharedPaths:
+    """Return the paths that can share a training run; `source` is that of the sweep or of its
+    experiment."""
+    swept = [path for path in sweep.space if path.startswith("hooks.")]
+    if not swept:
+        return SharedPaths()
+    if reason := _explain_sweep(sweep):
+        return SharedPaths((), {"": reason})
+    resolved = {path: list(_resolve_each(source.without_sweep(), sweep, path)) for path in swept}
+    fan_out_only = _explain_fan_out_only(sweep)
+    reasons = {}
+    for path in swept:
+        not_listed = fan_out_only if sweep.space[path].kind != "fan_out" else ""
+        hook_reasons = filter(
+            None, (_explain_hook(path, sweep, experiment) for experiment in resolved[path])
+        )
+        if reason := not_listed or next(hook_reasons, ""):
+            reasons[path] = reason
+    paths = tuple(path for path in swept if path not in reasons)
+    training_reasons = (
+        reason for path in swept for each in resolved[path] for reason in _explain_training(each)
+    )
+    if paths and (reason := next(training_reasons, "")):
+        return SharedPaths((), {"": reason})
+    return SharedPaths(paths, reasons)
+
+
+def find_unshareable_paths(source: ExperimentSource, sweep: Sweep) -> Iterator[Problem]:
+    """Yield a problem for each `fan_out` path that cannot share a training run, and for a useless
+    `share_training`."""
+    if not sweep.share_training and not any(path.startswith("hooks.") for path in sweep.space):
+        yield Problem(
+            "sweep.share_training", "has no effect: the space has no path of a hook; remove it"
+        )
+    fan_outs = [path for path, domain in sweep.space.items() if domain.kind == "fan_out"]
+    shared = find_shared_paths(source, sweep) if fan_outs else SharedPaths()
+    for path in fan_outs:
+        if path not in shared.paths:
+            reason = (
+                shared.reasons.get("")
+                or shared.reasons.get(path)
+                or "only parameters of observing hooks can"
+            )
+            hint = f"use {'choice' if sweep.search == 'optuna' else 'grid'} instead of fan_out"
+            message = f"cannot train once for all values: {reason}"
+            yield Problem(f"sweep.space.{path}.fan_out", message, suggestion=hint)
+
+
+def _explain_sweep(sweep: Sweep) -> str:
+    """Return why no trials of a sweep can share a training run; empty if some can."""
+    reasons = {
+        "share_training is false": not sweep.share_training,
+        "engine: train starts a job for each trial": sweep.engine == "train",
+        f"{sweep.scheduler.type} copies weights between trials": isinstance(
+            sweep.scheduler, Population
+        ),
+        "hyperband pauses each trial on its own": isinstance(sweep.scheduler, HyperBand),
+        "race starts the trials of a configuration one after another": isinstance(
+            sweep.scheduler, Race
+        ),
+        "several metrics have no single best trial": len(sweep.metrics) > 1,
+    }
+    return next((reason for reason, applies in reasons.items() if applies), "")
+
+
+def _explain_fan_out_only(sweep: Sweep) -> str:
+    if sweep.search != "optuna" and isinstance(sweep.scheduler, Fifo):
+        return ""
+    optuna = "optuna learns from each trial"
+    reason = (
+        optuna
+        if sweep.search == "optuna"
+        else f"{sweep.scheduler.type} stops each trial on its own"
+    )
+    return f"{reason}; use fan_out: [...] to train all values in one run"
+
+
+def _resolve_each(
+    source: ExperimentSource, sweep: Sweep, path: str
+) -> Iterator[ResolvedExperiment]:
+    """Yield the experiment with each value of a path; a value that does not fit fails when its
+    trial begins."""
+    values_around = choose_context(path, sweep.space)
+    for value in sweep.space[path].candidates():
+        try:
+            yield resolve(source.with_values({**values_around, path: value}))
+        except ConfigError:
+            continue
+
+
+def _explain_hook(path: str, sweep: Sweep, resolved: ResolvedExperiment) -> str:
+    _, name, *rest = path.split(".")
+    if rest and rest[0] in PLAN_KEYS:
+        return f"{rest[0]} sets the class of hooks.{name} or its order among the hooks"
+    if any(path != other and other.startswith(f"hooks.{name}.type") for other in sweep.space):
+        return f"hooks.{name}.type is swept too"
+    hook = resolved.hooks.get(name)
+    return f"hooks.{name} does not declare `observes`" if hook and not hook.observes else ""
+
+
+def _explain_training(resolved: ResolvedExperiment) -> Iterator[str]:
+    """Yield why a training may depend on what differs between its trials."""
+    if resolved.experiment.changes:
+        yield "changes sets values of hooks and the optimizer during training"
+    if has_custom_loop(type(resolved.task)):
+        yield f"{type(resolved.task).__name__} trains in its own train()"
+    if resolved.experiment.accumulate == "auto":
+        yield "accumulate: auto depends on free memory"
+    for name, hook in resolved.hooks.items():
+        if hook.observes:
+            continue
+        if isinstance(hook, ParamScheduler):
+            if hook.monitor and phase_of(hook.monitor) != "train":
+                yield f"hooks.{name} steps the scheduler by {hook.monitor}, which differs between trials"
+        elif type(hook) not in HOOKS.values() and (
+            event := next(
+                (name for name in EVENTS if name not in _INDEPENDENT_EVENTS and hook.handles(name)),
+                "",
+            )
+        ):
+            declaration = f"`observes: ClassVar[bool] = True` in {type(hook).__name__}"
+            yield f"hooks.{name} may affect training in {event}; if it does not, declare {declaration}"

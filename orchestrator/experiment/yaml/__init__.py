@@ -1,0 +1,1 @@
+"""Text: YAML files with line numbers, base files, overrides, and the experiment as written."""

@@ -1,0 +1,150 @@
+"""An experiment file over its bases, and `key=value` overrides over that. Runs in the driver."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import ConfigError, Problem, shorten
+from orchestrator.experiment.yaml.reader import (
+    Document,
+    Location,
+    join,
+    list_prefixes,
+    parse_value,
+    read_yaml,
+)
+from orchestrator.experiment.yaml.source import check_path, expand_short_form
+
+_KEY = re.compile(r"^[\w/-]+(\.[\w/-]+)*$")
+
+
+def read_layers(path: Path) -> tuple[Document, list[Path]]:
+    """Return a file merged over its bases, and their folders, each once, its own first; may raise
+    ConfigError."""
+    folders: list[Path] = []
+    return _read(path, folders, ()), folders
+
+
+def _read(path: Path, folders: list[Path], extended_by: Sequence[Path]) -> Document:
+    document = read_yaml(path)
+    if (folder := path.resolve().parent) not in folders:
+        folders.append(folder)
+    layers = [
+        _read_base(path.parent / name, folders, document, [*extended_by, path])
+        for name in _list_base_names(document.data.pop("base", None), document)
+    ]
+    merged, *above = [*layers, document]
+    for layer in above:
+        merged.forget(set(_merge_data(merged.data, layer.data, "")))
+        merged.locations.update(layer.locations)
+        merged.problems.extend(layer.problems)
+    return merged
+
+
+def _read_base(
+    file: Path, folders: list[Path], document: Document, above: Sequence[Path]
+) -> Document:
+    resolved = [path.resolve() for path in above]
+    if file.resolve() in resolved:
+        cycle = [*above[resolved.index(file.resolve()) :], file]
+        raise _make_base_error(
+            document, f"must not be circular: {' extends '.join(path.name for path in cycle)}"
+        )
+    try:
+        return _read(file, folders, above)
+    except ConfigError as error:
+        problem = error.problems[0]
+        if problem.path or problem.line is not None:
+            raise
+        # The base itself cannot be read.
+        raise _make_base_error(document, f"{shorten(str(file), 200)} {problem.message}") from None
+
+
+def _list_base_names(base: Any, document: Document) -> list[str]:
+    if base is None:
+        return []
+    names = base if isinstance(base, list) else [base]
+    if not all(isinstance(name, str) and name for name in names):
+        raise _make_base_error(
+            document, f"must be a file or a list of files, got {shorten(repr(base))}"
+        )
+    return names
+
+
+def _make_base_error(document: Document, message: str) -> ConfigError:
+    return ConfigError([document.locate(Problem("base", message))])
+
+
+def _merge_data(below: dict[str, Any], above: Mapping[str, Any], path: str) -> Iterator[str]:
+    """Merge `above` into `below` and yield the paths of replaced values; a mapping with another
+    `type` replaces."""
+    for key, value in above.items():
+        inner = join(path, key)
+        old = expand_short_form(below.get(key), inner)
+        if (
+            isinstance(old, dict)
+            and isinstance(value, dict)
+            and value.get("type", old.get("type")) == old.get("type")
+        ):
+            below[key] = old
+            yield from _merge_data(old, value, inner)
+        else:
+            below[key] = value
+            yield inner
+
+
+def read_overrides(document: Document, overrides: Iterable[str]) -> tuple[tuple[str, Any], ...]:
+    """Return the path and value of each `dotted.path=value`, where the value is YAML.
+
+    A malformed override becomes a problem of the document. The document then locates these paths at
+    the override.
+    """
+    values = []
+    for override in overrides:
+        where = f"override '{shorten(override)}'"
+        document.overrides.append(where)
+        try:
+            values.append(_read_override(document, override, where))
+        except ConfigError as error:
+            document.problems.extend(
+                replace(problem, file=where, line=None) for problem in error.problems
+            )
+    return tuple(values)
+
+
+def _read_override(document: Document, override: str, where: str) -> tuple[str, Any]:
+    path, equals, text = override.partition("=")
+    if not equals or not _KEY.match(path):
+        raise ConfigError(
+            [
+                Problem(
+                    "",
+                    "must be key=value, such as optimizer.lr=0.05; quote spaces and braces",
+                    where,
+                )
+            ]
+        )
+    if path == "base":
+        raise ConfigError(
+            [Problem(path, "cannot be overridden; set it in the experiment file", where)]
+        )
+    check_path(path)
+    try:
+        value, parsed = parse_value(text, where)
+    except ConfigError as error:
+        raise ConfigError(
+            [replace(error.problems[0], suggestion="quote spaces and braces")]
+        ) from None
+    if value is None and text.strip().lower() not in (
+        "null",
+        "~",
+    ):  # a shell's unset variable, or a comment
+        raise ConfigError([Problem(path, f"has no value; write {path}=null to remove it", where)])
+    document.problems.extend(replace(problem, path=path, line=None) for problem in parsed.problems)
+    document.forget({path})
+    document.locations[path] = Location(where)
+    for parent in list_prefixes(path):
+        document.locations.setdefault(parent, Location(where))
+    return path, value

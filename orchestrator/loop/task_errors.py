@@ -1,0 +1,77 @@
+"""Checks of what the task's methods return; errors name the line in the task's file. Runs in
+workers."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from orchestrator.errors import TaskError
+from orchestrator.units import TIMES
+from orchestrator.user_code import find_source_location
+
+R = TypeVar("R")
+
+_COUNTERS = ("epoch", "iteration", "step", "samples", "batch_size", "rank", "attempt")
+COLUMNS = (*_COUNTERS, "phase", "node", "trial", "superseded", *TIMES)
+"""Columns that every row has, some of them only in a sweep's table or in the files."""
+ROW_COLUMNS = frozenset({"loss", "lr", "microbatches", "evaluations", *COLUMNS})
+"""Columns that the loop may record; hooks and loss terms cannot use these names."""
+
+
+def check_type(method: Callable[..., Any], value: R, kind: type[Any], expected: str) -> R:
+    """Return the result of a task's method; raises TaskError if its type is not `kind`."""
+    if isinstance(value, kind):
+        return value
+    raise unexpected(method, "", value, expected)
+
+
+def check_loss_terms(method: Callable[..., Any], loss: Any) -> Mapping[str, Tensor]:
+    """Return the terms of a loss that is not a scalar; raises TaskError if it is not a mapping of
+    scalars."""
+    scalar = "a scalar tensor, such as the mean over the batch"
+    if not isinstance(loss, Mapping) or not loss:
+        raise unexpected(method, "", loss, f"{scalar}, or a mapping of names to scalar tensors")
+    for name, term in loss.items():
+        if not isinstance(term, Tensor) or term.ndim:
+            raise unexpected(method, f" for its term '{name}'", term, scalar)
+        if not isinstance(name, str) or not name or name in ROW_COLUMNS:
+            reason = (
+                "every row has a column of this name" if name in ROW_COLUMNS else "expected text"
+            )
+            raise TaskError(
+                f"{method.__name__}() names a term {name!r}: {reason}{find_source_location(method)}"
+            )
+    return loss
+
+
+def check_metrics(method: Callable[..., Any], metrics: Any, samples: int) -> Mapping[str, Tensor]:
+    """Return the metrics of a batch; raises TaskError unless each has one value per sample."""
+    if type(metrics) is not dict:
+        check_type(
+            method, metrics, Mapping, "a mapping of names to tensors with one value per sample"
+        )
+    for name, values in metrics.items():
+        if not isinstance(values, Tensor) or values.shape != (samples,):
+            expected = f"shape ({samples},), one value per sample; return metrics that are not per sample from meters()"
+            raise unexpected(method, f" for '{name}'", values, expected)
+    return metrics  # type: ignore[no-any-return]  # checked above
+
+
+def describe(value: Any) -> str:
+    """Return a value's type and shape, or a number itself."""
+    if value is None or isinstance(value, int | float):
+        return repr(value)
+    return (
+        f"a tensor of shape {tuple(value.shape)}"
+        if isinstance(value, Tensor)
+        else f"a {type(value).__name__}"
+    )
+
+
+def unexpected(method: Callable[..., Any], place: str, value: Any, expected: str) -> TaskError:
+    """Return the error for a value that the task's method must not return."""
+    name = getattr(method, "__name__", "collate")
+    return TaskError(
+        f"{name}() returns {describe(value)}{place}; expected {expected}{find_source_location(method)}"
+    )

@@ -1,0 +1,1 @@
+"""Tables and queries made of rows and reports: frames, summaries, comparisons, an index of trials."""

@@ -1,0 +1,324 @@
+"""SQL queries on the rows of a run, in bounded memory. Only this module uses DuckDB, and imports it
+lazily."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Self
+from weakref import finalize
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from orchestrator.disk.rows.columns import check_case
+from orchestrator.disk.rows.dataset import Source, temporary_folder
+from orchestrator.errors import UsageError, did_you_mean, shorten
+from orchestrator.tables.row_blocks import make_blocks_statement, quote
+
+if TYPE_CHECKING:
+    import duckdb
+
+MEMORY_LIMIT = "768MiB"
+"""Memory limit of DuckDB, which spills to disk beyond it."""
+MAX_EXACT_VALUES = 2**24
+"""Maximum number of values for exact quantiles. More are sampled at random, down to about this
+number."""
+MAX_CONDITION_LENGTH = 50_000
+"""Maximum number of characters in a condition."""
+COUNTER_COLUMNS = ("rank", "epoch", "iteration", "step", "samples", "batch_size", "attempt")
+"""Integer columns that are not measurements."""
+NAME_COLUMNS = ("node", "phase", "trial")
+TRAINING = "phase = 'train'"
+
+
+class Rows:
+    """The valid rows of a run that match the SQL condition `where`; queries see them as the table
+    `rows`.
+
+    In queries, measurements are doubles and NaN is null, as in pandas. Pyarrow reads the files
+    instead of DuckDB: it detects damage and supports every storage. Raises DamagedFile.
+    """
+
+    def __init__(self, source: Source, where: str | None = None) -> None:
+        self.source, self._where = source, where if source.has_rows else None
+        if where is not None:
+            check_condition(where)
+        self.columns: list[str] = source.schema.names
+        self.numbers: list[str] = [
+            field.name
+            for field in source.schema
+            if field.name not in (*COUNTER_COLUMNS, *NAME_COLUMNS)
+            and (
+                pa.types.is_floating(field.type)
+                or pa.types.is_integer(field.type)
+                or pa.types.is_null(field.type)
+            )
+        ]
+        """Columns that may hold measurements."""
+        self.texts = [
+            field.name
+            for field in source.schema
+            if field.name in NAME_COLUMNS or _is_text(field.type)
+        ]
+        self._connection = _connect(source, self._where, self.numbers)
+
+    @classmethod
+    def wrap(cls, table: pd.DataFrame | pa.Table) -> Self:
+        if isinstance(table, pd.DataFrame):
+            # Arrow turns NaN into null, except in NumPy arrays.
+            columns = {
+                name: data.to_numpy() if data.dtype.kind == "f" else data
+                for name, data in table.items()
+            }
+            table = pa.table({name: pa.array(column) for name, column in columns.items()})
+        return cls(Source(ds.dataset(table)))
+
+    def query(self, sql: str) -> pd.DataFrame:
+        with self.source.raising_damaged_file(), _explain_errors(self._where):
+            result: pd.DataFrame = self._connection.sql(sql).df()
+        return result
+
+    def aggregate(
+        self,
+        expressions: Mapping[str, str],
+        by: Sequence[str] = (),
+        where: str = "true",
+        table: str = "rows",
+    ) -> pd.DataFrame:
+        """Return SQL aggregates by name, with the sorted groups as the index. `table` is `rows` or
+        `blocks`."""
+        if not expressions and not by:
+            return pd.DataFrame(index=[0])
+        columns = [f"{expression} as {quote(name)}" for name, expression in expressions.items()]
+        grouping = f" group by {', '.join(by)} order by {', '.join(by)}" if by else ""
+        groups = self.query(
+            f"select {', '.join([*by, *columns])} from {table} where {where}{grouping}"
+        )
+        return groups.set_index([*groups.columns[: len(by)]]) if by else groups
+
+    def quantiles(
+        self, expressions: Mapping[str, str], at: Sequence[float], where: str = "true"
+    ) -> pd.DataFrame:
+        """Return the quantiles of SQL expressions, interpolated linearly; `at` is the index."""
+        if not expressions:
+            return pd.DataFrame(index=pd.Index(at))
+        sample = self._sample(expressions, where)
+        with np.errstate(invalid="ignore"):  # interpolation gives NaN next to infinity
+            quantiles = sample.quantile([*at])
+        if quantiles.isna().any(axis=None):
+            quantiles = quantiles.fillna(sample.quantile([*at], interpolation="nearest"))
+        return quantiles
+
+    def medians(self, expressions: Mapping[str, str], by: str) -> pd.DataFrame:
+        """Return the medians of SQL expressions for each value of the column `by`, which becomes
+        the sorted index."""
+        if not expressions:
+            return self.aggregate({}, [by])
+        return (
+            self._sample({by: by, **expressions}, "true", by).groupby(by)[[*expressions]].median()
+        )
+
+    def _sample(self, expressions: Mapping[str, str], where: str, by: str = "0") -> pd.DataFrame:
+        """Return SQL expressions of all rows, or of a random sample if there are many.
+
+        The sample has about as many rows for each value of `by`, and all rows of small groups.
+        """
+        columns = ", ".join(
+            f"{expression} as {quote(name)}" for name, expression in expressions.items()
+        )
+        if self.total * len(expressions) <= MAX_EXACT_VALUES:
+            return self.query(f"select {columns} from rows where {where}")
+        # hash() is unsigned: with a signed number DuckDB computes in 128 bits, which takes twice as
+        # long.
+        every = f"greatest(1, count(*) * {len(expressions)} * count(*) over () // {MAX_EXACT_VALUES})::ubigint"
+        return self.query(
+            f'with groups as (select {by} as "(group)", {every} as "(every)" from rows where {where} group by 1)'
+            f' select {columns} from rows join groups on {by} = "(group)" where ({where}) and'
+            ' hash(rank, epoch, iteration) % "(every)" = 0'
+        )
+
+    @cached_property
+    def total(self) -> int:
+        if self._where:
+            return int(self.query("select count(*) as n from rows")["n"].iloc[0])
+        return self.source.count_rows()
+
+    @cached_property
+    def blocks(self) -> str:
+        """Name of the table of blocks, created on first use."""
+        statement = make_blocks_statement(self.columns, self.numbers, self.total)
+        with self.source.raising_damaged_file(), _explain_errors(self._where):
+            self._connection.execute(statement)
+        return "blocks"
+
+
+def read_matching_rows(
+    source: Source, columns: Sequence[str], where: str
+) -> Iterator[pa.RecordBatch]:
+    """Yield columns of the rows that match an SQL condition. Raises UsageError if the condition is
+    invalid."""
+    check_condition(where)
+    rows = _connect(source, where).sql(f"select {', '.join(map(quote, columns))} from rows")
+    with source.raising_damaged_file(), _explain_errors(where):
+        yield from pa.RecordBatchReader.from_stream(rows)
+
+
+def _connect(
+    source: Source, where: str | None, measurements: Sequence[str] = ()
+) -> duckdb.DuckDBPyConnection:
+    """Return a connection whose view `rows` has the rows that match a condition, with
+    `measurements` as doubles.
+
+    Raises UsageError if the condition does not fit the columns.
+    """
+    check_case(source.schema.names)
+    connection = _get_internal_database().cursor()
+    connection.register("recorded", source.rows)
+    columns = []
+    for field in source.schema:
+        name = f"{quote(field.name)}{'::double' * (field.name in measurements)}"
+        is_number = field.name in measurements or pa.types.is_floating(field.type)
+        value = f"case when isnan({name}) then null else {name} end" if is_number else name
+        columns.append(f"{value} as {quote(field.name)}")
+    view = f"select {', '.join(columns)} from recorded"
+    condition = f" where ({where}\n)" if where else ""
+    with _explain_errors(where, source.schema.names, is_checking=True):
+        connection.execute(f"create temporary view rows as select * from ({view}){condition}")
+    return connection
+
+
+def check_condition(where: str) -> None:
+    """Raise UsageError unless `where` is a single SQL condition."""
+    if not isinstance(where, str):
+        raise UsageError(f"where: must be text with a condition in SQL, got {where!r}")
+    if len(where) > MAX_CONDITION_LENGTH:
+        raise UsageError(
+            f"where: must have at most {MAX_CONDITION_LENGTH:,} characters, got {len(where):,}"
+        )
+    with _explain_errors(where, is_checking=True):
+        # Parse it bare and in parentheses, which rejects an unbalanced `)`.
+        for text in (where, f"({where}\n)"):
+            if len(_get_internal_database().extract_statements(f"select 1 where {text}")) != 1:
+                raise UsageError(
+                    f"where: {shorten(where, 200)!r} contains a semicolon; write a single condition"
+                )
+
+
+@contextmanager
+def _explain_errors(
+    where: str | None, columns: Sequence[str] = (), *, is_checking: bool = False
+) -> Iterator[None]:
+    """Turn DuckDB's errors about a condition into UsageErrors that quote it, and those of a lack of
+    room too."""
+    import duckdb
+
+    try:
+        yield
+    except duckdb.InterruptException:
+        raise
+    except duckdb.Error as error:
+        reason = str(error).splitlines()[0].partition(": ")[2]
+        if isinstance(error, duckdb.OperationalError):  # memory or disk is used up
+            raise UsageError(f"the rows cannot be queried here: {shorten(reason, 300)}") from None
+        if where is None:
+            raise
+        if not is_checking:
+            raise UsageError(f"where: the condition failed: {shorten(reason, 300)}") from None
+        name = re.match(r'Referenced column "(.*)" not found', reason)
+        if name and f'"{name[1]}"' in where:
+            reason += " Put text in single quotes"
+        elif name and re.search(rf"=\s*{re.escape(name[1])}\b", where):
+            reason += f" Quote text: '{name[1]}'"
+        elif name and columns:
+            check_columns([name[1]], columns)
+        raise UsageError(
+            f"where: {shorten(reason.rstrip('!'), 300)}; write an SQL condition, such as rank = 0 and phase = 'train'"
+        ) from None
+
+
+def uses_column(where: str, column: str) -> bool:
+    """Return whether a condition uses a column. Raises UsageError if the condition is invalid."""
+    check_condition(where)
+    return (
+        re.search(rf"\b{re.escape(column)}\b", re.sub("'[^']*'", "", where), re.IGNORECASE)
+        is not None
+    )
+
+
+def check_columns(names: Sequence[str], known: Sequence[str]) -> None:
+    """Raise UsageError for the first unknown column, and suggest the nearest name."""
+    if isinstance(names, str):
+        raise UsageError(f"columns must be a list of names, such as ['{shorten(names, 200)}']")
+    for name in names:
+        if name not in known:
+            hint = did_you_mean(name, known) or f"available: {', '.join(sorted(known))}"
+            raise UsageError(f"there is no column '{shorten(name, 200)}'; {hint}")
+
+
+def query(source: Source, sql: str) -> pd.DataFrame:
+    """Run a user's query on the table `rows`, and return its result. The query can read nothing
+    else and cannot write.
+
+    Raises UsageError unless it is a single valid `select`.
+    """
+    import duckdb
+
+    check_case(source.schema.names)
+    connection = _open_database()
+    connection.register("rows", source.rows)
+    connection.execute("set lock_configuration = true")
+    try:
+        statements = connection.extract_statements(sql)
+        if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
+            raise UsageError(
+                f"query: must be a single select, such as select avg(loss) from rows, got {shorten(sql, 200)!r}"
+            )
+        with source.raising_damaged_file():
+            return connection.execute(sql).df()
+    except duckdb.Error as error:
+        message = str(error).partition(": ")[2].partition("\nDid you mean")[0]
+        table = "; the only table is `rows`" if isinstance(error, duckdb.CatalogException) else ""
+        raise UsageError(f"query: {message}{table}") from None
+    finally:
+        connection.close()
+
+
+def _open_database() -> duckdb.DuckDBPyConnection:
+    """Open an empty in-memory database without access to files or Python variables."""
+    import duckdb
+
+    folder = temporary_folder()
+    connection = duckdb.connect(
+        config={
+            "memory_limit": MEMORY_LIMIT,
+            "temp_directory": folder,
+            "preserve_insertion_order": "false",
+        }
+    )
+    finalize(connection, shutil.rmtree, folder, ignore_errors=True)
+    for setting in (
+        "enable_external_access",
+        "autoload_known_extensions",
+        "python_enable_replacements",
+        "enable_progress_bar",
+    ):
+        connection.execute(f"set {setting} = false")
+    return connection
+
+
+@cache
+def _get_internal_database() -> duckdb.DuckDBPyConnection:
+    """Return the database for this package's own queries; each query has its own cursor."""
+    return _open_database()
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind)
+    )

@@ -1,0 +1,174 @@
+"""Summaries of a run's rows or hook costs, by column, rank, node, phase, span or hook."""
+
+import re
+from collections.abc import Mapping, Sequence
+from math import ceil
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hooks.hook import WITHIN_ITERATION
+from hooks.metrics.names import sort_phases
+from orchestrator.errors import UsageError
+from orchestrator.tables.query import Rows
+from orchestrator.tables.row_blocks import quote
+from orchestrator.units import SPANS
+
+
+def _select_numeric_columns(
+    rows: Rows, selected: Sequence[str] | None, *keys: str
+) -> dict[str, str]:
+    """Return the columns to summarize as SQL expressions by name: `selected` or all measurements,
+    without `keys`.
+
+    Raises UsageError for a column of text.
+    """
+    names = [
+        name
+        for name in dict.fromkeys(rows.numbers if selected is None else selected)
+        if name not in keys
+    ]
+    texts = {name: f"count({quote(name)})" for name in names if name in rows.texts}
+    counts = rows.aggregate(texts).iloc[0]
+    if counts.any():
+        raise UsageError(
+            f"column '{counts.idxmax()}' holds text, which has no median; choose columns of numbers, or --by row"
+        )
+    return {name: f"{quote(name)}::double" for name in names}
+
+
+def summarize(rows: Rows, selected: Sequence[str] | None = None) -> pd.DataFrame:
+    """Summarize each column: min, median, p95 and max over all rows, and the rank with the highest
+    median.
+
+    Here and below, `selected` are the columns; None selects all measurements. Raises UsageError for
+    an invalid one.
+    """
+    columns = _select_numeric_columns(rows, selected)
+    names = [*columns]
+    expressions = {
+        f"{end} {name}": f"{end}({columns[name]})" for end in ("min", "max") for name in names
+    }
+    extremes = rows.aggregate(expressions).to_numpy(dtype=float).reshape(2, -1)
+    table = pd.DataFrame(extremes.T, names, ["min", "max"])
+    if selected is None:
+        table = table.dropna(subset=["max"])
+    columns = {name: columns[name] for name in table.index}
+    middle = rows.quantiles(columns, [0.5, 0.95])
+    table["median"], table["p95"] = middle.loc[0.5], middle.loc[0.95]
+    table["worst_rank"] = _find_worst_rank(rows, columns)
+    return table[["min", "median", "p95", "max", "worst_rank"]].rename_axis("column")
+
+
+_LEADING_COLUMNS: Mapping[str, Mapping[str, str]] = {
+    "rank": {"node": "string_agg(distinct node, ', ' order by node)"},
+    "node": {"ranks": "count(distinct rank)"},
+    "trial": {"ranks": "count(distinct rank)"},
+    "phase": {},
+}
+"""Leading columns of the table for each key, as SQL aggregates."""
+
+
+def summarize_by(key: str, rows: Rows, selected: Sequence[str] | None = None) -> pd.DataFrame:
+    """Summarize each rank, node, trial or phase: its number of rows, medians, and maxima of memory.
+
+    Nodes are in the order of their ranks.
+    """
+    leading = _LEADING_COLUMNS[key]
+    columns = _select_numeric_columns(rows, selected, key, *leading, "rows")
+    # The loss of ranks and nodes differs by chance.
+    expressions = {
+        name: value
+        for name, value in columns.items()
+        if selected or name != "loss" or key == "phase"
+    }
+    peaks = {
+        name: f"max({value})" for name, value in expressions.items() if name.endswith("_bytes")
+    }
+    medians = {name: value for name, value in expressions.items() if name not in peaks}
+    groups = rows.aggregate({**leading, "rows": "count(*)", **peaks}, [key])
+    table = groups.join(rows.medians(medians, key))
+    if key == "phase":
+        table = table.loc[sort_phases(table.index)]
+    elif key == "node":
+        table = table.loc[
+            rows.aggregate({"first": "min(rank)"}, [key])["first"].sort_values().index
+        ]
+    return table[
+        [*leading, "rows", *(name for name in expressions if selected or table[name].notna().any())]
+    ]
+
+
+def sum_seconds(rows: Rows) -> float:
+    """Return the time of all iterations on all ranks, in seconds; NaN if none was timed."""
+    return (
+        float(rows.aggregate({"all": "sum(step_s)"})["all"].iloc[0])
+        if "step_s" in rows.columns
+        else np.nan
+    )
+
+
+def summarize_spans(rows: Rows, selected: Sequence[str] | None = None) -> pd.DataFrame:
+    """Summarize each span: total seconds, share, median and p95 of an iteration, and rank of the
+    highest median."""
+    for name in selected or ():
+        if name not in SPANS:
+            raise UsageError(
+                f"column '{name}' is not a span of the iteration; the spans are {', '.join(SPANS)}"
+            )
+    spans = {
+        name: name for name in SPANS if name in (rows.columns if selected is None else selected)
+    }
+    seconds = rows.aggregate({name: f"sum({name})" for name in spans}).iloc[0].fillna(0.0)
+    table = pd.DataFrame({"seconds": seconds}, index=[*spans], dtype=float)
+    measured = {
+        name: f"sum(step_s) filter ({name} is not null)"
+        for name in spans
+        if "step_s" in rows.columns
+    }
+    table["share"] = table["seconds"] / rows.aggregate(measured).iloc[0]
+    middle = rows.quantiles(spans, [0.5, 0.95])
+    table["median_s"], table["p95_s"] = middle.loc[0.5], middle.loc[0.95]
+    table["worst_rank"] = _find_worst_rank(rows, spans)
+    return table.rename_axis("span").sort_values("seconds", ascending=False)
+
+
+def _find_worst_rank(rows: Rows, columns: Mapping[str, str]) -> pd.Series:
+    return rows.medians(columns, "rank").dropna(axis=1, how="all").idxmax().reindex([*columns])
+
+
+def summarize_hooks(costs: pd.DataFrame, all_s: float) -> pd.DataFrame:
+    """Summarize each hook and event: calls, seconds, their share of `all_s` (all iterations), and
+    the costliest rank.
+
+    If `costs` has each hook's `every`, the column `every_for_1_percent` has the `every` that would
+    cost at most 1%.
+    """
+    grouped = costs.groupby(["hook", "event"])
+    table = grouped[["calls", "seconds"]].sum()
+    table["share"] = table["seconds"] / all_s
+    table["microseconds_per_call"] = table["seconds"] / table["calls"] * 1e6
+    table["costliest_rank"] = costs.loc[grouped["seconds"].idxmax()].set_index(["hook", "event"])[
+        "rank"
+    ]
+    if "every" in costs:
+        every = grouped["every"].first()
+        pairs = zip(table.index, table["share"], strict=True)
+        suggestions = [suggest_every(key[1], every[key], share) for key, share in pairs]
+        table["every_for_1_percent"] = pd.Series(suggestions, table.index, dtype=object)
+    return table.sort_values("seconds", ascending=False)
+
+
+def suggest_every(event: str, every: Any, share: float) -> str | None:
+    """Return the `every` with which a hook takes at most 1% of the time at an event; None if it
+    takes no more now.
+
+    `every` is the current value, such as `10` or `100 steps`, and `share` the current cost. Also
+    returns None for events outside iterations, and for hooks without `every`.
+    """
+    match = re.fullmatch(r"\s*(\d+)\s*(\w*)\s*", str(every))
+    if match is None or event not in WITHIN_ITERATION or not share > 0.01 or not int(match[1]):
+        return None
+    unit = f" {match[2].removesuffix('s')}s" if match[2] else ""
+    return f"{ceil(round(int(match[1]) * share / 0.01, 6))}{unit}"

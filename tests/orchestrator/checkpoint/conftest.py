@@ -1,9 +1,0 @@
-import pytest
-
-from orchestrator.checkpoint.store import CheckpointStore
-from orchestrator.storage import Storage
-
-
-@pytest.fixture
-def store(storage: Storage) -> CheckpointStore:
-    return CheckpointStore(storage, "digits")

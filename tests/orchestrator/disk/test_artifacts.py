@@ -1,0 +1,133 @@
+"""What hooks write, where a run lies on no disk; files in memory stand for an object store."""
+
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.disk.artifacts import Artifacts
+from orchestrator.storage import Storage
+
+
+@pytest.fixture
+def run() -> Storage:
+    return Storage(f"memory://hooks-{uuid.uuid4().hex}") / "run"
+
+
+def sent_by(monkeypatch: pytest.MonkeyPatch, run: Storage) -> list[str]:
+    """The names of what is sent, or removed with a minus, from now on."""
+    found: list[str] = []
+    create, delete = Storage.create, Storage.delete
+    monkeypatch.setattr(
+        Storage,
+        "create",
+        lambda self, name: (name[0] == "." or found.append(name), create(self, name))[1],
+    )
+    monkeypatch.setattr(
+        Storage, "delete", lambda self, name: (found.append(f"-{name}"), delete(self, name))[1]
+    )
+    return found
+
+
+def test_changed_files_are_uploaded_and_removed_ones_deleted(
+    run: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifacts, sent = Artifacts(run), sent_by(monkeypatch, run)
+    (artifacts.folder / "board").mkdir()
+    (artifacts.folder / "board/events").write_text("a")
+    (artifacts.folder / "scalars.jsonl").write_text("1\n")
+    artifacts.send()
+    artifacts.send()
+    (artifacts.folder / "scalars.jsonl").write_text("1\n2\n")
+    artifacts.send()
+    (artifacts.folder / "board/events").unlink()
+    artifacts.send()
+    assert [*sorted(sent[:2]), *sent[2:]] == [
+        "board/events",
+        "scalars.jsonl",
+        "scalars.jsonl",
+        "-board/events",
+    ]
+    assert run.read("scalars.jsonl") == b"1\n2\n"
+    artifacts.close()
+    assert not artifacts.folder.exists()
+
+
+def test_temporary_folder_of_a_rank_that_could_not_begin_is_removed(run: Storage) -> None:
+    folder = Artifacts(run).folder
+    assert not folder.exists()
+
+
+def appended(artifacts: Artifacts, name: str, text: str) -> None:
+    path = artifacts.folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(text)
+
+
+def test_resumed_rank_appends_to_its_files(run: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rank in range(3):
+        first = Artifacts(run, rank, 3)
+        appended(first, f"own/rank={rank}.txt", "before\n")
+        first.send()
+        first.close()
+    sent = sent_by(monkeypatch, run)
+    later = [Artifacts(run, rank, 2) for rank in range(2)]
+    for one in later:
+        one.fetch()
+        one.send()
+    assert sent == [], "what was fetched is not sent again"
+    present = [sorted(path.name for path in one.folder.rglob("*.txt")) for one in later]
+    assert present == [["rank=0.txt", "rank=2.txt"], ["rank=1.txt"]], (
+        "of a rank that is no more, too, and once"
+    )
+    appended(later[0], "own/rank=2.txt", "after\n")
+    later[0].send()
+    assert (sent, run.read("own/rank=2.txt")) == (["own/rank=2.txt"], b"before\nafter\n")
+
+
+def test_list_cannot_name_files_outside_the_folder(run: Storage, tmp_path: Path) -> None:
+    run.write(
+        ".artifacts/rank-0000.json", b'{"files": ["../../outside", "/etc/passwd", 5, "none"]}'
+    )
+    later = Artifacts(run)
+    later.fetch()
+    assert list(later.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("last", range(1, 12))
+def test_kill_at_any_operation_loses_no_uploaded_file(
+    run: Storage, monkeypatch: pytest.MonkeyPatch, last: int
+) -> None:
+    """Killed while it sends, a rank takes up at least what it had sent before, and at most what it
+    was about to."""
+    first = Artifacts(run)
+    appended(first, "a.log", "1\n")
+    first.send()
+    appended(first, "a.log", "2\n")
+    appended(first, "b.log", "1\n")
+    calls: list[str] = []
+
+    def killing(operation: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            calls.append("")
+            if len(calls) == last:
+                raise KeyboardInterrupt
+            return operation(*arguments)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Storage, "create", killing(Storage.create))
+        with suppress(KeyboardInterrupt):
+            first.send()
+    later = Artifacts(run)
+    later.fetch()
+    assert (later.folder / "a.log").read_text() in ("1\n", "1\n2\n")
+    for name in ("a.log", "b.log"):
+        appended(later, name, "3\n")
+    later.send()
+    assert run.read("a.log") in (b"1\n3\n", b"1\n2\n3\n")
+    assert run.read("b.log") in (b"3\n", b"1\n3\n")

@@ -1,0 +1,52 @@
+from typing import Any
+
+from hooks.position import Position, Stage
+from orchestrator.disk.metadata import Attempt, drop_superseded
+
+
+def line(attempt: int, step: int, **values: Any) -> dict[str, Any]:
+    return {"attempt": attempt, "step": step, "iteration": step, "val/loss": 0.0, **values}
+
+
+def attempt(number: int, step: int = 0, stage: Stage = Stage.TRAINED) -> Attempt:
+    return Attempt(number, position=Position(step=step, stage=stage, iteration=step))
+
+
+FRESH = Attempt(0)
+
+
+def test_reports_after_the_start_of_a_later_attempt_are_superseded() -> None:
+    lines = [line(0, 5), line(0, 10), line(0, 15), line(1, 15), line(1, 20)]
+    assert drop_superseded(lines, [FRESH, attempt(1, 12, Stage.TRAIN)]) == [
+        line(0, 5),
+        line(0, 10),
+        line(1, 15),
+        line(1, 20),
+    ]
+
+
+def test_report_at_the_start_is_superseded_unless_the_checkpoint_follows_it() -> None:
+    lines = [line(0, 5), line(1, 10)]
+    for stage in (Stage.TRAIN, Stage.TRAINED, Stage.VALIDATED):
+        assert drop_superseded(lines, [FRESH, attempt(1, 5, stage)]) == [line(1, 10)]
+    assert drop_superseded(lines, [FRESH, attempt(1, 5, Stage.REPORTED)]) == lines
+
+
+def test_report_before_a_skipped_step_is_kept() -> None:
+    lines = [line(0, 7, iteration=7), line(0, 7, iteration=8), line(1, 7, iteration=8)]
+    start = Attempt(1, position=Position(step=7, iteration=8, stage=Stage.TRAINED))
+    assert drop_superseded(lines, [FRESH, start]) == [lines[0], lines[2]]
+
+
+def test_any_later_attempt_supersedes_reports() -> None:
+    """The second attempt resumes at the first's last report, and the third before it."""
+    lines = [line(0, 5), line(0, 10), line(1, 15), line(2, 10), line(2, 15)]
+    attempts = [FRESH, attempt(1, 10, Stage.REPORTED), attempt(2, 7, Stage.TRAIN)]
+    assert drop_superseded(lines, attempts) == [line(0, 5), line(2, 10), line(2, 15)]
+
+
+def test_every_attempt_repeats_the_report_of_the_test_phase() -> None:
+    tested = {"attempt": 0, "step": 10, "iteration": 10, "test/loss": 1.0}
+    again = {**tested, "attempt": 1}
+    lines = [line(0, 10), tested, again]
+    assert drop_superseded(lines, [FRESH, attempt(1, 10, Stage.REPORTED)]) == [line(0, 10), again]

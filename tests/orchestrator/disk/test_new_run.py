@@ -1,0 +1,161 @@
+"""A new run whose name is taken: refused, numbered, or in place of the other run."""
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import UsageError
+from orchestrator.disk.lease import Lease
+from orchestrator.disk.metadata import IfExists
+from orchestrator.disk.new_run import find_free_name, taking_name
+from orchestrator.disk.run_folder import RunFolder, create_run
+from orchestrator.storage import Storage
+
+
+def ended(root: Path, name: str = "digits", status: str = "finished", **metadata: Any) -> RunFolder:
+    """A run that has trained."""
+    folder = create_run(root, name, f"name: {name}\nhooks: {{}}\n", **metadata)
+    folder.append_metrics({"attempt": 0})
+    folder.update(status=status)
+    return folder
+
+
+def take(folder: RunFolder, if_exists: IfExists, *sources: Storage) -> str:
+    """The name that a new run gets."""
+    with taking_name(folder, if_exists, sources) as (taken, _):
+        return create_run(taken.storage.parent, taken.name, "name: new\n").name
+
+
+def test_number_takes_the_first_free_name(tmp_path: Path) -> None:
+    wanted = RunFolder(tmp_path, "digits")
+    assert take(wanted, "number") == "digits"
+    ended(tmp_path / "other", "digits-2")
+    RunFolder(tmp_path, "digits").append_metrics({"attempt": 0})
+    (tmp_path / "digits-3").write_text("a file")
+    (tmp_path / "digits-2024").mkdir()
+    assert find_free_name(wanted).name == "digits-2"
+    assert [take(wanted, "number"), take(wanted, "number")] == ["digits-2", "digits-4"]
+    assert sorted(os.listdir(tmp_path)) == [
+        "digits",
+        "digits-2",
+        "digits-2024",
+        "digits-3",
+        "digits-4",
+        "other",
+    ]
+
+
+def test_number_passes_over_a_folder_that_is_not_a_run(tmp_path: Path) -> None:
+    (tmp_path / "digits").mkdir()
+    (tmp_path / "digits/notes.txt").write_text("mine")
+    assert take(RunFolder(tmp_path, "digits"), "number") == "digits-2"
+    assert os.listdir(tmp_path / "digits") == ["notes.txt"]
+
+
+def test_number_passes_over_names_that_other_drivers_are_taking(tmp_path: Path) -> None:
+    wanted = RunFolder(tmp_path, "digits")
+    with ExitStack() as stack:
+        taken = [stack.enter_context(taking_name(wanted, "number")) for _ in range(3)]
+        assert [folder.name for folder, _ in taken] == ["digits", "digits-2", "digits-3"]
+
+
+@pytest.mark.parametrize("status", ["finished", "stopped", "failed", "interrupted"])
+def test_replace_removes_the_other_run(tmp_path: Path, status: str) -> None:
+    old = ended(tmp_path, status=status)
+    assert take(old, "replace") == "digits"
+    assert old.read_experiment_text() == "name: new\n"
+    assert old.read_reports() == []
+
+
+def test_replace_needs_no_other_run(tmp_path: Path) -> None:
+    assert take(RunFolder(tmp_path, "digits"), "replace") == "digits"
+
+
+def test_replace_leaves_a_running_run_alone(tmp_path: Path) -> None:
+    old = ended(tmp_path, status="running")
+    with Lease(old.storage), pytest.raises(UsageError, match="digits is running"):
+        take(old, "replace")
+    old.update(status="interrupted")  # which a resume has just leased
+    with Lease(old.storage), pytest.raises(UsageError, match="digits is still running"):
+        take(old, "replace")
+    assert len(old.read_reports()) == 1
+
+
+@pytest.mark.parametrize(
+    "files", [["notes.txt"], ["experiment.yaml"], ["run.json"], ["run.json", "weights.pt"]]
+)
+def test_replace_leaves_files_alone_that_are_not_a_run(tmp_path: Path, files: list[str]) -> None:
+    (tmp_path / "digits").mkdir()
+    for name in files:
+        (tmp_path / "digits" / name).write_text('{"mine": 1}')
+    with pytest.raises(UsageError):
+        take(RunFolder(tmp_path, "digits"), "replace")
+    assert sorted(os.listdir(tmp_path / "digits")) == sorted(files)
+
+
+def test_replace_keeps_what_the_new_run_starts_from(tmp_path: Path) -> None:
+    old = ended(tmp_path)
+    for source in (old.storage, old.storage / "checkpoints"):
+        with pytest.raises(UsageError, match="cannot be replaced: the new run starts from it"):
+            take(old, "replace", source)
+    assert take(old, "replace", Storage(tmp_path / "digits-2")) == "digits"
+
+
+def test_replace_leaves_a_trial_alone(tmp_path: Path) -> None:
+    ended(tmp_path, "sweep")
+    trial = ended(tmp_path / "sweep/trials", "trial-0000")
+    with pytest.raises(UsageError, match="is a trial"):
+        take(trial, "replace")
+
+
+def test_wrong_choice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        UsageError, match="if_exists must be 'error', 'number' or 'replace', got 'overwrite'"
+    ):
+        take(RunFolder(tmp_path, "digits"), "overwrite")  # type: ignore[arg-type]
+
+
+# The refusal
+
+
+@pytest.mark.parametrize(
+    ("status", "advised"),
+    [("finished", False), ("stopped", False), ("failed", True), ("interrupted", True)],
+)
+def test_refusal_advises_to_resume_only_what_can_be_resumed(
+    tmp_path: Path, status: str, advised: bool
+) -> None:
+    old = ended(tmp_path, status=status)
+    with pytest.raises(UsageError) as refused:
+        take(old, "error")
+    assert (f"To resume it: hookyard resume {old}" in str(refused.value)) is advised
+    assert "--if-exists number" in str(refused.value)
+    assert "--if-exists replace" in str(refused.value)
+
+
+def test_refusal_of_a_running_run_does_not_advise_to_replace_it(tmp_path: Path) -> None:
+    old = ended(tmp_path, status="running")
+    with Lease(old.storage), pytest.raises(UsageError) as refused:
+        take(old, "error")
+    assert "exists and is running. To follow it: hookyard watch" in str(refused.value)
+    assert "replace" not in str(refused.value)
+
+
+def test_refusal_of_a_damaged_run_says_what_is_damaged(tmp_path: Path) -> None:
+    old = ended(tmp_path)
+    old.storage.write("run.json", "{")
+    with pytest.raises(UsageError) as refused:
+        take(old, "error")
+    assert "run.json is damaged" in str(refused.value)
+    assert not any(word in str(refused.value) for word in ("resume", "replace"))
+
+
+def test_refusal_of_a_notebook_s_run_advises_to_resume_it_there(tmp_path: Path) -> None:
+    old = ended(tmp_path, status="interrupted", code="class Task: ...")
+    with pytest.raises(UsageError) as refused:
+        take(old, "error")
+    assert f"call resume('{old}') in the script or notebook" in str(refused.value)
+    assert "hookyard resume" not in str(refused.value)

@@ -1,0 +1,103 @@
+import json
+import re
+import subprocess
+import sys
+from importlib.metadata import distributions, version
+from pathlib import Path
+
+import pytest
+
+from orchestrator.disk.provenance import collect_provenance
+
+
+def git(folder: Path, *arguments: str) -> str:
+    who = ["-c", "user.name=test", "-c", "user.email=test@example.com"]
+    return subprocess.run(
+        ["git", "-C", str(folder), *who, *arguments], check=True, capture_output=True, text=True
+    ).stdout
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    git(tmp_path, "init", "-q")
+    (tmp_path / "task.py").write_text("width = 1\n")
+    git(tmp_path, "add", "task.py")
+    git(tmp_path, "commit", "-qm", "first")
+    return tmp_path
+
+
+def test_versions_and_command_line(tmp_path: Path) -> None:
+    about = collect_provenance([str(tmp_path)])
+    assert about["argv"] == sys.argv
+    assert about["versions"]["torch"] == version("torch")
+    assert about["python"] == ".".join(map(str, sys.version_info[:3]))
+
+
+def test_all_installed_packages_are_recorded_as_importlib_finds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, name in (
+        ("a", "Some_Package-1.0+cu1"),
+        ("b", "some.package-2.0"),
+        ("b", "other-3"),
+        ("b", "no-4.egg"),
+    ):
+        info = tmp_path / folder / f"{name}.dist-info"
+        info.mkdir(parents=True)
+        package, version_ = name.split("-")
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {package}\nVersion: {version_}\n"
+        )
+    monkeypatch.setattr(
+        sys,
+        "path",
+        [str(tmp_path / "missing"), str(tmp_path / "a"), str(tmp_path / "b"), *sys.path],
+    )
+    about = collect_provenance([str(tmp_path)])["packages"]
+    expected: dict[str, str] = {}
+    for found in distributions():
+        expected.setdefault(re.sub(r"[-_.]+", "-", found.name).lower(), found.version)
+    assert about == dict(sorted(expected.items()))
+    assert (about["some-package"], about["other"]) == ("1.0+cu1", "3")
+
+
+def test_git_state_is_recorded(repository: Path) -> None:
+    commit = git(repository, "rev-parse", "HEAD").strip()
+    assert collect_provenance([str(repository)])["git"] == {
+        "commit": commit,
+        "dirty": False,
+        "diff": "",
+        "diff_complete": True,
+        "untracked": [],
+    }
+    (repository / "task.py").write_text("width = 2\n")
+    about = collect_provenance([str(repository)])["git"]
+    assert about["dirty"]
+    assert about["diff_complete"]
+    assert "-width = 1\n+width = 2\n" in about["diff"]
+
+
+def test_untracked_files_are_listed(repository: Path) -> None:
+    (repository / ".gitignore").write_text("*.pt\n")
+    for name in ("new_task.py", "weights.pt"):
+        (repository / name).touch()
+    assert collect_provenance([str(repository)])["git"]["untracked"] == [
+        ".gitignore",
+        "new_task.py",
+    ]
+
+
+def test_code_that_is_not_in_git_is_no_error(tmp_path: Path) -> None:
+    assert collect_provenance([str(tmp_path)])["git"] is None
+    assert collect_provenance([str(tmp_path / "missing")])["git"] is None
+
+
+def test_only_listed_environment_variables_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_SECRET_ACCESS_KEY", "RAY_AUTH_TOKEN", "WANDB_API_KEY", "HF_TOKEN"):
+        monkeypatch.setenv(name, "hunter2")
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    about = collect_provenance([str(tmp_path)])
+    assert about["environment"]["OMP_NUM_THREADS"] == "4"
+    assert "hunter2" not in json.dumps(about)

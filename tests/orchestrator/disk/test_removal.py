@@ -1,0 +1,131 @@
+"""Removing runs: what is told, what is refused, and what is gone afterwards."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hooks.position import Position
+from orchestrator import UsageError
+from orchestrator.cli import app
+from orchestrator.disk.removal import plan_removal
+from orchestrator.disk.run_folder import RunFolder, create_run
+from orchestrator.storage import Storage
+
+MANIFEST = {
+    "name": "epoch-0001",
+    "files": {"model.pt": {"sha256": "0", "bytes": 1}},
+    "world_size": 1,
+    "metrics": {},
+}
+
+
+def made(
+    root: Path | str,
+    name: str,
+    experiment: str = "hooks: {}\n",
+    status: str = "finished",
+    **metadata: object,
+) -> RunFolder:
+    folder = create_run(root, name, experiment, **metadata)
+    folder.storage.write("stats/attempt=0/rows", b"1234")
+    if status != "running":
+        folder.end(status)
+    return folder
+
+
+def checkpoint(folder: RunFolder) -> None:
+    position = asdict(Position(epoch=1, iteration=1, step=1, samples=1))
+    folder.find_checkpoint_folder().write(
+        "epoch-0001/manifest.json", json.dumps({**MANIFEST, "position": position})
+    )
+
+
+def test_run_is_removed_with_yes(tmp_path: Path) -> None:
+    made(tmp_path, "kept")
+    folder = made(tmp_path, "gone")
+    asked = CliRunner().invoke(app, ["rm", str(folder)])
+    assert asked.exit_code == 2
+    assert "--yes" in asked.stderr
+    assert folder.exists()
+    done = CliRunner().invoke(app, ["rm", str(folder), "--yes"])
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert f"{folder}: a run, finished" in done.stderr
+    assert "3 files" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_checkpoints_outside_the_folder_go_with_the_run(tmp_path: Path) -> None:
+    folder = made(
+        tmp_path / "runs", "one", f"hooks: {{checkpoint: {{out_dir: {tmp_path / 'kept'}}}}}\n"
+    )
+    checkpoint(folder)
+    (tmp_path / "kept" / "other").mkdir()
+    removal = plan_removal(str(folder))
+    assert f"with its checkpoints in {tmp_path / 'kept' / 'one'}" in str(removal)
+    removal.execute()
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["other"]
+
+
+def test_run_that_another_continues_is_kept_until_it_has_checkpoints(tmp_path: Path) -> None:
+    folder = made(tmp_path, "first")
+    before = {"run": str(folder), "checkpoint": "epoch-0001", "sha256": "", "epoch": 1, "step": 1}
+    longer = made(tmp_path, "longer", continued_from=before)
+    with pytest.raises(
+        UsageError, match=r"longer continues from .*first, and has no checkpoint of its own yet"
+    ):
+        plan_removal(str(folder))
+    checkpoint(longer)
+    plan_removal(str(folder)).execute()
+    assert not folder.exists()
+    assert longer.exists()
+
+
+def test_running_run_and_trial_are_not_removed(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is running"):
+        plan_removal(str(made(tmp_path, "live", status="running")))
+    sweep = made(tmp_path, "sweep", sweep={"objectives": [["val/loss", "min"]], "trials": 1})
+    trial = made(f"{sweep}/trials", "trial-0000")
+    with pytest.raises(UsageError, match=f"is a trial.*hookyard rm {sweep}"):
+        plan_removal(str(trial))
+    assert "a sweep of 1 trial," in str(plan_removal(str(sweep)))
+    with pytest.raises(UsageError, match="is not a run"):
+        plan_removal(str(tmp_path))
+
+
+def test_damaged_run_can_be_removed(tmp_path: Path) -> None:
+    folder = made(tmp_path, "one")
+    made(tmp_path, "other").storage.write("run.json", "{")
+    folder.storage.write("run.json", "5")
+    folder.storage.write("experiment.yaml", "[")
+    removal = plan_removal(str(folder))
+    assert "a run, damaged" in str(removal)
+    removal.execute()
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+def test_nothing_is_removed_where_one_of_several_is_refused(tmp_path: Path) -> None:
+    folder = made(tmp_path, "one")
+    refused = CliRunner().invoke(app, ["rm", str(folder), str(tmp_path / "none"), "--yes"])
+    assert refused.exit_code == 2
+    assert folder.exists()
+
+
+def test_interrupted_removal_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = made(tmp_path, "one")
+    removal = plan_removal(str(folder))
+
+    def fails(storage: Storage, name: str) -> None:
+        raise OSError("gone")
+
+    monkeypatch.setattr(Storage, "delete", fails)
+    with pytest.raises(OSError, match="gone"):
+        removal.execute()
+    assert folder.exists()
+    monkeypatch.undo()
+    removal.execute()
+    assert list(tmp_path.iterdir()) == []

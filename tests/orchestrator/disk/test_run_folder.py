@@ -1,0 +1,239 @@
+import os
+import shlex
+import socket
+import subprocess
+import time
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hooks.position import Position, Stage
+from orchestrator.disk.lease import Lease, Process
+from orchestrator.disk.metadata import seconds_at
+from orchestrator.disk.run_folder import RunFolder, create_run, list_runs, now
+from orchestrator.errors import DamagedFile, UsageError
+from orchestrator.experiment.yaml.source import ExperimentSource
+from tests.orchestrator.disk.test_lease import gone, put
+
+
+def make(storage: str | Path, name: str = "digits", **metadata: object) -> RunFolder:
+    return create_run(storage, name, "name: digits\n", **metadata)
+
+
+@pytest.mark.parametrize("kind", ["folder", "memory"])
+def test_created_run_can_be_opened(tmp_path: Path, kind: str) -> None:
+    storage = str(tmp_path / "runs") if kind == "folder" else f"memory://test-{uuid.uuid4().hex}"
+    folder = make(storage, seed=3)
+    again = RunFolder.open(str(folder))
+    assert again.name == "digits"
+    assert str(again) == str(folder) == f"{storage}/digits"
+    assert again.storage.read("experiment.yaml") == b"name: digits\n"
+    metadata = again.read_metadata()
+    assert (metadata.name, metadata.status, metadata.seed, metadata.pid, metadata.host) == (
+        "digits",
+        "running",
+        3,
+        os.getpid(),
+        socket.gethostname(),
+    )
+    assert metadata.started <= now()
+    folder.storage.delete("")
+
+
+def test_edited_numbers_are_read_as_in_a_config(tmp_path: Path) -> None:
+    """YAML 1.1 reads `1e-3` as text and `010` as 8."""
+    folder = make(tmp_path)
+    folder.storage.write("experiment.yaml", "optimizer: {lr: 1e-3}\nsteps: 010\nname: on\n")
+    assert folder.read_experiment() == {"optimizer": {"lr": 0.001}, "steps": 10, "name": "on"}
+
+
+@pytest.mark.parametrize("text", ["a: !!binary x", "a: 1\na: 2", "a: [", "[" * 500, ""])
+def test_damaged_experiment_is_an_error(tmp_path: Path, text: str) -> None:
+    folder = make(tmp_path)
+    folder.storage.write("experiment.yaml", text)
+    with pytest.raises(DamagedFile, match=r"experiment\.yaml is damaged: [^\n]+\Z"):
+        folder.read_experiment()
+
+
+def test_times_have_fractions_of_a_second() -> None:
+    before = time.time()
+    moment = seconds_at(now())
+    assert before - 0.001 <= moment <= time.time()
+
+
+def test_taken_name_is_refused_with_the_resume_command(tmp_path: Path) -> None:
+    folder = make(tmp_path / "it's mine", seed=1)
+    with pytest.raises(UsageError, match=r"exists.*\n.*--name") as refused:
+        make(tmp_path / "it's mine", seed=2)
+    assert shlex.split(str(refused.value).splitlines()[0].partition("To resume it: ")[2]) == [
+        "hookyard",
+        "resume",
+        str(folder),
+    ]
+    assert folder.read_metadata().seed == 1
+
+
+def test_folder_that_is_not_a_run_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "digits").mkdir()
+    (tmp_path / "digits/notes.txt").write_text("mine")
+    with pytest.raises(UsageError, match="exists"):
+        make(tmp_path)
+    assert os.listdir(tmp_path / "digits") == ["notes.txt"]
+
+
+def test_only_a_run_can_be_opened(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"nothing is not a run: it has no run.json"):
+        RunFolder.open(tmp_path / "nothing")
+    folder = make(tmp_path)
+    folder.append_metrics({"attempt": 0})
+    folder.storage.delete("run.json")
+    with pytest.raises(DamagedFile, match=r"run.json is missing. Restore it from a backup"):
+        RunFolder.open(str(folder))
+
+
+# Begun and not there
+
+
+def killed_as_it_began(folder: RunFolder, source: ExperimentSource) -> None:
+    with Lease(folder.storage):
+        folder.write_experiment("name: digits\n", source)
+    (Path(str(folder)) / ".run.json.4194305.0123abcd").write_text("{")
+
+
+def test_name_is_free_after_a_kill_during_creation(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path, "digits")
+    killed_as_it_began(folder, ExperimentSource({"name": "digits"}))
+    with pytest.raises(
+        UsageError,
+        match=r"has no run.json; the process was killed while creating it, and a new run can reuse the name",
+    ):
+        RunFolder.open(str(folder))
+    with Lease(folder.storage):
+        make(tmp_path, seed=7)
+    assert RunFolder.open(str(folder)).read_metadata().seed == 7
+    assert sorted(os.listdir(tmp_path / "digits")) == [
+        ".driver",
+        "experiment.yaml",
+        "run.json",
+        "source.json",
+    ]
+
+
+def test_folder_with_a_user_s_experiment_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "digits").mkdir()
+    (tmp_path / "digits/experiment.yaml").write_text("mine")
+    with pytest.raises(UsageError, match=r"exists and is not a run: it contains experiment.yaml"):
+        make(tmp_path)
+
+
+# Attempts
+
+
+def test_attempts_record_their_number_and_start(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    assert folder.read_attempts() == []
+    first = folder.begin_attempt(world_size=2)
+    position = Position(epoch=1, step=5, iteration=10, stage=Stage.TRAINED)
+    second = folder.begin_attempt("epoch-0001", position)
+    assert (first.number, second.number) == (0, 1)
+    one, two = folder.read_attempts()
+    assert (one.number, one.checkpoint, one.position, one.world_size) == (0, None, Position(), 2)
+    assert (two.number, two.checkpoint, two.world_size, two.position) == (
+        1,
+        "epoch-0001",
+        1,
+        position,
+    )
+
+
+def test_attempt_without_a_file_does_not_count(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    folder.begin_attempt()
+    (tmp_path / "digits/stats/attempt=1").mkdir()
+    assert [attempt.number for attempt in folder.read_attempts()] == [0]
+    assert folder.begin_attempt().number == 1
+
+
+# Metrics
+
+
+def test_reports_are_lines(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    assert folder.read_reports() == []
+    lines = [{"step": 1, "val/loss": 0.1 + 0.2}, {"step": 2, "val/loss": float("inf")}]
+    for line in lines:
+        folder.append_metrics(line)
+    assert folder.read_reports() == lines
+
+
+def test_truncated_report_does_not_affect_later_ones(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    folder.append_metrics({"step": 1})
+    folder.append_metrics({"step": 2})
+    file = tmp_path / "digits/metrics.jsonl"
+    file.write_bytes(file.read_bytes()[:-4])
+    assert folder.read_reports() == [{"step": 1}]
+    folder.begin_attempt()
+    folder.append_metrics({"step": 3})
+    assert folder.read_reports() == [{"step": 1}, {"step": 3}]
+
+
+# Places
+
+
+def test_runs_are_listed_oldest_first(tmp_path: Path) -> None:
+    make(tmp_path, "b").update(started="2026-01-01T00:00:00Z")
+    make(tmp_path, "a").update(started="2026-01-02T00:00:00Z")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "file.txt").write_text("")
+    assert [folder.name for folder, _ in list_runs(tmp_path)] == ["b", "a"]
+    assert list_runs(tmp_path / "nowhere") == []
+
+
+def dead_pid() -> int:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+def test_recorded_status_holds_while_the_driver_is_alive(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    assert folder.find_status() == "running"
+    folder.update(status="finished", ended="2026-01-01T00:00:00Z")
+    assert folder.find_status() == "finished"
+    assert folder.read_metadata().ended == "2026-01-01T00:00:00Z"
+
+
+def test_run_with_dead_driver_is_lost(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    folder.update(pid=dead_pid())
+    assert folder.find_status() == "lost"
+    folder.update(status="interrupted")
+    assert folder.find_status() == "interrupted"
+
+
+def test_driver_elsewhere_without_claim_counts_as_running(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    folder.update(pid=dead_pid(), host="elsewhere")
+    assert folder.find_status() == "running"
+
+
+def test_other_process_with_the_pid_is_not_the_driver(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    folder.update(process_started="1")
+    assert folder.find_status() == "lost"
+
+
+@pytest.mark.parametrize("status", ["interrupted", "failed"])
+def test_run_being_resumed_is_running_until_its_driver_ends(tmp_path: Path, status: str) -> None:
+    folder = make(tmp_path)
+    folder.end(status)
+    with Lease(folder.storage):
+        assert folder.find_status() == status, "the driver itself knows better"
+    claim = put(folder.storage, replace(Process.this(), pid=os.getppid(), process_started=None))
+    assert folder.find_status() == "running"
+    claim.unlink()
+    put(folder.storage, gone())
+    assert folder.find_status() == status

@@ -1,0 +1,284 @@
+import json
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from orchestrator.doctor import diagnose, diagnosis, make_failure_finding
+from orchestrator.doctor.diagnosis import sample_iterations
+from orchestrator.doctor.loss_anomalies import find_loss_anomalies
+from orchestrator.errors import UsageError
+from orchestrator.tables import row_blocks
+from orchestrator.tables.query import Rows
+from orchestrator.tables.summaries import summarize_by
+from tests.orchestrator.doctor.runs import FALLING, costs, slower, training
+
+
+def test_a_healthy_run_says_so_with_its_numbers() -> None:
+    diagnosis = diagnose(training(3, loss=FALLING), costs((0, "ema", "on_update", 200, 0.1)))
+    assert diagnosis.is_healthy
+    assert diagnosis.figures["iterations"] == 200
+    assert diagnosis.figures["step_s"] == pytest.approx(0.1, rel=0.01)
+    assert diagnosis.figures["data_wait_share"] == pytest.approx(0.02, rel=0.02)
+    assert "200 training iterations of 3 ranks" in str(diagnosis)
+    assert "2.0% waiting for data, 0.2% for other ranks, 4.0% in hooks" in str(diagnosis)
+
+
+def test_the_wait_for_other_ranks_is_a_share_of_all_ranks_time() -> None:
+    """Rank 0 waits 20 ms of 120 for rank 1, which waits for nobody; a rank alone has no such
+    share."""
+    signs = diagnose(training(2, change=slower("forward_s", 1, 0.02))).figures
+    assert signs["all_reduce_wait_share"] == pytest.approx(0.5 * 20 / 120, rel=0.02)
+    assert "all_reduce_wait_share" not in diagnose(training(1)).figures
+
+
+def test_most_serious_finding_comes_first() -> None:
+    stats = training(2, change=slower("forward_s", 1, 0.02), loss=FALLING)
+    diagnosis = diagnose(stats, costs((0, "plots", "on_step", 200, 1.0)))
+    assert [finding.kind for finding in diagnosis.findings] == ["straggler", "hook"]
+    weights = [finding.weight for finding in diagnosis.findings]
+    assert weights == sorted(weights, reverse=True)
+
+
+def test_every_finding_has_its_query_and_advice_and_is_plain_data() -> None:
+    stats = training(
+        2, change=slower("forward_s", 1, 0.02), loss=FALLING, system_memory_percent=99.0
+    )
+    diagnosis = diagnose(stats, costs((0, "plots", "on_step", 200, 9.0)))
+    assert {finding.kind for finding in diagnosis.findings} == {"straggler", "hook", "memory"}
+    for finding in diagnosis.findings:
+        assert finding.query
+        assert finding.advice
+        json.dumps(asdict(finding))
+
+
+def test_queries_of_findings_run() -> None:
+    stats = training(
+        2,
+        400,
+        slower("forward_s", 1, 0.02),
+        loss=np.where(np.arange(400) == 300, np.nan, np.linspace(2, 1, 400))[:, None],
+        system_memory_percent=99.0,
+    )
+    stats["data_wait_s"] += 0.1
+    stats["checkpoint_s"] = 0.02
+    stats["other_s"] += 0.1
+    findings = diagnose(stats).findings
+    assert {finding.kind for finding in findings} == {
+        "straggler",
+        "memory",
+        "loss",
+        "data",
+        "checkpoint",
+        "spans",
+    }
+    for finding in findings:
+        shown = eval(finding.query, {"stats": stats, "numpy": np})
+        assert len(shown)
+
+
+def test_a_table_from_elsewhere_needs_few_columns() -> None:
+    stats = training(2, change=slower("forward_s", 1, 0.02))[
+        ["rank", "phase", "iteration", "step_s", "forward_s", "backward_s"]
+    ]
+    assert sorted(finding.kind for finding in diagnose(stats).findings) == ["straggler"]
+    for name in ("rank", "phase", "iteration"):
+        with pytest.raises(UsageError, match=f"there is no column '{name}'"):
+            diagnose(stats.drop(columns=name))
+
+
+def test_a_column_may_have_the_name_of_a_number_that_is_computed() -> None:
+    stats = training(2, loss=FALLING)
+    more = stats.assign(**dict.fromkeys(("rows", "ranks", "first", "last", "bad", "all"), 1.0))
+    assert diagnose(more) == diagnose(stats)
+    for key in ("rank", "node", "phase"):
+        assert summarize_by(key, Rows.wrap(more))["rows"].equals(
+            summarize_by(key, Rows.wrap(stats))["rows"]
+        )
+
+
+def test_a_table_without_times_or_rows_says_too_little() -> None:
+    columns = ["rank", "node", "phase", "epoch", "iteration", "step"]
+    assert "nothing was timed" in str(diagnose(training(2)[columns]))
+    assert str(diagnose(pd.DataFrame(columns=columns))) == "no training iteration was recorded"
+
+
+@pytest.mark.parametrize(
+    ("loss", "problem"),
+    [
+        (np.nan, "not finite"),
+        (np.inf, "not finite"),
+        (2.3026, "unchanged"),
+        (np.geomspace(1, 50, 200)[:, None], "diverged"),
+    ],
+)
+def test_a_run_that_does_not_learn_is_not_healthy(loss: Any, problem: str) -> None:
+    diagnosis = diagnose(training(2, loss=loss))
+    assert not diagnosis.is_healthy
+    assert (diagnosis.findings[0].kind, diagnosis.findings[0].numbers["problem"]) == (
+        "loss",
+        problem,
+    )
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        -np.linspace(1, 30, 200)[:, None],
+        np.random.default_rng(0).lognormal(0, 1, (200, 2)),
+        FALLING,
+    ],
+)
+def test_a_loss_that_falls_or_is_noisy_is_none_of_these(loss: Any) -> None:
+    assert diagnose(training(2, loss=loss)).is_healthy
+
+
+@pytest.mark.parametrize("stats", [training(2, loss=FALLING), training(2, loss=FALLING).iloc[:0]])
+@pytest.mark.parametrize("status", ["failed", "lost"])
+def test_a_failure_is_the_first_finding(stats: pd.DataFrame, status: str) -> None:
+    ending = make_failure_finding(status, "rank 1: ValueError: broken\nand more")
+    diagnosis = diagnose(stats, failure_finding=ending)
+    first = diagnosis.findings[0]
+    assert (first.kind, first.sentence) == ("failure", ending.sentence if ending else "")
+    assert ("hookyard replay RUN --iteration 201 repeats it" in first.advice) == (
+        status == "failed" and len(stats) > 0
+    )
+    assert not diagnosis.is_healthy
+    after_the_epoch = diagnose(stats, failure_finding=ending, epoch_iterations=100).findings[0]
+    assert "hookyard replay" not in after_the_epoch.advice
+    assert make_failure_finding("finished", None) is None
+
+
+def test_categories_are_taken_as_the_tables_have_them() -> None:
+    stats = training(2, change=slower("forward_s", 1, 0.02)).astype(
+        {"phase": "category", "node": "category"}
+    )
+    assert [finding.numbers["rank"] for finding in diagnose(stats).findings] == [1]
+
+
+def loss(ranks: int = 3, iterations: int = 200) -> np.ndarray:
+    draw = np.random.default_rng(2)
+    return np.linspace(2, 1, iterations)[:, None] + 0.02 * draw.standard_normal((iterations, ranks))
+
+
+def test_a_loss_that_is_recorded_only_in_some_iterations_is_no_finding() -> None:
+    table = pa.Table.from_pandas(training(3, loss=loss()), preserve_index=False)
+    some = pc.if_else(pc.less(pc.bit_wise_and(table["iteration"], 3), 1), table["loss"], None)
+    assert not [
+        *find_loss_anomalies(
+            Rows.wrap(table.set_column(table.column_names.index("loss"), "loss", some))
+        )
+    ]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_loss_that_is_not_finite_has_its_first_iteration_and_ranks(value: float) -> None:
+    values = loss()
+    values[120:, 1] = value
+    values[121:] = value
+    (finding,) = find_loss_anomalies(Rows.wrap(training(3, loss=values)))
+    assert (
+        finding.numbers["iteration"],
+        finding.numbers["ranks"],
+        finding.numbers["iterations"],
+    ) == (121, [1], 80)
+    assert finding.weight == 1
+    assert "hookyard samples RUN --where 'iteration = 121' --rank 1" in finding.advice
+
+
+def of_several(monkeypatch: pytest.MonkeyPatch, together: int, rows: int, numbers: int) -> None:
+    """From now on so many iterations are a block, in a table of so many rows and columns of
+    numbers."""
+    monkeypatch.setattr(row_blocks, "MAX_ROWS_AS_BLOCKS", 0)
+    monkeypatch.setattr(row_blocks, "MAX_STORED_NUMBERS", 4 * rows * numbers // together)
+
+
+def test_diagnosis_of_blocks_equals_that_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow rank, two long hook calls, a NaN loss, and memory that grows and is nearly full; in
+    blocks of rows."""
+    monkeypatch.setattr(diagnosis, "MAX_ITERATIONS", 200)
+    stats = training(4, 400, change=slower("data_wait_s", 2, 0.03))
+    grown = {
+        "rss_bytes": 1e9 + 1e6 * stats["iteration"],
+        "loss": np.where(stats.index == 99, np.nan, 1.0 + stats["rank"]),
+    }
+    stats = stats.assign(**grown)
+    stats.loc[
+        stats["iteration"].isin([100, 300]) & (stats["rank"] == 1), ["hooks_s", "step_s"]
+    ] += 9.0
+    whole = diagnose(stats)
+    of_several(monkeypatch, 7, len(stats), len(Rows.wrap(stats).numbers) + 1)
+    found = diagnose(stats)
+    for finding, expected in zip(found.findings, whole.findings, strict=True):
+        assert (finding.kind, finding.numbers.get("rank")) == (
+            expected.kind,
+            expected.numbers.get("rank"),
+        )
+        assert finding.weight == pytest.approx(expected.weight, rel=0.05)
+    assert {one.kind for one in found.findings} == {"straggler", "loss", "memory"}
+    assert found.figures == pytest.approx(whole.figures)
+
+
+ITERATIONS = 4000
+EVERY_40TH = dict.fromkeys(range(17, ITERATIONS, 40), 0.05)
+FAULTS = {
+    "chronic": ("forward_s", 0.01),
+    "drifting": ("data_wait_s", np.linspace(0, 0.03, ITERATIONS)),
+    "stalls": ("optimizer_s", EVERY_40TH),
+}
+
+
+@pytest.fixture
+def short_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnosis, "MAX_ITERATIONS", 1000)
+
+
+@pytest.mark.parametrize("pattern", FAULTS)
+def test_straggler_is_found_in_blocks_as_in_all_rows(
+    pattern: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    span, seconds = FAULTS[pattern]
+    stats = training(4, ITERATIONS, change=slower(span, 2, seconds))
+    (whole,) = diagnose(stats).findings
+    monkeypatch.setattr(diagnosis, "MAX_ITERATIONS", 1000)
+    found = diagnose(stats)
+    (part,) = found.findings
+    assert 0.25 <= found.figures["compared_share"] < 0.26
+    assert "in their own work (seen in 25." in str(found)
+    for name in ("rank", "span", "pattern"):
+        assert part.numbers[name] == whole.numbers[name]
+    assert part.numbers["lost_s"] == pytest.approx(whole.numbers["lost_s"], rel=0.1)
+
+
+@pytest.mark.usefixtures("short_look")
+def test_steps_of_several_iterations_are_whole_where_a_stretch_begins() -> None:
+    """Of four micro-batches each: work of a step is four times that of an iteration in every
+    stretch."""
+    stats = training(4, ITERATIONS, change=slower("forward_s", 2, 0.01))
+    stats["step"] = stats["iteration"] // 4
+    found = diagnose(stats)
+    assert found.figures["compared_share"] < 0.27
+    (finding,) = found.findings
+    assert (finding.numbers["rank"], finding.numbers["span"]) == (2, "forward_s")
+    assert finding.numbers["lost_s"] == pytest.approx(0.04, rel=0.05)
+
+
+def test_a_run_that_is_not_long_is_looked_at_whole() -> None:
+    stats = training(2, 100)
+    sample = sample_iterations(Rows.wrap(pd.concat([stats, stats.assign(phase="val")])))
+    pd.testing.assert_frame_equal(
+        sample.rows[["rank", "iteration", "step_s"]],
+        stats[["rank", "iteration", "step_s"]],
+        check_dtype=False,
+    )
+    assert (sample.iterations, sample.ranks, sample.rows["iteration"].nunique()) == (100, 2, 100)
+    fewer = sample_iterations(
+        Rows.wrap(
+            stats[(stats["iteration"] != 50) & ((stats["rank"] == 0) | (stats["iteration"] != 51))]
+        )
+    )
+    assert (fewer.iterations, fewer.rows["iteration"].nunique()) == (99, 99)

@@ -1,0 +1,84 @@
+"""Values in mappings that Python code gives: they arrive as they are, or are refused."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hooks import Hook, Interval
+from orchestrator import ConfigError, Experiment
+from orchestrator.experiment.load import check_experiment
+from orchestrator.experiment.resolve import resolve
+from tests.orchestrator.experiment.samples import Line
+
+
+@dataclass
+class Keeping(Line):
+    anything: Any = None
+    weights: dict[int, float] = field(default_factory=dict)
+    sizes: tuple[int, ...] = ()
+    root: Path = Path(".")
+
+
+@dataclass
+class Watching(Hook):
+    anything: Any = None
+    sizes: tuple[int, ...] = ()
+    every: Interval = Interval(1)
+
+
+@pytest.mark.parametrize(
+    ("values", "path"),
+    [
+        ({"task_args": {"anything": {0: 1.0}}}, "task_args.anything"),
+        ({"task_args": {"anything": (1, 2)}}, "task_args.anything"),
+        (
+            {"hooks": {"watching": {"type": Watching, "anything": (1, 2)}}},
+            "hooks.watching.anything",
+        ),
+        (
+            {
+                "sweep": {
+                    "metric": "val/loss",
+                    "space": {"task_args.anything": {"choice": [{"a": 1}, {0: 1}]}},
+                }
+            },
+            "sweep.space.task_args.anything",
+        ),
+        (
+            {
+                "sweep": {
+                    "metric": "val/loss",
+                    "space": {"task_args.anything": {"choice": [[1, 2], 3]}},
+                    "points": [{"task_args.anything": (1, 2)}],
+                }
+            },
+            "sweep.points.0.task_args.anything",
+        ),
+    ],
+)
+def test_values_that_would_change_are_refused(values: dict[str, Any], path: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_experiment(Experiment(task=Keeping, epochs=1, **values))
+    assert [problem.path for problem in caught.value.problems] == [path]
+    copied = Experiment(task=Keeping, epochs=1).model_copy(update=values)
+    with pytest.raises(ConfigError, match="would arrive in the workers as"):
+        check_experiment(copied)
+
+
+def test_values_that_fields_declare_arrive() -> None:
+    given = {"weights": {0: 1.0}, "sizes": (1, 2), "root": "a/b", "anything": {"a": [1]}}
+    hook = {"type": Watching, "sizes": (3,), "every": "2 steps"}
+    checked = check_experiment(
+        Experiment(task=Keeping, epochs=1, task_args=given, hooks={"watching": hook})
+    )
+    resolved = resolve(checked.source)
+    assert resolved.task == Keeping(
+        anything={"a": [1]}, weights={0: 1.0}, sizes=(1, 2), root=Path("a/b")
+    )
+    assert resolved.hooks["watching"] == Watching(sizes=(3,), every=Interval(2, "steps"))
+    as_text = check_experiment(
+        Experiment(task=Keeping, epochs=1, task_args={"weights": {"0": 1.0}, "sizes": [1, 2]})
+    )
+    assert resolve(as_text.source).task == Keeping(weights={0: 1.0}, sizes=(1, 2))

@@ -1,0 +1,320 @@
+"""A sweep's settings are checked together, and its values in the experiment they are for."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.errors import ConfigError
+from orchestrator.experiment.load import load_experiment, make_experiment
+from orchestrator.experiment.resolve import resolve
+from tests.orchestrator.experiment.samples import HERE, TEXT, Band, problems
+
+LR = {"optimizer.lr": {"uniform": [0.1, 0.9]}}
+ON = {"choice": [None, {}, {"average": "stochastic", "decay": 0}]}
+MIXED = {
+    "hooks.ema": ON,
+    "hooks.ema.decay": {"uniform": [0.1, 0.9]},
+    "optimizer.lr": {"loguniform": [0.01, 1]},
+    "batch_size": {"choice": [8, 16]},
+}
+TWO_METRICS = {"metric": ["a", "b"], "mode": "max", "search": "optuna"}
+RACE = {"scheduler": "race", "repeats": 2}
+GRID = {"batch_size": {"choice": [1, 2, 3]}, "epochs": {"grid": [1, 2]}}
+
+
+def swept(
+    space: dict[str, Any], more: dict[str, Any] | None = None, **sweep: Any
+) -> dict[str, Any]:
+    settings = {"metric": "val/loss", "trials": 4, "space": space, **sweep}
+    settings = {key: value for key, value in settings.items() if value is not None}
+    hooks = {"shadow": {"type": f"{HERE}:Shadow"}}
+    return {
+        "name": "line",
+        "task": f"{HERE}:Line",
+        "epochs": 1,
+        "hooks": hooks,
+        "sweep": settings,
+        **(more or {}),
+    }
+
+
+def refused(*arguments: Any, **sweep: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        make_experiment(swept(*arguments, **sweep))
+    return [str(problem) for problem in caught.value.problems]
+
+
+def space_problems(file: Path, space: str) -> list[tuple[str, int | None, str]]:
+    lines = "".join(f"    {line}\n" for line in space.splitlines())
+    text = f"base: line.yaml\nsweep:\n  metric: val/loss\n  space:\n{lines}"
+    other = file.parent / "sweep.yaml"
+    return [(p.path.removeprefix("sweep.space."), p.line, p.message) for p in problems(other, text)]
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"metric": "val/score"},
+            "sweep.mode: cannot tell whether a higher or a lower 'val/score' is better",
+        ),
+        (
+            {"metric": ["a", "b"], "mode": "max"},
+            "sweep.metric: cannot be a list with search: random",
+        ),
+        (
+            {**TWO_METRICS, "scheduler": "asha"},
+            "sweep.metric: cannot be a list with scheduler: asha",
+        ),
+        ({**TWO_METRICS, "mode": ["max"]}, "sweep.mode: must be one mode, or one for each of"),
+        ({"metric": "stats/step_s/p101"}, "sweep.metric: stats/step_s/p101: "),
+        (
+            {"search": "optuna", "scheduler": "pbt"},
+            "sweep.search: cannot be optuna with scheduler: pbt",
+        ),
+        (
+            {"scheduler": "hyperband", "max_concurrent": 2},
+            "sweep.max_concurrent: has no effect with scheduler: hyper",
+        ),
+        (
+            {"engine": "train", "scheduler": "hyperband"},
+            "sweep.engine: cannot be train with scheduler: hyperband",
+        ),
+        (
+            {"repeats": 2, "scheduler": "pbt"},
+            "sweep.repeats: cannot be combined with scheduler: pbt",
+        ),
+        ({"aggregate": "lower_bound"}, "sweep.aggregate: lower_bound needs several seeds"),
+        (
+            {"space": GRID, "points": [{}], "search": "grid", "trials": 6},
+            "sweep.points: has no effect with search",
+        ),
+        ({"scheduler": "race"}, "sweep.repeats: must be at least 2 with scheduler: race"),
+        ({**RACE, "aggregate": "lower_bound"}, "sweep.aggregate: cannot be lower_bound"),
+        ({**RACE, "search": "optuna"}, "sweep.search: cannot be optuna with scheduler:"),
+        ({**RACE, "budget": {"trials": 3}}, "sweep.budget.trials: cannot be combined"),
+        (
+            {"search": "grid"},
+            "sweep.space.optimizer.lr.uniform: is not supported with search: grid",
+        ),
+        (
+            {"search": "optuna", "space": {"seed": {"grid": [1]}}},
+            "sweep.space.seed.grid: is not supported with search",
+        ),
+        (
+            {"search": "optuna", "space": {"optimizer.lr": {"normal": [0, 1]}}},
+            "search: optuna; use uniform",
+        ),
+        # Paths inside paths.
+        ({"space": {**MIXED, "hooks.ema": {"choice": [1]}}}, "is not a choice of null"),
+        (
+            {"space": {**MIXED, "hooks.ema": {"choice": [None, {"decay": 0.5}]}}},
+            "hooks.ema.decay: is never drawn",
+        ),
+        (
+            {"space": {**MIXED, "hooks.ema.decay": {"grid": [0.1]}}},
+            "hooks.ema.decay: is a grid inside 'hooks.ema'",
+        ),
+        # What a population changes.
+        (
+            {"space": MIXED, "scheduler": {"type": "pbt", "mutate": ["batch_size"]}},
+            "sweep.scheduler.mutate.0:",
+        ),
+        (
+            {
+                "space": MIXED,
+                "scheduler": {"type": "pbt", "mutate": ["optimizer.lr", "optimizer.mom"]},
+            },
+            "sweep.scheduler.mutate.1: 'optimizer.mom' is not in the space",
+        ),
+        (
+            {"space": MIXED, "scheduler": "pbt", "trials": 1},
+            "sweep.trials: must be at least 2 with scheduler: pbt",
+        ),
+        (
+            {"space": {"batch_size": {"choice": [8]}}, "scheduler": "pbt"},
+            "sweep.scheduler: pbt needs",
+        ),
+        (
+            {"space": MIXED, "scheduler": "pb2"},
+            "sweep.space.hooks.ema.decay: must be a bounded range outside",
+        ),
+        (
+            {"space": {"optimizer.lr": {"normal": [1, 1]}}, "scheduler": "pb2"},
+            "optimizer.lr: must be a bounded range",
+        ),
+        (
+            {"space": {"optimizer.lr": {"choice": [1, 2]}}, "scheduler": "pb2"},
+            "optimizer.lr: must be a bounded range",
+        ),
+        # Counts, with the arithmetic.
+        (
+            {"space": GRID, "search": "grid", "trials": 24},
+            "must be 6 (6 points of the grid), got 24 (remove it",
+        ),
+        (
+            {"space": GRID, "search": "grid", "trials": 6, "repeats": 2},
+            "must be 12 (6 points of the grid x 2 repeats)",
+        ),
+        (
+            {"space": GRID, "trials": 5},
+            "must be a multiple of 2 (2 points of the grid), got 5 (use 4 or 6)",
+        ),
+        ({"space": GRID, "trials": 1}, "got 1 (use 2)"),
+        (
+            {"trials": 10, "repeats": 4},
+            "must be a multiple of 4 (4 repeats), got 10 (use 8 or 12)",
+        ),
+        (
+            {"space": GRID, "trials": 8, "points": [{"batch_size": 1}] * 5},
+            "need 10 trials for 5 points, and there",
+        ),
+        (
+            {"space": {"seed": {"choice": [1, 2]}}, "repeats": 2},
+            "sweep.space.seed: conflicts with repeats: 2",
+        ),
+        (
+            {"space": GRID, "search": "grid", "trials": None, "seed": 3},
+            "sweep.seed: has no effect: search: grid draws",
+        ),
+        # Points.
+        (
+            {"points": [{"optimizer.lr": 0.95}]},
+            "sweep.points.0.optimizer.lr: must be within uniform: ",
+        ),
+        (
+            {"space": {"seed": {"quniform": [8, 16, 8]}}, "points": [{"seed": 12}]},
+            "points.0.seed: must be within quniform",
+        ),
+        ({"points": [{"optimizer.rl": 1}]}, "is not in the space (did you mean 'optimizer.lr'?)"),
+        (
+            {
+                "space": {"hooks.ema.decay": {"fan_out": [0.5, 0.9]}},
+                "points": [{"hooks.ema.decay": 0.9}],
+                "trials": 2,
+            },
+            "sweep.points.0.hooks.ema.decay: cannot be in a point",
+        ),
+    ],
+)
+def test_contradicting_sweep_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    assert message in "\n".join(refused(**{"space": LR, **settings}))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"space": GRID, "search": "grid", "repeats": 4, "trials": 24},
+        {"space": GRID, "trials": 4, "points": [{"epochs": 1}, {"epochs": 2}, {"batch_size": 3}]},
+        {"space": GRID, "search": "grid", "trials": 6, "budget": {"trials": 5}},
+        {"space": GRID, "trials": 12, "repeats": 3, "points": [{"batch_size": 1}] * 2},
+        {
+            "space": {**MIXED, "hooks.ema.decay": {"grid": [0.1]}, "optimizer.lr": {"grid": [1]}},
+            "search": "grid",
+            "trials": None,
+        },
+        {"space": MIXED, "scheduler": "pbt"},
+        {"search": "optuna", "metric": ["val/loss", "train/iteration_s"], "mode": ["min", "min"]},
+    ],
+)
+def test_consistent_sweep_settings_are_accepted(settings: dict[str, Any]) -> None:
+    make_experiment(swept(**{"space": LR, **settings}))
+
+
+# Values
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "hooks.shadow: {choice: [null, false, {type: '" + HERE + ":Shadow', decay: 1}]}",
+        "hooks.checkpoint.keep: {randint: [1, 5]}",
+        "optimizer: {choice: [{type: SGD}, {type: Adam}]}",
+        "precision: {grid: [fp32, bf16]}",
+        "scheduler: {choice: [null, {type: StepLR, step_size: 1}]}",
+        "hooks.band: {choice: [null, {type: '" + HERE + ":Band', low: 0, high: 1}]}",
+        "task_args.scale: {normal: [0.5, 0.01]}",
+    ],
+)
+def test_valid_spaces_are_accepted(file: Path, line: str) -> None:
+    other = file.parent / "sweep.yaml"
+    other.write_text(f"base: line.yaml\nsweep:\n  metric: val/loss\n  space:\n    {line}\n")
+    assert load_experiment(other).sweep is not None
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("hooks.shadow.decay: {choice: [0.5, 1.2]}", "must be at most 1, got 1.2"),
+        ("hooks.shadow.keep: {uniform: [1, 5]}", "must be an integer, got 1"),
+        ("hooks.shadow.decoy: {uniform: [0, 1]}", "unknown key"),
+        (
+            "hooks.shadow: {choice: [{type: '" + HERE + ":Shadow', decay: 2}]}",
+            "decay: must be at most 1, got 2",
+        ),
+        ("hooks.shadwo.decay: {uniform: [0, 1]}", "unknown hook 'shadwo'"),
+        ("optimizer.lr: {uniform: [-1, 1]}", "SGD raised: Invalid learning rate: -1.0"),
+        ("optimizer.type: {choice: [SGD, Adam]}", "optimizer.momentum: unknown key"),
+        (
+            "task: {choice: ['" + HERE + ":Line', 'tests.tasks:Points']}",
+            "task_args.width: unknown key",
+        ),
+        (
+            "hooks.shadow.type: {choice: [" + HERE + ":Shadow, console]}",
+            "hooks.shadow.decay: unknown key",
+        ),
+        ("scheduler.type: {choice: [StepLR]}", "scheduler.step_size: is missing"),
+        (
+            "changes: {choice: [[{at: 1, set: {hooks.shadow.mode: far}}]]}",
+            "0.set.hooks.shadow.mode: cannot change",
+        ),
+        ("base: {choice: [line.yaml]}", "cannot be swept: all trials share `base`"),
+        (
+            "optimizer.type.deep: {choice: [1]}",
+            "cannot be set: optimizer.type is 'SGD', not a mapping",
+        ),
+        ("task_args.width: {randint: [0, 4]}", "must be greater than 0, got 0"),
+        ("steps: {choice: [5]}", "cannot be combined with epochs"),
+        ("workers.count: {choice: [1, 2]}", "cannot be swept: all trials share `workers`"),
+    ],
+)
+def test_invalid_spaces_are_located(file: Path, line: str, message: str) -> None:
+    found = space_problems(file, f"seed: {{choice: [1, 2]}}\n{line}")
+    path, _, reported = found[0]
+    assert {number for _, number, _ in found} == {6}
+    assert path.startswith(line.partition(":")[0])
+    assert reported.startswith(message)
+
+
+def test_check_across_swept_fields_is_left_to_the_trial(file: Path) -> None:
+    file.write_text(TEXT + f"  band: {{type: '{HERE}:Band', low: 0, high: 1}}\n")
+    other = file.parent / "sweep.yaml"
+    start = "base: line.yaml\nsweep:\n  metric: val/loss\n  space:\n    hooks.band.low: {choice: [0, 5]}\n"
+    other.write_text(start + "    hooks.band.high: {choice: [6, 7]}\n")
+    trial = load_experiment(other).source.without_sweep()
+    assert resolve(trial.with_values({"hooks.band.low": 5, "hooks.band.high": 6})).hooks[
+        "band"
+    ] == Band(5, 6)
+    with pytest.raises(ConfigError, match="low must be below high"):
+        resolve(trial.with_values({"hooks.band.low": 5}))
+    (problem,) = problems(other, start)
+    assert (problem.path, problem.line) == ("sweep.space.hooks.band.low", 5)
+
+
+def test_override_of_a_swept_path_has_no_effect(file: Path) -> None:
+    other = file.parent / "sweep.yaml"
+    other.write_text(
+        "base: line.yaml\nsweep:\n  metric: val/loss\n  space: {optimizer.lr: {choice: [0.1, 0.2]}}\n"
+    )
+    override, choice = "optimizer.lr=0.5", "sweep.space.seed={choice: [1, 2]}"
+    with pytest.raises(
+        ConfigError, match=rf"override '{override}': optimizer.lr: has no effect: .* for all trials"
+    ):
+        load_experiment(other, [override])
+    for overrides in (["optimizer.lr=null"], [override, choice, "sweep.space.optimizer.lr=null"]):
+        load_experiment(other, overrides)
+    assert load_experiment(other, ["optimizer.momentum=0.5"]).optimizer.arguments["momentum"] == 0.5

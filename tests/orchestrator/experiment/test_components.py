@@ -1,0 +1,261 @@
+"""Components: the hooks and the task an experiment names."""
+
+import importlib
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hooks import HOOKS, Hook, Priority
+from orchestrator.errors import ConfigError
+from orchestrator.experiment import components
+from orchestrator.experiment.components import make_hooks, make_task
+from orchestrator.experiment.fields import imports
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.task import Task
+from tests.orchestrator.experiment.samples import HERE, Band, Line, Shadow
+
+
+@pytest.fixture(autouse=True)
+def two_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of two hooks, one of them a default."""
+    monkeypatch.setattr(components, "HOOKS", {"shadow": Shadow, "band": Band})
+    monkeypatch.setattr(components, "DEFAULT_HOOKS", ("shadow",))
+
+
+def made(
+    entries: Mapping[str, Any], required: Mapping[str, Any] | None = None
+) -> dict[str, Hook | None]:
+    return {
+        name: one.hook if one else None for name, one in make_hooks(entries, required or {}).items()
+    }
+
+
+def refused(
+    entries: Mapping[str, Any], required: Mapping[str, Any] | None = None
+) -> dict[str, str]:
+    with pytest.raises(ConfigError) as caught:
+        make_hooks(entries, required or {})
+    return {problem.path: problem.message for problem in caught.value.problems}
+
+
+def experiment(**more: Any) -> Experiment:
+    return Experiment.model_validate({"name": "x", "task": f"{HERE}:Line", "epochs": 1, **more})
+
+
+# Hooks
+
+
+@pytest.mark.parametrize("off", [None, False])
+def test_null_and_false_turn_a_hook_off(off: Any) -> None:
+    assert made({"shadow": off, "band": off}) == {"shadow": None, "band": None}
+
+
+def test_hooks_of_one_type_have_own_parameters() -> None:
+    hooks = made(
+        {
+            "shadow": {"decay": 0.25},
+            "slow": {"type": "shadow", "decay": 1},
+            "far": {"type": f"{HERE}:Shadow"},
+        }
+    )
+    assert [hook.decay for hook in hooks.values() if isinstance(hook, Shadow)] == [0.25, 1.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("value", "priority"),
+    [*[(p.name, p) for p in Priority], ("Lowest", 100), (0, 0), (37, 37), (100, 100)],
+)
+def test_priority_is_a_name_in_any_case_or_a_number(value: Any, priority: int) -> None:
+    hook = made({"shadow": {"priority": value}})["shadow"]
+    assert hook is not None
+    assert hook.priority == priority
+
+
+@pytest.mark.parametrize("value", [101, -1, "hihg", True, 1.5, None])
+def test_wrong_priorities_are_refused(value: Any) -> None:
+    assert list(refused({"shadow": {"priority": value}})) == ["hooks.shadow.priority"]
+
+
+def test_all_problems_of_all_hooks_are_reported() -> None:
+    assert refused(
+        {
+            "shadow": {"decay": 2, "decoy": 1, "priority": "x"},
+            "band": {"low": 2, "high": 1},
+            "nope": {},
+            "odd": 3,
+        }
+    ) == {
+        "hooks.shadow.priority": (
+            "must be from 0 to 100, or one of HIGHEST, VERY_HIGH, HIGH, ABOVE_NORMAL, NORMAL, "
+            "BELOW_NORMAL, LOW, VERY_LOW, LOWEST, got 'x'"
+        ),
+        "hooks.shadow.decay": "must be at most 1, got 2",
+        "hooks.shadow.decoy": "unknown key",
+        "hooks.band": "low must be below high, got 2.0 and 1.0",
+        "hooks.nope": "unknown hook 'nope'",
+        "hooks.odd": "must be a mapping of the hook's parameters, true, false or null, got 3",
+    }
+
+
+def test_hook_type_must_be_a_dataclass_and_a_hook() -> None:
+    message = refused(
+        {"a": {"type": f"{HERE}:Bare"}, "b": {"type": f"{HERE}:Line"}, "c": {"type": 3}}
+    )
+    assert "is not a dataclass" in message["hooks.a.type"]
+    assert "must be a subclass of Hook" in message["hooks.b.type"]
+    assert message["hooks.c.type"] == "must be a string, got 3"
+
+
+def test_entry_points_provide_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = {
+        "hookyard.hooks": EntryPoints([EntryPoint("offered", f"{HERE}:Shadow", "hookyard.hooks")])
+    }
+    monkeypatch.setattr(imports, "_list_entry_points", points.__getitem__)
+    assert made({"offered": {"keep": 9}, "mine": {"type": "offered"}}) == {
+        "shadow": Shadow(),
+        "offered": Shadow(keep=9),
+        "mine": Shadow(),
+    }
+
+
+def test_experiment_refines_required_hooks() -> None:
+    required = {"extra": {"type": "shadow", "decay": 0.25, "keep": 7}}
+    hooks = made({"band": {"low": 0, "high": 1}, "extra": {"keep": 8}}, required)
+    assert list(hooks) == ["shadow", "extra", "band"]
+    assert hooks["extra"] == Shadow(decay=0.25, keep=8)
+
+
+def test_required_hooks_cannot_be_turned_off() -> None:
+    assert refused({"extra": None}, {"extra": {"type": "shadow"}}) == {
+        "hooks.extra": "cannot be turned off, as the task requires it"
+    }
+
+
+# Task
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "path", "message"),
+    [
+        ("Line", {"width": 0}, "task_args.width", "must be greater than 0, got 0"),
+        ("Line", {"widht": 1}, "task_args.widht", "unknown key"),
+        ("Forgot", {"depth": 1}, "task_args", "declares depth but is not a dataclass"),
+        ("Unfinished", {}, "task", "Unfinished must define "),
+        ("Shadow", {}, "task", "must be a subclass of Task"),
+    ],
+)
+def test_invalid_tasks_are_refused(
+    name: str, arguments: dict[str, Any], path: str, message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_task(f"{HERE}:{name}", arguments)
+    (problem,) = caught.value.problems
+    assert problem.path == path
+    assert message in problem.message
+
+
+class W:
+    """Methods with wrong arguments, and two methods with right ones."""
+
+    def one(self, output: Any) -> Any: ...
+
+    def more(self, model: Any, batch: Any, mask: Any) -> Any: ...
+
+    def any(self, *arguments: Any) -> Any: ...
+
+    def tuned(self, model: Any, lr: float, *, wd: float = 0) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "expected"),
+    [
+        ("loss", W.one, "T.loss() must take (output, batch), got (output)"),
+        ("forward", W.more, "T.forward() must take (model, batch), got (model, batch, mask)"),
+        ("data", W.one, "T.data() must take (), got (output)"),
+        ("collate", staticmethod(lambda: None), "T.collate() must take (samples), got ()"),
+        ("loss", W.any, None),
+        ("collate", staticmethod(lambda samples: None), None),
+        ("optimizer", W.tuned, None),
+    ],
+)
+def test_task_method_with_wrong_arguments_is_located(
+    name: str, method: Any, expected: str | None
+) -> None:
+    task = dataclass(type("T", (Line,), {name: method, "__module__": HERE}))()
+    problems = list(components.find_wrong_arguments(task))
+    assert len(problems) == (expected is not None)
+    assert all(
+        expected in problem.message and "test_components.py:" in problem.message
+        for problem in problems
+    )
+
+
+METHODS = [name for name in vars(Task) if not name.startswith("_") and name != "progress"]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_misspelled_task_method_is_refused_with_the_nearest_name(name: str) -> None:
+    wrong = {
+        name[:place] + letter + name[place + 1 :]
+        for place in range(1, len(name))
+        for letter in ("", "x")
+    }
+    for misspelled in wrong - {*METHODS}:
+        task = type("T", (Task,), {misspelled: lambda self: None, "__module__": "nowhere"})
+        (problem,) = components.find_misspelled_methods(task)
+        assert f"T.{misspelled}() is never called" in problem.message
+        assert f"did you mean '{name}'?" in (problem.suggestion or "")
+
+
+@pytest.mark.parametrize(
+    ("code", "meant"),
+    [
+        ("class T(Task):\n    def optimiser(self, model): ...", "optimizer"),
+        ("class T(Task):\n    @staticmethod\n    def colate(samples): ...", "collate"),
+        # Helpers: private names, names that the modules use, and names near none.
+        (
+            "class T(Task):\n    def losses(self, o, b): ...\n    def loss(self, o, b): return self.losses(o, b)",
+            None,
+        ),
+        (
+            "class T(Task):\n    def models(self): ...\n    def model(self): return getattr(self, 'models')()",
+            None,
+        ),
+        (
+            "class B(Task):\n    def loss(self, o, b): self.targets(b)\nclass T(B):\n    def targets(self, b): ...",
+            None,
+        ),
+        (
+            "class T(Task):\n    def _optimiser(self): ...\n    def generate(self, prompt): ...",
+            None,
+        ),
+        (
+            "class T(Task):\n    def model(self): ...\n    def data(self): ...\n    def loss(self, o, b): ...",
+            None,
+        ),
+    ],
+)
+def test_methods_that_something_calls_are_not_misspelled(
+    code: str, meant: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "misspelled_example.py").write_text(f"from orchestrator import Task\n{code}")
+    sys.path.append(str(tmp_path))
+    problems = list(
+        components.find_misspelled_methods(importlib.import_module("misspelled_example").T)
+    )
+    assert len(problems) == (meant is not None)
+    assert all(f"did you mean '{meant}'?" in (problem.suggestion or "") for problem in problems)
+
+
+def test_default_hooks_are_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    hooks = make_hooks({}, {})
+    assert list(hooks) == list(components.DEFAULT_HOOKS)
+    assert {name: type(one.hook) for name, one in hooks.items() if one} == {
+        name: HOOKS[name] for name in hooks
+    }
