@@ -31,8 +31,7 @@ import re, sys
 from time import perf_counter, process_time
 from orchestrator.runs.result import open_run
 run = open_run(sys.argv[1])
-from orchestrator.tables import summaries
-from orchestrator.tables import tables
+from orchestrator.tables import frames, summaries
 started, worked = perf_counter(), process_time()
 table = CALL
 seconds, work = perf_counter() - started, process_time() - worked

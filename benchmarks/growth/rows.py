@@ -40,9 +40,8 @@ from orchestrator.runs.result import open_run
 from orchestrator.disk.rows.compaction import compact
 run = open_run(sys.argv[1])
 storage, attempts = run.folder.storage, run.folder.read_attempts()
-from orchestrator.tables import summaries
-from orchestrator.tables import dataset, query, tables
-from orchestrator.disk.rows import segments
+from orchestrator.disk.rows import dataset, segments
+from orchestrator.tables import frames, query, summaries
 started = process_time()
 CALL
 seconds = process_time() - started

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from hooks import HOOKS, Hook, Priority
+from orchestrator import user_code
 from orchestrator.errors import ConfigError
 from orchestrator.experiment import components
 from orchestrator.experiment.components import make_hooks, make_task
-from orchestrator.experiment.fields import imports
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.task import Task
 from tests.orchestrator.experiment.samples import HERE, Band, Line, Shadow
@@ -115,7 +115,7 @@ def test_entry_points_provide_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
     points = {
         "hookyard.hooks": EntryPoints([EntryPoint("offered", f"{HERE}:Shadow", "hookyard.hooks")])
     }
-    monkeypatch.setattr(imports, "_list_entry_points", points.__getitem__)
+    monkeypatch.setattr(user_code, "_list_entry_points", points.__getitem__)
     assert made({"offered": {"keep": 9}, "mine": {"type": "offered"}}) == {
         "shadow": Shadow(),
         "offered": Shadow(keep=9),

@@ -9,12 +9,11 @@ import pytest
 
 from hooks.position import Stage
 from orchestrator.disk.metadata import Attempt
-from orchestrator.disk.rows import compaction
+from orchestrator.disk.rows import compaction, dataset
 from orchestrator.disk.rows.compaction import compact
 from orchestrator.disk.rows.valid_rows import open_valid_rows
 from orchestrator.errors import DamagedFile
 from orchestrator.storage import Storage
-from orchestrator.tables import dataset
 from orchestrator.tables.frames import load
 from orchestrator.tables.query import Rows, query
 from tests.orchestrator.tables.test_frames import FRESH, attempt, record, row
