@@ -121,9 +121,13 @@ def make_zero_loss(loss: Tensor, inputs: Sequence[Tensor]) -> Tensor:
     The loss of a batch of weight 0 is a mean over nothing, so it and its gradients may be NaN,
     whatever its share. An input may hold infinities, such as scores of classes that are masked, and
     zero times infinity is NaN too. Without a gradient, an optimizer leaves a parameter as it is,
-    but with zeros it decays the parameter.
+    but with zeros it decays the parameter. A loss without a gradient, as a task may return
+    for a batch of nothing, does not tell its inputs, so all of them count.
     """
     zero = (loss * 0).detach().nan_to_num()
+    if not loss.requires_grad:
+        return reduce(add, ((part * 0).nan_to_num().sum() for part in inputs), zero)
+
     gradients = (
         torch.autograd.grad(loss, inputs, retain_graph=True, allow_unused=True) if inputs else ()
     )

@@ -193,6 +193,21 @@ def test_batch_without_tokens_trains_nothing_and_has_no_loss() -> None:
     assert reports[0]["train/loss"] == pytest.approx(reports[0]["train/loss"])  # not NaN
 
 
+@pytest.mark.parametrize("kind", ["SGD", "LBFGS"])
+def test_batch_without_tokens_may_have_a_constant_for_a_loss(kind: str) -> None:
+    @dataclass
+    class Guarded(Sequences):
+        """Asks whether there is anything to average, and returns a zero without a gradient."""
+
+        def loss(self, output: Tensor, batch: Any) -> Any:
+            return super().loss(output, batch) if batch[2].any() else torch.zeros(())
+
+    optimizer = {"type": kind, "lr": 0.1}
+    loop, _, _, _ = train(Guarded(empty=(2, 3)), optimizer=optimizer, epochs=1)
+    expected, _, _, _ = train(Sequences(empty=(2, 3)), optimizer=optimizer, epochs=1)
+    assert_equal(loop.state.module, expected.state.module)
+
+
 def test_batch_without_labels_and_with_masked_scores_trains_nothing() -> None:
     class Masked(nn.Linear):
         def forward(self, features: Tensor) -> Tensor:
