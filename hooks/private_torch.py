@@ -89,8 +89,11 @@ def _call_of(module: nn.Module) -> Callable[..., Any]:
 
 
 def get_version(tensor: torch.Tensor) -> int:
-    """Return how often a tensor has been changed in place, without reading it from its device."""
-    return tensor._version
+    """Return how often a tensor has been changed in place, without reading it from its device.
+
+    Torch does not count changes of a tensor that was made in inference mode, which gives 0.
+    """
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def inner_schedulers(scheduler: Any) -> Iterable[Any]:

@@ -109,7 +109,7 @@ class UnsavedState:
     def _find_generators(self) -> Iterator[str]:
         saved = self._list_saved()
         for path, value in self._values.items():
-            if not isinstance(value, GENERATORS) or path.startswith(saved):
+            if not isinstance(value, GENERATORS) or _begins_with(path, saved):
                 continue
             in_workers = self._has_processes and path.startswith("the train data: ")
             if in_workers or read_generator(value) != self._before[path]:
@@ -123,7 +123,7 @@ class UnsavedState:
             value = now.get(path)
             if (
                 value is None
-                or path.startswith(saved)
+                or _begins_with(path, saved)
                 or isinstance(value, (nn.Parameter, *GENERATORS))
             ):
                 continue
@@ -152,7 +152,7 @@ class UnsavedState:
             if _has_own_method(hook, Hook)
         ]
         fields = [
-            f"hooks.{name}.{field}"
+            f"hooks.{name}.{field}."
             for name, hook in self._plan.hooks.items()
             for field in list_state_fields(hook)
         ]
@@ -165,6 +165,11 @@ class UnsavedState:
         return any(
             begin <= value <= clock() for begin, clock in zip(self._clocks, _CLOCKS, strict=True)
         )
+
+
+def _begins_with(path: str, beginnings: tuple[str, ...]) -> bool:
+    """Return whether a path is one of these, which end in a dot, or leads to a part of one."""
+    return f"{path.replace('[', '.[')}.".startswith(beginnings)
 
 
 _STATE_METHODS = ("state_dict", "rank_state_dict")
@@ -182,8 +187,6 @@ def _describe(value: Any) -> Any:
         return read_generator(value)
     if isinstance(value, Tensor):
         return id(value), get_version(value)
-    return (
-        value
-        if isinstance(value, (int, float))
-        else (id(value), value.tobytes() if value.nbytes < 65536 else b"")
-    )
+    if isinstance(value, (int, float)):
+        return value if value == value else "NaN"  # which is unequal to itself
+    return id(value), value.tobytes() if value.nbytes < 65536 else b""

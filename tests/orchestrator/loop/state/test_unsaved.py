@@ -1,5 +1,6 @@
 """Warnings of state that no checkpoint holds."""
 
+import math
 import random
 import time
 from collections.abc import Mapping
@@ -140,6 +141,19 @@ class CountingAndSaved(Counting):
 
 
 @dataclass
+class CountingTwice(CountingAndSaved):
+    """Saves one of two attributes, whose name begins that of the other."""
+
+    def on_gradients(self, state: State) -> None:
+        super().on_gradients(state)
+        self._counts = [self._count]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._counts = [0]
+
+
+@dataclass
 class Ramp:
     """A callable with an attribute."""
 
@@ -165,6 +179,24 @@ def test_attributes_of_hooks_and_callables_are_named() -> None:
     )
     assert "state_fields" in line
     assert _warnings(SmallTask(), {"count": CountingAndSaved()}) == []
+    (line,) = _warnings(SmallTask(), {"count": CountingTwice()})
+    assert line.startswith("hooks.count._counts[0] has changed")
     (line,) = _warnings(Ramped())
     assert line.startswith("task.ramp.calls has changed since the start")
     assert "state_dict()" in line
+
+
+@dataclass
+class Prompted(SmallTask):
+    """Keeps values that never change: one unequal to itself, and one without a version."""
+
+    best: float = math.nan
+
+    def model(self) -> nn.Module:
+        with torch.inference_mode():
+            self.prompts = torch.randn(3)
+        return super().model()
+
+
+def test_constant_attributes_are_not_named() -> None:
+    assert _warnings(Prompted()) == []
