@@ -10,6 +10,8 @@ from orchestrator.disk.checkpoints.placeholders import tensors_in
 from orchestrator.loop.model.strategy import sharded_optimizer
 
 _INNER = "inner"
+_OF_SCHEDULERS = {"lr", "momentum", "betas"}
+"""Keys of parameter groups that schedulers set. An optimizer may name its arguments otherwise."""
 
 
 def find_inner_optimizers(optimizer: Optimizer) -> dict[str, Optimizer]:
@@ -22,12 +24,12 @@ def list_counters(optimizer: Optimizer) -> set[str]:
     """Return the keys of parameter groups in which an optimizer counts its own progress, as
     schedule-free ones do.
 
-    Such a key has a default, but is no argument of the class.
+    Such a key has a default, but is no argument of the class, and no scheduler sets it.
     """
     parameters = signature(type(optimizer)).parameters
     if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return set()
-    return optimizer.defaults.keys() - parameters.keys()
+    return optimizer.defaults.keys() - parameters.keys() - _OF_SCHEDULERS
 
 
 def save_state(optimizer: Optimizer) -> dict[str, Any]:

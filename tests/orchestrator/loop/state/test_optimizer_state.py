@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import StepLR
 
-from orchestrator.loop.state.optimizer_state import load_state, save_state
+from orchestrator.loop.state.optimizer_state import list_counters, load_state, save_state
 
 
 class SAM(Optimizer):
@@ -107,3 +107,15 @@ def test_state_that_the_outer_optimizer_saves_is_saved_once() -> None:
     model, optimizer, scheduler = _make(kind=Whole, momentum=0.9)
     _train(model, optimizer, scheduler, range(2))
     assert save_state(optimizer).keys() == {"state", "param_groups", "base"}
+
+
+class Renamed(Optimizer):
+    """Names its arguments otherwise than its settings, and counts its steps."""
+
+    def __init__(self, params: Any, learning_rate: float, beta1: float = 0.9) -> None:
+        super().__init__(params, {"lr": learning_rate, "betas": (beta1, 0.99), "k": 0})
+
+
+def test_settings_of_a_schedule_are_no_counters() -> None:
+    """A run that goes on with another schedule would get the rate of the old one."""
+    assert list_counters(Renamed(nn.Linear(1, 1).parameters(), 0.1)) == {"k"}
