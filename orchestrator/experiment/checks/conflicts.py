@@ -22,7 +22,7 @@ from orchestrator.experiment.sections.experiment import (
 )
 from orchestrator.experiment.sections.workers import Ddp, Workers
 from orchestrator.experiment.yaml.source import with_value
-from orchestrator.task import Task, has_custom_loop, has_turns
+from orchestrator.task import Task, has_custom_loop, has_turns, has_weights
 from orchestrator.user_code import catch_user_errors, find_source_location
 
 _ALWAYS_READ = frozenset(
@@ -269,6 +269,10 @@ def check_train_method(experiment: Experiment, task: type[Task]) -> Iterator[Pro
     )
     if not inspect.isgeneratorfunction(inspect.unwrap(task.train)):
         yield Problem("task", f"{name}.train() has no `yield`, so it reports nothing{location}")
+    if has_weights(task):
+        message = f"{name}.weight() has no effect: {name}.train(), which trains, weighs its losses"
+        where = find_source_location(task.weight)
+        yield Problem("task", message + where, suggestion="remove it, or give it another name")
     for key in declared.keys() - _DECLARABLE:
         hint = did_you_mean(key, _DECLARABLE) or "make it a field of the task, which task_args sets"
         message = f"{name}.train() declares {key}, which is not a key of the experiment that it can read{location}"

@@ -27,6 +27,11 @@ class Own(Task):
         yield {"train/loss": float(batch_size)}
 
 
+class Weighs(Own):
+    def weight(self, batch: Any) -> float:
+        return 1.0
+
+
 class Silent(Task):
     def train(self, session: TrainingSession) -> None:  # type: ignore[override]  # what is wrong with it
         """Yields nothing."""
@@ -93,6 +98,7 @@ hooks:
     ("fields", "message"),
     [
         ({"task": f"{HERE}:Silent"}, "Silent.train() has no `yield`"),
+        ({"task": f"{HERE}:Weighs"}, "Weighs.weight() has no effect: Weighs.train()"),
         ({"task": f"{HERE}:Asks"}, "Asks.train() declares lerning_rate"),
         ({"task": f"{HERE}:Asks"}, "did you mean 'accumulate'?"),
         (
