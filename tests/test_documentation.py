@@ -27,7 +27,6 @@ from orchestrator.experiment.components import DEFAULT_HOOKS
 from orchestrator.experiment.load import to_dict
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.sweep import (
-    PB2,
     PBT,
     Asha,
     Fifo,
@@ -312,7 +311,7 @@ def test_sweeps_page_lists_every_scheduler_parameter() -> None:
         for name, kinds, default, _ in rows
         for kind in re.findall(r"`(\w+)`", kinds)
     }
-    schedulers = [Fifo(), Asha(), HyperBand(), Median(), Race(), PBT(), PB2()]
+    schedulers = [Fifo(), Asha(), HyperBand(), Median(), Race(), PBT()]
     assert {one.type for one in schedulers} == set(get_args(SchedulerName))
     assert told == {
         (one.type, name): value

@@ -34,7 +34,6 @@ SETTINGS = {
     "wandb": r"^\s*(hooks: \{)?wandb:",
     "optuna": r"search: optuna",
     "safetensors": r"from: .*\.safetensors",
-    "pb2": r"(scheduler|type): pb2",
     "cluster": r"^(hookyard (submit|status|logs|stop)|ray) ",
 }
 """How a file or a command asks for what an extra brings."""

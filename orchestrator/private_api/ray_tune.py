@@ -180,9 +180,7 @@ class Exploiting(FIFOScheduler):
         )
         return super().choose_trial_to_run(tune_controller)
 
-    def next_config(
-        self, trial: Trial, source: Trial, tunes_own: Callable[[], Mapping[str, Any]]
-    ) -> dict[str, Any]:
+    def next_config(self, trial: Trial, source: Trial) -> dict[str, Any]:
         """Return the config with which a trial continues from another trial's checkpoint."""
         raise NotImplementedError
 
@@ -207,10 +205,7 @@ class Exploiting(FIFOScheduler):
     def _get_new_config(
         self, trial: Trial, trial_to_clone: Trial
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        tunes_own = super()._get_new_config
-        return self.next_config(
-            trial, trial_to_clone, lambda: tunes_own(trial, trial_to_clone)[0]
-        ), {}
+        return self.next_config(trial, trial_to_clone), {}
 
     def _exploit(self, tune_controller: Any, trial: Trial, trial_to_clone: Trial) -> None:
         own, source = self._trial_state[trial], self._trial_state[trial_to_clone]

@@ -37,14 +37,13 @@ from orchestrator.errors import DamagedFile, MetricMissing, UsageError
 from orchestrator.experiment.fields.plain_data import read_main_source
 from orchestrator.experiment.load import check_experiment, to_dict, to_yaml
 from orchestrator.experiment.sections.experiment import Experiment, check_run_name
-from orchestrator.experiment.sections.sweep import HyperBand, Population
+from orchestrator.experiment.sections.sweep import PBT, HyperBand
 from orchestrator.experiment.sections.sweep import Sweep as SweepSettings
 from orchestrator.experiment.sweep.space import count_concurrent_trials, count_trials
 from orchestrator.loop.model.initial_weights import describe_initial_weights
 from orchestrator.runs.driver import format_resume_command, load_experiment_to_resume
 from orchestrator.storage import Storage
 from orchestrator.sweeps.results.analysis import list_configurations
-from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.sweeps.running_sweep import RunningSweep
 from orchestrator.sweeps.search.search import list_remaining_trials
@@ -156,7 +155,6 @@ def resume(folder: RunFolder, lease: Lease, *, failed: bool, address: str | None
         _wait_for_orphans(
             folder, [trial.name for trial in previous.values() if not trial.has_ended]
         )
-        History(folder).drop_unstarted({trial.name: trial.values for trial in previous.values()})
         folder.write_experiment(to_yaml(experiment), experiment.source)
         folder.update(
             status="running",
@@ -345,12 +343,11 @@ def _check_requirements(
     """Raise UsageError if an extra or a resource of this machine is missing, or if --local cannot
     run the scheduler."""
     read_environment(experiment.environment)  # raises UsageError for an unset variable
-    needed = {"optuna": settings.search == "optuna", "sklearn": settings.scheduler.type == "pb2"}
-    for package, extra in (("optuna", "optuna"), ("sklearn", "pb2")):
-        if needed[package] and find_spec(package) is None:
-            raise UsageError(
-                f"this sweep needs the package {package}, which is not installed: pip install 'hookyard[{extra}]'"
-            )
+    if settings.search == "optuna" and find_spec("optuna") is None:
+        raise UsageError(
+            "search: optuna needs the package optuna, which is not installed:"
+            " pip install 'hookyard[optuna]'"
+        )
     if not local:
         with_classes_of_main(experiment.source, address)  # raises UsageError if they cannot be sent
     from orchestrator.engines.in_process import check_local_resources
@@ -358,7 +355,7 @@ def _check_requirements(
     check_local_resources(
         experiment.workers, f"each trial of {experiment.name}", address, local=local
     )
-    if local and isinstance(settings.scheduler, HyperBand | Population):
+    if local and isinstance(settings.scheduler, HyperBand | PBT):
         raise UsageError(
             f"{settings.scheduler.type} needs concurrent trials; leave out --local, or use fifo, asha, median or race"
         )

@@ -106,7 +106,7 @@ SWEEP_NOT_SHOWN = {
     "max_concurrent": "is asked of Ray: tests/orchestrator/config/checks/test_space.py",
     "engine": "needs Ray: tests/ray/test_sweep.py",
 }
-"""Also schedulers `hyperband`, `pbt` and `pb2`, which need concurrent trials (tests/ray); one
+"""Also schedulers `hyperband` and `pbt`, which need concurrent trials (tests/ray); one
 process refuses them."""
 
 

@@ -161,7 +161,7 @@ def test_population_resumes_after_its_driver_was_killed(ray_cluster: Any, outsid
         assert run.stats.query("phase == 'train'")["step"].tolist() == list(range(1, 41))
     exploits = History(done.folder).read()
     assert len(exploits) >= 3
-    for exploit in exploits:
+    for exploit in exploits[1:]:  # the driver may have died before the first one began
         rows = (
             open_run(f"{done.path}/trials/{exploit.trial}")
             .stats.query("phase == 'train'")

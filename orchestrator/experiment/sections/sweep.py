@@ -230,10 +230,11 @@ class Race(Model):
     """Largest probability of eliminating the configuration that would win with all seeds."""
 
 
-class Population(Model):
-    """Common fields of PBT and PB2: the worst trials continue from the weights of the best, with
-    other values."""
+class PBT(Model):
+    """Population-based training: the worst trials continue from the weights of the best, with other
+    values (Jaderberg et al. 2017)."""
 
+    type: Literal["pbt"] = "pbt"
     perturbation_interval: Annotated[int, Ge(1)] = 1
     """Reports between two perturbations."""
     quantile_fraction: Annotated[float, Gt(0), Le(0.5)] = 0.25
@@ -243,13 +244,6 @@ class Population(Model):
     mutate: list[str] | None = None
     """Paths of the space that change during training: fields of hooks, numbers of the optimizer; by
     default all."""
-
-
-class PBT(Population):
-    """Population-based training: values are resampled or multiplied by a factor (Jaderberg et al.
-    2017)."""
-
-    type: Literal["pbt"] = "pbt"
     burn_in_period: Annotated[int, Ge(0)] = 0
     """Reports before the first perturbation."""
     resample_probability: Annotated[float, Ge(0), Le(1)] = 0.25
@@ -259,17 +253,10 @@ class PBT(Population):
     one item."""
 
 
-class PB2(Population):
-    """Population-based bandits: a Gaussian process over the effects of past changes proposes values
-    (Parker-Holder et al. 2020). Needs scikit-learn (extra `pb2`)."""
-
-    type: Literal["pb2"] = "pb2"
-
-
 TrialScheduler = Annotated[
-    Fifo | Asha | HyperBand | Median | Race | PBT | PB2, Field(discriminator="type")
+    Fifo | Asha | HyperBand | Median | Race | PBT, Field(discriminator="type")
 ]
-SchedulerName = Literal["fifo", "asha", "hyperband", "median", "race", "pbt", "pb2"]
+SchedulerName = Literal["fifo", "asha", "hyperband", "median", "race", "pbt"]
 
 
 def _check_swept_path(path: str) -> str:

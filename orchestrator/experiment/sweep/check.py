@@ -1,7 +1,6 @@
 """Checks of a sweep: its settings together, and each value of its space in the experiment."""
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -13,7 +12,7 @@ from orchestrator.experiment.checks.conflicts import list_train_parameters, make
 from orchestrator.experiment.checks.metrics import with_inferred_modes
 from orchestrator.experiment.resolve import build, find_task
 from orchestrator.experiment.sections.experiment import Experiment, validate_sections, without_nulls
-from orchestrator.experiment.sections.sweep import PB2, Asha, Domain, Population, Race, Sweep
+from orchestrator.experiment.sections.sweep import PBT, Asha, Domain, Race, Sweep
 from orchestrator.experiment.sweep.shared_training import find_unshareable_paths
 from orchestrator.experiment.sweep.space import (
     can_mutate,
@@ -124,7 +123,7 @@ def _find_contradictions(sweep: Sweep) -> Iterator[Problem]:
         yield Problem("sweep.mode", str(error))
     kind, search, several = sweep.scheduler.type, sweep.search, len(sweep.metrics) > 1
     is_population, is_race = (
-        isinstance(sweep.scheduler, Population),
+        isinstance(sweep.scheduler, PBT),
         isinstance(sweep.scheduler, Race),
     )
     needs_all, is_synchronous = is_population or is_race, is_population or kind == "hyperband"
@@ -286,7 +285,7 @@ def _check_mutation(sweep: Sweep, experiment: Experiment) -> Iterator[Problem]:
     what it reads.
     """
     scheduler = sweep.scheduler
-    if not isinstance(scheduler, Population):
+    if not isinstance(scheduler, PBT):
         return
     task = find_task(experiment.task)
     restartable = (
@@ -316,15 +315,6 @@ def _check_mutation(sweep: Sweep, experiment: Experiment) -> Iterator[Problem]:
             "sweep.trials",
             f"must be at least 2 with scheduler: {scheduler.type}, got {count_trials(sweep)}",
         )
-    for name in mutated if isinstance(scheduler, PB2) else ():
-        domain = sweep.space[name]
-        if (
-            domain.is_list
-            or find_enclosing_path(name, sweep.space)
-            or not math.isfinite(domain.ends[0])
-        ):
-            message = "must be a bounded range outside of any choice; or use scheduler: pbt"
-            yield Problem(join("sweep.space", name), message)
 
 
 def _check_point(point: Mapping[str, Any], path: str, sweep: Sweep) -> Iterator[Problem]:

@@ -11,7 +11,7 @@ from hooks.metrics.names import phase_of
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.experiment.components import PLAN_KEYS
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve
-from orchestrator.experiment.sections.sweep import Fifo, HyperBand, Population, Race, Sweep
+from orchestrator.experiment.sections.sweep import PBT, Fifo, HyperBand, Race, Sweep
 from orchestrator.experiment.sweep.space import choose_context
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.task import has_custom_loop
@@ -101,9 +101,7 @@ def _explain_sweep(sweep: Sweep) -> str:
     reasons = {
         "share_training is false": not sweep.share_training,
         "engine: train starts a job for each trial": sweep.engine == "train",
-        f"{sweep.scheduler.type} copies weights between trials": isinstance(
-            sweep.scheduler, Population
-        ),
+        f"{sweep.scheduler.type} copies weights between trials": isinstance(sweep.scheduler, PBT),
         "hyperband pauses each trial on its own": isinstance(sweep.scheduler, HyperBand),
         "race starts the trials of a configuration one after another": isinstance(
             sweep.scheduler, Race

@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.experiment.components import PLAN_KEYS
 from orchestrator.experiment.sections.experiment import parse_optimizer_path
-from orchestrator.experiment.sections.sweep import Domain, Population, Sweep
+from orchestrator.experiment.sections.sweep import PBT, Domain, Sweep
 from orchestrator.experiment.sections.workers import Workers
 
 
@@ -21,7 +21,7 @@ def can_mutate(name: str) -> bool:
 def list_mutated_paths(sweep: Sweep) -> list[str]:
     """Return the paths that a population changes during training, in the order of the space."""
     scheduler = sweep.scheduler
-    if not isinstance(scheduler, Population):
+    if not isinstance(scheduler, PBT):
         return []
     return [
         name

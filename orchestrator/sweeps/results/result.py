@@ -29,7 +29,6 @@ from orchestrator.sweeps.results.analysis import (
     select_candidates,
     sort_best_first,
 )
-from orchestrator.sweeps.results.population import History, trace_lineage
 from orchestrator.tables.frames import concat_exactly
 from orchestrator.tables.query import check_columns
 from orchestrator.tables.trial_index import TrialIndex, TrialRecord
@@ -99,8 +98,8 @@ class Sweep(Result):
         return Run(folder)
 
     def experiment(self, trial: int | str) -> Experiment:
-        """Return a trial as an experiment, ready for `run`. A population's trial gets `changes`,
-        which repeat the steps at which the values of the trial's weights changed.
+        """Return a trial as an experiment, ready for `run`. That of a population's trial has the
+        values of its last report.
 
         Raises UsageError without such a trial, or if its values could not be combined.
         """
@@ -110,15 +109,6 @@ class Sweep(Result):
         if run.config["sweep"] is not None:
             raise UsageError(f"{run.folder} never was an experiment: {run.error}")
         source = run.folder.read_source().with_values({"name": f"{self.name}-{run.name}"})
-        if exploits := trace_lineage(History(self.folder).read(), run.name):
-            changes = [
-                {"at": f"{exploit.step} steps", "set": exploit.changes}
-                for exploit in exploits
-                if exploit.changes
-            ]
-            data, _ = source.merged()
-            changes = [*(data.get("changes") or []), *changes]
-            source = source.with_values({**exploits[0].before, "changes": changes})
         return make_experiment_from_source(source)
 
     @property

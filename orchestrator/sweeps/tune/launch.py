@@ -15,7 +15,7 @@ from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.script_classes import with_classes_of_main
 from orchestrator.engines.train_engine import remove_placement_group_of
 from orchestrator.errors import ConfigError
-from orchestrator.experiment.sections.sweep import HyperBand, Population, Sweep
+from orchestrator.experiment.sections.sweep import PBT, HyperBand, Sweep
 from orchestrator.private_api.ray_tune import TrialProgressCallback, forgetting_trials
 from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.running_sweep import RunningSweep
@@ -84,7 +84,7 @@ def _make_tune_config(sweep: RunningSweep, max_concurrent: int) -> tune.TuneConf
     # Not through Tune, which knows one metric only; the search may have several.
     scheduler.set_search_properties(*settings.objectives[0])
     is_drawn = isinstance(search, DrawnTrials)
-    has_synchronous_trials = isinstance(settings.scheduler, Population | HyperBand)
+    has_synchronous_trials = isinstance(settings.scheduler, PBT | HyperBand)
     return tune.TuneConfig(
         num_samples=search.count,
         search_alg=None if is_drawn else _Searcher(search, settings),

@@ -4,7 +4,7 @@ driver."""
 import math
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,8 +15,7 @@ from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining, TrialSch
 
 from orchestrator.disk.sweep_folder import trial_name
 from orchestrator.experiment.sections import sweep as settings_of
-from orchestrator.experiment.sections.sweep import PB2, PBT, Sweep
-from orchestrator.experiment.sweep.space import list_mutated_paths
+from orchestrator.experiment.sections.sweep import PBT, Sweep
 from orchestrator.private_api.ray_tune import (
     Bands,
     Exploiting,
@@ -25,7 +24,7 @@ from orchestrator.private_api.ray_tune import (
     call_before_next_step,
 )
 from orchestrator.sweeps.results.population import History
-from orchestrator.sweeps.search.search import from_scale, make_trial_config, mutate, to_scale
+from orchestrator.sweeps.search.search import make_trial_config, mutate
 from orchestrator.sweeps.stopping_rules import SCHEDULER_REASON
 from orchestrator.tables.configurations import compute_score
 from orchestrator.tables.trial_index import TrialRecord
@@ -38,8 +37,6 @@ FAILED = "failed"
 """Key of a shared result: the numbers of trials that failed since the last result."""
 SECONDS = "seconds"
 """Key of a result: the trial's training time, including earlier attempts."""
-_PLACES = "places"
-"""Key of a config: for PB2, each mutated value on the scale of its domain, as PB2 chose it."""
 _MAX_REPORTS = 1_000_000
 """Upper bound of a trial's number of reports."""
 _WORST = 1e300
@@ -68,7 +65,6 @@ def make_scheduler(
     arguments = (settings, previous, reasons or {})
     # The names of the options are Tune's own.
     options = settings.scheduler.model_dump(exclude=_OWN_PARAMETERS, exclude_none=True)
-    base: Any
     match settings.scheduler:
         case settings_of.Asha():
             return _SweepScheduler.extending(Halving)(
@@ -81,23 +77,15 @@ def make_scheduler(
                 *arguments, time_attr=TRAINING_ITERATION, **options
             )
         case PBT():
-            base = PopulationBasedTraining
             # Tune requires some mutations; `next_config` makes the real ones.
             options["hyperparam_mutations"] = {TRIAL: {}}
-        case PB2():
-            from ray.tune.schedulers.pb2 import PB2 as TunesPB2
-
-            mutated = {name: settings.space[name] for name in list_mutated_paths(settings)}
-            bounds = {
-                name: [to_scale(domain, end) for end in domain.ends]
-                for name, domain in mutated.items()
-            }
-            base, options["hyperparam_bounds"] = TunesPB2, {TRIAL: {_PLACES: bounds}}
+            options["time_attr"] = TRAINING_ITERATION
+            options["log_config"] = False
+            return _Population.extending(PopulationBasedTraining)(
+                *arguments, history=history, **options
+            )
         case _:
             return _SweepScheduler(*arguments)
-    return _Population.extending(base)(
-        *arguments, history=history, time_attr=TRAINING_ITERATION, log_config=False, **options
-    )
 
 
 class _TrialStandIn:
@@ -247,34 +235,9 @@ class _Population(_SweepScheduler, Exploiting):
         self._history = history
         self._random = np.random.RandomState(settings.seed)
 
-    def _add(self, tune_controller: Any, trial: Any) -> None:
-        if isinstance(self._settings.scheduler, PB2):
-            # PB2 gives a value the type of the copied one, and matches later reports by what it
-            # chose. So it sees no integers and no rounded values.
-            space, values = self._settings.space, trial.config[TRIAL]["values"]
-            # A resumed trial may lack a value of an edited space.
-            names = [
-                name
-                for name in list_mutated_paths(self._settings)
-                if values.get(name) in space[name]
-            ]
-            places = {name: to_scale(space[name], values[name]) for name in names}
-            trial.config[TRIAL].setdefault(_PLACES, places)
-        super()._add(tune_controller, trial)
-
-    def next_config(
-        self, trial: Trial, source: Trial, tunes_own: Callable[[], Mapping[str, Any]]
-    ) -> dict[str, Any]:
-        number, values = trial.config[TRIAL]["number"], source.config[TRIAL]["values"]
-        if isinstance(self._settings.scheduler, PBT):
-            return make_tune_config(number, mutate(self._settings, values, self._random))
-        before, places = source.config[TRIAL][_PLACES], tunes_own()[TRIAL][_PLACES]
-        changed = {
-            name: from_scale(self._settings.space[name], place)
-            for name, place in places.items()
-            if place != before[name]
-        }
-        return {TRIAL: {**make_trial_config(number, {**values, **changed}), _PLACES: places}}
+    def next_config(self, trial: Trial, source: Trial) -> dict[str, Any]:
+        values = mutate(self._settings, source.config[TRIAL]["values"], self._random)
+        return make_tune_config(trial.config[TRIAL]["number"], values)
 
     def record_exploit(
         self,

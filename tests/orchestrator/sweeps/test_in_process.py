@@ -316,11 +316,6 @@ def test_a_missing_metric_ends_the_sweep_with_the_first_report_that_should_have_
             True,
             r"optuna, which is not installed: pip install 'hookyard\[optuna\]'",
         ),
-        (
-            {"scheduler": "pb2"},
-            False,
-            r"sklearn, which is not installed: pip install 'hookyard\[pb2\]'",
-        ),
     ],
 )
 def test_a_sweep_that_cannot_run_is_refused_before_it_writes_anything(

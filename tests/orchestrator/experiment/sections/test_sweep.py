@@ -38,10 +38,6 @@ def refused(**more: Any) -> str:
             {"type": "pbt", "perturbation_factors": [0, 1.2]},
             "sweep.scheduler.perturbation_factors.0: must be",
         ),
-        (
-            {"type": "pb2", "resample_probability": 0.1},
-            "sweep.scheduler.resample_probability: unknown key",
-        ),
         ({"grace_period": 1}, "sweep.scheduler: must have a `type`"),
         (3, "sweep.scheduler: must be a mapping, got 3"),
     ],

@@ -139,18 +139,6 @@ def space_problems(file: Path, space: str) -> list[tuple[str, int | None, str]]:
             {"space": {"batch_size": {"choice": [8]}}, "scheduler": "pbt"},
             "sweep.scheduler: pbt needs",
         ),
-        (
-            {"space": MIXED, "scheduler": "pb2"},
-            "sweep.space.hooks.ema.decay: must be a bounded range outside",
-        ),
-        (
-            {"space": {"optimizer.lr": {"normal": [1, 1]}}, "scheduler": "pb2"},
-            "optimizer.lr: must be a bounded range",
-        ),
-        (
-            {"space": {"optimizer.lr": {"choice": [1, 2]}}, "scheduler": "pb2"},
-            "optimizer.lr: must be a bounded range",
-        ),
         # Counts, with the arithmetic.
         (
             {"space": GRID, "search": "grid", "trials": 24},

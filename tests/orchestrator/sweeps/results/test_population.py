@@ -1,21 +1,20 @@
 """Trials that continue from another trial's weights, and the same in a single run: without Ray."""
 
-import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator import Experiment, open_run, run
+from orchestrator import Experiment, open_run
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.run_folder import RunFolder, create_run
 from orchestrator.disk.sweep_folder import trial_name
 from orchestrator.engines.session import SWEEP_KEEPS, Assignment, Session
-from orchestrator.errors import CheckpointError, ConfigError
+from orchestrator.errors import CheckpointError
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
-from orchestrator.sweeps.results.population import Exploit, History, trace_lineage
+from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.sweeps.trials import begin_trial
 from tests.tasks import described
@@ -101,38 +100,15 @@ def exploited(sweep: RunFolder, experiment: Experiment) -> tuple[ByHand, ByHand]
     return good, bad
 
 
-def test_a_trial_as_an_experiment_of_its_own_has_the_same_weights(
-    sweep: RunFolder, tmp_path: Path
-) -> None:
-    _, bad = exploited(sweep, population(scheduler={"type": "CosineAnnealingLR", "T_max": 4}))
-    bad.finish()
-    made = Sweep(sweep)
-    source = made.experiment("trial-0000")
-    assert (source.name, source.changes, source.optimizer.arguments["lr"]) == (
-        "sweep-trial-0000",
-        [],
-        0.2,
-    )
-    experiment = made.experiment(1)
-    assert (experiment.name, experiment.sweep, experiment.optimizer.arguments["lr"]) == (
-        "sweep-trial-0001",
-        None,
-        0.2,
-    )
-    assert [(str(change.at), change.set) for change in experiment.changes] == [
-        ("14 steps", MUTATED)
-    ]
-    alone, trial = (
-        run(experiment, tmp_path, "alone", local=True),
-        open_run(bad.folder.storage.location),
-    )
-    assert alone.metrics["val/loss"].iloc[-1] == trial.metrics["val/loss"].iloc[-1]
-    later, expected = (
-        done.stats.query("phase == 'train' and step > 14") for done in (alone, trial)
-    )
-    assert len(expected) == 14
-    assert later["loss"].tolist() == expected["loss"].tolist()
-    assert later["lr"].tolist() == expected["lr"].tolist()
+def test_a_population_s_trial_as_an_experiment_has_its_last_values(sweep: RunFolder) -> None:
+    exploited(sweep, population())
+    kept = Sweep(sweep).experiment("trial-0000")
+    assert (kept.name, kept.sweep) == ("sweep-trial-0000", None)
+    assert kept.optimizer.arguments["lr"] == GOOD["optimizer.lr"]
+    changed = Sweep(sweep).experiment(1)
+    assert changed.optimizer.arguments["lr"] == MUTATED["optimizer.lr"]
+    assert changed.hooks["ema"]["decay"] == MUTATED["hooks.ema.decay"]
+    assert changed.changes == []
 
 
 def test_the_epochs_that_an_exploit_replaces_are_superseded(sweep: RunFolder) -> None:
@@ -186,71 +162,3 @@ def test_a_checkpoint_that_is_damaged_is_not_adopted(sweep: RunFolder, tmp_path:
     with pytest.raises(CheckpointError, match="no checkpoint 'epoch-0009'"):
         other.reset_to(path.replace("epoch-0001", "epoch-0009"))
     assert other.list_names() == []
-
-
-# Lineage
-
-EXPLOIT = {
-    "source": "trial-0009",
-    "report": 1,
-    "epoch": 0,
-    "step": 7,
-    "score": 0.5,
-    "source_score": 0.25,
-}
-
-
-def exploit(trial: int, source: int, step: int, lr: float) -> Exploit:
-    names = {"trial": trial_name(trial), "source": trial_name(source)}
-    return Exploit(
-        **{**EXPLOIT, **names, "time": "", "step": step, "before": {"lr": 0.1}, "after": {"lr": lr}}
-    )
-
-
-def test_a_lineage_follows_the_weights_back_through_trials() -> None:
-    exploits = [
-        exploit(1, 0, 10, 0.2),
-        exploit(2, 0, 10, 0.3),  # no other trial continues trial 2
-        exploit(0, 1, 20, 0.4),
-        exploit(1, 2, 20, 0.5),  # after trial 0 copied trial 1
-        exploit(3, 0, 30, 0.6),
-    ]
-    assert [exploit.step for exploit in trace_lineage(exploits, "trial-0003")] == [10, 20, 30]
-    assert [exploit.after["lr"] for exploit in trace_lineage(exploits, "trial-0003")] == [
-        0.2,
-        0.4,
-        0.6,
-    ]
-    assert [exploit.after["lr"] for exploit in trace_lineage(exploits, "trial-0001")] == [0.3, 0.5]
-    assert trace_lineage(exploits, "trial-0004") == []
-
-
-def test_a_value_that_cannot_change_during_training_cannot_be_replayed(sweep: RunFolder) -> None:
-    experiment = population()
-    before, after = ({"hooks.ema.evaluate": value} for value in ("raw", "ema"))
-    begin_trial(str(sweep), 1, experiment.source, experiment.sweep, after)
-    History(sweep).append(
-        trial="trial-0001", before=before, after=after, **{**EXPLOIT, "source": "trial-0000"}
-    )
-    with pytest.raises(ConfigError, match=r"hooks.ema.evaluate: cannot change during training"):
-        Sweep(sweep).experiment(1)
-
-
-@pytest.mark.parametrize("is_remote", [False, True])
-def test_an_exploit_that_a_killed_driver_had_only_planned_is_dropped(
-    is_remote: bool, tmp_path: Path
-) -> None:
-    sweep = RunFolder(f"memory://history-{uuid.uuid4().hex}" if is_remote else tmp_path, "sweep")
-    history = History(sweep)
-    assert history.read() == []
-    for trial, lr in (("trial-0000", 0.1), ("trial-0002", 0.2), ("trial-0000", 0.3)):
-        history.append(trial=trial, before={}, after={"lr": lr}, **EXPLOIT)
-    history.drop_unstarted({"trial-0000": {"lr": 0.1}, "trial-0001": {}, "trial-0002": {"lr": 0.2}})
-    history.append(trial="trial-0003", before={}, after={}, **EXPLOIT)
-    kept = [(exploit.trial, exploit.after.get("lr")) for exploit in History(sweep).read()]
-    assert kept == [("trial-0000", 0.1), ("trial-0002", 0.2), ("trial-0003", None)]
-    sweep.begin("name: sweep\n")
-    sweep.end("finished")
-    assert sweep.storage.read("population.jsonl").count(b"\n") >= 3, (
-        "pieces on an object store are joined at the end"
-    )

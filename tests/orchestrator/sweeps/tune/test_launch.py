@@ -31,7 +31,7 @@ def test_trial_that_never_began_is_recorded_as_failed(
 
 @pytest.mark.parametrize(
     ("scheduler", "max_concurrent"),
-    [("fifo", 2), ("asha", 2), ("pbt", None), ("pb2", None), ("hyperband", None)],
+    [("fifo", 2), ("asha", 2), ("pbt", None), ("hyperband", None)],
 )
 def test_schedulers_with_waiting_trials_begin_all_of_them(
     tmp_path: Path, scheduler: str, max_concurrent: int | None
