@@ -187,12 +187,15 @@ def _escape_invisible(character: str) -> str:
 
 
 # YAML 1.2's core schema rather than PyYAML's 1.1, so that `1e-3` is a number, and `on`, `1:30` and
-# `2024-01-01` are text; `.nan` is text too, as no comparison refuses it.
+# `2024-01-01` are text.
 _SCALARS = {
     "null": r"~|null|Null|NULL|",
     "bool": r"true|True|TRUE|false|False|FALSE",
     "int": r"[-+]?[0-9][0-9_]*|0o[0-7]+|0x[0-9a-fA-F]+",
-    "float": r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)",
+    "float": (
+        r"[-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9]*)?)([eE][-+]?[0-9]+)?"
+        r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+    ),
     "merge": r"<<",
 }
 _TAG = "tag:yaml.org,2002:"
@@ -356,6 +359,8 @@ class _NodeReader:
             return None
         if kind == "bool":
             return node.value.lower() == "true"
+        if kind == "float" and node.value.lower() == ".nan":  # no comparison would refuse it
+            return self.report(node, path, "cannot be NaN in a file; put quotes around text")
         with suppress(ValueError):  # thousands of digits
             number = _parse_number(node.value)
             if isinstance(number, float) or number in _INTEGERS:

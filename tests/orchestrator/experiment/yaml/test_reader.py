@@ -38,7 +38,7 @@ from orchestrator.terminal.printable import escape_controls
         ("!!str 5", "5"),
         ("1:30", "1:30"),
         ("2024-01-01", "2024-01-01"),
-        (".nan", ".nan"),
+        ("'.nan'", ".nan"),
         ("[1, {a: b}]", [1, {"a": "b"}]),
         *[(word, word) for word in ("on", "off", "yes", "no", "Yes", "OFF", "y", "n", "=")],
     ],
@@ -49,6 +49,13 @@ def test_scalars_follow_yaml_1_2(text: str, value: Any) -> None:
     assert type(read) is type(value)
     assert not document.problems
     assert repr(load_yaml(text, "")) == repr(value)
+
+
+@pytest.mark.parametrize("text", [".nan", ".NaN", "[1, .NAN]", "{a: .nan}"])
+def test_nan_is_refused_instead_of_becoming_text(text: str) -> None:
+    problem, *more = parse_value(text, "file")[1].problems
+    assert "cannot be NaN" in problem.message
+    assert not more
 
 
 def test_keys_are_text() -> None:
