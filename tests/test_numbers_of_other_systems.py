@@ -27,6 +27,7 @@ from hooks.training.early_stopping import EarlyStopping
 from hooks.training.ema import EMA
 from orchestrator import run
 from orchestrator.experiment.components import make_hook
+from orchestrator.experiment.optim.parameter_groups import make_parameter_groups, read_groups
 from orchestrator.loop.data.sampling import ShardedSampler, default_order
 from tests.hooks.training.averages import averages
 from tests.hooks.training.steps import batches, new_state, small_model, train
@@ -152,10 +153,21 @@ def poly_factor(step: int, end: int) -> float:
     return max(0.0, 1 - step / (end - 1))
 
 
+def cosine_factor(step: int, end: int) -> float:
+    """CosineAnnealingLR, which keeps its rate from the last step before the end on."""
+    return 0.05 + 0.95 * (1 + math.cos(math.pi * min(step, end - 1) / end)) / 2
+
+
+def exponential_factor(step: int, end: int) -> float:
+    return float(0.97 ** min(step, end - 1))
+
+
 RULES: dict[str, tuple[Callable[[int, int], float], dict[str, float]]] = {
     "LinearLR": (linear_factor, {}),
     "ConstantLR": (constant_factor, {"factor": 0.1}),
     "PolyLR": (poly_factor, {}),
+    "CosineAnnealingLR": (cosine_factor, {"T_max": 40, "eta_min": 0.05}),
+    "ExponentialLR": (exponential_factor, {"gamma": 0.97}),
 }
 """The factor of MMEngine's schedulers at a step, 0-based, and their arguments."""
 
@@ -167,11 +179,79 @@ def test_schedules_end_one_step_before_the_end_of_mmengine(name: str, tmp_path: 
     rows = [
         line for line in section("MMEngine", "Settings").splitlines() if f"type='{name}'" in line
     ]
-    assert name == "PolyLR" or "total_iters: 499, end: 500 steps" in rows[0]
     factor, arguments = RULES[name]
-    scheduler = [{"type": OURS.get(name, name), **arguments, "total_iters": 39, "end": "40 steps"}]
+    ends = {"end": "39 steps"}
+    if name in ("LinearLR", "ConstantLR", "PolyLR"):
+        assert name == "PolyLR" or "total_iters: 499, end: 500 steps" in rows[0]
+        ends = {"total_iters": 39, "end": "40 steps"}
+
+    scheduler = [{"type": OURS.get(name, name), **arguments, **ends}]
     for step, rate in enumerate(rates(scheduler, tmp_path)):
         assert rate == pytest.approx(factor(step, 40))
+
+
+def test_schedule_after_the_cosine_of_the_page_keeps_its_rate(tmp_path: Path) -> None:
+    """YOLOX's 285 epochs of cosine are 3 here. The last rate is that of the epoch before the
+    end."""
+    (text,) = re.findall(
+        r"^`(\{type: CosineAnnealingLR.*\})`", section("MMEngine", "Settings"), re.MULTILINE
+    )
+    written = text.replace("0.0005", "0.05").replace("begin: 5", "begin: 1")
+    scheduler = yaml.safe_load(written.replace("285", "3").replace("284", "2"))
+    for step, rate in enumerate(rates([scheduler], tmp_path)):
+        epoch = step // EPOCH
+        expected = 0.05 + 0.95 * (1 + math.cos(math.pi * min(max(epoch - 1, 0), 1) / 3)) / 2
+        assert rate == pytest.approx(expected)
+
+
+def groups_in_mmengine(named: Iterable[str], norms: set[str]) -> dict[str, tuple[float, float]]:
+    """Return the factors of the rate and of the weight decay by custom_keys and norm_decay_mult.
+
+    The longest key in a parameter's name decides alone.
+    """
+    keys = {"backbone.layer4": (0.5, 1.0), "backbone": (0.1, 1.0)}
+    factors = {}
+    for name in named:
+        key = next((key for key in keys if key in name), None)
+        without_decay = name.endswith(".bias") or name in norms
+        factors[name] = keys[key] if key else (1.0, 0.0 if without_decay else 1.0)
+    return factors
+
+
+class Detector(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        layers = {"conv": nn.Conv2d(3, 4, 1), "norm": nn.BatchNorm2d(4), "layer4": nn.Linear(4, 4)}
+        self.backbone = nn.ModuleDict(layers)
+        self.head = nn.ModuleDict({"linear": nn.Linear(4, 2), "norm": nn.LayerNorm(2)})
+        self.gamma = nn.Parameter(torch.ones(2))
+
+
+NORMS = {"backbone.norm.weight", "head.norm.weight"}
+
+
+def test_parameter_groups_of_the_page_are_those_of_mmengine() -> None:
+    (text,) = re.findall(
+        r"^```yaml\n(optimizer:.*?)^```",
+        section("MMEngine", "Settings"),
+        re.DOTALL | re.MULTILINE,
+    )
+    arguments = yaml.safe_load(text)["optimizer"]
+    named = dict(Detector().named_parameters())
+    groups = make_parameter_groups(
+        named,
+        read_groups(arguments["groups"], "optimizer"),
+        torch.optim.AdamW,
+        {"lr": 1e-4},
+        "optimizer",
+    )
+    found = {
+        id(parameter): (group.get("lr", 1e-4) / 1e-4, group.get("weight_decay", 0.05) / 0.05)
+        for group in groups
+        for parameter in group["params"]
+    }
+    for name, factors in groups_in_mmengine(named, NORMS).items():
+        assert found[id(named[name])] == pytest.approx(factors), name
 
 
 def test_schedule_of_the_imix_page_has_the_rates_of_imix(tmp_path: Path) -> None:
@@ -404,6 +484,26 @@ def test_rules_of_the_schedules_are_those_of_mmengine(name: str) -> None:
     for step in range(60):
         assert optimizer.param_groups[0]["lr"] == pytest.approx(factor(step, 40), abs=1e-12)
         scheduler.step()
+
+
+@pytest.mark.originals
+def test_rule_of_parameter_groups_is_that_of_mmengine() -> None:
+    from mmengine.optim import build_optim_wrapper
+
+    model = Detector()
+    keys = {"backbone": {"lr_mult": 0.1}, "backbone.layer4": {"lr_mult": 0.5}}
+    settings = {"norm_decay_mult": 0.0, "bias_decay_mult": 0.0, "custom_keys": keys}
+    optimizer = {"type": "AdamW", "lr": 1.0, "weight_decay": 1.0}
+    wrapper = build_optim_wrapper(
+        model, {"type": "OptimWrapper", "optimizer": optimizer, "paramwise_cfg": settings}
+    )
+    found = {
+        id(group["params"][0]): (group["lr"], group["weight_decay"])
+        for group in wrapper.param_groups
+    }
+    named = dict(model.named_parameters())
+    for name, factors in groups_in_mmengine(named, NORMS).items():
+        assert found[id(named[name])] == factors
 
 
 @pytest.mark.originals
