@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.accidents.accident import Accident, RoundAccident
-from benchmarks.accidents.damage import FILES
+from benchmarks.accidents.damage import FILES, FLIPPED
 from benchmarks.accidents.programs import MODELS, Adversarial, CustomLoop, Program
 from orchestrator import Experiment
 
@@ -227,5 +227,6 @@ def _draw_damage(chance: random.Random) -> str:
     if kind in ("keep", "read-only"):
         return kind
     file = chance.choice(FILES)
-    kind = "cut" if file == "experiment.yaml" else kind  # it has no checksum: a person may edit it
+    if file not in FLIPPED:
+        kind = "cut"  # a flipped bit would not be found
     return f"{kind} {file} {chance.randrange(1000)}"

@@ -13,6 +13,8 @@ from orchestrator.doctor.integrity import check_files
 CHECKPOINT = ("model.pt", "optimizer.pt", "hooks.pt", "rank-0000.pt", MANIFEST)
 SETTINGS = ("run.json", "source.json", "experiment.yaml", "attempt.json")
 ROWS, REPORTS = "rows-*", "metrics.jsonl"
+FLIPPED = (*CHECKPOINT[:-1], REPORTS)
+"""Files with a checksum of each byte."""
 FILES = (*CHECKPOINT, INDEX, *SETTINGS, ROWS, ROWS, REPORTS, REPORTS)
 
 

@@ -34,7 +34,7 @@ LAST_WORDS = {
     "memory": ("memory",),
 }
 """Parts of the error after an accident that does not end the process itself."""
-EDITS = "was changed after it was written", "was edited"
+EDIT = "was edited"
 
 
 def check(seed: int, root: Path) -> Outcome:
@@ -90,7 +90,7 @@ def _survive(outcome: Outcome, folder: Path, disk: Path, damages: list[Damage]) 
             done = None
             continue
         if done:
-            done.is_edit = done.file in damage.SETTINGS and any(words in log for words in EDITS)
+            done.is_edit = done.file in damage.SETTINGS and EDIT in log
             done.is_told = done.is_told or done.path.name in log
             damages.append(done)
             done = None

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _STATUSES = {
     "damaged": "damaged",
     "missing": "missing",
-    "intact": "with a correct checksum",
-    "readable": "readable but without a checksum",
+    "intact": "with correct checksums",
+    "readable": "readable, without checksums",
     "unknown": "not checked: not written by Hookyard",
 }
 
@@ -40,7 +40,7 @@ def doctor(
         ),
     ] = None,
     files: Annotated[
-        bool, typer.Option("--files", help="Verify the checksum of every file of RUN.")
+        bool, typer.Option("--files", help="Check every file of RUN, and its checksums.")
     ] = False,
     address: Address = None,
     storage: StorageFlag = "runs",

@@ -1,8 +1,9 @@
-"""JSON files in a storage: written with a format and a checksum, validated when read. Needs neither
-torch nor pandas.
+"""JSON files in a storage: written with a format, validated when read. Needs neither torch nor
+pandas.
 
 The text is strict JSON, which has no numbers for NaN and infinity: they are the words of `_FLOATS`,
-and a text that is such a word has a backslash in front. `parse_json` returns what was written.
+and a text that is such a word has a backslash in front. `parse_json` returns what was written. Each
+line of a JSON Lines file ends with a checksum of the line.
 """
 
 import json
@@ -23,12 +24,10 @@ from orchestrator.storage.storage import Storage
 T = TypeVar("T")
 
 _log = logging.getLogger("hookyard")
-_SEAL = re.compile(rb',\s*"(.rc|c.c|cr.)": "(.{8})"\s*}\s*\Z')
-"""Seal (checksum entry) of a JSON text, even if one character of its key has changed."""
+_CHECKSUM = re.compile(rb', "(.rc|c.c|cr.)": "(.{8})"}\Z')
+"""Checksum at the end of a line, even if one character of its key has changed."""
 _CHANGED_END = re.compile(rb'"crc": ".{8}".\Z')
-"""Seal of a line whose closing brace has become another character."""
-_SEAL_BYTES = 40
-"""Upper bound of the length of a seal."""
+"""Checksum of a line whose closing brace has become another character."""
 _FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _WORD = re.compile(r"\\*-?(?:NaN|Infinity)")
 """A word of `_FLOATS`, perhaps with backslashes in front."""
@@ -87,26 +86,8 @@ def _with_floats(value: Any) -> Any:
 
 
 def format_file(entries: Mapping[str, Any], indent: int | None = 1) -> str:
-    """Return the text of a JSON file, with its format and a seal."""
-    return seal(format_json({**entries, FORMAT_KEY: FORMAT}, indent))
-
-
-def seal(text: str) -> str:
-    """Return the JSON text of a mapping with one more entry: `crc`, the CRC-32 of the text before
-    it."""
-    body = text.removesuffix("}").rstrip()
-    gap = "\n" if "\n" in body else ""
-    return f'{body},{gap} "crc": "{crc32(body.encode()):08x}"{gap}}}'
-
-
-def has_valid_seal(data: bytes) -> bool | None:
-    """Compare the seal of a JSON text with its content; None if it has no seal."""
-    match = _SEAL.search(data, max(0, len(data) - _SEAL_BYTES))
-    return (
-        None
-        if match is None
-        else match.groups() == (b"crc", b"%08x" % crc32(data[: match.start()]))
-    )
+    """Return the text of a JSON file, with its format."""
+    return format_json({**entries, FORMAT_KEY: FORMAT}, indent)
 
 
 @cache
@@ -124,25 +105,16 @@ def read_json(storage: Storage, name: str, read: Callable[[Any], T], advice: str
     """Return the content of a JSON file, converted by `read`, which raises ValueError for invalid
     content.
 
-    Warns of a file edited by hand. Raises FileNotFoundError, DamagedFile with `advice` for invalid
-    content, or NewerFormat.
+    Raises FileNotFoundError, DamagedFile with `advice` for invalid content, or NewerFormat.
     """
-    data = storage.read(name)
     try:
-        content = read(parse_file(data, storage / name))
+        return read(parse_file(storage.read(name), storage / name))
     except ValueError as error:
         raise DamagedFile(str(storage / name), str(error), advice) from error
-    if has_valid_seal(data) is False:
-        place = storage / name
-        warn_once(
-            f"{place} was changed after it was written: its checksum does not match. It is read as it is"
-        )
-    return content
 
 
 def parse_file(data: bytes, place: object) -> Any:
-    """Return the content of a JSON file, without its format and seal; raises ValueError or
-    NewerFormat."""
+    """Return the content of a JSON file, without its format; raises ValueError or NewerFormat."""
     content = parse_json(data)
     if isinstance(content, dict):
         check_format(content.pop(FORMAT_KEY, FORMAT), place)
@@ -150,20 +122,19 @@ def parse_file(data: bytes, place: object) -> Any:
 
 
 def parse_json(data: bytes) -> Any:
-    """Return the value of a JSON text, without its seal; raises ValueError."""
+    """Return the value of a JSON text; raises ValueError."""
     if not data.strip():
         raise ValueError("it is empty")
+
     try:
         value = _DECODER.decode(data.decode())
         if b"NaN" in data or b"Infinity" in data:
-            value = _with_floats(value)
+            return _with_floats(value)
+        return value
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"it is not valid JSON: {error}") from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    if isinstance(value, dict):
-        value.pop("crc", None)
-    return value
 
 
 _omissions: ContextVar[list[str] | None] = ContextVar("omissions", default=None)
@@ -194,8 +165,9 @@ def append_line(storage: Storage, name: str, entries: Mapping[str, Any]) -> None
 
 
 def format_line(entries: Mapping[str, Any]) -> str:
-    """Return a line of a JSON Lines file, with a seal."""
-    return seal(format_json(entries)) + "\n"
+    """Return a line of a JSON Lines file: its last entry, `crc`, is the CRC-32 of what is before."""
+    content = format_json(entries).removesuffix("}")
+    return f'{content}, "crc": "{crc32(content.encode()):08x}"}}\n'
 
 
 def read_lines(storage: Storage, name: str, kind: type[T]) -> list[T]:
@@ -221,13 +193,24 @@ def parse_lines(data: bytes, place: str, read: Callable[[Any], T], first: int = 
         is_cut_short = line.startswith(b"{") and not has_end
         if is_cut_short or not line.strip():
             continue
+
         try:
-            if has_valid_seal(line) is False:
-                raise ValueError("its checksum does not match")
-            values.append(read(parse_json(line)))
+            values.append(read(_parse_line(line)))
         except ValueError as error:
             log_omission(place, f"line {number} is left out: {error}")
     return values
+
+
+def _parse_line(line: bytes) -> Any:
+    """Return the content of a line without its checksum, which it may lack; raises ValueError."""
+    content = parse_json(line)
+    checksum = _CHECKSUM.search(line)
+    if checksum is None:
+        return content
+    if checksum.groups() != (b"crc", b"%08x" % crc32(line[: checksum.start()])):
+        raise ValueError("its checksum does not match")
+    del content["crc"]
+    return content
 
 
 def check_mapping(value: Any) -> dict[str, Any]:

@@ -34,15 +34,15 @@ HARMS: dict[str, Callable[[Path], Any]] = {
     "list": lambda file: file.write_bytes(b"[]"),
     "mapping": lambda file: file.write_bytes(b"{}"),
     "truncated": lambda file: file.write_bytes(file.read_bytes()[: file.stat().st_size // 2]),
-    "flipped": lambda file: _flip(file),
+    "flipped": lambda file: flip_bit(file),
     "doubled": lambda file: file.write_bytes(file.read_bytes() * 2),
     "folder": _in_a_folders_place,
 }
 
 
-def _flip(file: Path) -> None:
+def flip_bit(file: Path) -> None:
     data = bytearray(file.read_bytes())
-    data[len(data) - 100 if file.suffix == ".parquet" else len(data) // 2] ^= 1
+    data[len(data) // 2] ^= 1
     file.write_bytes(data)
 
 
@@ -124,7 +124,11 @@ def must_be_named(verb: str, file: str, harm: str) -> bool:
     """Return whether a verb has to name a harmed file."""
     name = file.rpartition("/")[2]
     if name in ("log.txt", "experiment.yaml") and harm not in ("missing", "folder"):
-        return False  # they carry no checksum, as people write in them
+        return False  # people write in them
+    if harm == "flipped" and not name.endswith((".pt", ".jsonl")):
+        return False  # they have no checksum of each byte
+    if harm == "doubled" and name.endswith(".parquet"):
+        return False  # its rows are read once
     if verb == "files":
         if name == "trials.jsonl" and harm in ("missing", "folder", "empty", "doubled"):
             return False  # any part of this cache may be missing or repeated
@@ -135,8 +139,7 @@ def must_be_named(verb: str, file: str, harm: str) -> bool:
         if verb in ("ls", "watch", "rm", "compare")
         else ("evaluations/",)
     )
-    # Rows count once, so only the size tells; a report that is there twice is shown twice.
-    is_read_right = name in ("stats.parquet", "metrics.jsonl") and harm == "doubled"
+    is_read_right = name == "metrics.jsonl" and harm == "doubled"  # its reports are shown twice
     return name in READS[verb] and not file.startswith(others) and not is_read_right
 
 

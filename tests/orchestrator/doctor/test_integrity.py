@@ -1,5 +1,4 @@
-"""Each file of a run and of a sweep compared with its checksum: what was harmed is named, whatever
-was done to it."""
+"""Checks of each file of a run and of a sweep: what was harmed is named."""
 
 import json
 import shutil
@@ -21,7 +20,6 @@ from tests.orchestrator.runs.several_ranks import create
 from tests.tasks import described
 
 HOOKS = {"checkpoint": {"every": 1, "best": "val/accuracy"}, "json_lines": True}
-CARRY_NONE = ("log.txt", "experiment.yaml")
 MAY_BE_MISSING = ("source.json", "hooks.parquet", "trials.jsonl")
 
 
@@ -53,6 +51,17 @@ def files_of(folder: Path) -> list[Path]:
     ]
 
 
+def test_every_file_has_a_status(runs: Path) -> None:
+    statuses = {one.file: one.status for one in check_files(RunFolder(runs / "alone"))}
+    paths = {str(file.relative_to(runs / "alone")) for file in files_of(runs / "alone")}
+    assert statuses.keys() == paths
+    of_kind = {Path(path).suffix: status for path, status in statuses.items()}
+    assert (of_kind[".pt"], of_kind[".parquet"]) == ("intact", "intact")
+    assert (of_kind[".json"], of_kind[".yaml"]) == ("readable", "readable")
+    assert statuses["metrics.jsonl"] == "intact"
+    assert statuses["log.txt"] == "unknown"
+
+
 @pytest.mark.parametrize(
     ("name", "harm"),
     [
@@ -61,20 +70,18 @@ def files_of(folder: Path) -> list[Path]:
     ],
 )
 def test_damage_of_any_file_is_found(runs: Path, tmp_path: Path, name: str, harm: str) -> None:
+    """One flipped bit is found in checkpoints and in lines, which have checksums."""
     folder = shutil.copytree(runs / name, tmp_path / name)
-    statuses = {one.file: one.status for one in check_files(RunFolder(folder))}
-    paths = {str(file.relative_to(folder)): file for file in files_of(folder)}
-    assert statuses.keys() == paths.keys()
-    for path, file in paths.items():
-        if statuses[path] != "intact":
-            assert file.name in CARRY_NONE or (
-                statuses[path] == "unknown" and file.suffix == ".jsonl"
-            ), path
+    for checked in [*check_files(RunFolder(folder))]:
+        file = folder / checked.file
+        has_checksums = checked.status == "intact" and file.suffix in (".pt", ".jsonl")
+        is_checked = checked.status in ("intact", "readable") and file.name not in MAY_BE_MISSING
+        if not (has_checksums if harm == "flipped" else is_checked):
             continue
+
         data = file.read_bytes()
         HARMS[harm](file)
-        if harm == "flipped" or file.name not in MAY_BE_MISSING:
-            assert path in wrong(folder), path
+        assert checked.file in wrong(folder), checked.file
         shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
         file.write_bytes(data)
     assert wrong(folder) == {}

@@ -1,0 +1,77 @@
+"""Rows and reports that a run must have and has not. A file or a line that is gone leaves no other
+trace."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hooks.position import Stage
+from orchestrator.disk.metadata import Attempt
+from orchestrator.disk.run_folder import RunFolder
+
+_UNREPORTED = (Stage.TRAINED, Stage.VALIDATED)
+
+
+def find_missing_reports(
+    attempts: Sequence[Attempt], reports: Sequence[Mapping[str, Any]]
+) -> list[int]:
+    """Return the epochs without a report before the start of the last attempt."""
+    # A custom loop, which has no order, may report at any time.
+    if not all(attempt.order for attempt in attempts):
+        return []
+
+    first, *later = map(_count_reported_epochs, attempts)
+    reported = {report.get("epoch") for report in reports}
+    return [epoch for epoch in range(first, max(later, default=0)) if epoch not in reported]
+
+
+def _count_reported_epochs(attempt: Attempt) -> int:
+    """Return the number of epochs reported before the start of an attempt."""
+    start = attempt.position
+    return start.epoch - 1 if start.stage in _UNREPORTED else start.epoch
+
+
+def find_missing_rows(
+    folder: RunFolder, attempts: Sequence[Attempt], reports: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """Describe each rank with fewer rows than iterations up to the last report or restored
+    checkpoint."""
+    required = _count_required_rows(attempts, reports)
+    counts = _count_rows(folder, attempts)
+    return [
+        f"rank {rank} has {counts.get((rank, phase), 0):,} of {number:,} {phase} rows"
+        for (rank, phase), number in sorted(required.items())
+        if counts.get((rank, phase), 0) < number
+    ]
+
+
+def _count_required_rows(
+    attempts: Sequence[Attempt], reports: Sequence[Mapping[str, Any]]
+) -> Counter[tuple[int, str]]:
+    """Count the rows that each rank must have, by phase.
+
+    Only rank 0 is known to have all iterations of a custom loop, and of the validation up to a
+    checkpoint.
+    """
+    last = attempts[-1]
+    starts = [attempt.position.iteration for attempt in attempts]
+    reported = [report["iteration"] for report in reports if report.get("attempt") == last.number]
+    ends = [min(starts[number:]) for number in range(1, len(starts))]
+    ends.append(max([starts[-1], *filter(None, reported)]))
+
+    required: Counter[tuple[int, str]] = Counter()
+    required[0, "val"] = last.position.val_iterations - attempts[0].position.val_iterations
+    for attempt, start, end in zip(attempts, starts, ends, strict=True):
+        for rank in range(attempt.world_size if attempt.order else 1):
+            required[rank, "train"] += max(end - start, 0)
+    return required
+
+
+def _count_rows(folder: RunFolder, attempts: Sequence[Attempt]) -> dict[Any, int]:
+    """Count the valid rows of each rank by phase."""
+    from orchestrator.disk.rows.valid_rows import open_valid_rows
+    from orchestrator.tables.query import Rows
+
+    rows = Rows(open_valid_rows(folder.storage, attempts))
+    counts = rows.aggregate({"rows": "count(*)"}, ["rank", "split_part(phase, '/', 1)"])
+    return dict(counts["rows"].to_dict())
