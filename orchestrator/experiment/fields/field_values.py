@@ -2,21 +2,20 @@
 the driver."""
 
 import dataclasses
-import json
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from functools import cache
 from pathlib import PurePath
-from typing import Any, Literal, get_type_hints
+from typing import Any, get_type_hints
 
 import numpy
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ValidationError
 
 from hooks import Interval
 from orchestrator.errors import shorten
+from orchestrator.experiment.fields.model import create_fields_model
 from orchestrator.experiment.yaml.reader import explain_unwritable
-from orchestrator.experiment.yaml.source import to_plain
+from orchestrator.experiment.yaml.source import to_plain, to_plain_data
 
 _PLAIN_TYPES = (type(None), bool, int, float, str, Interval)
 """Types whose plain form always reads back as the same."""
@@ -26,23 +25,6 @@ def list_parameters(cls: type) -> Mapping[str, dataclasses.Field[Any]]:
     """Return the fields of a dataclass that a config may set, by name."""
     fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
     return {field.name: field for field in fields if field.init and not field.name.startswith("_")}
-
-
-def create_fields_model(
-    cls: Callable[..., Any], fields: Mapping[str, Any], extra: Literal["forbid", "allow"] = "forbid"
-) -> type[BaseModel]:
-    """Return a pydantic model of fields, each with its type and its default."""
-    settings = ConfigDict(
-        extra=extra,
-        arbitrary_types_allowed=True,
-        protected_namespaces=(),
-        ser_json_inf_nan="constants",
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # a parameter may be called `copy` or `json`, as BaseModel's methods are
-        return create_model(cls.__name__, __config__=settings, __module__=cls.__module__, **fields)
 
 
 class LostValue(ValueError):
@@ -62,26 +44,35 @@ def convert_value(cls: type, name: str, value: Any) -> Any:
     """
     model = _make_field_model(cls, name)
     try:
-        dumped = model.model_construct(**{name: value}).model_dump(
-            mode="json", warnings=False, fallback=to_plain
-        )
-        text = json.dumps(dumped)
+        written = _write(model, name, value)
     except Exception:  # pydantic's, or any that an object of the user's raises
         raise LostValue("cannot be saved as YAML") from None
+
     try:
-        arrived = getattr(model.model_validate_json(text, strict=True), name)
+        arrived = getattr(model.model_validate({name: written}), name)
     except ValidationError:
         if _is_valid(model, {name: value}):
             raise LostValue("cannot be saved as YAML") from None
-        return dumped[name]  # reported with the other wrong values
-    if reason := explain_unwritable(dumped[name]):
+        return written  # reported with the other wrong values
+
+    if reason := explain_unwritable(written):
         raise LostValue(reason)
     if not _is_same(_coerce(model, name, value), arrived):
         hint = (
             "annotate the field with the value's type, such as tuple[int, int] or dict[int, float]"
         )
         raise LostValue(f"would arrive in the workers as {shorten(repr(arrived))}", hint)
-    return dumped[name]
+    return written
+
+
+def _write(model: type[BaseModel], name: str, value: Any) -> Any:
+    """Return a value as a file holds it; raise an error if there is no such form."""
+    dumped = model.model_construct(**{name: value}).model_dump(
+        mode="json",
+        warnings=False,
+        fallback=to_plain,
+    )
+    return to_plain_data(dumped[name])
 
 
 def is_default(value: Any, field: dataclasses.Field[Any]) -> bool:
@@ -135,7 +126,7 @@ def _coerce(model: type[BaseModel], name: str, value: Any) -> Any:
     """Return what the annotation makes of a Python value, which then needs no file; the value if it
     is not allowed."""
     try:
-        return getattr(model.model_validate({name: value}), name)
+        return getattr(model.model_validate({name: value}, strict=False), name)
     except ValidationError:
         return str(value) if isinstance(value, PurePath) else value
 

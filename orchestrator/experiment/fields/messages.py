@@ -23,7 +23,8 @@ _EMPTY = "must not be empty"
 
 _NO_LIST = "must be a list"
 _LIST_TYPES = ("list_type", "tuple_type", "set_type", "iterable_type")
-_MAPPING_TYPES = ("dict_type", "model_type", "model_attributes_type")
+_MAPPING_TYPES = ("dict_type", "model_type", "model_attributes_type", "dataclass_type")
+_OBJECT_TYPES = ("is_instance_of", "is_subclass_of", "callable_type")
 _MESSAGES = {
     "greater_than_equal": "must be at least {ge}",
     "less_than_equal": "must be at most {le}",
@@ -41,7 +42,7 @@ _MESSAGES = {
     ),
     "too_short": "must have at least {min_length} entries",
     "too_long": "must have at most {max_length} entries",
-    "needs_python_object": "must be an object that YAML cannot hold",
+    **dict.fromkeys(_OBJECT_TYPES, "must be an object that YAML cannot hold"),
     "wrong_value": "{message}",
 }
 """Messages by pydantic error type. Other errors keep pydantic's message, with "must" for "Input
@@ -215,9 +216,9 @@ def _select_relevant(errors: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]
         return [error for error in errors if error["type"] in lengths]
     # A value outside a branch's range was not meant to be a list.
     has_branch = any(
-        not kind.endswith(("_type", "_from_float")) for kind in kinds - {"needs_python_object"}
+        not kind.endswith(("_type", "_from_float")) for kind in kinds.difference(_OBJECT_TYPES)
     )
-    others = ("needs_python_object", *(_LIST_TYPES if has_branch else ()))
+    others = (*_OBJECT_TYPES, *(_LIST_TYPES if has_branch else ()))
     return [error for error in errors if error["type"] not in others] or errors
 
 

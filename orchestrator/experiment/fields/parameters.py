@@ -4,7 +4,6 @@ mistake."""
 import ast
 import collections.abc
 import inspect
-import json
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -17,12 +16,12 @@ from pydantic import BaseModel, ValidationError
 from hooks.hook import Needs
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.experiment.fields.field_values import (
-    create_fields_model,
     list_lost_defaults,
     list_parameters,
     read_type_hints,
 )
 from orchestrator.experiment.fields.messages import convert_errors, without_refused_nulls
+from orchestrator.experiment.fields.model import create_fields_model
 from orchestrator.experiment.yaml.reader import join
 from orchestrator.experiment.yaml.source import to_plain_data
 from orchestrator.user_code import catch_user_errors
@@ -52,17 +51,27 @@ def construct(cls: type[T], values: Mapping[str, Any], path: str) -> tuple[T, di
 
 
 def check(model: type[M], values: Mapping[str, Any], path: str) -> M:
-    """Validate values strictly: a number in quotes is a string, `true` is not a number; may raise
-    ConfigError.
+    """Validate values as those of a file: a number in quotes is a string, `true` is not a number.
 
-    Null means the default unless the field allows null.
+    Null means the default unless the field allows null. Raises ConfigError.
     """
+    return check_with(model.model_validate, model, values, path)
+
+
+def check_with(
+    validate: Callable[[dict[str, Any]], T],
+    model: type[BaseModel],
+    values: Mapping[str, Any],
+    path: str,
+) -> T:
+    """Call `validate`, which reads values of a model, as `check` does."""
     plain = to_plain_data(values, path)
     try:
-        return model.model_validate_json(json.dumps(plain), strict=True)
+        return validate(plain)
     except ValidationError as error:
-        if (rest := without_refused_nulls(error, plain)) != plain:
-            return check(model, rest, path)
+        rest = without_refused_nulls(error, plain)
+        if rest != plain:
+            return check_with(validate, model, rest, path)
         raise ConfigError(convert_errors(error, model, plain, path)) from None
 
 

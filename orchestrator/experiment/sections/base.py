@@ -1,32 +1,15 @@
 """The base of every section of an experiment file."""
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict
 
-from orchestrator.experiment.fields.parameters import check
+from orchestrator.experiment.fields.model import FileModel
+from orchestrator.experiment.fields.parameters import check_with
 from orchestrator.experiment.fields.plain_data import to_config
 
-if TYPE_CHECKING:
-    from pydantic._internal._model_construction import (
-        ModelMetaclass,
-    )  # it has no public name for type checkers
-else:
-    ModelMetaclass = type(BaseModel)
 
-
-class _FromPython(ModelMetaclass):
-    """Metaclass that checks models created by a call like files; pydantic itself does not call
-    their class."""
-
-    from_python: Callable[[Mapping[str, Any]], Any]
-
-    def __call__(cls, **values: Any) -> Any:
-        return cls.from_python(values)
-
-
-class Model(BaseModel, metaclass=_FromPython):
+class Model(FileModel):
     """The base of every part: unknown keys are errors, fields cannot be changed, each field's doc
     sits under it.
 
@@ -41,7 +24,9 @@ class Model(BaseModel, metaclass=_FromPython):
         ser_json_inf_nan="constants",
     )
 
-    @classmethod
-    def from_python(cls, values: Mapping[str, Any]) -> Self:
-        """Return the part with these values, or raise ConfigError."""
-        return check(cls, to_config(values), "")
+    def __init__(self, **values: Any) -> None:
+        super_init = super().__init__
+        check_with(lambda data: super_init(**data), type(self), to_config(values), "")
+
+    # Without this mark of its own, pydantic would also call `__init__` for the parts of a file.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]

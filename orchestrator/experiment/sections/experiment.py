@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from annotated_types import Ge, Gt, Lt
 from pydantic import (
@@ -251,6 +250,12 @@ def _convert(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**(task or {}), **data}
 
 
+def _make_default_name(data: Mapping[str, Any]) -> str:
+    """Return the name of the task's class in snake case."""
+    class_name = data.get("task", "experiment").rpartition(":")[2]
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", class_name).lower()
+
+
 class Experiment(Model):
     """An experiment: task, training, hooks, workers.
 
@@ -363,10 +368,18 @@ class Experiment(Model):
     """The values as Python code gave them."""
     _is_resolved: bool = PrivateAttr(default=False)
 
-    if TYPE_CHECKING:
+    def __init__(self, **values: Any) -> None:
+        """Check the fields, not yet the classes that they name; raise ConfigError.
 
-        def __init__(self, **values: Any) -> None:
-            """Accept Python objects in place of plain data, such as classes."""
+        Classes are imported from their own folders and the current one.
+        """
+        data = _convert(values)
+        data = {"name": _make_default_name(data), **data}
+        super().__init__(**without_nulls(data))
+        self._given = values
+        self._source = ExperimentSource.from_data(data, [Path.cwd(), *list_import_folders(data)])
+
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # as in `Model`
 
     @model_validator(mode="after")
     def _has_one_length(self) -> Self:
@@ -401,26 +414,6 @@ class Experiment(Model):
     # As for any class with an `__eq__`; pydantic would give a frozen one a hash, of fields that
     # have none.
     __hash__ = None  # type: ignore[assignment]
-
-    @classmethod
-    def from_python(cls, values: Mapping[str, Any]) -> Self:
-        """Return the experiment with these values; check its fields, not yet the classes that it
-        names.
-
-        Its classes are imported from their own folders and the current one. Raises ConfigError.
-        """
-        data = _convert(values)
-        class_name = data.get("task", "experiment").rpartition(":")[2]
-        snake_case = re.sub(
-            r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", class_name
-        ).lower()
-        data = {"name": snake_case, **data}
-        experiment = check(cls, without_nulls(data), "")
-        experiment._given = values
-        experiment._source = ExperimentSource.from_data(
-            data, [Path.cwd(), *list_import_folders(data)]
-        )
-        return experiment
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Return a copy with these values over the written ones, or raise ConfigError."""
@@ -468,10 +461,6 @@ def validate_sections(
         errors = convert_errors(error, Experiment, valid, "")
         details = error.errors(include_url=False)
         wrong = {location[0] for each in details if (location := locate_error(each, valid))}
-        if (
-            details[0]["type"] == "json_invalid"
-        ):  # a character that JSON cannot hold, at an unknown location
-            wrong = set(valid)
         valid = _PLACEHOLDERS | {key: value for key, value in valid.items() if key not in wrong}
         if _length_problem(valid.get("epochs"), valid.get("steps")):
             valid |= {"epochs": 2**31, "steps": None}
@@ -487,7 +476,7 @@ def validate_sections(
 
 
 def _validate(data: Mapping[str, Any]) -> Experiment:
-    return Experiment.model_validate_json(json.dumps(data), strict=True)
+    return Experiment.model_validate(data)
 
 
 def check_run_name(experiment: Experiment, name: str | None) -> str:

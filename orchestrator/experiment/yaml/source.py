@@ -1,7 +1,6 @@
 """An experiment as written, before defaults are filled in; workers and trials receive it, and a run
 keeps it."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path, PurePath
@@ -175,19 +174,41 @@ def _with_value(data: Any, keys: Sequence[str], depth: int, value: Any) -> Any:
 
 def to_plain_data(value: Any, path: str = "") -> Any:
     """Return a copy of data that YAML can hold; raise ConfigError at `path` for anything else."""
-    if _is_deeper_than(MAX_DEPTH, value):
-        raise ConfigError.at(path, f"is nested too deeply: at most {MAX_DEPTH} levels are allowed")
     try:
-        return json.loads(json.dumps(value, default=to_plain))
+        return _copy_plain(value, 0)
+    except RecursionError:
+        message = f"is nested too deeply: at most {MAX_DEPTH} levels are allowed"
+        raise ConfigError.at(path, message) from None
     except (TypeError, ValueError) as error:
         raise ConfigError.at(path, f"cannot be saved as YAML: {error}") from None
 
 
-def _is_deeper_than(levels: int, value: Any) -> bool:
-    if levels < 0 or not isinstance(value, Mapping | list | tuple):
-        return levels < 0
-    children = value.values() if isinstance(value, Mapping) else value
-    return any(_is_deeper_than(levels - 1, child) for child in children)
+def _copy_plain(value: Any, depth: int) -> Any:
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, Mapping | list | tuple) and depth > MAX_DEPTH:
+        raise RecursionError
+    if isinstance(value, Mapping):
+        return {_copy_key(key): _copy_plain(inner, depth + 1) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_copy_plain(inner, depth + 1) for inner in value]
+    # Enums of text or numbers, and other subclasses.
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int(value)
+    return float(value) if isinstance(value, float) else to_plain(value)
+
+
+def _copy_key(key: Any) -> str:
+    """Return the key of a mapping as YAML writes it."""
+    if isinstance(key, str):
+        return str.__str__(key)
+    if key is None or isinstance(key, bool):
+        return {None: "null", True: "true", False: "false"}[key]
+    if isinstance(key, int | float):
+        return repr(key)
+    raise TypeError(f"keys must be strings, not {type(key).__name__}")
 
 
 def is_scalar(value: Any) -> bool:
