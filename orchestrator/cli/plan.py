@@ -52,7 +52,7 @@ def make_plan(
     from orchestrator.disk.new_run import find_free_name
     from orchestrator.disk.run_folder import RunFolder
     from orchestrator.experiment.load import to_dict
-    from orchestrator.experiment.resolve import resolve
+    from orchestrator.experiment.resolve import get_resolved
     from orchestrator.experiment.sections.experiment import check_run_name
 
     run_name = check_run_name(experiment, name)
@@ -60,7 +60,7 @@ def make_plan(
         run_name = find_free_name(RunFolder(storage, run_name)).name
     present = None if address else find_local_resources()
     parent = experiment.source.continued_from
-    hooks = resolve(experiment.source).hooks
+    hooks = get_resolved(experiment).hooks
     order = {"rank 0": Plan(hooks).names_by_event()}
     if experiment.workers.max_count > 1:
         order["other ranks"] = Plan(hooks, rank=1, local_rank=1).names_by_event()

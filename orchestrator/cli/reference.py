@@ -86,7 +86,7 @@ def validate(config: Config, overrides: Overrides = None, as_json: AsJson = Fals
     """
     from hooks import Interval
     from orchestrator.experiment.load import load_checked
-    from orchestrator.experiment.resolve import resolve
+    from orchestrator.experiment.resolve import get_resolved
     from orchestrator.task import has_custom_loop
 
     try:
@@ -102,7 +102,7 @@ def validate(config: Config, overrides: Overrides = None, as_json: AsJson = Fals
         return
     count = sum(1 for entry in experiment.hooks.values() if entry)
     echo(f"{config} is valid: {experiment.name}, {experiment.task}, {count} hooks", err=True)
-    resolved = resolve(experiment.source)
+    resolved = get_resolved(experiment)
     echo(f"  validate_every: {experiment.validate_every}", err=True)
     for name, hook in resolved.hooks.items():
         for key, value in vars(hook).items():

@@ -9,12 +9,20 @@ from typing import Any
 from orchestrator.errors import ConfigError, Problem, UsageError, collect_problems, shorten
 from orchestrator.experiment.checks.python_values import find_changed_values
 from orchestrator.experiment.checks.unreached import find_unreached_settings
-from orchestrator.experiment.resolve import make_valid_task, resolve
+from orchestrator.experiment.resolve import (
+    ResolvedExperiment,
+    Sections,
+    build_source,
+    make_valid_task,
+    read_sections,
+    resolve,
+)
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sweep.check import check_sweep
 from orchestrator.experiment.yaml.layers import read_layers, read_overrides
 from orchestrator.experiment.yaml.reader import Document, dump_yaml, join, parse_yaml
 from orchestrator.experiment.yaml.source import ExperimentSource
+from orchestrator.randomness import seeded
 from orchestrator.storage.stored_data import warn_once
 
 _log = logging.getLogger("hookyard")
@@ -26,30 +34,21 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
     Imports task and hooks, also from the file's and the current folder. Raises ConfigError with
     every problem's line.
     """
-    return _check_and_warn(*_read(Path(path), overrides))
+    source, document = _read(Path(path), overrides)
+    return _with_warnings(_check(source, document))
 
 
 def load_checked(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
     """Read an experiment as `load_experiment` does, and check its data, which may be slow."""
-    from orchestrator.experiment.checks.data import check_data
-
     source, document = _read(Path(path), overrides)
-    problems: list[Problem] = []
-    experiment = collect_problems(problems, _check_and_warn, source, document)
-    # The data is checked even if other parts are wrong, so that one mistake does not hide another.
-    if made := make_valid_task(source):
-        problems.extend(check_data(*made))
-    if problems or experiment is None:
-        raise ConfigError(document.sort(problems))
-    return experiment
+    return _with_warnings(_check(source, document, with_data=True))
 
 
 def _read(path: Path, overrides: Iterable[str]) -> tuple[ExperimentSource, Document]:
     document, folders = read_layers(path)
     values = read_overrides(document, overrides)
-    return ExperimentSource.from_data(
-        document.data, [*folders, Path.cwd()], values=values
-    ), document
+    source = ExperimentSource.from_data(document.data, [*folders, Path.cwd()], values=values)
+    return source, document
 
 
 def make_experiment(data: Mapping[str, Any], import_paths: Iterable[str | Path] = ()) -> Experiment:
@@ -76,9 +75,9 @@ def check_experiment(experiment: object) -> Experiment:
         raise UsageError(
             f"must be an Experiment, such as load_experiment(FILE), got {type(experiment).__name__}"
         )
-    if experiment._is_resolved:
+    if experiment._resolution.is_known:
         return experiment
-    checked = _check_and_warn(experiment.source, Document({}))
+    checked = _with_warnings(_check(experiment.source, Document({})))
     if problems := list(find_changed_values(experiment._given, checked)):
         raise ConfigError(problems)
     return checked
@@ -134,17 +133,34 @@ def to_yaml(experiment: Experiment) -> str:
     return dump_yaml(to_dict(experiment))
 
 
-def _check_and_warn(source: ExperimentSource, document: Document) -> Experiment:
-    experiment = _check(source, document)
+def _with_warnings(experiment: Experiment) -> Experiment:
     for warning in find_unreached_settings(experiment):
         _log.warning("%s", warning)
     return experiment
 
 
-def _check(source: ExperimentSource, document: Document) -> Experiment:
+def _check(source: ExperimentSource, document: Document, *, with_data: bool = False) -> Experiment:
+    """Return the experiment of a source; raise ConfigError with all problems, located by the
+    document."""
+    sections = read_sections(source)
     problems = list(document.problems)
-    resolved = collect_problems(problems, resolve, source)
-    problems.extend(check_sweep(source, problems))
+    resolved = collect_problems(problems, build_source, source, sections)
+    problems.extend(check_sweep(source, sections, problems))
+    if with_data:
+        # Even if other parts are wrong, so that one mistake does not hide another.
+        problems.extend(_check_data(sections, resolved))
     if problems or resolved is None:
         raise ConfigError(document.sort(problems))
     return resolved.experiment
+
+
+def _check_data(sections: Sections, resolved: ResolvedExperiment | None) -> list[Problem]:
+    from orchestrator.experiment.checks.data import check_data
+
+    if resolved is not None:
+        return check_data(resolved.experiment, resolved.task)
+    if sections.experiment.task != sections.data.get("task"):
+        return []  # another class stands for the task
+    with seeded(sections.experiment.seed):
+        made = collect_problems([], make_valid_task, sections.experiment)
+    return check_data(sections.experiment, made[0]) if made else []

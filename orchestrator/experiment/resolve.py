@@ -1,10 +1,9 @@
-"""Resolve an experiment: check it and build its task and hooks, in three passes (fields,
-components, cross-checks).
+"""Resolve an experiment: check its sections, build its task and hooks, and compare them.
 
 Runs once in every process that needs an experiment: the driver, a worker, a trial's process.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +21,7 @@ from orchestrator.experiment.checks.unknown_classes import (
     replace_unknown_classes,
     replace_unknown_hooks,
 )
-from orchestrator.experiment.components import make_hooks, make_task
+from orchestrator.experiment.components import BuiltHook, make_hooks, make_task
 from orchestrator.experiment.optim.optimization import (
     check_optimizer_arguments,
     fill_optimization_defaults,
@@ -31,6 +30,7 @@ from orchestrator.experiment.optim.optimization import (
 from orchestrator.experiment.sections.experiment import (
     NO_TASK,
     Experiment,
+    Resolution,
     validate_sections,
     without_nulls,
 )
@@ -50,84 +50,140 @@ class ResolvedExperiment:
     """Enabled hooks by name, in order."""
 
 
+@dataclass(frozen=True)
+class Sections:
+    """The sections of an experiment, each checked on its own."""
+
+    data: Mapping[str, Any]
+    """The experiment as written: its file with all values set."""
+    valid_keys: frozenset[str]
+    experiment: Experiment
+    """The valid sections with the task's defaults, and placeholders for the others."""
+    task: type[Task] | None
+    """The class of the task, or one that stands for it; None if the file names none."""
+    problems: tuple[Problem, ...]
+    unknown: tuple[Problem, ...]
+    """Problems of classes that cannot be found, for which others stand."""
+
+    @property
+    def has_custom_loop(self) -> bool:
+        return self.task is not None and has_custom_loop(self.task)
+
+    @property
+    def valid_data(self) -> dict[str, Any]:
+        return {key: value for key, value in self.data.items() if key in self.valid_keys}
+
+
 def resolve(source: ExperimentSource) -> ResolvedExperiment:
     """Return the experiment of a source with defaults, task and hooks; raise ConfigError with every
     problem.
 
     For a sweep, does not check the search space; `load` does.
     """
-    extend_import_path(source.import_paths)
-    define_main_classes(source.main_classes)
-    data, problems = source.merged()
-    resolved = collect_problems(problems, build, data)
-    if problems or resolved is None:
-        raise ConfigError(problems)
-    resolved.experiment._source, resolved.experiment._is_resolved = source, True
+    return build_source(source, read_sections(source))
+
+
+def take_resolved(experiment: Experiment) -> ResolvedExperiment:
+    """Return an experiment with the task and the hooks that were made when it was checked.
+
+    They are given away once, because a run changes its hooks; the next call makes new ones.
+    """
+    resolved = get_resolved(experiment)
+    experiment._resolution.resolved = None
     return resolved
 
 
-def build(data: Mapping[str, Any]) -> ResolvedExperiment:
-    """Check `data` and build the task and the hooks; raise ConfigError. Classes must be
+def get_resolved(experiment: Experiment) -> ResolvedExperiment:
+    """Return an experiment with its task and hooks, to read; a run takes them."""
+    return experiment._resolution.resolved or resolve(experiment.source)
+
+
+def read_sections(source: ExperimentSource) -> Sections:
+    """Return the sections of a source, and make its classes importable."""
+    extend_import_path(source.import_paths)
+    define_main_classes(source.main_classes)
+    data, problems = source.merged()
+    return check_sections(data, problems)
+
+
+def build_source(source: ExperimentSource, sections: Sections) -> ResolvedExperiment:
+    """Build the task and the hooks of a source, whose sections are given; raise ConfigError."""
+    resolved = build(sections)
+    resolved.experiment._source = source
+    resolved.experiment._resolution = Resolution(resolved)
+    return resolved
+
+
+def check_sections(data: Mapping[str, Any], problems: Iterable[Problem] = ()) -> Sections:
+    """Check each section of an experiment, and fill in what its task sets. Classes must be
     importable."""
-    problems: list[Problem] = []
+    found = list(problems)
     unknown: list[Problem] = []
-    data = replace_unknown_classes(data, unknown)
-    task_class = find_task(data.get("task"))
-    is_custom = task_class is not None and has_custom_loop(task_class)
-    data = {
-        **(list_train_defaults(task_class) if task_class and is_custom else {}),
-        **without_nulls(data),
-    }
-    _, experiment = validate_sections(with_inferred_modes(data), problems)
-    if task_class and not is_custom:
-        with_defaults = collect_problems(
-            problems, fill_optimization_defaults, experiment, task_class
-        )
-        experiment = with_stepping_interval(with_defaults or experiment, task_class)
+    known = without_nulls(replace_unknown_classes(data, unknown))
+    task = find_task(known.get("task"))
+    is_custom = task is not None and has_custom_loop(task)
+    if task and is_custom:
+        known = {**list_train_defaults(task), **known}
+
+    valid, experiment = validate_sections(with_inferred_modes(known), found)
+    if task and not is_custom:
+        filled = collect_problems(found, fill_optimization_defaults, experiment, task)
+        experiment = with_stepping_interval(filled or experiment, task)
+    return Sections(data, frozenset(valid), experiment, task, tuple(found), tuple(unknown))
+
+
+def build(sections: Sections) -> ResolvedExperiment:
+    """Build the task and the hooks of an experiment, and check all together; raise ConfigError."""
+    experiment = sections.experiment
+    problems = list(sections.problems)
+    unknown = list(sections.unknown)
     # A task may draw random numbers when it is created, for a model in `__post_init__` for example.
     with seeded(experiment.seed):
-        task_and_args = None
-        if experiment.task != NO_TASK:
-            task_and_args = collect_problems(
-                problems, make_task, experiment.task, experiment.task_args
-            )
-        task, task_args = task_and_args or (None, {})
-        required = None
-        if task:
-            required = collect_problems(
-                problems, call_for_mapping, task.required_hooks, "a mapping of names to hooks"
-            )
-        defaults = list_default_hooks() if is_custom else None
-        entries = replace_unknown_hooks(experiment.hooks, required or {}, unknown)
-        built = collect_problems(problems, make_hooks, entries, required or {}, defaults)
+        made = collect_problems(problems, make_valid_task, experiment)
+        task, task_args = made or (None, {})
+        built = _build_hooks(sections, task, problems, unknown)
     hooks = {name: entry.hook for name, entry in (built or {}).items() if entry}
-    if task_class and not is_custom:
+
+    if sections.task and not sections.has_custom_loop:
         # If the hooks are invalid, assume that the default one steps the scheduler.
         hooks_to_check = {"param_scheduler": ParamScheduler()} if built is None else hooks
-        check_optimizer_arguments(experiment, task_class, hooks_to_check, problems)
+        check_optimizer_arguments(experiment, sections.task, hooks_to_check, problems)
     if problems or task is None or built is None:
-        raise ConfigError(
-            [suggest_path(problem, task_class) for problem in dict.fromkeys([*unknown, *problems])]
-        )
+        all_problems = dict.fromkeys([*unknown, *problems])
+        raise ConfigError([suggest_path(problem, sections.task) for problem in all_problems])
 
     entries = {name: entry.entry if entry else None for name, entry in built.items()}
     experiment = experiment.model_copy(update={"task_args": task_args, "hooks": entries})
-    if problems := [*unknown, *find_conflicts(experiment, task, hooks)]:
-        raise ConfigError(problems)
+    conflicts = [*unknown, *find_conflicts(experiment, task, hooks)]
+    if conflicts:
+        raise ConfigError(conflicts)
     return ResolvedExperiment(experiment, task, hooks)
 
 
-def make_valid_task(source: ExperimentSource) -> tuple[Experiment, Task] | None:
-    """Return the valid sections of an experiment whose classes can be imported, and its task; None
-    without a task."""
-    data, _ = source.merged()
-    _, experiment = validate_sections(with_inferred_modes(without_nulls(data)), [])
-    with seeded(experiment.seed):
-        task_and_args = collect_problems([], make_task, experiment.task, experiment.task_args)
-    return (experiment, task_and_args[0]) if task_and_args else None
+def _build_hooks(
+    sections: Sections, task: Task | None, problems: list[Problem], unknown: list[Problem]
+) -> dict[str, BuiltHook | None] | None:
+    """Create the hooks by name, and add the problems; None if there are any."""
+    required: Mapping[Any, Any] = {}
+    if task:
+        expected = "a mapping of names to hooks"
+        returned = collect_problems(problems, call_for_mapping, task.required_hooks, expected)
+        required = returned or {}
+    defaults = list_default_hooks() if sections.has_custom_loop else None
+    entries = replace_unknown_hooks(sections.experiment.hooks, required, unknown)
+    return collect_problems(problems, make_hooks, entries, required, defaults)
+
+
+def make_valid_task(experiment: Experiment) -> tuple[Task, dict[str, Any]] | None:
+    """Create the task with its arguments, or return None if the file names none; raise
+    ConfigError."""
+    if experiment.task == NO_TASK:
+        return None
+    return make_task(experiment.task, experiment.task_args)
 
 
 def find_task(name: Any) -> type[Task] | None:
     """Return the class of the task, or None if there is none; `make_task` reports why."""
-    is_named = isinstance(name, str) and name != NO_TASK
-    return collect_problems([], find_class, name, Task, {}, "task") if is_named else None
+    if not isinstance(name, str) or name == NO_TASK:
+        return None
+    return collect_problems([], find_class, name, Task, {}, "task")

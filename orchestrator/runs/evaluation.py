@@ -21,7 +21,7 @@ from orchestrator.experiment.load import (
     to_yaml,
     with_overrides,
 )
-from orchestrator.experiment.resolve import ResolvedExperiment, resolve
+from orchestrator.experiment.resolve import ResolvedExperiment, get_resolved, resolve
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.workers import rank_count_overrides
 from orchestrator.experiment.yaml.layers import read_overrides
@@ -111,7 +111,7 @@ class Evaluation:
         experiment = (
             with_overrides(source, overrides) if overrides else make_experiment_from_source(source)
         )
-        hooks = resolve(experiment.source).hooks
+        hooks = get_resolved(experiment).hooks
         idle = [
             name
             for name, hook in hooks.items()

@@ -19,7 +19,7 @@ from orchestrator.engines.ray_environment import Ray, describe_connection, read_
 from orchestrator.engines.script_classes import with_classes_of_main
 from orchestrator.engines.session import Assignment, EvaluationTarget
 from orchestrator.errors import UsageError
-from orchestrator.experiment.resolve import ResolvedExperiment, resolve
+from orchestrator.experiment.resolve import ResolvedExperiment, take_resolved
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.model.initial_weights import describe_initial_weights
 from orchestrator.runs.best import recording_best
@@ -113,7 +113,7 @@ def drive(
         copy_parent_checkpoint(folder, experiment)
         if parent := experiment.source.continued_from:
             display.line(f"continues {parent}")
-        resolved = resolve(experiment.source)
+        resolved = take_resolved(experiment)
         if engine == "in-process":
             from orchestrator.engines.in_process import InProcess
 

@@ -24,7 +24,7 @@ from orchestrator.engines.in_process import find_device
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.ray_data import may_use_ray_data
 from orchestrator.errors import HookyardError, RunError, UsageError
-from orchestrator.experiment.resolve import resolve
+from orchestrator.experiment.resolve import get_resolved, resolve
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.loop.data.stream import Stream
@@ -194,7 +194,7 @@ def verify(experiment: Experiment) -> Iterator[Continuation]:
     another number of them. Raises UsageError if the experiment cannot be verified, or if its
     training fails.
     """
-    resolved = resolve(experiment.source)
+    resolved = get_resolved(experiment)
     if has_custom_loop(type(resolved.task)):
         raise UsageError(
             "the task has its own training loop, which saves what it gives to session.restore()"

@@ -256,6 +256,18 @@ def _make_default_name(data: Mapping[str, Any]) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", class_name).lower()
 
 
+class Resolution:
+    """What an experiment was resolved to; stays in the process, as hooks and tasks have state."""
+
+    def __init__(self, resolved: Any) -> None:
+        self.is_known = resolved is not None
+        self.resolved = resolved
+        """None once a run has taken it."""
+
+    def __reduce__(self) -> tuple[type[Resolution], tuple[None]]:
+        return Resolution, (None,)
+
+
 class Experiment(Model):
     """An experiment: task, training, hooks, workers.
 
@@ -366,7 +378,7 @@ class Experiment(Model):
     """The experiment as written; None while it is being resolved."""
     _given: Mapping[str, Any] = PrivateAttr(default_factory=dict)
     """The values as Python code gave them."""
-    _is_resolved: bool = PrivateAttr(default=False)
+    _resolution: Resolution = PrivateAttr(default_factory=lambda: Resolution(None))
 
     def __init__(self, **values: Any) -> None:
         """Check the fields, not yet the classes that they name; raise ConfigError.

@@ -2,16 +2,16 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from hooks.metrics.direction import directions
 from hooks.stats.row_stats import PREFIX, column_and_statistic
-from orchestrator.errors import ConfigError, Problem, did_you_mean, shorten
+from orchestrator.errors import ConfigError, Problem, collect_problems, did_you_mean, shorten
 from orchestrator.experiment.checks.conflicts import list_train_parameters, make_relative_message
 from orchestrator.experiment.checks.metrics import with_inferred_modes
-from orchestrator.experiment.resolve import build, find_task
-from orchestrator.experiment.sections.experiment import Experiment, validate_sections, without_nulls
+from orchestrator.experiment.fields.parameters import check
+from orchestrator.experiment.resolve import Sections, build, check_sections, find_task
+from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.sweep import PBT, Asha, Domain, Race, Sweep
 from orchestrator.experiment.sweep.shared_training import find_unshareable_paths
 from orchestrator.experiment.sweep.space import (
@@ -34,63 +34,68 @@ MAX_CHECKED_VALUES = 5_000
 """Values of a space to check before the first trial."""
 
 
-def check_sweep(source: ExperimentSource, known: Sequence[Problem]) -> list[Problem]:
+def check_sweep(
+    source: ExperimentSource, sections: Sections, known: Sequence[Problem]
+) -> list[Problem]:
     """Return the problems of a sweep beyond its fields; `known` are the problems that `resolve`
     reports."""
-    data, _ = source.merged()
-    written, section_problems = data.get("sweep"), list[Problem]()
-    data, experiment = validate_sections(with_inferred_modes(without_nulls(data)), section_problems)
-    sweep = experiment.sweep
+    data = sections.valid_data
+    sweep = sections.experiment.sweep
     if sweep is None:
-        rest = _without_wrong_settings(written, section_problems)
-        _, experiment = validate_sections({**data, "sweep": rest}, [])
-        return list(_check_values(experiment.sweep.space, data)) if experiment.sweep else []
-    overrides, message = dict(source.values), "has no effect: sweep.space sets it in each trial"
-    problems = [
-        Problem(
-            path,
-            message,
-            suggestion=f"remove it, or keep it for all trials: sweep.space.{path}=null",
-        )
-        for path in sweep.space
-        if overrides.get(path) is not None
-    ]
-    problems += _check_settings(sweep, experiment)
+        partial = _read_valid_settings(sections)
+        return list(_check_values(partial.space, data)) if partial else []
+
+    problems = [*_find_overridden_paths(source, sweep)]
+    problems += _check_settings(sweep, sections.experiment)
     if not problems:
-        base = {key: value for key, value in data.items() if key != "sweep"}
-        with suppress(ValueError):  # an unknown mode is a separate problem
-            base |= {
-                "sweep": {"metric": sweep.metric, "mode": [mode for _, mode in sweep.objectives]}
-            }
-        problems.extend(_check_values(sweep.space, base))
+        problems.extend(_check_values(sweep.space, {**data, **_write_objectives(sweep)}))
     if not problems and not known:
         problems.extend(find_unshareable_paths(source, sweep))
     return problems
 
 
-def _without_wrong_settings(written: Any, problems: Sequence[Problem]) -> dict[str, Any] | None:
-    """Return a sweep section without the settings and the domains that have problems, so that the
-    rest is checked."""
+def _find_overridden_paths(source: ExperimentSource, sweep: Sweep) -> Iterator[Problem]:
+    overrides = dict(source.values)
+    for path in sweep.space:
+        if overrides.get(path) is not None:
+            hint = f"remove it, or keep it for all trials: sweep.space.{path}=null"
+            message = "has no effect: sweep.space sets it in each trial"
+            yield Problem(path, message, suggestion=hint)
+
+
+def _write_objectives(sweep: Sweep) -> dict[str, Any]:
+    """Return the part of the sweep that decides the modes of metrics in its trials."""
+    try:
+        modes = [mode for _, mode in sweep.objectives]
+    except ValueError:  # an unknown mode is a separate problem
+        return {}
+    return {"sweep": {"metric": sweep.metric, "mode": modes}}
+
+
+def _read_valid_settings(sections: Sections) -> Sweep | None:
+    """Return the sweep without the settings and the domains that have problems, if it has a metric
+    and a space."""
+    written = sections.data.get("sweep")
     if not isinstance(written, Mapping):
         return None
     paths = [
         f"{problem.path.removeprefix('sweep.')}."
-        for problem in problems
+        for problem in sections.problems
         if problem.path.startswith("sweep.")
     ]
 
     def is_valid(path: str) -> bool:
         return not any(wrong.startswith(f"{path}.") for wrong in paths)
 
-    space = written.get("space")
     rest = {
         key: value for key, value in written.items() if key in ("metric", "space") or is_valid(key)
     }
+    space = written.get("space")
     if isinstance(space, Mapping):
         rest["space"] = {
             path: domain for path, domain in space.items() if is_valid(f"space.{path}")
         }
-    return rest
+    return collect_problems([], check, Sweep, rest, "sweep")
 
 
 # Settings
@@ -376,7 +381,8 @@ def _check_experiment_with(values: Mapping[str, Any], data: Mapping[str, Any]) -
     try:
         for name, value in values.items():
             data = with_value(data, name, value)
-        build({key: value for key, value in with_inferred_modes(data).items() if key != "sweep"})
+        data = with_inferred_modes(data)
+        build(check_sections({key: value for key, value in data.items() if key != "sweep"}))
     except ConfigError as error:
         return error.problems
     return ()
