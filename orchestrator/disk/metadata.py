@@ -245,6 +245,8 @@ class Attempt:
     """Training iterations of an epoch on each rank."""
     order: DataOrder | None = None
     """None for a task that trains by itself."""
+    settings: Mapping[str, int] = field(default_factory=dict)
+    """Fingerprint of each section of the experiment, to see whether settings have changed."""
     leader: LeadingAttempt | None = None
     """Attempt that it follows in a shared training, if any."""
     until: int | None = None

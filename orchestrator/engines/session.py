@@ -4,6 +4,7 @@ any engine."""
 from __future__ import annotations
 
 import logging
+import sys
 from collections import ChainMap
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
@@ -20,10 +21,15 @@ from orchestrator.disk.hang import FOLDER as HANG_REPORTS
 from orchestrator.disk.hang import HangReports
 from orchestrator.disk.lease import is_pid_alive
 from orchestrator.disk.metadata import Attempt, DataOrder, Host, LeadingAttempt
+from orchestrator.disk.repeated_reports import (
+    RepeatedReports,
+    compute_fingerprints,
+    find_repeated_reports,
+)
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.disk.run_folder import RunFolder, now
 from orchestrator.engines.hang_watch import HangWatch, end_process
-from orchestrator.engines.ray_data import data_of
+from orchestrator.engines.ray_data import data_of, may_use_ray_data
 from orchestrator.errors import HookyardError, UsageError
 from orchestrator.experiment.load import to_dict
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve
@@ -38,6 +44,7 @@ from orchestrator.loop.shared_training import RUN_NOTE_PREFIX, SharedRun, Shared
 from orchestrator.loop.training_loop import RunContext, TrainingLoop
 from orchestrator.loop.world import World
 from orchestrator.task import has_custom_loop
+from orchestrator.user_code import MAIN
 
 if TYPE_CHECKING:
     from orchestrator.engines.mailbox import MailboxLink
@@ -215,12 +222,16 @@ class Session:
         """Write the loop's reports to the run's folder, and yield them; time in the caller does not
         count as a hang."""
         reports, failure = loop.run(), None
+        repeated = self._find_repeated_reports(loop) if self.world.is_master else None
         try:
             for report in reports:
                 if self.world.is_master:
                     self.folder.append_metrics(
                         {"attempt": attempt.number, "time": now(), **report.metrics}
                     )
+                if repeated and (difference := repeated.find_difference(report.metrics)):
+                    loop.state.show(difference)
+                    repeated = None
                 self._write_info(loop)
                 with watch.pause():
                     yield report
@@ -231,6 +242,22 @@ class Session:
             raise
         finally:
             self._finish(loop, reports, failure)
+
+    def _find_repeated_reports(self, loop: TrainingLoop) -> RepeatedReports | None:
+        """Return the reports that this attempt repeats, if their differences can be explained."""
+        attempt, source = self._attempt, self.assignment.source
+        assigned = self.assignment.checkpoint
+        assert attempt is not None
+        assert self._store is not None
+        is_of_other_trial = assigned and assigned.rpartition("/")[0] != self._store.storage.path
+        task = type(loop.task)
+        # A cell of a notebook may have been edited since.
+        is_from_notebook = task.__module__ == MAIN and not hasattr(sys.modules[MAIN], "__file__")
+        has_unknown_code = source.main_classes is not None or is_from_notebook
+        # Ray Data begins with the first rows after a resume.
+        if is_of_other_trial or has_unknown_code or may_use_ray_data(task):
+            return None
+        return find_repeated_reports(self.folder, attempt, loop.experiment, source.continued_from)
 
     def _finish(
         self, loop: TrainingLoop, reports: Generator[Report], failure: BaseException | None
@@ -323,7 +350,10 @@ class Session:
             }
             order = DataOrder(values, loop.training.data.sizes())
         self._attempt = attempt = replace(
-            attempt, epoch_iterations=loop.cursor.epoch.length or None, order=order
+            attempt,
+            epoch_iterations=loop.cursor.epoch.length or None,
+            order=order,
+            settings=compute_fingerprints(to_dict(loop.experiment)),
         )
         if self.world.is_master:
             self.folder.write_attempt(attempt)
