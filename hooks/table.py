@@ -46,6 +46,7 @@ from hooks.training.early_stopping import EarlyStopping as EarlyStopping
 from hooks.training.ema import EMA as EMA
 from hooks.training.empty_cache import EmptyCache as EmptyCache
 from hooks.training.freeze_parameters import FreezeParameters as FreezeParameters
+from hooks.training.garbage_collection import GarbageCollection as GarbageCollection
 from hooks.training.gradient_clip import GradientClip as GradientClip
 from hooks.training.loss_spike import LossSpike as LossSpike
 from hooks.training.nan_guard import NanGuard as NanGuard

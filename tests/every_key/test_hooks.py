@@ -103,6 +103,7 @@ WALK: dict[str, dict[str, Key]] = {
         until="5 steps",
         match=Key("regex", {"patterns": ["0.*"]}, {"task": f"{HERE}:Numbered"}),
     ),
+    "garbage_collection": of(None, None, every=2),
     "gradient_clip": of(None, None, max_norm=0.01, norm_type=1.0, max_value=0.01),
     "loss_spike": of(
         {"threshold": 4.0, "window": 12, "warmup": 4},
