@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from benchmarks.timing import print_table
 from orchestrator import Sweep, open_sweep
-from orchestrator.disk.metadata import Attempt
+from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.rows.checksums import write_parquet
 from orchestrator.disk.rows.recorded_files import COMPACTED
 from orchestrator.disk.rows.usage import add_usage

@@ -21,8 +21,9 @@ import numpy as np
 
 from benchmarks.tables import write
 from benchmarks.timing import print_table
+from orchestrator.disk.new_run import create_run
 from orchestrator.disk.rows.compaction import compact
-from orchestrator.disk.run_folder import RunFolder, create_run
+from orchestrator.disk.run_folder import RunFolder
 from tests.browser import CHROMIUM, inspect_pages
 
 MAKE = """

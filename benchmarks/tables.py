@@ -20,10 +20,11 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.timing import print_table
-from orchestrator.disk.metadata import Attempt
+from orchestrator.disk.attempts import Attempt
+from orchestrator.disk.new_run import create_run
 from orchestrator.disk.rows.checksums import add_checksum, make_stream
 from orchestrator.disk.rows.compaction import compact
-from orchestrator.disk.run_folder import RunFolder, create_run
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.units import SPANS
 
 READ = """

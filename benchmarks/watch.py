@@ -21,9 +21,9 @@ import pyarrow as pa
 
 from benchmarks.tables import rows_of
 from benchmarks.timing import print_table
-from orchestrator.disk.metadata import Attempt
+from orchestrator.disk.attempts import Attempt
+from orchestrator.disk.new_run import create_run
 from orchestrator.disk.rows.checksums import add_checksum, make_stream_start
-from orchestrator.disk.run_folder import create_run
 from orchestrator.experiment.load import to_yaml
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.runs.result import open_run

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from orchestrator import Experiment, load_experiment, run, sweep
-from orchestrator.disk.run_folder import create_run
+from orchestrator.disk.new_run import create_run
 from orchestrator.engines.session import Assignment
 from orchestrator.errors import ConfigError
 from orchestrator.experiment import components, resolve

@@ -24,9 +24,8 @@ from time import process_time
 import numpy as np
 
 from benchmarks.growth.law import print_growth
-from orchestrator.disk.metadata import Attempt
+from orchestrator.disk.attempts import Attempt, rank_folder
 from orchestrator.disk.rows.recorder import Recorder
-from orchestrator.disk.run_folder import RunFolder
 from orchestrator.loop.span_clock import SPAN_COLUMNS
 from orchestrator.loop.step.iterations import iteration_columns
 from orchestrator.storage import Storage
@@ -57,7 +56,7 @@ READ = {
 def record(run: Storage, rank: int, rows: int, close: bool) -> tuple[float, float]:
     """Records as a loop on the CPU does; returns the seconds, and the most bytes a row took on disk
     once there were 10,000."""
-    folder = RunFolder.rank_folder(0, rank)
+    folder = rank_folder(0, rank)
     recorder = Recorder(
         run,
         folder,
@@ -127,8 +126,8 @@ def write_run(folder: Path, rows: int, close: bool) -> tuple[float, float]:
     ]
     results = [json.loads(rank.communicate()[0]) for rank in ranks]
     for rank in range(REAL, RANKS):
-        for file in (folder / RunFolder.rank_folder(0, rank % REAL)).iterdir():
-            storage.write(f"{RunFolder.rank_folder(0, rank)}/{file.name}", file.read_bytes())
+        for file in (folder / rank_folder(0, rank % REAL)).iterdir():
+            storage.write(f"{rank_folder(0, rank)}/{file.name}", file.read_bytes())
     return sum(seconds for seconds, _ in results) / REAL / (rows // RANKS) * 1e6, max(
         size for _, size in results
     )

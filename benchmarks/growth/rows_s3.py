@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.growth._slow_s3 import DELAY_S, slow_s3
 from benchmarks.growth.law import print_growth
-from orchestrator.disk.metadata import Attempt
+from orchestrator.disk.attempts import Attempt, rank_folder
 from orchestrator.disk.rows import compaction
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.disk.run_folder import RunFolder
@@ -56,7 +56,7 @@ def run_for(hours: int, costs: _Costs) -> None:
         identity = {"rank": rank, "node": "here", "attempt": 0}
         recorder = Recorder(
             run,
-            RunFolder.rank_folder(0, rank),
+            rank_folder(0, rank),
             identity,
             flush_rows=5,
             flush_s=1e9,

@@ -26,7 +26,7 @@ from benchmarks.growth._slow_s3 import slow_s3
 from benchmarks.growth.law import print_growth
 from benchmarks.open_sweep import rows_of_a_trial
 from orchestrator import open_sweep, resume_sweep
-from orchestrator.disk.metadata import Attempt
+from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.rows.recorded_files import COMPACTED
 from orchestrator.disk.rows.usage import add_usage
 from orchestrator.disk.run_folder import RunFolder

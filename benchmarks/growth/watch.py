@@ -10,8 +10,10 @@ import numpy as np
 
 from benchmarks.growth._slow_s3 import slow_s3
 from benchmarks.growth.law import print_growth
+from orchestrator.disk.attempts import rank_folder
+from orchestrator.disk.new_run import create_run
 from orchestrator.disk.rows.recorder import Recorder
-from orchestrator.disk.run_folder import RunFolder, create_run
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.terminal.run_status import LiveRun
 
 ROWS = 1000
@@ -57,7 +59,7 @@ def _write(root: str, ranks: int) -> None:
     times = np.random.default_rng(0).uniform(0.001, 0.002, (ROWS, len(TIMES))).tolist()
     for rank in range(ranks):
         recorder = Recorder(
-            run.storage, run.rank_folder(0, rank), {"rank": rank, "node": "node", "attempt": 0}
+            run.storage, rank_folder(0, rank), {"rank": rank, "node": "node", "attempt": 0}
         )
         for iteration, own in enumerate(times, start=1):
             place = {

@@ -45,7 +45,9 @@ def ls(
     as_json: AsJson = False,
 ) -> None:
     """List the runs and sweeps in a storage with status and best metric, the newest last."""
-    from orchestrator.disk.run_folder import STATUSES, RunFolder, list_runs
+    from orchestrator.disk.listing import list_runs
+    from orchestrator.disk.metadata import STATUSES
+    from orchestrator.disk.run_folder import RunFolder
 
     if unknown := [word for word in status or () if word not in STATUSES]:
         raise UsageError(f"--status must be one of {', '.join(STATUSES)}, got {unknown[0]!r}")

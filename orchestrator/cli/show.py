@@ -86,12 +86,13 @@ def _make_printable_yaml(folder: RunFolder) -> str:
 
 def format_briefly(folder: RunFolder) -> dict[str, Any]:
     """Summarize a run as plain data, from its small files alone."""
+    from orchestrator.disk.checkpoint_folder import list_checkpoints
     from orchestrator.disk.run_folder import EVALUATIONS
     from orchestrator.runs.best import find_best_and_divergence, make_usage_hint
 
     run = folder.read_metadata()
     reports = folder.read_current_reports()
-    (best, diverged), checkpoints = find_best_and_divergence(folder), folder.list_checkpoints()
+    (best, diverged), checkpoints = find_best_and_divergence(folder), list_checkpoints(folder)
     is_usable = diverged is None or (best is not None and best.iteration < diverged.iteration)
     label = "best" if best and best.checkpoint else "last"
     last = dict(reports[-1]) if reports else {}

@@ -1,30 +1,34 @@
-"""Metadata of a run (`run.json`) and of its attempts (`attempt.json`), and its reports
-(`metrics.jsonl`).
+"""The metadata of a run: the content of `run.json`.
 
 Imports neither ray, torch nor pandas, so that `ls` and `show` are quick.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self
 
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Gt, Lt
 
-from hooks.position import Count, Position, Stage
-from orchestrator.disk.checkpoints.manifest import parse_position
 from orchestrator.disk.lease import Process
 from orchestrator.experiment.yaml.source import InitialWeights, ParentCheckpoint
-from orchestrator.storage.stored_data import log_omission, validate
+from orchestrator.storage.stored_data import validate
 
 EngineName = Literal["train", "gang", "in-process"]
+"""Engine of a run; a sweep uses one of the first two."""
 IfExists = Literal["error", "number", "replace"]
 """What a new run does if its name is taken: it is refused, takes a numbered name, or replaces the
 other run."""
-"""Engine of a run; a sweep uses one of the first two."""
 Status = Literal["running", "finished", "stopped", "interrupted", "failed"]
+STATUSES = ("running", "finished", "stopped", "interrupted", "failed", "lost")
+COMPLETE = ("finished", "stopped")
+"""Statuses after which there is nothing to resume."""
 Mode = Literal["max", "min"]
-REPORTS = "metrics.jsonl"
+
+
+def now() -> str:
+    """Return the current UTC time, to the millisecond."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
 def seconds_at(moment: str) -> float:
@@ -154,6 +158,10 @@ class RunMetadata:
             validate(self.best, _BestReport, "best")
 
     @property
+    def is_complete(self) -> bool:
+        return self.status in COMPLETE
+
+    @property
     def driver(self) -> Process | None:
         if self.pid is None or self.host is None:
             return None
@@ -170,9 +178,8 @@ class RunMetadata:
         """Seconds from start to end; None while the run is running."""
         if self.status == "running" or self.ended is None:
             return None
-        return max(
-            0.0, seconds_at(self.ended) - seconds_at(self.started)
-        )  # the clock may have been set back
+        # The clock may have been set back.
+        return max(0.0, seconds_at(self.ended) - seconds_at(self.started))
 
     def describe_environment(self) -> dict[str, Any]:
         """Return what may change results besides the experiment, by dotted path."""
@@ -190,120 +197,3 @@ class RunMetadata:
     def read(cls, entries: Any) -> Self:
         """Return the metadata in the entries of `run.json`; raises ValueError."""
         return validate(entries, cls)
-
-
-@dataclass(frozen=True)
-class Host:
-    """Host and device of a rank."""
-
-    rank: int
-    node: str
-    local_rank: int = 0
-    device: str = "cpu"
-    torch: str | None = None
-    threads: int | None = None
-    """Torch's threads, which affect the rounding of sums."""
-
-
-@dataclass(frozen=True)
-class LeadingAttempt:
-    """Attempt of another trial whose training rows belong to this trial, too."""
-
-    trial: str
-    attempt: int
-
-
-@dataclass(frozen=True)
-class DataOrder:
-    """Settings that determine the order of the samples, apart from the start and the world size."""
-
-    values: Mapping[str, Any]
-    """Values of the experiment by path."""
-    sizes: Mapping[str, int]
-    """Number of samples by phase, except streams."""
-
-    def __post_init__(self) -> None:
-        loader = self.values.get("loader")
-        if not isinstance(loader, Mapping) or not isinstance(loader.get("num_workers"), int):
-            raise ValueError("`order.values` has no `loader.num_workers`")
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """A start of a worker group."""
-
-    number: Count
-    checkpoint: str | None = None
-    """Checkpoint that it resumed from; None if it started from scratch."""
-    position: Position = Position()
-    started: str | None = None
-    world_size: Annotated[int, Ge(1)] = 1
-    hosts: Sequence[Host] = ()
-    samples: Sequence[int] = ()
-    """Training samples of each rank at the start of the attempt, if ranks differ in them."""
-    epoch_iterations: int | None = None
-    """Training iterations of an epoch on each rank."""
-    order: DataOrder | None = None
-    """None for a task that trains by itself."""
-    settings: Mapping[str, int] = field(default_factory=dict)
-    """Fingerprint of each section of the experiment, to see whether settings have changed."""
-    leader: LeadingAttempt | None = None
-    """Attempt that it follows in a shared training, if any."""
-    until: int | None = None
-    """Last training iteration of its run, if the run shares a training run that may continue for
-    others."""
-
-    @property
-    def has_own_rows(self) -> bool:
-        """False for a task that trains by itself, and for a follower."""
-        return self.order is not None and self.leader is None
-
-    @classmethod
-    def read(cls, entries: Any) -> Self:
-        """Return the attempt in the entries of `attempt.json`; raises ValueError."""
-        attempt = validate(entries, cls)
-        parse_position(entries.get("position"))
-        if attempt.started is not None:
-            seconds_at(attempt.started)
-        return attempt
-
-
-@dataclass(frozen=True)
-class _ReportEntries:
-    """Entries of a report other than its metrics."""
-
-    attempt: int | None = None
-    iteration: int | None = None
-    time: str | None = None
-    epoch: int | None = None
-    step: int | None = None
-
-
-def check_report(line: Any) -> dict[str, Any]:
-    """Return a line of metrics.jsonl that is valid; raises ValueError otherwise."""
-    entries = validate(line, _ReportEntries)
-    if not line or (entries.attempt is None and (entries.iteration, entries.time) != (None, None)):
-        raise ValueError("it has no `attempt`")
-    if entries.time is not None:
-        seconds_at(entries.time)
-    return dict(line)
-
-
-def drop_superseded(
-    lines: Sequence[Mapping[str, Any]], attempts: Sequence[Attempt]
-) -> list[Mapping[str, Any]]:
-    """Return the reports that no later attempt has repeated; each attempt repeats the report of the
-    test phase."""
-    current = []
-    for line in lines:
-        if line.get("attempt") is None or line.get("iteration") is None:
-            log_omission(
-                REPORTS, f"a report without attempt or iteration is left out: {dict(line)}"
-            )
-            continue
-        later = [attempt.position for attempt in attempts if attempt.number > line["attempt"]]
-        is_test = any(name.startswith("test/") for name in line)
-        reported = Position(iteration=line["iteration"], stage=Stage.REPORTED)
-        if not any(is_test or start < reported for start in later):
-            current.append(line)
-    return current

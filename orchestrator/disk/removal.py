@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
+from orchestrator.disk.checkpoint_folder import find_checkpoint_folder, list_checkpoints
 from orchestrator.disk.lease import FOLDER as CLAIMS
 from orchestrator.disk.lease import Lease
-from orchestrator.disk.run_folder import EVALUATIONS, RunFolder, list_run_folders
+from orchestrator.disk.listing import list_run_folders
+from orchestrator.disk.run_folder import EVALUATIONS, RunFolder
 from orchestrator.errors import DamagedFile, StorageError, UsageError
 from orchestrator.storage import Storage
 
@@ -71,7 +73,7 @@ def plan_removal(path: str) -> Removal:
     for other in list_run_folders(root):
         with suppress(DamagedFile):
             parent = other.read_metadata().continued_from
-            if parent and is_within(parent.run, folder) and not other.list_checkpoints():
+            if parent and is_within(parent.run, folder) and not list_checkpoints(other):
                 message = f"{other} continues from {folder}, and has no checkpoint of its own yet"
                 raise UsageError(f"{message}: end or remove that first")
     return Removal(folder, _checkpoints_outside(folder, runs))
@@ -88,9 +90,9 @@ def _status(folder: RunFolder) -> str:
 def _checkpoints_outside(folder: RunFolder, runs: Sequence[RunFolder]) -> list[Storage]:
     """Return the existing folders of checkpoints outside the run's folder."""
     with suppress(DamagedFile):
-        if is_within(folder.find_checkpoint_folder().path, folder):
+        if is_within(find_checkpoint_folder(folder).path, folder):
             return []
-        stores = [run.find_checkpoint_folder() for run in runs]
+        stores = [find_checkpoint_folder(run) for run in runs]
         return [store for store in stores if not is_within(store.path, folder) and store.exists()]
     return []
 

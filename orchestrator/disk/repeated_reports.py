@@ -13,7 +13,9 @@ from typing import Any
 
 from hooks.metrics.names import phase_of
 from hooks.position import Position, Stage
-from orchestrator.disk.metadata import Attempt, drop_superseded, seconds_at
+from orchestrator.disk.attempts import Attempt
+from orchestrator.disk.metadata import seconds_at
+from orchestrator.disk.reports import drop_superseded
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import HookyardError
 from orchestrator.experiment.sections.experiment import Experiment

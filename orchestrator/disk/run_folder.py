@@ -1,28 +1,18 @@
-"""The folder of a run: its metadata, experiment, attempts and reports; and the runs in a storage,
-also new ones."""
+"""The folder of a run: its metadata, experiment, attempts, reports and log."""
 
 import json
 import logging
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from hooks.position import Position
-from orchestrator.disk.checkpoints.index import read_checkpoints, warn_lost_index
-from orchestrator.disk.lease import FOLDER as CLAIMS
+from orchestrator.disk import attempts, reports
+from orchestrator.disk.attempts import Attempt, Host
 from orchestrator.disk.lease import Lease, Process, check_lease, is_driven
-from orchestrator.disk.metadata import (
-    REPORTS,
-    Attempt,
-    Host,
-    RunMetadata,
-    check_report,
-    drop_superseded,
-)
+from orchestrator.disk.metadata import RunMetadata, now
 from orchestrator.errors import (
     MISSING,
     ConfigError,
@@ -34,26 +24,14 @@ from orchestrator.errors import (
 from orchestrator.experiment.yaml.reader import load_yaml
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import (
-    append_line,
-    check_mapping,
-    log_omission,
-    parse_lines,
-    read_json,
-    validate,
-    write_json,
-)
+from orchestrator.storage.stored_data import check_mapping, read_json, validate, write_json
 
 DEFAULT_STORAGE = "runs"
 EVALUATIONS = "evaluations"
 """Folder with the evaluations of a run, each of which is itself a run folder."""
-STATUSES = ("running", "finished", "stopped", "interrupted", "failed", "lost")
-COMPLETE = ("finished", "stopped")
-"""Statuses after which there is nothing to resume."""
+
 INITIAL_FILES = ("experiment.yaml", "source.json", "main.py", "run.json")
 """Files written when a run is created, in order."""
-
-_log = logging.getLogger("hookyard")
 
 ADVICE = {
     "run.json": (
@@ -62,9 +40,9 @@ ADVICE = {
     ),
     "experiment.yaml": "Restore it from a backup, or fix it by hand",
     "source.json": "Restore it from a backup, or delete it: then `hookyard resume` reads experiment.yaml",
-    "attempt.json": "Restore it from a backup; without it, the rows and reports of this attempt cannot be used",
 }
 """Advice for each damaged file."""
+_log = logging.getLogger("hookyard")
 
 
 @dataclass(frozen=True)
@@ -78,11 +56,6 @@ class _Experiment:
     upload_every: float | None = None
     hooks: Mapping[str, Mapping[str, Any] | bool | None] | None = None
     sweep: Mapping[str, Any] | None = None
-
-
-def now() -> str:
-    """Return the current UTC time, to the millisecond."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
 @contextmanager
@@ -111,20 +84,16 @@ class RunFolder:
         """Return a run that exists; raises UsageError otherwise."""
         folder = cls(path)
         folder.storage.reach()
-        if not folder.exists():
-            if lost := folder.find_lost_metadata():
-                raise lost
-            is_new = folder.storage.exists("source.json")
-            why = (
-                "; the process was killed while creating it, and a new run can reuse the name"
-                if is_new
-                else ""
-            )
-            raise UsageError(
-                f"{folder} is not a run: it has no run.json{why}. `hookyard ls` lists the runs."
-            )
-        folder._check_format()
-        return folder
+        if folder.exists():
+            folder._check_format()
+            return folder
+
+        if lost := folder.find_lost_metadata():
+            raise lost
+        why = "it has no run.json"
+        if folder.storage.exists("source.json"):
+            why += "; the process was killed while creating it, and a new run can reuse the name"
+        raise UsageError(f"{folder} is not a run: {why}. `hookyard ls` lists the runs.")
 
     def _check_format(self) -> None:
         """Raise NewerFormat for a run of a later version, none of whose files this version may
@@ -210,21 +179,25 @@ class RunFolder:
 
     def end(self, status: str, **metadata: Any) -> None:
         """Record the end of the run, including the entries of `info.json`."""
-        attempts, entries = self.read_attempts(), dict[str, Any]()
-        if attempts:
-            hosts = sorted({host.node for host in attempts[-1].hosts})
-            entries = {"attempts": len(attempts), "ranks": attempts[-1].world_size, "hosts": hosts}
+        entries: dict[str, Any] = {"ended": now(), "reports": len(self.read_reports())}
+        begun = self.read_attempts()
+        if begun:
+            entries["attempts"] = len(begun)
+            entries["ranks"] = begun[-1].world_size
+            entries["hosts"] = sorted({host.node for host in begun[-1].hosts})
+        info = self._read_info()
+        if info is not None:
+            entries["info"] = info
+        self.update(status=status, **entries, **metadata)
+
+    def _read_info(self) -> Any:
+        advice = "It is left out of run.json."
         try:
             with suppress(FileNotFoundError):
-                stored = read_json(
-                    self.storage, "info.json", check_mapping, "It is left out of run.json."
-                )
-                entries["info"] = stored["info"]
+                return read_json(self.storage, "info.json", check_mapping, advice)["info"]
         except DamagedFile as error:
             _log.warning("%s", error)
-        self.update(
-            status=status, ended=now(), reports=len(self.read_reports()), **entries, **metadata
-        )
+        return None
 
     def write_info(self, info: Mapping[str, Any]) -> None:
         """Write the JSON values of `state.info` to `info.json`; `end` copies them to `run.json`.
@@ -248,20 +221,18 @@ class RunFolder:
         """Return the status of `run.json`, or `lost` if the driver is dead."""
         run = run or self.read_metadata()
         driver = run.driver
-        if run.status == "running" and driver is not None:
-            is_alive = (
-                driver.is_alive() if driver.is_visible() else is_driven(self._lease_folder(run))
-            )
+        if run.status == "running":
+            if driver is None:
+                return "running"
+            is_visible = driver.is_visible()
+            is_alive = driver.is_alive() if is_visible else is_driven(self._lease_folder(run))
             return "lost" if is_alive is False else "running"
+
         # A resume takes the lease seconds before it trains. A trial's lease is its sweep's.
-        can_resume = (
-            run.status not in ("running", *COMPLETE)
-            and not run.trial
-            and self.storage.local is not None
-        )
-        return (
-            "running" if can_resume and is_driven(self.storage, other_process=True) else run.status
-        )
+        can_be_resumed = not (run.is_complete or run.trial or self.storage.local is None)
+        if can_be_resumed and is_driven(self.storage, other_process=True):
+            return "running"
+        return run.status
 
     def lease(self, *, force: bool = False) -> Lease:
         """Return the lease to drive the run, or a trial's sweep."""
@@ -311,29 +282,11 @@ class RunFolder:
         except UnicodeDecodeError as error:
             raise self._make_error("experiment.yaml", str(error)) from None
 
-    # Attempts
+    # Attempts and reports
 
     def read_attempts(self) -> list[Attempt]:
-        """Return every attempt, oldest first. An attempt with rows but no attempt.json is skipped
-        with a warning."""
-        numbers = parse_numbers(self.storage.names("stats"), "attempt=")
-        if not numbers and self.storage.exists("stats.parquet"):
-            numbers = [0]
-        return [attempt for attempt in self.storage.map(self._read_attempt, numbers) if attempt]
-
-    def _read_attempt(self, number: int) -> Attempt | None:
-        file = f"stats/attempt={number}/attempt.json"
-        try:
-            return read_json(self.storage, file, Attempt.read, ADVICE["attempt.json"])
-        except FileNotFoundError:
-            if self.storage.exists("stats.parquet") or self.storage.names(
-                f"stats/attempt={number}"
-            ):
-                _log.warning("%s", self.make_lost_attempt_error(number))
-            return None
-
-    def make_lost_attempt_error(self, number: int) -> DamagedFile:
-        return self._make_error(f"stats/attempt={number}/attempt.json")
+        """Return every attempt, oldest first."""
+        return attempts.read_attempts(self.storage)
 
     def begin_attempt(
         self,
@@ -343,200 +296,25 @@ class RunFolder:
         world_size: int = 1,
     ) -> Attempt:
         """Record the start of a new attempt. Called on rank 0."""
-        number = max((attempt.number for attempt in self.read_attempts()), default=-1) + 1
-        attempt = Attempt(number, checkpoint, position or Position(), now(), world_size, hosts)
-        self.write_attempt(attempt)
-        with suppress(FileNotFoundError):
-            if not self.storage.read(REPORTS).endswith(b"\n"):  # a kill cut the last report short
-                self.storage.append(REPORTS, "\n")
+        attempt = attempts.begin_attempt(self.storage, checkpoint, position, hosts, world_size)
+        reports.end_last_line(self.storage)
         return attempt
 
-    def write_attempt(self, attempt: Attempt) -> None:
-        """Write the file of an attempt. Called on rank 0."""
-        write_json(self.storage, f"stats/attempt={attempt.number}/attempt.json", asdict(attempt))
+    def append_metrics(self, line: Mapping[str, Any]) -> None:
+        """Append a report to `metrics.jsonl`. Called on rank 0."""
+        reports.append_report(self.storage, line)
 
-    @staticmethod
-    def rank_folder(attempt: int, rank: int) -> str:
-        return f"stats/attempt={attempt}/rank={rank}"
+    def read_reports(self) -> list[dict[str, Any]]:
+        """Return every intact report, with a warning about the others."""
+        metadata = self.read_metadata() if self.exists() else None
+        return reports.read_reports(self.storage, metadata)
 
-    # The rest
+    def read_current_reports(self) -> list[Mapping[str, Any]]:
+        """Return the reports that no later attempt has repeated."""
+        return reports.drop_superseded(self.read_reports(), self.read_attempts())
 
-    def checkpoint_folder(self, out_dir: str | None = None) -> Storage:
-        """Return the folder of the checkpoints: in the run, or under the checkpoint hook's
-        `out_dir`."""
-        return Storage(out_dir) / self.name if out_dir else self.storage / "checkpoints"
-
-    def find_checkpoint_folder(self) -> Storage:
-        """Return the folder of the checkpoints, as configured in the run's experiment."""
-        hooks = self.read_experiment().get("hooks")
-        checkpoint = hooks.get("checkpoint") if isinstance(hooks, dict) else None
-        return self.checkpoint_folder(
-            checkpoint.get("out_dir") if isinstance(checkpoint, dict) else None
-        )
-
-    def list_checkpoints(self) -> list[str]:
-        """Return the stored checkpoints, oldest first; damaged ones are left out with a warning."""
-        storage = self.find_checkpoint_folder()
-        manifests, errors = read_checkpoints(storage)
-        for error in errors.values():
-            _log.warning("%s", error)
-        if manifests:
-            warn_lost_index(storage)
-        return [*manifests]
+    # The log
 
     def log(self, text: str) -> None:
         if text:
             self.storage.append("log.txt", text if text.endswith("\n") else f"{text}\n")
-
-    def append_metrics(self, line: Mapping[str, Any]) -> None:
-        """Append a report to `metrics.jsonl`. Called on rank 0."""
-        self.storage.check_present()
-        append_line(self.storage, REPORTS, line)
-
-    def read_reports(self) -> list[dict[str, Any]]:
-        """Return every intact line of `metrics.jsonl`.
-
-        Warns of damaged lines, and of missing ones of a complete run, but not of a line that a kill
-        cut short.
-        """
-        metadata, path, data = (
-            self.read_metadata() if self.exists() else None,
-            str(self.storage / REPORTS),
-            b"",
-        )
-        with suppress(FileNotFoundError):
-            data = self.storage.read(REPORTS)
-        if metadata and metadata.status in COMPLETE:
-            missing = (metadata.reports or 0) - data.count(b"\n")
-            if data and not data.endswith(b"\n"):
-                log_omission(path, "its last line was cut short")
-            elif missing > 0:
-                log_omission(path, f"{missing} of its {metadata.reports} reports are missing")
-        return parse_lines(data, path, check_report)
-
-    def read_current_reports(self) -> list[Mapping[str, Any]]:
-        """Return the reports that no later attempt has repeated."""
-        return drop_superseded(self.read_reports(), self.read_attempts())
-
-
-def parse_numbers(names: Sequence[str], prefix: str) -> list[int]:
-    """Return the sorted numbers in names such as `rank=3`; other names are ignored."""
-    suffixes = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
-    return sorted(int(suffix) for suffix in suffixes if suffix.isdecimal())
-
-
-def list_run_folders(storage: Storage) -> list[RunFolder]:
-    """Return the runs and sweeps in a storage by name; a folder that lost its `run.json` is skipped
-    with a warning."""
-    folders = [RunFolder(storage, name) for name in storage.names()]
-    exists = dict(zip(folders, storage.map(RunFolder.exists, folders), strict=True))
-    for folder in folders:
-        if not exists[folder] and (lost := folder.find_lost_metadata()):
-            _log.warning("%s", lost)
-    return [folder for folder in folders if exists[folder]]
-
-
-def list_runs(storage: str | Path) -> list[tuple[RunFolder, RunMetadata | DamagedFile]]:
-    """Return runs and sweeps, damaged ones first, then the oldest; raises UsageError for an
-    unreachable storage."""
-    root = Storage(storage)
-    root.reach()
-    folders = [RunFolder(root, name) for name in root.names()]
-    results = zip(folders, root.map(_read_metadata, folders), strict=True)
-    runs = [(folder, metadata) for folder, metadata in results if metadata is not None]
-    return sorted(runs, key=lambda run: "" if isinstance(run[1], DamagedFile) else run[1].started)
-
-
-def _read_metadata(folder: RunFolder) -> RunMetadata | DamagedFile | None:
-    try:
-        return folder.read_metadata()
-    except DamagedFile as error:
-        return error if folder.exists() else folder.find_lost_metadata()
-
-
-def create_run(
-    storage: str | Path | Storage, name: str, experiment: str, **metadata: Any
-) -> RunFolder:
-    """Create a run; raises UsageError if the name is taken."""
-    folder = RunFolder(storage, name)
-    check_name_is_free(folder)
-    with errors_before_start():
-        if folder.exists():
-            _log.warning("Replacing %s, which stopped before training began", folder)
-            for file in sorted(folder.storage.names(), key="run.json".__eq__):
-                if file != CLAIMS:
-                    folder.storage.delete(file)
-        folder.begin(experiment, **metadata)
-    return folder
-
-
-@errors_before_start()
-def check_name_is_free(folder: RunFolder) -> None:
-    """Raise UsageError if a new run would overwrite another run, or other files.
-
-    A name can be reused if the process was killed while creating the run, or if the run ended
-    before it trained.
-    """
-    if folder.exists():
-        if _is_untrained(folder):
-            return
-        raise UsageError(_describe_taken_name(folder))
-    names = folder.storage.names()
-    foreign = [
-        name
-        for name in names
-        if name != CLAIMS
-        and not any(name == first or name.startswith(f".{first}.") for first in INITIAL_FILES)
-    ]
-    if foreign or names == ["experiment.yaml"]:
-        content = ", ".join((foreign or names)[:5])
-        raise UsageError(
-            f"{folder} exists and is not a run: it contains {content}; pass a different --name"
-        )
-
-
-def _describe_taken_name(folder: RunFolder) -> str:
-    """Say what can be done about a run that has the name of a new one."""
-    path = shlex.quote(str(folder))
-    number = "To start a new run, use --if-exists number or another --name"
-    replace_it = "--if-exists replace removes this one first"
-    python = "In Python, if_exists= and name=."
-    try:
-        metadata = folder.read_metadata()
-    except DamagedFile as error:
-        return f"{folder} exists, and {error.file} is damaged: {error.what}\n{number}. {python}"
-    if is_driven(folder.storage):
-        return f"{folder} exists and is running. To follow it: hookyard watch {path}\n{number}. {python}"
-    if metadata.status in COMPLETE:
-        return f"{folder} exists and has {metadata.status}.\n{number}; {replace_it}. {python}"
-    flag = " --failed" if metadata.sweep and metadata.status == "failed" else ""
-    resume = f"To resume it: hookyard resume {path}{flag}"
-    if folder.storage.exists("main.py"):
-        resume = f"To resume it, call resume({str(folder)!r}) in the script or notebook that defines its task"
-    return f"{folder} exists. {resume}\n{number}; {replace_it}. {python}"
-
-
-def _is_untrained(folder: RunFolder) -> bool:
-    """Return whether a run, or all trials of a sweep, ended before the first step."""
-    try:
-        metadata = folder.read_metadata()
-        if folder.find_status(metadata) == "running":
-            return False
-        trials = list_run_folders(folder.storage / "trials") if metadata.sweep else []
-        return not any(map(_has_trained, trials or [folder]))
-    except DamagedFile:
-        return False
-
-
-def _has_trained(folder: RunFolder) -> bool:
-    metadata = folder.read_metadata()
-    if metadata.status in COMPLETE:
-        return True
-    files = ("metrics.jsonl", "stats.parquet", EVALUATIONS)
-    if any(map(folder.storage.exists, files)) or any(
-        "/rows-" in name for name in folder.storage.tree("stats")
-    ):
-        return True
-    parent = metadata.continued_from
-    names = {name for name in folder.find_checkpoint_folder().names() if name != "index.json"}
-    return bool(names - {parent.checkpoint if parent else None})

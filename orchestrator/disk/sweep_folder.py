@@ -3,7 +3,8 @@
 
 from pathlib import Path
 
-from orchestrator.disk.run_folder import RunFolder, list_run_folders
+from orchestrator.disk.listing import list_run_folders
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import UsageError
 from orchestrator.storage import Storage
 

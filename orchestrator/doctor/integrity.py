@@ -7,11 +7,14 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
+from orchestrator.disk.attempts import Attempt
+from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.checkpoints.index import INDEX, check_index
 from orchestrator.disk.checkpoints.manifest import MANIFEST, check_file, check_manifest
 from orchestrator.disk.lease import FOLDER as CLAIMS
-from orchestrator.disk.metadata import REPORTS, Attempt, RunMetadata, check_report
-from orchestrator.disk.run_folder import ADVICE, COMPLETE, EVALUATIONS, RunFolder
+from orchestrator.disk.metadata import COMPLETE, RunMetadata
+from orchestrator.disk.reports import REPORTS, check_report
+from orchestrator.disk.run_folder import ADVICE, EVALUATIONS, RunFolder
 from orchestrator.doctor.missing_content import find_missing_reports, find_missing_rows
 from orchestrator.errors import HookyardError
 from orchestrator.experiment.yaml.reader import parse_yaml
@@ -85,7 +88,7 @@ def check_files(folder: RunFolder) -> Iterator[CheckedFile]:
 
     checkpoints = storage / "checkpoints"
     with suppress(HookyardError):  # the result for experiment.yaml reports it
-        checkpoints = folder.find_checkpoint_folder()
+        checkpoints = find_checkpoint_folder(folder)
     is_inside = checkpoints.path == f"{storage.path}/checkpoints"
     prefix = "checkpoints" if is_inside else str(checkpoints)
     for result in _check_checkpoints(checkpoints):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hooks.position import Stage
-from orchestrator.disk.metadata import Attempt
+from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.run_folder import RunFolder
 
 _UNREPORTED = (Stage.TRAINED, Stage.VALIDATED)

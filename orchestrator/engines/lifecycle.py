@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from orchestrator.disk.run_folder import COMPLETE, RunFolder
+from orchestrator.disk.metadata import COMPLETE
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.rank_failures import (
     RankFailed,
     escape_surrogates,

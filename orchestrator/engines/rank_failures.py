@@ -11,8 +11,8 @@ from typing import Any
 
 import hooks
 from hooks.errors import HookError, SettingError, describe_error, error_text
+from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.hang import find_hang
-from orchestrator.disk.metadata import Attempt
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import HookyardError, RunError, UsageError, raised_in_python
 

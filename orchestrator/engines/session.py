@@ -16,18 +16,27 @@ import torch
 
 from hooks.state import Display
 from orchestrator.disk.artifacts import Artifacts
+from orchestrator.disk.attempts import (
+    Attempt,
+    DataOrder,
+    Host,
+    LeadingAttempt,
+    rank_folder,
+    write_attempt,
+)
+from orchestrator.disk.checkpoint_folder import find_checkpoint_folder, make_checkpoint_folder
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.hang import FOLDER as HANG_REPORTS
 from orchestrator.disk.hang import HangReports
 from orchestrator.disk.lease import is_pid_alive
-from orchestrator.disk.metadata import Attempt, DataOrder, Host, LeadingAttempt
+from orchestrator.disk.metadata import now
 from orchestrator.disk.repeated_reports import (
     RepeatedReports,
     compute_fingerprints,
     find_repeated_reports,
 )
 from orchestrator.disk.rows.recorder import Recorder
-from orchestrator.disk.run_folder import RunFolder, now
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.hang_watch import HangWatch, end_process
 from orchestrator.engines.ray_data import data_of, may_use_ray_data
 from orchestrator.errors import HookyardError, UsageError
@@ -135,12 +144,12 @@ class Session:
         if self.assignment.target:
             parent = self.folder.evaluated_run()
             self._store = CheckpointStore(
-                parent.find_checkpoint_folder(), parent.name, is_master=False
+                find_checkpoint_folder(parent), parent.name, is_master=False
             )
             return self._store
         out_dir = getattr(self._resolved.hooks.get("checkpoint"), "out_dir", None)
         self._store = CheckpointStore(
-            self.folder.checkpoint_folder(out_dir), self.folder.name, self.world.is_master
+            make_checkpoint_folder(self.folder, out_dir), self.folder.name, self.world.is_master
         )
         return self._store
 
@@ -321,14 +330,16 @@ class Session:
         """Return the context in which this run's loop trains."""
         folder, world = self.folder, self.world
         identity = {"rank": world.rank, "node": world.node, "attempt": attempt.number}
-        rank_folder = folder.rank_folder(attempt.number, world.rank)
         self._artifacts = artifacts = Artifacts(folder.storage, world.rank, world.world_size)
         if attempt.number:
             artifacts.fetch()
         return RunContext(
             world=world,
             recorder=Recorder(
-                folder.storage, rank_folder, identity, upload_interval_s=experiment.upload_every
+                folder.storage,
+                rank_folder(attempt.number, world.rank),
+                identity,
+                upload_interval_s=experiment.upload_every,
             ),
             store=self._store,
             artifacts=artifacts.folder,
@@ -356,7 +367,7 @@ class Session:
             settings=compute_fingerprints(to_dict(loop.experiment)),
         )
         if self.world.is_master:
-            self.folder.write_attempt(attempt)
+            write_attempt(self.folder.storage, attempt)
         if target := self.assignment.target:
             loop.restore(target.checkpoint)
         elif checkpoint := attempt.checkpoint:
@@ -364,7 +375,7 @@ class Session:
             samples = self._gather_samples(checkpoint)
             if self.world.is_master and len({*samples}) > 1:
                 self._attempt = replace(attempt, samples=samples)
-                self.folder.write_attempt(self._attempt)
+                write_attempt(self.folder.storage, self._attempt)
 
     def _gather_samples(self, checkpoint: str) -> list[int]:
         """Return the training samples of all ranks that saved a restored checkpoint, in their
@@ -390,7 +401,9 @@ class Session:
         if isinstance(self._loop, SharedRun):
             self._loop.end_early()
         if self.world.is_master:
-            self.folder.write_attempt(replace(self._attempt, until=self._loop.state.iteration))
+            write_attempt(
+                self.folder.storage, replace(self._attempt, until=self._loop.state.iteration)
+            )
 
     def close_loop(self) -> None:
         """Close the files of a loop that has not yielded a report, because another run of its

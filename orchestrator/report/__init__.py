@@ -1,7 +1,8 @@
 """Reports: one HTML file about a run or a sweep, which opens offline. Imports neither ray nor
 torch."""
 
-from orchestrator.disk.run_folder import RunFolder, now
+from orchestrator.disk.metadata import now
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.runs.result import Run
 from orchestrator.sweeps.results.result import Sweep
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from hooks.metrics.direction import find_best_metric
 from orchestrator import units
+from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.checkpoints.index import read_index, read_position, warn_lost_index
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import HookyardError
@@ -64,7 +65,7 @@ def find_best_and_divergence(folder: RunFolder) -> tuple[Best | None, Divergence
         config["sweep"] = {"metric": [*metadata.modes], "mode": [*metadata.modes.values()]}
     lines = folder.read_current_reports()
     reports = [line for line in lines if {*_COUNTERS} <= line.keys()]
-    storage = folder.find_checkpoint_folder()
+    storage = find_checkpoint_folder(folder)
     index = read_index(storage)
     reported = dict.fromkeys(name for report in reports for name in report)
     main = find_best_metric(reported, config, index.get("metrics", {}).get("best", ""))

@@ -9,6 +9,7 @@ from typing import Any
 
 from hooks.metrics.direction import AUTO, find_best_metric, val_metrics
 from hooks.metrics.names import list_known
+from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.metadata import EngineName
 from orchestrator.disk.run_folder import RunFolder
@@ -20,7 +21,7 @@ from orchestrator.experiment.yaml.source import ParentCheckpoint
 
 def open_checkpoints(folder: RunFolder, *, is_master: bool = True) -> CheckpointStore:
     explain = partial(_explain_missing_checkpoint, folder)
-    return CheckpointStore(folder.find_checkpoint_folder(), folder.name, is_master, explain)
+    return CheckpointStore(find_checkpoint_folder(folder), folder.name, is_master, explain)
 
 
 def _explain_missing_checkpoint(folder: RunFolder, label: str) -> str:
@@ -151,7 +152,7 @@ def copy_parent_checkpoint(folder: RunFolder, experiment: Experiment) -> None:
     store = open_checkpoints(folder)
     if parent is None or folder.read_attempts() or parent.checkpoint in store.list_names():
         return
-    source = CheckpointStore(RunFolder(folder.storage.at(parent.run)).find_checkpoint_folder())
+    source = CheckpointStore(find_checkpoint_folder(RunFolder(folder.storage.at(parent.run))))
     if source.compute_fingerprint(parent.checkpoint) != parent.sha256:
         raise CheckpointError(
             f"{source.get_path(parent.checkpoint)} has changed since this run was created from it"

@@ -5,16 +5,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from orchestrator.disk.lease import Lease, Process
-from orchestrator.disk.metadata import EngineName, IfExists
-from orchestrator.disk.new_run import taking_name
-from orchestrator.disk.run_folder import (
-    COMPLETE,
-    DEFAULT_STORAGE,
-    RunFolder,
-    create_run,
-    errors_before_start,
-    now,
-)
+from orchestrator.disk.metadata import COMPLETE, EngineName, IfExists, now
+from orchestrator.disk.new_run import create_run, taking_name
+from orchestrator.disk.run_folder import DEFAULT_STORAGE, RunFolder, errors_before_start
 from orchestrator.engines.ray_environment import choose_address
 from orchestrator.errors import CheckpointError, UsageError
 from orchestrator.experiment.fields.plain_data import read_main_source

@@ -11,7 +11,8 @@ from typing import Any, Literal
 from hooks.hook import EVENTS, Hook
 from orchestrator.disk.lease import Lease
 from orchestrator.disk.metadata import EngineName, Evaluated
-from orchestrator.disk.run_folder import EVALUATIONS, RunFolder, create_run
+from orchestrator.disk.new_run import create_run
+from orchestrator.disk.run_folder import EVALUATIONS, RunFolder
 from orchestrator.engines.ray_environment import choose_address
 from orchestrator.engines.session import EvaluationTarget
 from orchestrator.errors import CheckpointError, ConfigError, Problem, UsageError, did_you_mean

@@ -11,7 +11,7 @@ import pandas as pd
 
 from hooks import Hook
 from orchestrator import units
-from orchestrator.disk.metadata import Attempt
+from orchestrator.disk.attempts import Attempt, make_lost_attempt_error
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.disk.rows.rows import Layout
 from orchestrator.disk.run_folder import RunFolder
@@ -148,7 +148,7 @@ def replay(
         else int(rows["attempt"].iloc[0])
     )
     if number not in attempts:
-        raise folder.make_lost_attempt_error(number)
+        raise make_lost_attempt_error(folder.storage, number)
     attempt = attempts[number]
     resolved = resolve_attempt(folder, attempt)
     if has_custom_loop(type(resolved.task)):

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hooks.metrics.direction import declared_modes
-from orchestrator.disk.run_folder import COMPLETE, RunFolder
+from orchestrator.disk.metadata import COMPLETE
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.runs.best import Best, find_best_and_divergence
 from orchestrator.units import COSTS

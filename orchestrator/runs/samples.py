@@ -15,7 +15,7 @@ from hooks import State
 from hooks.import_path import extend_import_path
 from hooks.metrics.names import PHASES, phases_of
 from hooks.training.sampler_seed import DistSamplerSeed
-from orchestrator.disk.metadata import Attempt
+from orchestrator.disk.attempts import Attempt, make_lost_attempt_error
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import ConfigError, UsageError
 from orchestrator.experiment.checks.data import is_indexed
@@ -44,7 +44,7 @@ def find_samples(folder: RunFolder, rows: pd.DataFrame, begins: Mapping[Any, int
         dict[str, _DataOrder](),
     )
     if missing := sorted({*rows["attempt"]} - attempts.keys()):
-        raise folder.make_lost_attempt_error(missing[0])
+        raise make_lost_attempt_error(folder.storage, missing[0])
     rows, random_state_before, tables = (
         rows.astype({"phase": "str"}),
         random_state(),

@@ -11,18 +11,11 @@ from typing import Any
 
 from hooks.state import Display
 from orchestrator.disk.lease import Lease, Process
-from orchestrator.disk.metadata import IfExists, RunMetadata, seconds_at
-from orchestrator.disk.new_run import taking_name
+from orchestrator.disk.metadata import COMPLETE, IfExists, RunMetadata, now, seconds_at
+from orchestrator.disk.new_run import create_run, taking_name
 from orchestrator.disk.provenance import collect_provenance
 from orchestrator.disk.rows.compaction import compact
-from orchestrator.disk.run_folder import (
-    COMPLETE,
-    DEFAULT_STORAGE,
-    RunFolder,
-    create_run,
-    errors_before_start,
-    now,
-)
+from orchestrator.disk.run_folder import DEFAULT_STORAGE, RunFolder, errors_before_start
 from orchestrator.disk.sweep_folder import SCRATCH, open_sweep_folder, trial_number
 from orchestrator.engines.lifecycle import recording_failure
 from orchestrator.engines.ray_environment import (

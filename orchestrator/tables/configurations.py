@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 from typing import NamedTuple
 
 from orchestrator import units
-from orchestrator.disk.run_folder import COMPLETE
+from orchestrator.disk.metadata import COMPLETE
 
 CONFIDENCE_LEVEL = 0.95
 """Confidence level of the interval around a mean."""

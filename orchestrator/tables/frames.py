@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from orchestrator import units
-from orchestrator.disk.metadata import Attempt
+from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.rows.columns import conform_to, narrow_counters
 from orchestrator.disk.rows.dataset import open_recorded, sort_rows
 from orchestrator.disk.rows.valid_rows import (

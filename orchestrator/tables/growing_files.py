@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from orchestrator.disk.metadata import Attempt, check_report
+from orchestrator.disk.attempts import Attempt
+from orchestrator.disk.reports import check_report
 from orchestrator.disk.rows.checksums import END_OF_STREAM, Stream, read_stream
 from orchestrator.disk.rows.columns import concat_rows
 from orchestrator.disk.rows.dataset import read_parquet

@@ -11,13 +11,15 @@ from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.lease import check_lease
-from orchestrator.disk.metadata import Attempt, drop_superseded
+from orchestrator.disk.metadata import COMPLETE
+from orchestrator.disk.reports import drop_superseded
 from orchestrator.disk.rows.compaction import is_compacted
 from orchestrator.disk.rows.recorded_files import COMPACTED, open_parquet, warn_lost_rows
 from orchestrator.disk.rows.usage import compute_usage, read_stored_usage
 from orchestrator.disk.rows.valid_rows import open_valid_rows
-from orchestrator.disk.run_folder import COMPLETE, RunFolder
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import DamagedFile, StorageError
 from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import format_file, format_line, parse_lines

@@ -10,9 +10,11 @@ import pandas as pd
 import pyarrow as pa
 
 from hooks.interval import count_iterations
+from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.hang import find_hang
-from orchestrator.disk.metadata import Attempt, RunMetadata, drop_superseded, seconds_at
-from orchestrator.disk.run_folder import COMPLETE, RunFolder
+from orchestrator.disk.metadata import COMPLETE, RunMetadata, seconds_at
+from orchestrator.disk.reports import drop_superseded
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.doctor import Finding, diagnose
 from orchestrator.doctor.stragglers import RankStatus, compare_ranks
 from orchestrator.storage import FileState, Storage

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from time import time
 from typing import Any
 
-from orchestrator.disk.metadata import RunMetadata, seconds_at
-from orchestrator.disk.run_folder import COMPLETE, RunFolder
+from orchestrator.disk.metadata import COMPLETE, RunMetadata, seconds_at
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.tables.best_report import find_best_report
 from orchestrator.tables.configurations import Configuration, Repeat, rank_configurations
 from orchestrator.tables.trial_index import TrialIndex, TrialRecord

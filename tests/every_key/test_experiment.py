@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from orchestrator import run
-from orchestrator.disk.run_folder import list_runs
+from orchestrator.disk.listing import list_runs
 from orchestrator.engines.ray_environment import Resources
 from orchestrator.experiment.load import make_experiment
 from orchestrator.experiment.sections.experiment import Experiment

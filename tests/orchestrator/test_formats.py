@@ -18,10 +18,11 @@ from typer.testing import CliRunner
 from hooks import Hook, State
 from orchestrator import open_run, open_sweep, resume, run, sweep
 from orchestrator.cli import app
+from orchestrator.disk.new_run import create_run
 from orchestrator.disk.rows import checksums
 from orchestrator.disk.rows.dataset import open_recorded
 from orchestrator.disk.rows.rank_files import RankFiles
-from orchestrator.disk.run_folder import RunFolder, create_run
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import DamagedFile, NewerFormat, UsageError
 from orchestrator.storage import Storage
 from orchestrator.storage.format_number import METADATA_KEY

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from orchestrator import Run, RunError, resume, run
-from orchestrator.disk.run_folder import RunFolder, create_run
+from orchestrator.disk.new_run import create_run
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.experiment.load import to_yaml
 from orchestrator.loop.world import World

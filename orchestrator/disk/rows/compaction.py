@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from contextlib import suppress
 
-from orchestrator.disk.metadata import Attempt
+from orchestrator.disk.attempts import Attempt
+from orchestrator.disk.metadata import COMPLETE
 from orchestrator.disk.rows.checksums import write_parquet
 from orchestrator.disk.rows.columns import narrow_counters
 from orchestrator.disk.rows.dataset import make_source, read_schemas, sort_rows
@@ -19,7 +20,7 @@ from orchestrator.disk.rows.segments import (
     update_superseded_column,
 )
 from orchestrator.disk.rows.usage import add_usage
-from orchestrator.disk.run_folder import COMPLETE, RunFolder
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.storage import Storage
 
 JOINED_ROWS = 2**20

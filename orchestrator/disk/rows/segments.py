@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow.dataset import dataset
 
-from orchestrator.disk.metadata import Attempt
+from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.rows.checksums import write_parquet
 from orchestrator.disk.rows.columns import narrow_counters
 from orchestrator.disk.rows.dataset import PARTITIONS, read_parts

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from orchestrator.disk.metadata import Attempt
+from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.rows.dataset import Source
 from orchestrator.storage.stored_data import format_json, parse_json
 

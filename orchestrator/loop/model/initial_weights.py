@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hooks.parameter_names import listed
+from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.checkpoints.manifest import MANIFEST
 from orchestrator.disk.checkpoints.store import CheckpointStore, shared_files
 from orchestrator.disk.run_folder import RunFolder, errors_before_start
@@ -129,7 +130,7 @@ def _run_weights(init: Init, path: str, label: str) -> InitialWeights:
 
 def _open_store(path: str) -> CheckpointStore:
     folder = RunFolder(path)
-    return CheckpointStore(folder.find_checkpoint_folder(), folder.name)
+    return CheckpointStore(find_checkpoint_folder(folder), folder.name)
 
 
 def _list_names(origin: InitialWeights) -> list[str]:

@@ -4,7 +4,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import astuple
 
-from orchestrator.disk.metadata import Attempt, RunMetadata
+from orchestrator.disk.attempts import Attempt
+from orchestrator.disk.metadata import RunMetadata
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.report import page
 from orchestrator.report.markup import Quantity, concatenate, element, make_table

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from orchestrator.disk.run_folder import RunFolder, now
+from orchestrator.disk.metadata import now
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.storage.stored_data import append_line, read_lines
 
 FILE = "population.jsonl"

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from hooks.metrics.direction import direction
+from orchestrator.disk.metadata import COMPLETE
 from orchestrator.disk.rows.recorded_files import warn_lost_rows
 from orchestrator.disk.rows.valid_rows import list_columns
-from orchestrator.disk.run_folder import COMPLETE, RunFolder
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import list_trial_folders, open_sweep_folder, trial_name
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.runs.result import Result, Run, restrict_to_training

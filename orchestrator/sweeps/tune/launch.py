@@ -9,7 +9,8 @@ from typing import Any
 from ray import tune
 from ray.tune.search import Searcher
 
-from orchestrator.disk.run_folder import COMPLETE, RunFolder
+from orchestrator.disk.metadata import COMPLETE
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import SCRATCH, end_trial, trial_folder, trial_name
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.script_classes import with_classes_of_main

@@ -12,7 +12,7 @@ from typing import Any
 from ray import tune
 from ray.tune.result import DONE, TRAINING_ITERATION
 
-from orchestrator.disk.run_folder import COMPLETE
+from orchestrator.disk.metadata import COMPLETE
 from orchestrator.disk.sweep_folder import find_checkpoint_to_exploit, trial_folder
 from orchestrator.engines.gang import Gang
 from orchestrator.engines.lifecycle import recording_failure

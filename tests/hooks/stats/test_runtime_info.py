@@ -11,7 +11,8 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from hooks import Hook, State
 from hooks.stats.runtime_info import RuntimeInfo
-from orchestrator.disk.run_folder import RunFolder, create_run
+from orchestrator.disk.new_run import create_run
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.experiment.load import to_dict, to_yaml
 from orchestrator.experiment.resolve import resolve

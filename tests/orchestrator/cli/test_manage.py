@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from orchestrator import run
 from orchestrator.cli import app
-from orchestrator.disk.run_folder import create_run
+from orchestrator.disk.new_run import create_run
 from tests.tasks import described
 
 

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from orchestrator.cli import app
-from orchestrator.disk.run_folder import create_run
+from orchestrator.disk.new_run import create_run
 from orchestrator.storage import Storage
 from tests.orchestrator.tables.test_frames import FRESH, record, row
 

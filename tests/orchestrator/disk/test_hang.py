@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.disk.attempts import Host
 from orchestrator.disk.hang import REQUEST, HangReports, RankStack, find_hang, find_hung_ranks
-from orchestrator.disk.metadata import Host
-from orchestrator.disk.run_folder import create_run
+from orchestrator.disk.new_run import create_run
 
 
 def stack(

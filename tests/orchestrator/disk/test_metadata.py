@@ -1,7 +1,8 @@
 from typing import Any
 
 from hooks.position import Position, Stage
-from orchestrator.disk.metadata import Attempt, drop_superseded
+from orchestrator.disk.attempts import Attempt
+from orchestrator.disk.reports import drop_superseded
 
 
 def line(attempt: int, step: int, **values: Any) -> dict[str, Any]:

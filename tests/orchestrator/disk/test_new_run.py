@@ -10,8 +10,8 @@ import pytest
 from orchestrator import UsageError
 from orchestrator.disk.lease import Lease
 from orchestrator.disk.metadata import IfExists
-from orchestrator.disk.new_run import find_free_name, taking_name
-from orchestrator.disk.run_folder import RunFolder, create_run
+from orchestrator.disk.new_run import create_run, find_free_name, taking_name
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.storage import Storage
 
 

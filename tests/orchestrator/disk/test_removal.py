@@ -10,8 +10,10 @@ from typer.testing import CliRunner
 from hooks.position import Position
 from orchestrator import UsageError
 from orchestrator.cli import app
+from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
+from orchestrator.disk.new_run import create_run
 from orchestrator.disk.removal import plan_removal
-from orchestrator.disk.run_folder import RunFolder, create_run
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.storage import Storage
 
 MANIFEST = {
@@ -38,7 +40,7 @@ def made(
 
 def checkpoint(folder: RunFolder) -> None:
     position = asdict(Position(epoch=1, iteration=1, step=1, samples=1))
-    folder.find_checkpoint_folder().write(
+    find_checkpoint_folder(folder).write(
         "epoch-0001/manifest.json", json.dumps({**MANIFEST, "position": position})
     )
 

@@ -15,9 +15,10 @@ from torch.utils.data import Dataset
 
 from hooks import Hook, State
 from hooks.position import Position, Stage
-from orchestrator.disk.metadata import Attempt, Host
+from orchestrator.disk.attempts import Attempt, Host, write_attempt
+from orchestrator.disk.new_run import create_run
 from orchestrator.disk.repeated_reports import find_repeated_reports
-from orchestrator.disk.run_folder import RunFolder, create_run
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.experiment.load import to_yaml
 from orchestrator.experiment.yaml.source import ParentCheckpoint
@@ -185,7 +186,7 @@ def _compare(
     """Return whether a report differs from that of the first attempt, of a loss of 0.5 at iteration
     8; by default it validates again at a checkpoint there."""
     folder = RunFolder(root)
-    folder.write_attempt(first)
+    write_attempt(folder.storage, first)
     folder.append_metrics(
         {"attempt": 0, "time": STARTED, "iteration": 8, "val/loss": LOSS, "val/ms": 1}
     )

@@ -11,8 +11,10 @@ import pytest
 
 from hooks.position import Position, Stage
 from orchestrator.disk.lease import Lease, Process
-from orchestrator.disk.metadata import seconds_at
-from orchestrator.disk.run_folder import RunFolder, create_run, list_runs, now
+from orchestrator.disk.listing import list_runs
+from orchestrator.disk.metadata import now, seconds_at
+from orchestrator.disk.new_run import create_run
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.experiment.yaml.source import ExperimentSource
 from tests.orchestrator.disk.test_lease import gone, put

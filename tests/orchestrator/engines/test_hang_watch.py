@@ -12,7 +12,8 @@ from torch import nn
 from hooks import Hook, State
 from orchestrator import run
 from orchestrator.disk.hang import REQUEST, HangReports, RankStack
-from orchestrator.disk.run_folder import RunFolder, create_run
+from orchestrator.disk.new_run import create_run
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines import hang_watch
 from orchestrator.engines.hang_watch import HangWatch
 from orchestrator.errors import RunError

@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hooks import Hook, State
+from orchestrator.disk.checkpoint_folder import make_checkpoint_folder
 from orchestrator.disk.checkpoints.store import CheckpointStore
-from orchestrator.disk.run_folder import RunFolder, create_run
+from orchestrator.disk.new_run import create_run
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.experiment.load import make_experiment, to_yaml
 from orchestrator.loop.model.initial_weights import describe_initial_weights
@@ -203,7 +205,7 @@ def reports(run: Run) -> list[dict[str, Any]]:
 def last_checkpoint(run: Run) -> dict[str, Any]:
     """All that it holds, of each rank too, but for the place in a stream, which rows tell, and
     measured speeds."""
-    store = CheckpointStore(run.folder.checkpoint_folder())
+    store = CheckpointStore(make_checkpoint_folder(run.folder))
     name = store.resolve("last")
     return {
         file: plain(store.load(name, file) | {"data": None, "perf_stats": None})

@@ -12,8 +12,9 @@ from unittest.mock import Mock
 import pandas as pd
 import pytest
 
+from orchestrator.disk.new_run import create_run
 from orchestrator.disk.rows import compaction
-from orchestrator.disk.run_folder import RunFolder, create_run
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines import preemption
 from orchestrator.engines.lifecycle import Lifecycle, recording_failure
 from orchestrator.engines.preemption import PreemptionWatch, is_preempted

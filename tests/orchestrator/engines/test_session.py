@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from orchestrator.disk.run_folder import RunFolder, create_run
+from orchestrator.disk.new_run import create_run
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.gang_rank import GangRank, Rendezvous
 from orchestrator.engines.in_process import InProcess
 from orchestrator.engines.session import Assignment, Session

@@ -5,7 +5,7 @@ import pytest
 import ray
 from ray.train import ControllerError
 
-from orchestrator.disk.metadata import Attempt, Host
+from orchestrator.disk.attempts import Attempt, Host
 from orchestrator.engines.rank_failures import DIED, RankFailed, format_failure_line
 from orchestrator.engines.train_engine import OnFailure, make_run_error
 

@@ -12,7 +12,8 @@ import pytest
 
 from hooks import Hook, State
 from orchestrator import run
-from orchestrator.disk.run_folder import RunFolder, create_run
+from orchestrator.disk.new_run import create_run
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.lifecycle import recording_failure
 from orchestrator.errors import RunError, UsageError
 from tests.tasks import Points, PointSet, described

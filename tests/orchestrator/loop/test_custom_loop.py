@@ -24,7 +24,8 @@ from hooks.position import Stage
 from hooks.training.early_stopping import EarlyStopping
 from orchestrator import Task, TrainingSession
 from orchestrator.disk.checkpoints.store import CheckpointStore
-from orchestrator.disk.run_folder import RunFolder, create_run
+from orchestrator.disk.new_run import create_run
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.errors import CheckpointError, RankMismatch, RunError, TaskError
 from orchestrator.experiment.load import make_experiment, to_yaml

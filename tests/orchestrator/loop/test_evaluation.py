@@ -20,6 +20,7 @@ from hooks import Hook, HookError, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.early_stopping import EarlyStopping
 from orchestrator import run
+from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import TaskError
 from orchestrator.loop.loop import Loop
@@ -210,7 +211,7 @@ def assert_measured_again(done: Run) -> None:
     checked = 0
     for name in (path.name for path in Path(done.path, "checkpoints").iterdir() if path.is_dir()):
         for phase in ("val", "test"):
-            step = CheckpointStore(done.folder.find_checkpoint_folder()).read_position(name).step
+            step = CheckpointStore(find_checkpoint_folder(done.folder)).read_position(name).step
             if expected := measured(done.reports(), step, phase):
                 assert measured(done.evaluate(name, phase).reports(), step, phase) == expected, (
                     name,

@@ -13,7 +13,8 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from hooks import Hook, State
 from hooks.hook import EVENTS
-from orchestrator.disk.run_folder import RunFolder, create_run
+from orchestrator.disk.new_run import create_run
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.experiment.load import make_experiment, to_yaml
 from orchestrator.experiment.yaml.source import with_value

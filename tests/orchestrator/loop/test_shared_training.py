@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import pytest
 
 from hooks import Hook, State
-from orchestrator.disk.run_folder import RunFolder, create_run
+from orchestrator.disk.new_run import create_run
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.session import Assignment, Session, SharedSession
 from orchestrator.experiment.load import to_yaml
 from orchestrator.loop.world import World

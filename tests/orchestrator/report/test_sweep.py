@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from orchestrator import sweep
-from orchestrator.disk.metadata import Attempt
+from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.report.markup import Quantity
 from orchestrator.report.sweep import compute_mean_spans, make_cost_tiles, make_sweep_page

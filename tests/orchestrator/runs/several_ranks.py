@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orchestrator import Experiment
-from orchestrator.disk.run_folder import RunFolder, create_run
+from orchestrator.disk.new_run import create_run
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.experiment.load import to_yaml
 from orchestrator.loop.world import World

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from orchestrator import ConfigError, Run, Sweep, run
 from orchestrator.cli import app
+from orchestrator.disk.checkpoint_folder import list_checkpoints
 from orchestrator.report import make_report
 from tests.tasks import Points, described
 
@@ -46,7 +47,7 @@ def test_best_is_the_best_report_and_its_checkpoint_is_kept(done: Run) -> None:
     assert done.best.epoch == accuracies.idxmax() < 2
     assert done.best.checkpoint == f"epoch-000{accuracies.idxmax() + 1}"
     assert done.best.checkpoint_value == done.best.value
-    assert done.folder.list_checkpoints() == [done.best.checkpoint, "epoch-0003"]
+    assert list_checkpoints(done.folder) == [done.best.checkpoint, "epoch-0003"]
 
 
 def test_printed_code_and_command_work_as_they_are(done: Run, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from orchestrator import ConfigError, Run, Sweep, UsageError, open_run, resume, run, sweep
+from orchestrator.disk.checkpoint_folder import list_checkpoints
 from orchestrator.engines.in_process import InProcess
 from orchestrator.engines.ray_environment import Ray
 from tests.tasks import described
@@ -92,7 +93,7 @@ def test_parent_checkpoint_stays_the_best_until_beaten(tmp_path: Path) -> None:
     )
     assert longer.best is not None
     assert longer.best.checkpoint == "epoch-0002"
-    assert longer.folder.list_checkpoints() == ["epoch-0002", "epoch-0009"]
+    assert list_checkpoints(longer.folder) == ["epoch-0002", "epoch-0009"]
     for name, weight in first.weights("best").items():
         assert torch.equal(longer.weights("best")[name], weight)
 

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from hooks import Hook, State
 from orchestrator import Experiment, RunError, UsageError, open_run, resume, run, sweep
-from orchestrator.disk.run_folder import RunFolder, create_run
+from orchestrator.disk.new_run import create_run
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.ray_environment import Ray
 from orchestrator.errors import HookyardError
 from orchestrator.runs.driver import load_experiment_to_resume

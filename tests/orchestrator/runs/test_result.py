@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from orchestrator import UsageError, open_run, run
-from orchestrator.disk.run_folder import create_run
+from orchestrator.disk.new_run import create_run
 from orchestrator.errors import CheckpointError
 from orchestrator.runs.result import Run
 from tests.tasks import described

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 from hooks import Hook, State
 from orchestrator import UsageError, open_run, run
 from orchestrator.cli import app
-from orchestrator.disk.run_folder import create_run
+from orchestrator.disk.attempts import write_attempt
+from orchestrator.disk.new_run import create_run
 from orchestrator.engines.session import Assignment, Session
 from orchestrator.experiment.load import to_yaml
 from orchestrator.loop.world import World
@@ -183,6 +184,6 @@ def test_unknown_samples_are_refused(tmp_path: Path) -> None:
     (attempt,) = folder.read_attempts()
     assert attempt.order is not None
     attempt.order.sizes["train"] = 51  # type: ignore[index]
-    folder.write_attempt(attempt)
+    write_attempt(folder.storage, attempt)
     with pytest.raises(UsageError, match="had 51 samples in attempt 0, but has 52 now"):
         changed.samples()

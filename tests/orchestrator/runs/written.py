@@ -9,8 +9,10 @@ from typing import Any
 
 import pandas as pd
 
+from orchestrator.disk.attempts import rank_folder, write_attempt
+from orchestrator.disk.new_run import create_run
 from orchestrator.disk.rows.recorder import Recorder
-from orchestrator.disk.run_folder import RunFolder, create_run
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.experiment.load import to_yaml
 from tests.tasks import described
 
@@ -34,7 +36,9 @@ def written_run(
 
 def begun(folder: RunFolder, world_size: int = 2) -> None:
     """Writes down that an attempt has begun, and what is known of it since."""
-    folder.write_attempt(replace(folder.begin_attempt(world_size=world_size), epoch_iterations=100))
+    write_attempt(
+        folder.storage, replace(folder.begin_attempt(world_size=world_size), epoch_iterations=100)
+    )
 
 
 def rows_of(folder: RunFolder, stats: pd.DataFrame, attempt: int = 0) -> None:
@@ -43,7 +47,7 @@ def rows_of(folder: RunFolder, stats: pd.DataFrame, attempt: int = 0) -> None:
         node = str(own["node"].iloc[0])
         recorder = Recorder(
             folder.storage,
-            folder.rank_folder(attempt, int(str(rank))),
+            rank_folder(attempt, int(str(rank))),
             {"rank": rank, "node": node, "attempt": attempt},
         )
         for row in own.drop(columns=["rank", "node"]).to_dict("records"):

@@ -15,9 +15,11 @@ from typer.testing import CliRunner
 from hooks import EVENTS, Hook, State
 from orchestrator import open_sweep, resume_sweep, sweep
 from orchestrator.cli import app
+from orchestrator.disk.checkpoint_folder import make_checkpoint_folder
 from orchestrator.disk.checkpoints.placeholders import has_shards
 from orchestrator.disk.checkpoints.store import CheckpointStore
-from orchestrator.disk.run_folder import RunFolder, create_run
+from orchestrator.disk.new_run import create_run
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.session import Assignment, Session, SharedSession
 from orchestrator.experiment.load import to_yaml
 from orchestrator.loop.world import World
@@ -69,7 +71,7 @@ def reports(trial: Any) -> list[dict[str, Any]]:
 
 def stored(trial: Any, label: str) -> dict[str, Any]:
     """Return all tensors and numbers of a checkpoint, as text and lists."""
-    store = CheckpointStore(getattr(trial, "folder", trial).checkpoint_folder(), trial.name)
+    store = CheckpointStore(make_checkpoint_folder(getattr(trial, "folder", trial)), trial.name)
     name = store.resolve(label)
     manifest = store.read_manifest(name)
     whole = {

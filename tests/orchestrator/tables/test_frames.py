@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from hooks.position import Position, Stage
-from orchestrator.disk.metadata import Attempt
+from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.rows.compaction import compact
 from orchestrator.disk.rows.recorded_files import list_recorded_files
 from orchestrator.disk.rows.recorder import Recorder

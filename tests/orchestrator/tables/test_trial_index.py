@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.disk.metadata import Attempt, LeadingAttempt
+from orchestrator.disk.attempts import Attempt, LeadingAttempt, rank_folder, write_attempt
+from orchestrator.disk.new_run import create_run
 from orchestrator.disk.rows.compaction import compact
 from orchestrator.disk.rows.recorder import Recorder
-from orchestrator.disk.run_folder import RunFolder, create_run
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import trial_name
 from orchestrator.errors import StorageError
 from orchestrator.storage import Storage
@@ -238,9 +239,9 @@ def test_usage_of_a_shared_training_is_the_same_before_and_after_compaction(tmp_
         (folders[1], follower, "val", (8,)),
     ):
         folder.begin("hooks: {}\n", trial=folder.name)
-        folder.write_attempt(attempt)
+        write_attempt(folder.storage, attempt)
         recorder = Recorder(
-            folder.storage, folder.rank_folder(0, 0), {"rank": 0, "node": "here", "attempt": 0}
+            folder.storage, rank_folder(0, 0), {"rank": 0, "node": "here", "attempt": 0}
         )
         for iteration, step_s in enumerate(times, start=1):
             recorder.append(

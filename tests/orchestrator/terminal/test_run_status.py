@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from hooks.position import Position
-from orchestrator.disk.metadata import Attempt, seconds_at
+from orchestrator.disk.attempts import Attempt
+from orchestrator.disk.metadata import seconds_at
 from orchestrator.disk.rows.compaction import compact
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.terminal.run_status import (

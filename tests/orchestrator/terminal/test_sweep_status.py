@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from hooks.position import Position
-from orchestrator.disk.run_folder import RunFolder, create_run
+from orchestrator.disk.attempts import write_attempt
+from orchestrator.disk.new_run import create_run
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.tables.trial_index import TrialIndex
 from orchestrator.terminal.sweep_status import LiveSweep
 from tests.orchestrator.doctor.runs import training
@@ -110,7 +112,7 @@ def test_eta_counts_a_resumed_trial_from_its_checkpoint(tmp_path: Path) -> None:
     resumed = trial(sweep, 0, 0.5, 0.6)
     resumed.update(started=ago(8000))
     attempt = resumed.begin_attempt("epoch-0001", Position(epoch=1, step=100, iteration=100))
-    resumed.write_attempt(replace(attempt, epoch_iterations=100))
+    write_attempt(resumed.storage, replace(attempt, epoch_iterations=100))
     rows_of(resumed, training(1, 200, samples=0).query("iteration > 100"), attempt=1)
     view = LiveSweep(sweep, lambda: NOW).read_view()
     assert (view.share, view.eta_s) == (0.5 / 2, pytest.approx(50 * 1.5 / 0.25))

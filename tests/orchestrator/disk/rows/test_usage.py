@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hooks.position import Position
-from orchestrator.disk.metadata import Attempt
+from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.rows.compaction import compact
 from orchestrator.disk.rows.dataset import Source
 from orchestrator.disk.rows.recorded_files import COMPACTED

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from hooks.position import Stage
-from orchestrator.disk.metadata import Attempt
+from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.rows import compaction, dataset
 from orchestrator.disk.rows.compaction import compact
 from orchestrator.disk.rows.valid_rows import open_valid_rows

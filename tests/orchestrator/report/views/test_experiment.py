@@ -1,4 +1,5 @@
-from orchestrator.disk.metadata import Attempt, RunMetadata
+from orchestrator.disk.attempts import Attempt
+from orchestrator.disk.metadata import RunMetadata
 from orchestrator.report.views.experiment import render_experiment
 from tests.orchestrator.report.reading import parsed, tables_of, text_of
 

@@ -12,7 +12,7 @@ from scipy.stats import ttest_rel
 from typer.testing import CliRunner
 
 from orchestrator.cli import app
-from orchestrator.disk.run_folder import create_run
+from orchestrator.disk.new_run import create_run
 from orchestrator.sweeps.results.comparison import compare_sweeps
 from orchestrator.sweeps.results.result import Sweep
 

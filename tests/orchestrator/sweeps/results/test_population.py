@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from orchestrator import Experiment, open_run
+from orchestrator.disk.checkpoint_folder import make_checkpoint_folder
 from orchestrator.disk.checkpoints.store import CheckpointStore
-from orchestrator.disk.run_folder import RunFolder, create_run
+from orchestrator.disk.new_run import create_run
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import trial_name
 from orchestrator.engines.session import SWEEP_KEEPS, Assignment, Session
 from orchestrator.errors import CheckpointError
@@ -60,7 +62,7 @@ class ByHand:
 
 
 def store_of(folder: RunFolder) -> CheckpointStore:
-    return CheckpointStore(folder.checkpoint_folder())
+    return CheckpointStore(make_checkpoint_folder(folder))
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from orchestrator import UsageError, open_run, open_sweep, sweep
 from orchestrator.cli import app
+from orchestrator.disk.new_run import create_run
 from orchestrator.disk.rows.recorder import Recorder
-from orchestrator.disk.run_folder import create_run
 from orchestrator.report.sweep import make_sweep_page
 from orchestrator.sweeps.results.analysis import sort_best_first
 from orchestrator.sweeps.results.comparison import compare_sweeps

@@ -1,0 +1,155 @@
+"""The attempts of a run: each start of its workers has a file, `attempt.json`.
+
+Imports neither ray, torch nor pandas, so that `ls` and `show` are quick.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, Self
+
+from annotated_types import Ge
+
+from hooks.position import Count, Position
+from orchestrator.disk.checkpoints.manifest import parse_position
+from orchestrator.disk.metadata import now, seconds_at
+from orchestrator.errors import MISSING, DamagedFile
+from orchestrator.storage import Storage
+from orchestrator.storage.stored_data import read_json, validate, write_json
+
+ADVICE = "Restore it from a backup; without it, the rows and reports of this attempt cannot be used"
+"""Advice for a damaged `attempt.json`."""
+_log = logging.getLogger("hookyard")
+
+
+@dataclass(frozen=True)
+class Host:
+    """Host and device of a rank."""
+
+    rank: int
+    node: str
+    local_rank: int = 0
+    device: str = "cpu"
+    torch: str | None = None
+    threads: int | None = None
+    """Torch's threads, which affect the rounding of sums."""
+
+
+@dataclass(frozen=True)
+class LeadingAttempt:
+    """Attempt of another trial whose training rows belong to this trial, too."""
+
+    trial: str
+    attempt: int
+
+
+@dataclass(frozen=True)
+class DataOrder:
+    """Settings that determine the order of the samples, apart from the start and the world size."""
+
+    values: Mapping[str, Any]
+    """Values of the experiment by path."""
+    sizes: Mapping[str, int]
+    """Number of samples by phase, except streams."""
+
+    def __post_init__(self) -> None:
+        loader = self.values.get("loader")
+        if not isinstance(loader, Mapping) or not isinstance(loader.get("num_workers"), int):
+            raise ValueError("`order.values` has no `loader.num_workers`")
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A start of a worker group."""
+
+    number: Count
+    checkpoint: str | None = None
+    """Checkpoint that it resumed from; None if it started from scratch."""
+    position: Position = Position()
+    started: str | None = None
+    world_size: Annotated[int, Ge(1)] = 1
+    hosts: Sequence[Host] = ()
+    samples: Sequence[int] = ()
+    """Training samples of each rank at the start of the attempt, if ranks differ in them."""
+    epoch_iterations: int | None = None
+    """Training iterations of an epoch on each rank."""
+    order: DataOrder | None = None
+    """None for a task that trains by itself."""
+    settings: Mapping[str, int] = field(default_factory=dict)
+    """Fingerprint of each section of the experiment, to see whether settings have changed."""
+    leader: LeadingAttempt | None = None
+    """Attempt that it follows in a shared training, if any."""
+    until: int | None = None
+    """Last training iteration of its run, if the run shares a training run that may continue for
+    others."""
+
+    @property
+    def has_own_rows(self) -> bool:
+        """False for a task that trains by itself, and for a follower."""
+        return self.order is not None and self.leader is None
+
+    @classmethod
+    def read(cls, entries: Any) -> Self:
+        """Return the attempt in the entries of `attempt.json`; raises ValueError."""
+        attempt = validate(entries, cls)
+        parse_position(entries.get("position"))
+        if attempt.started is not None:
+            seconds_at(attempt.started)
+        return attempt
+
+
+def rank_folder(attempt: int, rank: int) -> str:
+    """Return the folder of a rank's rows, in the run's folder."""
+    return f"stats/attempt={attempt}/rank={rank}"
+
+
+def read_attempts(storage: Storage) -> list[Attempt]:
+    """Return every attempt, oldest first. An attempt with rows but no attempt.json is skipped with
+    a warning."""
+    numbers = _list_numbers(storage)
+    if not numbers and storage.exists("stats.parquet"):
+        numbers = [0]
+    attempts = storage.map(lambda number: _read_attempt(storage, number), numbers)
+    return [attempt for attempt in attempts if attempt]
+
+
+def _list_numbers(storage: Storage) -> list[int]:
+    """Return the numbers of the attempts that have a folder, in order."""
+    folders = [name for name in storage.names("stats") if name.startswith("attempt=")]
+    suffixes = [name.removeprefix("attempt=") for name in folders]
+    return sorted(int(suffix) for suffix in suffixes if suffix.isdecimal())
+
+
+def _read_attempt(storage: Storage, number: int) -> Attempt | None:
+    try:
+        return read_json(storage, _path(number), Attempt.read, ADVICE)
+    except FileNotFoundError:
+        if storage.exists("stats.parquet") or storage.names(f"stats/attempt={number}"):
+            _log.warning("%s", make_lost_attempt_error(storage, number))
+        return None
+
+
+def make_lost_attempt_error(storage: Storage, number: int) -> DamagedFile:
+    return DamagedFile(str(storage / _path(number)), MISSING, ADVICE)
+
+
+def begin_attempt(
+    storage: Storage,
+    checkpoint: str | None = None,
+    position: Position | None = None,
+    hosts: Sequence[Host] = (),
+    world_size: int = 1,
+) -> Attempt:
+    """Record the start of a new attempt."""
+    number = max((attempt.number for attempt in read_attempts(storage)), default=-1) + 1
+    attempt = Attempt(number, checkpoint, position or Position(), now(), world_size, hosts)
+    write_attempt(storage, attempt)
+    return attempt
+
+
+def write_attempt(storage: Storage, attempt: Attempt) -> None:
+    write_json(storage, _path(attempt.number), asdict(attempt))
+
+
+def _path(number: int) -> str:
+    return f"stats/attempt={number}/attempt.json"

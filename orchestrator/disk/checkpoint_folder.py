@@ -1,0 +1,34 @@
+"""The folder of a run's checkpoints."""
+
+import logging
+
+from orchestrator.disk.checkpoints.index import read_checkpoints, warn_lost_index
+from orchestrator.disk.run_folder import RunFolder
+from orchestrator.storage import Storage
+
+_log = logging.getLogger("hookyard")
+
+
+def make_checkpoint_folder(folder: RunFolder, out_dir: str | None = None) -> Storage:
+    """Return the folder of the checkpoints: in the run, or under the checkpoint hook's `out_dir`."""
+    return Storage(out_dir) / folder.name if out_dir else folder.storage / "checkpoints"
+
+
+def find_checkpoint_folder(folder: RunFolder) -> Storage:
+    """Return the folder of the checkpoints, as configured in the run's experiment; raises
+    DamagedFile."""
+    hooks = folder.read_experiment().get("hooks")
+    checkpoint = hooks.get("checkpoint") if isinstance(hooks, dict) else None
+    out_dir = checkpoint.get("out_dir") if isinstance(checkpoint, dict) else None
+    return make_checkpoint_folder(folder, out_dir)
+
+
+def list_checkpoints(folder: RunFolder) -> list[str]:
+    """Return the stored checkpoints, oldest first; damaged ones are left out with a warning."""
+    storage = find_checkpoint_folder(folder)
+    manifests, errors = read_checkpoints(storage)
+    for error in errors.values():
+        _log.warning("%s", error)
+    if manifests:
+        warn_lost_index(storage)
+    return [*manifests]
