@@ -40,6 +40,12 @@ class UsageError(HookyardError):
     """The call, the experiment or the task is wrong."""
 
 
+UNKNOWN_KEY = "unknown_key"
+FOREIGN_KEY = "foreign_key"
+"""Code of an unknown key that there is special advice for, such as an option of another system."""
+MISSING_KEY = "missing_key"
+
+
 @dataclass(frozen=True)
 class Problem:
     """A problem in a config: path, message, line and suggestion."""
@@ -50,6 +56,10 @@ class Problem:
     file: str | None = None
     line: int | None = None
     suggestion: str | None = None
+    code: str = ""
+    """Kind of a problem of a single field, the same for all of its wrong values; empty for others."""
+    meant: str | None = None
+    """Path of the known key that an unknown one was probably meant as."""
 
     def shorten(self) -> "Problem":
         """Return the problem with long texts truncated."""
@@ -113,11 +123,17 @@ def shorten(text: str, length: int = 80) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """Suggest the nearest known name, ignoring case; None if none is near."""
-    return _nearest(name, tuple(known)) if len(name) <= _MAX_NAME else None
+    nearest = find_nearest(name, known)
+    return f"did you mean '{nearest}'?" if nearest else None
+
+
+def find_nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the nearest known name, ignoring case; None if none is near."""
+    return _find_nearest(name, tuple(known)) if len(name) <= _MAX_NAME else None
 
 
 @lru_cache(maxsize=1000)
-def _nearest(name: str, known: tuple[str, ...]) -> str | None:
+def _find_nearest(name: str, known: tuple[str, ...]) -> str | None:
     names = {candidate.lower(): candidate for candidate in known}
     name = name.lower()
     near = [
@@ -137,7 +153,7 @@ def _nearest(name: str, known: tuple[str, ...]) -> str | None:
     # One wrong letter is a large part of a short name.
     if len(name) <= 5:
         near = near or get_close_matches(name, names, n=1)
-    return f"did you mean '{names[near[0]]}'?" if near else None
+    return names[near[0]] if near else None
 
 
 def _can_be_meant(name: str, candidate: str) -> bool:

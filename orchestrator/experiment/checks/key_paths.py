@@ -8,9 +8,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from hooks import HOOKS
-from orchestrator.errors import Problem
+from orchestrator.errors import UNKNOWN_KEY, Problem
 from orchestrator.experiment.fields.field_values import list_parameters
-from orchestrator.experiment.fields.messages import UNKNOWN_KEY, find_models, map_fields_by_key
+from orchestrator.experiment.fields.known_keys import find_models, map_fields_by_key
 from orchestrator.experiment.fields.parameters import make_signature_model
 from orchestrator.experiment.optim.optimizer import OPTIMIZERS
 from orchestrator.experiment.optim.schedule import SCHEDULERS
@@ -22,25 +22,20 @@ _MAX_SUGGESTIONS = 3
 
 
 def suggest_path(problem: Problem, task: type[Task] | None) -> Problem:
-    """Suggest the keys of this name deeper below the parent of an unknown key, unless there is
-    better advice."""
-    parent, dot, key = problem.path.rpartition(".")
-    is_general = (problem.suggestion or "").startswith(
-        ("did you mean", "known", "`hookyard schema`")
-    )
-    if problem.message != UNKNOWN_KEY or not is_general:
+    """Suggest the keys of this name deeper below the parent of an unknown key, if there are any."""
+    if problem.code != UNKNOWN_KEY:
         return problem
+    parent, dot, key = problem.path.rpartition(".")
     task_arguments = [f"task_args.{name}" for name in (list_parameters(task) if task else ())]
-    deeper = [
-        path for path in (*task_arguments, *_list_key_paths()) if path.startswith(f"{parent}{dot}")
+    candidates = [
+        path
+        for path in (*task_arguments, *_list_key_paths())
+        if path.startswith(f"{parent}{dot}") and path.endswith(f".{key}") and path != problem.path
     ]
-    same_name = (path for path in deeper if path.endswith(f".{key}") and path != problem.path)
-    candidates = sorted(same_name, key=lambda path: path.count("."))
     if not candidates:
         return problem
-    return replace(
-        problem, suggestion=f"did you mean {' or '.join(map(repr, candidates[:_MAX_SUGGESTIONS]))}?"
-    )
+    nearest = sorted(candidates, key=lambda path: path.count("."))[:_MAX_SUGGESTIONS]
+    return replace(problem, suggestion=f"did you mean {' or '.join(map(repr, nearest))}?")
 
 
 @cache

@@ -15,12 +15,13 @@ from pydantic import BaseModel, ValidationError
 
 from hooks.hook import Needs
 from orchestrator.errors import ConfigError, Problem
+from orchestrator.experiment.fields.field_errors import without_refused_nulls
 from orchestrator.experiment.fields.field_values import (
     list_lost_defaults,
     list_parameters,
     read_type_hints,
 )
-from orchestrator.experiment.fields.messages import convert_errors, without_refused_nulls
+from orchestrator.experiment.fields.messages import convert_errors
 from orchestrator.experiment.fields.model import create_fields_model
 from orchestrator.experiment.yaml.reader import join
 from orchestrator.experiment.yaml.source import to_plain_data

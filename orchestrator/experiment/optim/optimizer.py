@@ -17,9 +17,14 @@ from torch.optim import Optimizer
 
 from hooks.hook import Hook, Setup
 from hooks.parameter_names import listed, matched
-from orchestrator.errors import ConfigError, Problem, collect_problems
+from orchestrator.errors import (
+    FOREIGN_KEY,
+    UNKNOWN_KEY,
+    ConfigError,
+    Problem,
+    collect_problems,
+)
 from orchestrator.experiment.fields.field_values import list_parameters
-from orchestrator.experiment.fields.messages import UNKNOWN_KEY
 from orchestrator.experiment.fields.parameters import check, make_signature_model
 from orchestrator.experiment.optim.parameter_groups import (
     Group,
@@ -342,7 +347,7 @@ def make_method_model(task: type[Task], method: str) -> Any:
 
 
 def _explain_undeclared(problem: Problem, task: type[Task], method: str) -> Problem:
-    if problem.message != UNKNOWN_KEY:
+    if problem.code not in (UNKNOWN_KEY, FOREIGN_KEY):
         return problem
     key = problem.path.rpartition(".")[2]
     hint = f"write task_args.{key}" if key in list_parameters(task) else problem.suggestion

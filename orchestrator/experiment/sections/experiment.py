@@ -24,13 +24,12 @@ from hooks.hook import Needs
 from hooks.interval import Duration, Interval
 from hooks.parameter_names import Patterns, list_patterns
 from orchestrator.errors import ConfigError, Problem, UsageError, collect_problems, shorten
-from orchestrator.experiment.fields.messages import (
-    convert_errors,
-    find_meant_keys,
+from orchestrator.experiment.fields.field_errors import (
     locate_error,
     make_value_error,
     without_refused_nulls,
 )
+from orchestrator.experiment.fields.messages import convert_errors
 from orchestrator.experiment.fields.parameters import check
 from orchestrator.experiment.fields.plain_data import convert_task, list_import_folders, to_config
 from orchestrator.experiment.sections.base import Model
@@ -52,7 +51,7 @@ _NAME_RULE = (
 
 def _check_name(name: str) -> str:
     if not re.fullmatch(r"\w[\w.-]*", name) or len(name.encode()) > MAX_NAME_BYTES:
-        raise ValueError(_NAME_RULE)
+        raise ValueError(f"{_NAME_RULE}, got {shorten(repr(name))}")
     return name
 
 
@@ -479,7 +478,7 @@ def validate_sections(
         experiment = _validate(valid)
     length_problem = _length_problem(data.get("epochs"), data.get("steps"))
     if length_problem and not {"", "epochs", "steps"} & {
-        *find_meant_keys(errors),
+        *(error.meant for error in errors),
         *(error.path for error in errors),
     }:
         errors.append(length_problem)

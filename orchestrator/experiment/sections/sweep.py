@@ -19,7 +19,8 @@ from pydantic import (
 from hooks.interval import Duration
 from hooks.metrics.direction import Mode, directions
 from hooks.stats.row_stats import PREFIX
-from orchestrator.experiment.fields.messages import make_value_error
+from orchestrator.errors import shorten
+from orchestrator.experiment.fields.field_errors import make_value_error
 from orchestrator.experiment.sections.base import Model
 from orchestrator.experiment.yaml.source import expand_short_form
 
@@ -67,7 +68,9 @@ class Domain(Model):
     @model_validator(mode="after")
     def _check_values(self) -> Self:
         if len(self.model_fields_set) != 1:
-            raise ValueError(f"must have exactly one of {', '.join(type(self).model_fields)}")
+            known = ", ".join(type(self).model_fields)
+            written = {key: getattr(self, key) for key in sorted(self.model_fields_set)}
+            raise ValueError(f"must have exactly one of {known}, got {shorten(repr(written))}")
         if self.is_list:
             return self
         if len(self.values) == 3 and self.kind == "normal":

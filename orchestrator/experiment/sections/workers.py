@@ -6,7 +6,7 @@ from annotated_types import Ge, Gt, Lt
 from pydantic import ByteSize, Field, model_validator
 
 from hooks.hook import Needs
-from orchestrator.experiment.fields.messages import make_value_error
+from orchestrator.experiment.fields.field_errors import make_value_error
 from orchestrator.experiment.sections.base import Model
 
 

@@ -355,7 +355,7 @@ def _check_values(space: Mapping[str, Domain], data: Mapping[str, Any]) -> Itera
         key = json.dumps(values_around)
         if key not in existing:
             existing[key] = _check_experiment_with(values_around, data)
-        problems: dict[str, Problem] = {}
+        problems: dict[tuple[str, str], Problem] = {}
         for value in domain.candidates():
             values = {**values_around, name: value}
             others = [other for other in space if other not in values]
@@ -373,7 +373,7 @@ def _check_values(space: Mapping[str, Domain], data: Mapping[str, Any]) -> Itera
                         else problem.suggestion
                     )
                     located = Problem(join("sweep.space", name), message, suggestion=hint)
-                    problems.setdefault(message.partition(", got ")[0], located)
+                    problems.setdefault((problem.path, problem.code or message), located)
         yield from problems.values()
 
 

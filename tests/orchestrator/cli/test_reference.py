@@ -88,6 +88,8 @@ def test_json(file: str) -> None:
             "file": file,
             "line": 4,
             "suggestion": "did you mean 'epochs'?",
+            "code": "unknown_key",
+            "meant": "epochs",
         }
     ]
 

@@ -1,0 +1,85 @@
+"""The keys and the values that a model allows at a place, for suggestions."""
+
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from orchestrator.experiment.fields.field_errors import get_child
+
+
+def map_fields_by_key(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """Return the fields of a model by their keys in a file."""
+    return {field.alias or name: field for name, field in model.model_fields.items()}
+
+
+def find_models(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yield the models that an annotation names, including its branches."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from find_models(inner)
+
+
+def list_known_keys(
+    model: type[BaseModel], location: Iterable[int | str], values: Any
+) -> list[str]:
+    """Return the keys of the model at a location; none if the values there are no model's."""
+    found, _ = _find(model, location, values)
+    return [] if found is None else list(map_fields_by_key(found))
+
+
+def list_allowed_words(
+    model: type[BaseModel], location: Iterable[int | str], values: Any
+) -> list[str]:
+    """Return the strings that the field at a location takes, if it takes only some."""
+    _, annotation = _find(model, location, values)
+    return [word for word in _find_words(annotation) if isinstance(word, str)]
+
+
+def _find(
+    model: type[BaseModel], location: Iterable[int | str], values: Any
+) -> tuple[type[BaseModel] | None, Any]:
+    """Return the model and the annotation of the field at a location."""
+    current: type[BaseModel] | None = model
+    annotation: Any = None
+    for part in location:
+        if current is None:
+            break
+        field = map_fields_by_key(current).get(str(part))
+        values = get_child(values, part)
+        # Otherwise a key of a mapping, or an index of a list, of the models of the field before.
+        if field is not None:
+            annotation = field.annotation
+            current = _choose_model(list(find_models(annotation)), values)
+    return current, annotation
+
+
+def _choose_model(models: list[type[BaseModel]], values: Any) -> type[BaseModel] | None:
+    """Return the branch of a union that the values name by their `type`, or the first."""
+    if not models:
+        return None
+    by_type = {
+        model.model_fields["type"].default: model
+        for model in models
+        if "type" in model.model_fields
+    }
+    kind = values.get("type") if isinstance(values, dict) else None
+    return by_type.get(kind, models[0])
+
+
+def _find_words(annotation: Any) -> Iterator[Any]:
+    if get_origin(annotation) is Literal:
+        yield from get_args(annotation)
+        return
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        for member in annotation:
+            yield member.value
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        kind = annotation.model_fields.get("type")
+        if kind is not None:
+            yield kind.default
+    for inner in get_args(annotation):
+        yield from _find_words(inner)
