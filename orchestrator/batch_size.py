@@ -29,6 +29,8 @@ def count_samples(batch: Any, *, is_stacked: bool) -> int:
     candidates = {numbers[0] for numbers in (sizes, with_lists) if len(set(numbers)) == 1}
     if len(candidates) == 1:
         return candidates.pop()
+    if candidates and _has_listed_mappings(batch):  # all images may happen to have three boxes
+        return with_lists[0]
     raise TaskError(
         f"the number of samples in the batch is ambiguous: its tensors begin with dimensions of {_listed(sizes)}, and"
         f" its parts have lengths of {_listed(with_lists)}; {_ADVICE}"
@@ -67,6 +69,12 @@ def _sizes_with_lists(part: Any, *, is_outermost: bool = False) -> Iterator[int]
         yield len(items)  # either its tuples are samples, or they list samples
     for item in items:
         yield from _sizes_with_lists(item)
+
+
+def _has_listed_mappings(batch: Any) -> bool:
+    """Return whether a part of a batch is a list of mappings, such as the targets of a detector."""
+    parts = [part for part in _items(batch) if isinstance(part, list | tuple)]
+    return any(part and all(isinstance(item, Mapping) for item in part) for part in parts)
 
 
 def _own_size(part: Any) -> int | None:

@@ -101,6 +101,11 @@ BATCHES: dict[str, tuple[Callable[[], Any], int]] = {
     "inputs beside targets": (lambda: ({"x": ones(4, 2), "mask": ones(4)}, {"y": ones(4)}), 4),
     "detection": (lambda: (tuple(images(2)), tuple(targets(2))), 2),
     "detection with as many boxes as channels": (lambda: (images(3), targets(3, first=3)), 3),
+    "detection with as many boxes in each image as channels": (
+        lambda: (images(2), [{"boxes": ones(3, 4), "labels": ones(3)}] * 2),
+        2,
+    ),
+    "one image with as many boxes as channels": (lambda: (images(1), targets(1, first=3)), 1),
     "detection with lists in a mapping": (
         lambda: {"images": images(2), "boxes": [ones(5, 4), ones(1, 4)]},
         2,
