@@ -335,20 +335,27 @@ def _to_bytes(value: Any) -> bytes:
     if isinstance(value, GENERATORS):
         return read_generator(value).encode()
     if isinstance(value, Tensor):
-        tensor = shards.local(value).detach().cpu().contiguous()
-        raw = (
-            tensor.reshape(-1).view(torch.uint8)
-            if tensor.layout is torch.strided and tensor.numel()
-            else tensor
-        )
-        return f"{value.dtype}{tuple(value.shape)}".encode() + (
-            raw.numpy().tobytes() if tensor.numel() else b""
-        )
+        return _read_tensor(shards.local(value).detach())
     if isinstance(value, numpy.ndarray):
-        return f"{value.dtype}{value.shape}".encode() + (
-            value.tobytes() if value.dtype != object else b""
-        )
-    return repr(value).encode()
+        content = repr(value.tolist()).encode() if value.dtype == object else value.tobytes()
+        return f"{value.dtype}{value.shape}".encode() + content
+
+    # The repr of another object may be its address, or leave out most of its numbers.
+    is_object = not isinstance(value, int | float | complex | str | bytes | None)
+    if is_object and (parts := list_values(value, type(value).__qualname__)):
+        return b"".join(path.encode() + _to_bytes(part) for path, part in parts.items())
+    return b"" if type(value).__repr__ is object.__repr__ else repr(value).encode()
+
+
+def _read_tensor(tensor: Tensor) -> bytes:
+    """Return the numbers of a tensor, which may be sparse or nested, with its dtype and shape."""
+    if tensor.is_nested:
+        return b"".join(map(_read_tensor, tensor.unbind()))
+    if tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    raw = tensor.cpu().contiguous().reshape(-1)
+    numbers = raw.view(torch.uint8).numpy().tobytes() if raw.numel() else b""
+    return f"{tensor.dtype}{tuple(tensor.shape)}".encode() + numbers
 
 
 # Comparison

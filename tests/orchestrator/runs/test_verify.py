@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
 from hooks import Hook, State
 from orchestrator import Task
@@ -137,6 +137,36 @@ class Counts(Hook):
         state.loss = state.loss * (1 + self._count)
 
 
+class Batch:
+    """A batch that torch does not know, and whose repr is its address."""
+
+    def __init__(self, points: Tensor, labels: Tensor) -> None:
+        self.parts = {"points": points.to_sparse(), "labels": labels}
+
+    def to(self, device: Any, non_blocking: bool = False) -> "Batch":
+        return self
+
+
+@dataclass
+class Objects(Planted):
+    """Batches as objects, on whose points the loss does not depend."""
+
+    def collate(self, samples: Any) -> Any:
+        return Batch(*default_collate(samples))
+
+    def batch_size(self, batch: Any) -> int:
+        return len(batch.parts["labels"])
+
+    def forward(self, model: nn.Module, batch: Any) -> Any:
+        return model(batch.parts["points"].to_dense() * 0)
+
+    def loss(self, output: Tensor, batch: Any) -> Tensor:
+        return super().loss(output, [None, batch.parts["labels"]])
+
+    def metrics(self, output: Tensor, batch: Any) -> Mapping[str, Tensor]:
+        return {}
+
+
 @dataclass
 class Custom(Task):
     def train(self, session: Any) -> Any:
@@ -194,6 +224,14 @@ def test_training_that_continues_bit_for_bit_passes() -> None:
         (6, 1, ""),
         (8, 2, ""),
     ]
+
+
+@pytest.mark.parametrize("kind", ["none", "own generator"])
+def test_batches_may_be_objects_and_sparse(kind: str) -> None:
+    """Their numbers are compared, and not their addresses."""
+    task = {"task": f"{__name__}:Objects", "task_args": {"kind": kind}}
+    inside, _ = verify(described(**task, optimizer={"type": "task", "lr": 0.1}))
+    assert inside.difference == ("" if kind == "none" else "the samples of iteration 7 differ")
 
 
 def test_iterable_dataset_continues_with_as_many_loader_processes_as_before() -> None:
