@@ -3,6 +3,11 @@
 from inspect import ismethod
 from typing import Any
 
+import numpy
+from torch import Tensor
+
+from hooks.private_torch import get_version
+
 _NAMES = (
     "sampler",
     "batch_sampler",
@@ -17,6 +22,8 @@ part."""
 _CONTAINERS = ("datasets", "transforms")
 """Attributes that are containers of parts, of torch's ConcatDataset and StackDataset and
 torchvision's Compose."""
+_MAX_ENTRIES = 64
+"""Longer containers and arrays hold data, such as the samples of a dataset."""
 
 
 def find_parts(*wholes: Any) -> list[Any]:
@@ -47,14 +54,25 @@ def find_parts_with_epoch(*wholes: Any) -> list[Any]:
 
 
 def describe_attributes(parts: list[Any]) -> list[Any]:
-    """Return what tells whether an attribute of a part has been replaced: simple values, and the
-    identity of others."""
+    """Return what tells whether an attribute of a part has been replaced, or changed in place:
+    simple values, the contents of small containers and arrays, and the identity of others."""
     return [(id(part), _describe_values(getattr(part, "__dict__", {}))) for part in parts]
 
 
 def _describe_values(attributes: Any) -> dict[str, Any]:
-    simple = (int, float, str, type(None))
-    return {
-        name: value if isinstance(value, simple) else id(value)
-        for name, value in attributes.items()
-    }
+    return {name: _describe(value) for name, value in attributes.items()}
+
+
+def _describe(value: Any, depth: int = 3) -> Any:
+    if isinstance(value, int | float | str | None):
+        return value
+    if isinstance(value, Tensor):
+        return id(value), get_version(value)
+    if isinstance(value, numpy.ndarray) and value.size <= _MAX_ENTRIES:
+        return id(value), value.tobytes()
+    if depth == 0 or not isinstance(value, dict | list | tuple):
+        return id(value)
+    if len(value) > _MAX_ENTRIES:
+        return id(value), len(value)
+    inner = value.items() if isinstance(value, dict) else enumerate(value)
+    return [(name, _describe(part, depth - 1)) for name, part in inner]

@@ -1,6 +1,8 @@
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import torch
 from torch.utils.data import ConcatDataset, DataLoader, StackDataset, Subset
 
 from hooks.parts.epochs import describe_attributes, find_parts, find_parts_with_epoch
@@ -26,13 +28,26 @@ def test_parts_with_epoch_are_found_in_datasets_transforms_and_collators() -> No
     }
 
 
-def test_attributes_differ_once_one_of_a_part_is_replaced() -> None:
-    inner = SimpleNamespace(difficulty=1, table=[1])
+def test_attributes_differ_once_one_of_a_part_is_replaced_or_changed_in_place() -> None:
+    inner = SimpleNamespace(
+        difficulty=1,
+        table=[1],
+        levels={"blur": {"radius": 1}},
+        scale=torch.ones(2),
+        weights=np.ones(2),
+        rows=[0] * 1000,
+    )
+    inner.levels["whole"] = inner.levels
     whole = SimpleNamespace(dataset=inner, transforms=[str, float])
     descriptions = [describe_attributes(find_parts(whole))]
     for change in (
         lambda: setattr(inner, "difficulty", 2),
-        lambda: setattr(inner, "table", [1]),
+        lambda: setattr(inner, "table", [2]),
+        lambda: inner.table.append(3),
+        lambda: inner.levels["blur"].update(radius=2),
+        lambda: inner.scale.mul_(2),
+        lambda: np.multiply(inner.weights, 2, out=inner.weights),
+        lambda: inner.rows.pop(),
         lambda: whole.transforms.pop(),
     ):
         assert describe_attributes(find_parts(whole)) == descriptions[-1]
