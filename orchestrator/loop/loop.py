@@ -186,9 +186,8 @@ class HookedRun(TrainingLoop):
             values = self._evaluator.reduce_metrics(
                 f"{phase}/{label}" if label else phase, self.world, meters
             )
-            samples_without_loss = self._evaluator.samples_without_loss
             self._evaluator.samples_without_loss = 0
-            if not values and not any(self.world.gather(samples_without_loss)):
+            if not values and not any(self.world.gather(state.phase_iteration - before)):
                 raise TaskError(
                     f"the {phase} data has no sample on any rank: add some, or remove {phase} from data()"
                 )

@@ -193,6 +193,16 @@ def test_batch_without_tokens_trains_nothing_and_has_no_loss() -> None:
     assert reports[0]["train/loss"] == pytest.approx(reports[0]["train/loss"])  # not NaN
 
 
+def test_validation_without_tokens_has_no_loss() -> None:
+    @dataclass
+    class Empty(Sequences):
+        def data(self) -> Mapping[str, Dataset[Any]]:
+            return {**super().data(), "val": make_sequences(2, 1, empty=(0, 1))}
+
+    _, reports, _, _ = train(Empty(), epochs=1)
+    assert "val/loss" not in reports[0]
+
+
 @pytest.mark.parametrize("kind", ["SGD", "LBFGS"])
 def test_batch_without_tokens_may_have_a_constant_for_a_loss(kind: str) -> None:
     @dataclass
