@@ -340,11 +340,12 @@ def _to_bytes(value: Any) -> bytes:
         content = repr(value.tolist()).encode() if value.dtype == object else value.tobytes()
         return f"{value.dtype}{value.shape}".encode() + content
 
-    # The repr of another object may be its address, or leave out most of its numbers.
+    # The text of another object may be its address, or leave out most of its numbers.
     is_object = not isinstance(value, int | float | complex | str | bytes | None)
     if is_object and (parts := list_values(value, type(value).__qualname__)):
         return b"".join(path.encode() + _to_bytes(part) for path, part in parts.items())
-    return b"" if type(value).__repr__ is object.__repr__ else repr(value).encode()
+    text = repr(value)
+    return b"" if hex(id(value)) in text else text.encode()
 
 
 def _read_tensor(tensor: Tensor) -> bytes:
