@@ -204,8 +204,11 @@ class Task(ABC):
         """Return the loader of a phase; `batches` yields this rank's lists of indices. For a
         stream, `batches` is None, `dataset` is this rank's share, and the loader must have
         `state_dict` and `load_state_dict`."""
-        from torch.utils.data import DataLoader
+        from torch.utils.data import DataLoader, default_collate
 
+        # The import in `collate` would cost time in each batch.
+        is_default = getattr(self.collate, "__func__", None) is Task.collate
+        collate = default_collate if is_default else self.collate
         if batches is None:
             try:
                 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -219,11 +222,9 @@ class Task(ABC):
             with warnings.catch_warnings():
                 # torchdata calls a function that torch has deprecated.
                 warnings.filterwarnings("ignore", "'set_vital' is deprecated", UserWarning)
-                loader: Iterable[Any] = StatefulDataLoader(
-                    dataset, collate_fn=self.collate, **options
-                )
+                loader: Iterable[Any] = StatefulDataLoader(dataset, collate_fn=collate, **options)
             return loader
-        return DataLoader(dataset, batch_sampler=batches, collate_fn=self.collate, **options)
+        return DataLoader(dataset, batch_sampler=batches, collate_fn=collate, **options)
 
     def fsdp_units(self, model: nn.Module) -> Iterable[nn.Module]:
         """Return the submodules whose parameters `strategy: fsdp` gathers before their call and
