@@ -239,9 +239,11 @@ class Recorder:
             numbers = {name: pa.array(values) for name, values in batch.columns().items()}
             columns = labels | numbers
             if batch.added:
-                columns |= make_columns(
-                    [batch.added.get(index, {}) for index in range(batch.count)], numbers
-                )
+                added = make_columns([*batch.added.values()], numbers)
+                columns |= {
+                    name: _place(array, [*batch.added], batch.count)
+                    for name, array in added.items()
+                }
             assert self._files is not None
             self._files.write("rows", columns, batch.count)
 
@@ -254,6 +256,9 @@ def make_columns(rows: Sequence[dict[str, Any]], known: Collection[str]) -> dict
 
 def _make_array(name: str, values: list[Any]) -> pa.Array:
     kinds = set(map(type, values))
+    if type(None) in kinds and len(kinds) > 1:
+        indices = [index for index, value in enumerate(values) if value is not None]
+        return _place(_make_array(name, [values[index] for index in indices]), indices, len(values))
     if kinds <= {int, float}:
         # Five times as fast as Arrow, which checks the type of each number.
         with suppress(OverflowError):
@@ -279,6 +284,16 @@ def _make_array(name: str, values: list[Any]) -> pa.Array:
             return array
     examples = {type(value): value for value in plain if value is not None}
     raise ValueError(f"column '{name}' must hold numbers or text; got {list(examples.values())}")
+
+
+def _place(array: pa.Array, indices: Sequence[int], count: int) -> pa.Array:
+    """Return an array of `count` values with those of `array` at the given indices, and null
+    elsewhere."""
+    if len(array) == count:
+        return array
+    sources = np.full(count, -1)
+    sources[indices] = np.arange(len(array))
+    return array.take(pa.array(sources, mask=sources < 0))
 
 
 def _to_plain(name: str, values: list[Any], kinds: set[type]) -> list[Any]:
