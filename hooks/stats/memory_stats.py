@@ -45,7 +45,8 @@ class MemoryStats(Hook):
         self._retries_before = 0
         self._retries = 0
         self._run: dict[str, int] = {}
-        self._phases: dict[str, int] = {}
+        """Peaks of the run by column, without the phases since the last report."""
+        self._phases: dict[str, dict[str, int]] = {}
         """Peaks of the phases since the last report."""
 
     def on_start(self, state: State) -> None:
@@ -58,7 +59,7 @@ class MemoryStats(Hook):
             torch.cuda.reset_peak_memory_stats(state.device)
 
     def on_phase_start(self, state: State) -> None:
-        self._read()  # the peaks until now belong to the time before the phase
+        self._read_into(self._run)  # the peaks until now belong to the time before the phase
         state.record(**self._read_in(state.phase))
 
     @at_interval("every")
@@ -69,32 +70,26 @@ class MemoryStats(Hook):
         self._read_in(state.phase)
 
     def on_report(self, state: State, metrics: dict[str, Any]) -> None:
-        metrics["memory/rss_bytes"] = self._read()["rss_bytes"]
-        metrics.update({f"memory/{name}": peak for name, peak in self._run.items()})
-        metrics.update({name: peak for name, peak in self._phases.items() if name not in metrics})
+        metrics["memory/rss_bytes"] = self._read_into(self._run)["rss_bytes"]
+        for peaks in self._phases.values():
+            _keep_largest(self._run, peaks)
+        metrics.update(_name_peaks("memory", self._run))
+        for phase, peaks in self._phases.items():
+            named = _name_peaks(phase, peaks)
+            metrics.update({name: peak for name, peak in named.items() if name not in metrics})
         self._phases = {}
 
     def _read_in(self, phase: str) -> dict[str, int]:
-        """Read, and update the peaks of a phase too."""
-        columns = self._read()
-        _keep_largest(
-            self._phases,
-            {
-                f"{phase}/{name}": columns[column]
-                for column, name in _PEAKS.items()
-                if column in columns
-            },
-        )
-        return columns
+        if phase not in self._phases:
+            self._phases[phase] = {}
+        return self._read_into(self._phases[phase])
 
-    def _read(self) -> dict[str, int]:
+    def _read_into(self, peaks: dict[str, int]) -> dict[str, int]:
+        """Read all columns, and keep their largest values in `peaks`."""
         columns = {"rss_bytes": resident_bytes()}
         if self._device is not None:
             columns.update(self._read_cuda(self._device))
-        _keep_largest(
-            self._run,
-            {name: columns[column] for column, name in _PEAKS.items() if column in columns},
-        )
+        _keep_largest(peaks, columns)
         return columns
 
     def _read_cuda(self, device: torch.device) -> dict[str, int]:
@@ -112,9 +107,15 @@ class MemoryStats(Hook):
         }
 
 
-def _keep_largest(peaks: dict[str, int], values: Mapping[str, int]) -> None:
-    for name, value in values.items():
-        peaks[name] = max(value, peaks.get(name, 0))
+def _keep_largest(peaks: dict[str, int], columns: Mapping[str, int]) -> None:
+    for column, value in columns.items():
+        if value > peaks.get(column, 0):
+            peaks[column] = value
+
+
+def _name_peaks(prefix: str, peaks: Mapping[str, int]) -> dict[str, int]:
+    """Return the peaks by their names in a report."""
+    return {f"{prefix}/{name}": peaks[column] for column, name in _PEAKS.items() if column in peaks}
 
 
 def resident_bytes() -> int:
