@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
+from math import gcd
 from time import perf_counter
 from typing import Any
 
@@ -82,12 +83,15 @@ class Plan:
     def _group_by_interval(self) -> None:
         self._intervals: dict[str, tuple[tuple[Interval | int, int], ...]] = {}
         """Different intervals of each event, each with its number of iterations or 0."""
+        self._common_divisors: dict[str, int] = {}
+        """Number that divides every iteration in which an interval of the event is due."""
         self._calls_without_interval = {}
         for event, calls in self.calls.items():
             intervals = {call.interval for call in calls if call.interval is not None}
-            self._intervals[event] = tuple(
-                (interval, get_iterations(interval)) for interval in intervals
-            )
+            lengths = [(interval, get_iterations(interval)) for interval in intervals]
+            self._intervals[event] = tuple(lengths)
+            # An interval in steps may be due in any iteration.
+            self._common_divisors[event] = gcd(*(iterations or 1 for _, iterations in lengths))
             self._calls_without_interval[event] = tuple(
                 call for call in calls if call.interval is None
             )
@@ -163,9 +167,11 @@ class Plan:
     def _calls_due(self, event: str, state: State) -> tuple[Call, ...]:
         """Return the calls that are due; checks each interval once, so that many idle hooks cost as
         much as one."""
-        due: tuple[Interval | int, ...] = ()
         counted = event == "on_step"
         iteration = state.iterations_before + state.phase_iteration + (not counted)
+        if iteration % self._common_divisors[event]:
+            return self._calls_without_interval[event]
+        due: tuple[Interval | int, ...] = ()
         for interval, iterations in self._intervals[event]:
             is_due = (
                 not iteration % iterations

@@ -195,6 +195,19 @@ def test_interval_is_due_in_the_same_iterations_for_all_events() -> None:
     assert len(always.notes) == 10
 
 
+@pytest.mark.parametrize("intervals", [(4, 6), (4, 6, Interval(3, "steps")), (5,), (4, 0), (2, 7)])
+def test_each_of_several_intervals_is_due_at_its_multiples(
+    intervals: tuple[int | Interval, ...],
+) -> None:
+    hooks = {str(interval): Paced(interval) for interval in intervals}
+    _run(Plan(hooks), 30, "train", accumulate=2)
+    for interval in intervals:
+        # A step has two iterations.
+        every = interval if isinstance(interval, int) else 2 * interval.count
+        expected = [*range(every, 31, every)] if every else []
+        assert hooks[str(interval)].seen.get("on_step", []) == expected
+
+
 def test_hooks_of_different_intervals_keep_their_order() -> None:
     notes: list[str] = []
 
