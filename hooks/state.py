@@ -118,10 +118,18 @@ class Recent(Sequence[Mapping[str, Any]]):
         return len(self._rows)
 
     def columns(
-        self, count: int, phase: str | None = None, names: Container[str] | None = None
+        self,
+        count: int,
+        phase: str | None = None,
+        names: Container[str] | None = None,
+        most: int | None = None,
     ) -> dict[str, list[Any]]:
         """Return all columns or `names` of the last `count` rows, of one phase or all; None if a
-        row lacks a column."""
+        row lacks a column.
+
+        With `most`, columns that each row has may have only their last `most` values, which is
+        cheaper.
+        """
         newest_first = (
             row for row in reversed(self._rows) if phase is None or row.get("phase") == phase
         )

@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from hooks.interval import at_interval, count_iterations
-from hooks.parts.logs.readings import current_row, learning_rates, phase_metrics
+from hooks.parts.logs.readings import learning_rates, phase_metrics
 from hooks.parts.logs.window_statistics import Window, WindowLogger, Windows
 from hooks.state import State
 
@@ -65,13 +65,15 @@ class Console(WindowLogger):
 
     @at_interval("every")
     def on_step(self, state: State) -> None:
-        self._show(state, state.phase_iteration, current_row(state))
+        rates = learning_rates(state)
+        self._show(state, state.phase_iteration, rates, {**rates, **state.row})
 
     def on_phase_end(self, state: State) -> None:
         if state.phase_length > self.every.count and self._windows.has_changed():
             # The training phase resets its counter when it completes the epoch.
             is_whole = state.phase == "train" and state.epoch_completed
-            self._show(state, state.phase_length if is_whole else state.phase_iteration, {})
+            iteration = state.phase_length if is_whole else state.phase_iteration
+            self._show(state, iteration, learning_rates(state), {})
         self._windows.update()
         metrics = [
             f"{name.removeprefix(f'{state.phase}/')} {value:.4g}"
@@ -84,8 +86,10 @@ class Console(WindowLogger):
             )
         )
 
-    def _show(self, state: State, iteration: int, row: Mapping[str, Any]) -> None:
-        """Print a line, with the columns of the current row so far."""
+    def _show(
+        self, state: State, iteration: int, rates: Mapping[str, float], row: Mapping[str, Any]
+    ) -> None:
+        """Print a line, with the learning rates and the columns of the current row so far."""
         values = self._windows.summarize(row)
         self._memory = values.get(
             "cuda_peak_allocated_bytes", values.get("rss_bytes", self._memory)
@@ -94,7 +98,7 @@ class Console(WindowLogger):
             f"{state.phase}  epoch {_epoch(state)}  {iteration}{f'/{state.phase_length}' if state.phase_length else ''}"
         ]
         if state.phase == "train":
-            parts += self._format_training(state, values)
+            parts += self._format_training(state, {**rates, **values})
         parts += [
             f"{name} {values[name]:.4g}"
             for name in ("loss", *self.columns, *self.statistics)
@@ -125,8 +129,7 @@ class Console(WindowLogger):
     def _format_training(self, state: State, values: Mapping[str, float]) -> list[str]:
         """Return the step, if the run's length is in steps, and the learning rates."""
         step = [] if state.max_steps is None else [f"step {state.step}/{state.max_steps}"]
-        known = {**learning_rates(state), **values}
-        rates = list(dict.fromkeys(rate for name, rate in known.items() if _RATE.fullmatch(name)))
+        rates = list(dict.fromkeys(rate for name, rate in values.items() if _RATE.fullmatch(name)))
         if not rates:
             return step
         if len(rates) > _MOST_RATES:

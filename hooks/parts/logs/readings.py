@@ -20,6 +20,8 @@ def read(values: Sequence[Any]) -> list[float | None]:
 
     Tensors of one element on a GPU are read in one transfer, which synchronizes.
     """
+    if _PLAIN.issuperset(map(type, values)):
+        return [*values]
     on_device = [value for value in values if type(value) not in _PLAIN and is_on_device(value)]
     numbers: Iterator[float] = iter(())
     if on_device:

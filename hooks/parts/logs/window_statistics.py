@@ -112,6 +112,10 @@ class Windows:
             column = statistic.column
             itself = () if column in self._statistics else (column,)
             self._names[column] = (*self._names.get(column, itself), name)
+        windows = [window, *(statistic.window for statistic in self._statistics.values())]
+        lengths = [length for length in windows if isinstance(length, int)]
+        self._most = max(lengths) if len(lengths) == len(windows) else None
+        """Number of values that is enough for each window; None if a window has no length."""
         self._values: dict[str, dict[str, _Values]] = {}
         self._phase = ""
         self._epoch = -1
@@ -203,8 +207,12 @@ class Windows:
         if not unread:
             return {}
         read_early, self._read_early = self._read_early or frozenset(), None
-        closed = self._recent.columns(unread, names=self._columns)
-        return {column: closed[column][column in read_early :] for column in self._select(closed)}
+        closed = self._recent.columns(unread, names=self._columns, most=self._most)
+        columns = {column: closed[column] for column in self._select(closed)}
+        for column in read_early & columns.keys():
+            if len(columns[column]) == unread:
+                del columns[column][0]
+        return columns
 
     def _select(self, columns: Collection[str]) -> list[str]:
         """Return the columns that have statistics, in their order."""

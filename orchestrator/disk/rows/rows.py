@@ -3,7 +3,7 @@
 from array import array
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Any
 
 import numpy as np
@@ -40,22 +40,31 @@ class Batch:
             if names is None or name in names
         }
 
-    def values(self, first: int, names: Container[str] | None = None) -> dict[str, list[Any]]:
+    def values(
+        self, first: int, names: Container[str] | None = None, most: int | None = None
+    ) -> dict[str, list[Any]]:
         """Return all columns as lists from row `first` on; None in rows to which a hook added
-        nothing."""
+        nothing.
+
+        Columns of numbers have at most the last `most` rows.
+        """
         count = self.count - first
         columns = {
             name: [value] * count
             for name, value in self.labels.items()
             if names is None or name in names
         }
-        columns |= {name: values.tolist() for name, values in self.columns(first, names).items()}
-        added = (
-            [self.added.get(index, {}) for index in range(first, self.count)] if self.added else []
-        )
-        for name in dict.fromkeys(chain.from_iterable(added)):
+        first_number = first if most is None else max(first, self.count - most)
+        numbers = self.columns(first_number, names)
+        columns |= {name: values.tolist() for name, values in numbers.items()}
+        newest = takewhile(lambda item: item[0] >= first, reversed(self.added.items()))
+        added = [*newest][::-1]
+        found = dict.fromkeys(chain.from_iterable(row for _, row in added))
+        for name in found:
             if name not in columns and (names is None or name in names):
-                columns[name] = [row.get(name) for row in added]
+                columns[name] = values = [None] * count
+                for index, row in added:
+                    values[index - first] = row.get(name)
         return columns
 
 
@@ -82,14 +91,17 @@ class Batches(Recent):
         return min(self._length, self._row_count())
 
     def columns(
-        self, count: int, phase: str | None = None, names: Container[str] | None = None
+        self,
+        count: int,
+        phase: str | None = None,
+        names: Container[str] | None = None,
+        most: int | None = None,
     ) -> dict[str, list[Any]]:
-        parts = [
-            (batch.count - first, batch.values(first, names))
-            for batch, first in self._newest(min(count, self._length), phase)
-        ][::-1]
-        if len(parts) == 1:
-            return parts[0][1]
+        batches = [*self._newest(min(count, self._length), phase)][::-1]
+        if len(batches) == 1:
+            [(batch, first)] = batches
+            return batch.values(first, names, most)
+        parts = [(batch.count - first, batch.values(first, names)) for batch, first in batches]
         names = dict.fromkeys(chain.from_iterable(columns for _, columns in parts))
         return {
             name: [

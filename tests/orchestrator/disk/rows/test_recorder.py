@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from hooks import State
+from hooks.parts.logs.window_statistics import Statistic, Windows
 from orchestrator.disk.rows.checksums import read_stream
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.disk.rows.rows import Layout
@@ -275,6 +277,46 @@ def test_recent_rows_are_kept_before_and_after_a_flush(tmp_path: Path, kept: int
     assert taken.recent[-2:] == rows[-kept:][-2:]
     with pytest.raises(IndexError, match="row 100 of"):
         taken.recent[100]
+    taken.close()
+
+
+def test_windows_of_recorded_rows_are_those_of_numpy(tmp_path: Path) -> None:
+    """A logger reads only as many rows as its windows need, but each value of a column that few
+    rows have. It reads the current row before the row has its time."""
+    taken = recorder(tmp_path, flush_rows=16)
+    statistics = {
+        "largest": Statistic("n", "max", 3),
+        "mean": Statistic("rare", "mean", 4),
+        "last": Statistic("rare", "current", 4),
+        "time_s": Statistic("time", "mean", 5),
+    }
+    windows, state = Windows(2, statistics), State(phase="train", recent=taken.recent)
+    taken.begin({"phase": "train"}, DOUBLES)
+    windows.start_phase(state)
+    numbers = np.random.default_rng(0).integers(1000, size=(200, 2)).astype(float)
+    rare: list[int] = []
+    for index, row in enumerate(numbers):
+        added = {"rare": index} if index % 7 == 3 else {}
+        rare += added.values()
+        if index in (0, 3, 4, 6, 30, 31, 50, 100, 103, 190):
+            seen = windows.summarize({"n": row[0], **added})
+            assert seen["largest"] == numbers[: index + 1, 0][-3:].max()
+            if index:
+                assert seen["time_s"] == pytest.approx(numbers[:index, 1][-5:].mean())
+            if rare:
+                assert (seen["mean"], seen["last"]) == (np.mean(rare[-4:]), rare[-1])
+        taken.append(added or None, (*row,))
+    taken.close()
+
+
+def test_columns_that_few_rows_have_are_read_whole(tmp_path: Path) -> None:
+    taken = recorder(tmp_path)
+    taken.begin({"phase": "train"}, DOUBLES)
+    for n in range(9):
+        taken.append({"extra": n} if n == 4 else None, (n, 0.5))
+    columns = taken.recent.columns(6, names={"n", "extra"}, most=2)
+    assert columns == {"n": [7, 8], "extra": [None, 4, None, None, None, None]}
+    assert taken.recent.columns(6, names={"n"}, most=8) == {"n": [3, 4, 5, 6, 7, 8]}
     taken.close()
 
 
