@@ -51,45 +51,43 @@ def make_job(
     Raises UsageError for files outside the folder, a package that hides Hookyard's, and a relative
     storage or keys.
     """
+    _check_folder(folder, [*experiment.import_paths, str(config.resolve())])
+    _check_storage(storage)
+    name = check_run_name(experiment, name)
+    verb = "run" if experiment.sweep is None else "sweep"
+    path = config.resolve().relative_to(folder).as_posix()
+    arguments = [verb, path, *overrides, "--storage", storage, "--name", name]
+    command = shlex.join(["python", "-m", "orchestrator", *arguments])
+    return Job(name, command, experiment.environment)
+
+
+def _check_folder(folder: Path, needed: Sequence[str]) -> None:
+    """Raise UsageError if the folder lacks a needed file, or has a package of Hookyard's name."""
+    is_hookyard = (folder / "orchestrator/__main__.py").is_file()
     for package in ("hooks", "orchestrator"):
-        if (folder / package / "__init__.py").is_file() and not (
-            folder / "orchestrator/__main__.py"
-        ).is_file():
+        if (folder / package / "__init__.py").is_file() and not is_hookyard:
             raise UsageError(
-                f"{folder / package} would hide Hookyard's own package; rename it, for example to my_{package}"
+                f"{folder / package} would hide Hookyard's own package; "
+                f"rename it, for example to my_{package}"
             )
-    outside = [path for path in experiment.import_paths if not Path(path).is_relative_to(folder)]
-    if outside or not config.resolve().is_relative_to(folder):
-        raise UsageError(
-            f"{outside[0] if outside else config} is outside of {folder}, the folder that submit sends"
-        )
+    for path in needed:
+        if not Path(path).is_relative_to(folder):
+            raise UsageError(f"{path} is outside of {folder}, the folder that submit sends")
+
+
+def _check_storage(storage: str) -> None:
+    """Raise UsageError for a relative storage, and for one that contains keys."""
     if "://" not in storage and not Path(storage).is_absolute():
         raise UsageError(
-            f"storage '{storage}' must be an absolute path that all nodes can reach, or a URL like s3://..."
+            f"storage '{storage}' must be an absolute path that all nodes can reach, "
+            "or a URL like s3://..."
         )
     if without_credentials(storage) != storage:
         raise UsageError(
-            f"storage {without_credentials(storage)} contains keys, which everyone on the cluster could read; give the"
-            " nodes a role, or list variables such as AWS_ACCESS_KEY_ID in `environment`"
+            f"storage {without_credentials(storage)} contains keys, which everyone on the cluster "
+            "could read; give the nodes a role, or list variables such as AWS_ACCESS_KEY_ID in "
+            "`environment`"
         )
-    name = check_run_name(experiment, name)
-    verb, path = (
-        "run" if experiment.sweep is None else "sweep",
-        config.resolve().relative_to(folder).as_posix(),
-    )
-    command = [
-        "python",
-        "-m",
-        "orchestrator",
-        verb,
-        path,
-        *overrides,
-        "--storage",
-        storage,
-        "--name",
-        name,
-    ]
-    return Job(name, shlex.join(command), experiment.environment)
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,8 @@ class Jobs:
         self.address = _find_dashboard_url(address)
         if find_spec("aiohttp") is None:
             raise UsageError(
-                "jobs need Ray's dashboard client, which is missing: pip install 'hookyard[cluster]'"
+                "jobs need Ray's dashboard client, which is missing: "
+                "pip install 'hookyard[cluster]'"
             )
         set_environment(self.address)
         with self._explain_errors():
@@ -135,13 +134,13 @@ class Jobs:
             yield
         except AuthenticationError as error:
             raise UsageError(
-                f"the cluster at {self.address} needs its token: {get_first_sentence(error)}; set RAY_AUTH_TOKEN, or"
-                " RAY_AUTH_MODE=disabled if it has none"
+                f"the cluster at {self.address} needs its token: {get_first_sentence(error)}; "
+                "set RAY_AUTH_TOKEN, or RAY_AUTH_MODE=disabled if it has none"
             ) from error
         except (ConnectionError, requests.exceptions.RequestException) as error:
             raise UsageError(
-                f"no cluster answers at {self.address}: {get_first_sentence(error)}; check its dashboard and the"
-                " network"
+                f"no cluster answers at {self.address}: {get_first_sentence(error)}; "
+                "check its dashboard and the network"
             ) from error
         except RuntimeError as error:
             text = str(error)
@@ -149,12 +148,13 @@ class Jobs:
                 raise UsageError(f"the cluster at {self.address} has no job '{job}'") from error
             if "status code 413" in text:
                 raise UsageError(
-                    "the folder is larger than the 100 MiB that can be sent; exclude files in .gitignore or .rayignore"
+                    "the folder is larger than the 100 MiB that can be sent; "
+                    "exclude files in .gitignore or .rayignore"
                 ) from error
             if "No available agent" in text:
                 raise RunError(
-                    f"the cluster at {self.address} has no agent for jobs; if it has just started, try again, else read"
-                    " the head's dashboard_agent.log"
+                    f"the cluster at {self.address} has no agent for jobs; "
+                    "if it has just started, try again, else read the head's dashboard_agent.log"
                 ) from error
             raise RunError(f"the cluster at {self.address} answers: {text}") from error
 
@@ -202,13 +202,14 @@ class Jobs:
             async for text in self._client.tail_job_logs(job):
                 show(text)
 
-        with suppress(RuntimeError, OSError):  # the status says if the job continues
+        # The status says whether the job continues.
+        with suppress(RuntimeError, OSError):
             asyncio.run(tail())
         status = self.status(job)
         if status.status not in ENDED:
             raise RunError(
-                f"lost the connection to {self.address}; {job} continues. To follow it: hookyard logs {job} --follow"
-                f" --address {self.address}"
+                f"lost the connection to {self.address}; {job} continues. "
+                f"To follow it: hookyard logs {job} --follow --address {self.address}"
             )
         return status
 
@@ -221,6 +222,7 @@ def _find_dashboard_url(address: str | None) -> str:
         )
     if not url.startswith(("http://", "https://")):
         raise UsageError(
-            f"expected the URL of the cluster's dashboard, got '{url}': --address http://127.0.0.1:8265"
+            f"expected the URL of the cluster's dashboard, got '{url}': "
+            "--address http://127.0.0.1:8265"
         )
     return url

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cluster.preflight import collect_facts, probe_node
+from orchestrator.cluster.probe import collect_facts, probe_node
 from tests.tasks import described
 
 
@@ -34,7 +34,7 @@ def test_project_version_changes_with_the_code(
             (tmp_path / package).mkdir(exist_ok=True)
             (tmp_path / package / "module.py").write_text(text)
         packages = (tmp_path / "hooks", tmp_path / "orchestrator")
-        monkeypatch.setattr("orchestrator.cluster.preflight._PACKAGES", packages)
+        monkeypatch.setattr("orchestrator.cluster.probe._PACKAGES", packages)
         seen.add(collect_facts().versions["project"])
     assert len(seen) == 2
 

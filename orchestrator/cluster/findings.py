@@ -1,0 +1,152 @@
+"""Findings about the nodes of a cluster, from what each of them answered."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from orchestrator.cluster.probe import Answers, Facts
+from orchestrator.engines.ray_environment import Resources, format_amount, with_unit
+from orchestrator.units import format_bytes
+
+MIN_DISK_BYTES = 5 * 2**30
+MIN_SHARED_MEMORY_BYTES = 2**30
+"""Free bytes below which a node gets a warning."""
+Level = Literal["error", "warning"]
+"""Severity of a finding; a run does not start after an error."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A problem of one node, and what to do about it."""
+
+    level: Level
+    node: str
+    what: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.level}: {self.node}: {self.what}. {self.advice}"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of the cluster."""
+
+    name: str
+    answers: Answers | None = None
+    silence: str | None = None
+    """Reason why it did not answer."""
+    offered_gpus: float = 0
+    """GPUs that Ray may assign there."""
+
+
+def check_nodes(
+    driver: Facts, nodes: Sequence[Node], storage: str, required: Resources, available: Resources
+) -> list[Finding]:
+    """Return the findings, errors first. `available` are the resources of all nodes together."""
+    findings = [*_check_resources(required, available)]
+    for node in nodes:
+        if node.answers is None:
+            findings.append(
+                Finding(
+                    "error",
+                    node.name,
+                    f"did not answer: {node.silence}",
+                    "Install the project there as it is here, or take the node out of the cluster",
+                )
+            )
+            continue
+
+        findings += _check_versions(driver, node.name, node.answers.facts)
+        findings += _check_answers(node.name, node.answers, storage)
+        findings += _check_gpus(node, node.answers, required)
+        findings += _check_space(node.name, node.answers.facts)
+    return sorted(findings, key=lambda finding: finding.level == "warning")
+
+
+def _check_resources(required: Resources, available: Resources) -> Iterator[Finding]:
+    missing = []
+    for kind, (wanted, present) in required.find_missing(available).items():
+        has = format_amount(kind, present) if present else "none"
+        missing.append(f"{format_amount(kind, wanted)} and has {has}")
+
+    if missing:
+        yield Finding(
+            "warning",
+            "cluster",
+            f"the run asks for {', and for '.join(missing)}",
+            "It waits until an autoscaler adds nodes; "
+            "without one, use fewer workers or less for each",
+        )
+
+
+def _check_versions(driver: Facts, node: str, facts: Facts) -> Iterator[Finding]:
+    for name, here in driver.versions.items():
+        there = facts.versions[name]
+        if there == here:
+            continue
+
+        # Pickles and compiled code do not survive another minor version of Python.
+        is_patch = name == "python" and there.split(".")[:2] == here.split(".")[:2]
+        yield Finding(
+            "warning" if is_patch else "error",
+            node,
+            f"has {name} {there}, the driver {here}",
+            "Install the same everywhere: constraints.txt names every version",
+        )
+
+
+def _check_answers(node: str, answers: Answers, storage: str) -> Iterator[Finding]:
+    if answers.imports:
+        yield Finding(
+            "error",
+            node,
+            f"cannot import the experiment: {answers.imports}",
+            "Copy the code there under the same path, install it, or send it with hookyard submit",
+        )
+    if answers.storage:
+        yield Finding(
+            "error",
+            node,
+            f"cannot read and write storage {storage}: {answers.storage}",
+            "Use a storage that every node sees, such as s3://bucket/runs or a network folder, "
+            "and its keys",
+        )
+
+
+def _check_gpus(node: Node, answers: Answers, required: Resources) -> Iterator[Finding]:
+    gpus = with_unit(answers.facts.gpus, "GPU")
+    if "GPU" in required.amounts and answers.gpus and node.offered_gpus:
+        yield Finding(
+            "error",
+            node.name,
+            f"has {gpus} and {answers.gpus}",
+            "Install the torch build for its driver, or start Ray there with --num-gpus=0",
+        )
+    if answers.facts.gpus > node.offered_gpus:
+        yield Finding(
+            "warning",
+            node.name,
+            f"has {gpus} and Ray offers {node.offered_gpus:g}",
+            "Start Ray there with --num-gpus, unless this is intended",
+        )
+
+
+def _check_space(node: str, facts: Facts) -> Iterator[Finding]:
+    if facts.disk_free_bytes < MIN_DISK_BYTES:
+        yield Finding(
+            "warning",
+            node,
+            f"has {format_bytes(facts.disk_free_bytes)} of disk left",
+            "Ray and uploads need room for temporary files: free some, or set TMPDIR",
+        )
+
+    shared = facts.shared_memory_free_bytes
+    if shared is not None and shared < MIN_SHARED_MEMORY_BYTES:
+        yield Finding(
+            "warning",
+            node,
+            f"has {format_bytes(shared)} of shared memory left",
+            "Data loaders and Ray use /dev/shm: "
+            "give a container more (--shm-size, or a memory volume)",
+        )

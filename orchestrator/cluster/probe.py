@@ -1,0 +1,113 @@
+"""Checks of one machine, in the driver and as a Ray task on each node."""
+
+import hashlib
+import platform
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import hooks
+from orchestrator.disk.provenance import installed_version
+from orchestrator.errors import HookyardError
+from orchestrator.experiment.yaml.source import ExperimentSource
+from orchestrator.storage import Storage
+
+_PACKAGES = (Path(hooks.__file__).parent, Path(__file__).parents[1])
+"""Folders of the project's code."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Versions and resources of a machine."""
+
+    versions: dict[str, str]
+    """Versions of python, torch and ray, and as `project` Hookyard's version with a hash of its
+    code."""
+    gpus: int
+    disk_free_bytes: int
+    """Free bytes for temporary files."""
+    shared_memory_free_bytes: int | None
+    """None without /dev/shm."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Facts about a machine, and the problem that each check found, or None."""
+
+    facts: Facts
+    storage: str | None = None
+    imports: str | None = None
+    gpus: str | None = None
+
+
+def probe_node(
+    location: str,
+    folder: str,
+    node: str,
+    source: ExperimentSource | None = None,
+    needs_gpus: bool = False,
+) -> Answers:
+    """Check this machine: the storage at a location, and what an experiment needs."""
+    facts = collect_facts()
+    return Answers(
+        facts,
+        storage=_check_storage(location, folder, node),
+        imports=_check_imports(source) if source else None,
+        gpus=_check_gpus() if needs_gpus and facts.gpus else None,
+    )
+
+
+def collect_facts() -> Facts:
+    shared = Path("/dev/shm")
+    versions = {
+        "python": platform.python_version(),
+        "torch": installed_version("torch") or "none",
+        "ray": installed_version("ray") or "none",
+        "project": _read_project_version(),
+    }
+    return Facts(
+        versions,
+        gpus=len(list(Path("/proc/driver/nvidia/gpus").glob("*"))),
+        disk_free_bytes=shutil.disk_usage(tempfile.gettempdir()).free,
+        shared_memory_free_bytes=shutil.disk_usage(shared).free if shared.exists() else None,
+    )
+
+
+def _check_gpus() -> str | None:
+    import torch
+
+    return None if torch.cuda.is_available() else f"torch {torch.__version__} sees none of them"
+
+
+def _check_imports(source: ExperimentSource) -> str | None:
+    from orchestrator.experiment.resolve import resolve
+
+    try:
+        resolve(source)
+    except HookyardError as error:
+        return str(error)
+    return None
+
+
+def _check_storage(location: str, folder: str, node: str) -> str | None:
+    """Read the driver's file in the storage, and write one beside it."""
+    try:
+        storage = Storage(location)
+        storage.reach()
+        if storage.read(f"{folder}/driver") != b"driver":
+            return "the driver's file has other content here"
+        storage.write(f"{folder}/{node}", node)
+    except FileNotFoundError:
+        return "the driver's file is not there: this node has another folder of that name"
+    except (HookyardError, OSError) as error:
+        return str(error)
+    return None
+
+
+def _read_project_version() -> str:
+    code = hashlib.sha256()
+    for package in _PACKAGES:
+        for file in sorted(package.rglob("*.py")):
+            code.update(file.relative_to(package).as_posix().encode() + file.read_bytes())
+    return f"{installed_version('hookyard')}+{code.hexdigest()[:8]}"
