@@ -1,8 +1,9 @@
 """Precise BatchNorm statistics for validation."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from operator import is_
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -24,9 +25,11 @@ class PreciseBatchNorm(Hook):
 
         precise_batch_norm: {num_samples: 10000}
 
-    Running averages include activations of earlier weights. The hook draws shuffled training
-    samples without affecting the training order; each value has the same weight, whatever its batch
-    or rank. The model stays in training mode, so dropout acts as in training, and layers in
+    Running averages include activations of earlier weights. The statistics are those of the weights
+    that validation uses: of the averages of `ema`, unless these come with averages of the buffers.
+    With several sets of weights, they are those of the main metric's. The hook draws shuffled
+    training samples without affecting the training order; each value has the same weight, whatever
+    its batch or rank. The model stays in training mode, so dropout acts as in training, and layers in
     evaluation mode do not change. Training itself is the same without the hook. Costs a forward
     pass of these samples per validation, and one sum across ranks.
     Source: ClassyVision PreciseBatchNormHook; "Rethinking 'Batch' in BatchNorm" (Wu and Johnson,
@@ -55,7 +58,9 @@ class PreciseBatchNorm(Hook):
             )
 
     def on_phase_end(self, state: State) -> None:
-        if state.phase == "train":
+        if state.phase != "train":
+            return
+        with _using_validated_weights(state):
             recompute(state, self._batches(state))
 
     def _batches(self, state: State) -> Iterator[Any]:
@@ -73,6 +78,20 @@ class PreciseBatchNorm(Hook):
         while remaining > 0 and (batch := next(batches, None)) is not None:
             yield batch
             remaining -= state.samples_in(batch)
+
+
+@contextmanager
+def _using_validated_weights(state: State) -> Iterator[None]:
+    """Put the weights of the next validation into the model, unless they bring buffers of their
+    own."""
+    only, *others = state.evaluations.values()
+    weights = state.find_evaluated_weights() if others else only
+    buffers = list(state.module.buffers())
+    with weights(state):
+        if all(map(is_, buffers, state.module.buffers())):
+            yield
+            return
+    yield
 
 
 def _move(batch: Any, device: torch.device) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hooks import EVENTS, HOOKS, ParamScheduler
+from hooks import EVENTS, HOOKS, ParamScheduler, PreciseBatchNorm
 from hooks.metrics.names import phase_of
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.experiment.components import PLAN_KEYS
@@ -154,10 +154,17 @@ def _explain_training(resolved: ResolvedExperiment) -> Iterator[str]:
         yield f"{type(resolved.task).__name__} trains in its own train()"
     if resolved.experiment.accumulate == "auto":
         yield "accumulate: auto depends on free memory"
+    averages = [
+        name for name, hook in resolved.hooks.items() if hook.observes and hook.keeps_record
+    ]
     for name, hook in resolved.hooks.items():
         if hook.observes:
             continue
-        if isinstance(hook, ParamScheduler):
+        if isinstance(hook, PreciseBatchNorm):
+            if averages:
+                source = f"the weights of hooks.{averages[0]}, which may differ between trials"
+                yield f"hooks.{name} takes statistics of {source}"
+        elif isinstance(hook, ParamScheduler):
             if hook.monitor and phase_of(hook.monitor) != "train":
                 yield f"hooks.{name} steps the scheduler by {hook.monitor}, which differs between trials"
         elif type(hook) not in HOOKS.values() and (

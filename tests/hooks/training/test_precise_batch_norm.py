@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
-from hooks import Hook, State
+from hooks import EMA, Hook, State
 from hooks.training.precise_batch_norm import PreciseBatchNorm, recompute
 from hooks.training.sync_buffers import SyncBuffers
 from orchestrator.loop.loop import Loop
@@ -172,6 +172,55 @@ def test_validation_uses_statistics_of_all_training_samples_with_its_weights(
     for found, expected in zip(seen.found, seen.expected, strict=True):
         torch.testing.assert_close(found, expected)
     assert not torch.allclose(seen.found[0][0], seen.found[1][0])
+
+
+class InValidation(Hook):
+    """Keeps what each kind of validation uses, and the raw statistics before."""
+
+    def __init__(self) -> None:
+        self.raw: list[list[Tensor]] = []
+        self.found: dict[str, list[Tensor]] = {}
+        self.expected: dict[str, list[Tensor]] = {}
+
+    def on_phase_start(self, state: State) -> None:
+        if state.phase == "val":
+            self.raw.append(statistics(state.module))
+
+    def on_iteration_start(self, state: State) -> None:
+        if state.phase == "val":
+            inputs = PointSet(TASK.train, False, 0).points
+            self.found[state.evaluation] = statistics(state.module)
+            self.expected[state.evaluation] = measured(state.module, inputs)
+
+
+def validated(epochs: int = 2, **hooks: Hook) -> InValidation:
+    seen = InValidation()
+    list(Loop(TASK, experiment(epochs=epochs), {**hooks, "seen": seen}).run())
+    return seen
+
+
+@pytest.mark.parametrize("average", ["exponential", "stochastic"])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_averaged_weights_have_the_statistics_of_their_own_activations(
+    average: Any, is_first: bool
+) -> None:
+    """Those of the raw weights are others, which is why stochastic weight averaging needs
+    `update_bn`."""
+    hooks = {"ema": EMA(0.9 if average == "exponential" else 0.0, average=average)}
+    precise = {"precise": PreciseBatchNorm(52)}
+    seen = validated(**(precise | hooks if is_first else hooks | precise))
+    torch.testing.assert_close(seen.found[""], seen.expected[""])
+
+
+def test_averaged_buffers_stay_averages_of_the_running_statistics() -> None:
+    seen = validated(1, ema=EMA(0.9, buffers="ema"), precise=PreciseBatchNorm(52))
+    torch.testing.assert_close(seen.found, validated(1, ema=EMA(0.9, buffers="ema")).found)
+    torch.testing.assert_close(seen.raw, validated(1, precise=PreciseBatchNorm(52)).raw)
+
+
+def test_of_raw_and_averaged_weights_the_main_metrics_have_their_own() -> None:
+    seen = validated(ema=EMA(0.9, evaluate="both"), precise=PreciseBatchNorm(52))
+    torch.testing.assert_close(seen.found[""], seen.expected[""])
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,10 @@ def test_hooks_that_observe_share_a_training_and_others_do_not() -> None:
             r"changes sets values of hooks and the",
         ),
         ({"accumulate": "auto"}, "accumulate: auto depends on free memory"),
+        (
+            {"hooks": {"ema": {}, "precise_batch_norm": {"num_samples": 8}}},
+            "hooks.precise_batch_norm takes statistics of the weights of hooks.ema",
+        ),
     ],
 )
 def test_training_that_may_depend_on_followers_is_not_shared(
