@@ -1,5 +1,6 @@
 """The state of an optimizer in a checkpoint, with that of optimizers that it holds."""
 
+from collections.abc import Mapping
 from inspect import Parameter, signature
 from typing import Any
 
@@ -15,9 +16,21 @@ _OF_SCHEDULERS = {"lr", "momentum", "betas"}
 
 
 def find_inner_optimizers(optimizer: Optimizer) -> dict[str, Optimizer]:
-    """Return the optimizers that an optimizer holds in its attributes, by name, such as
-    `base_optimizer` of SAM."""
-    return {name: value for name, value in vars(optimizer).items() if isinstance(value, Optimizer)}
+    """Return the optimizers that an optimizer holds in its attributes, or in containers there, by
+    name, such as `base_optimizer` of SAM."""
+    found: dict[str, Optimizer] = {}
+    for name, value in vars(optimizer).items():
+        entries = _list_entries(name, value)
+        found |= {path: part for path, part in entries if isinstance(part, Optimizer)}
+    return found
+
+
+def _list_entries(name: str, value: object) -> list[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        return [(f"{name}.{number}", part) for number, part in enumerate(value.values())]
+    if isinstance(value, (list, tuple)):
+        return [(f"{name}.{number}", part) for number, part in enumerate(value)]
+    return [(name, value)]
 
 
 def list_counters(optimizer: Optimizer) -> set[str]:

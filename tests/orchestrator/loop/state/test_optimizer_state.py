@@ -45,6 +45,26 @@ class Whole(SAM):
         self.base_optimizer.load_state_dict(state_dict["base"])
 
 
+class Divided(Optimizer):
+    """Gives the parameters to two optimizers in a list or a mapping, as those do that use Muon for
+    matrices."""
+
+    def __init__(self, params: Any, keeps: type = list, momentum: float = 0.9, **options: Any):
+        super().__init__(params, options)
+        (group,) = self.param_groups
+        matrices = [parameter for parameter in group["params"] if parameter.ndim > 1]
+        others = [parameter for parameter in group["params"] if parameter.ndim <= 1]
+        parts = {
+            "matrices": Adam(matrices, **options),
+            "others": SGD(others, momentum=momentum, **options),
+        }
+        self.parts = parts if keeps is dict else keeps(parts.values())
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for part in self.parts.values() if isinstance(self.parts, dict) else self.parts:
+            part.step()
+
+
 class Decayed(Optimizer):
     """Divides the learning rate by the number of steps, which is all its state."""
 
@@ -83,6 +103,10 @@ def _make(**options: Any) -> tuple[nn.Module, Optimizer, StepLR]:
         {"base": Adam},
         {"base": Decayed},
         {"kind": Whole, "momentum": 0.9},
+        {"kind": Divided},
+        {"kind": Divided, "keeps": tuple},
+        {"kind": Divided, "keeps": dict},
+        {"base": Divided},
     ],
 )
 def test_inner_optimizer_continues_with_its_state_and_its_learning_rate(
@@ -100,7 +124,8 @@ def test_inner_optimizer_continues_with_its_state_and_its_learning_rate(
     load_state(optimizer, state)
     scheduler.load_state_dict(schedule)
     _train(model, optimizer, scheduler, range(3, 7))
-    assert torch.equal(model.weight, whole.weight)
+    for name, weights in model.state_dict().items():
+        assert torch.equal(weights, whole.state_dict()[name])
 
 
 def test_state_that_the_outer_optimizer_saves_is_saved_once() -> None:
