@@ -9,22 +9,28 @@ from tests.ranks import FORKSERVER
 
 
 class Driver:
-    """A process that runs `hookyard` in the current folder. Call `wait` at the end."""
+    """A process that runs `hookyard` in the current folder, perhaps in a process group of its own.
+    Call `wait` at the end."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, has_own_group: bool = False) -> None:
         self._folder = tempfile.TemporaryDirectory()
         pipe = f"{self._folder.name}/stderr"
         os.mkfifo(pipe)
         self._process = FORKSERVER.Process(
-            target=_drive, args=[os.getcwd(), {**os.environ}, pipe, [*arguments]]
+            target=_drive, args=[os.getcwd(), {**os.environ}, pipe, [*arguments], has_own_group]
         )
         self._process.start()
         self.stderr = os.fdopen(os.open(pipe, os.O_RDONLY))
 
     def send_signal(self, number: int) -> None:
-        """Send a signal."""
+        """Send a signal to this process alone."""
         assert self._process.pid is not None
         os.kill(self._process.pid, number)
+
+    def send_signal_to_group(self, number: int) -> None:
+        """Send a signal to the process group, as terminals and the command `timeout` do."""
+        assert self._process.pid is not None
+        os.killpg(self._process.pid, number)
 
     def wait(self) -> tuple[int | None, str]:
         """Return the exit code, and the rest of what it wrote to stderr."""
@@ -34,7 +40,11 @@ class Driver:
         return self._process.exitcode, rest
 
 
-def _drive(folder: str, environment: dict[str, str], pipe: str, arguments: list[str]) -> None:
+def _drive(
+    folder: str, environment: dict[str, str], pipe: str, arguments: list[str], has_own_group: bool
+) -> None:
+    if has_own_group:
+        os.setpgid(0, 0)
     os.chdir(folder)
     os.environ.update(environment)
     os.dup2(os.open(pipe, os.O_WRONLY), 2)

@@ -18,6 +18,7 @@ from hooks.errors import describe_error
 from orchestrator.errors import RunError, UsageError
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.private_api.ray_settings import SETTINGS, variables_of_job
+from orchestrator.terminal.child_signals import separate_children
 
 _CONNECTION_TIMEOUT_S = 5
 
@@ -191,10 +192,11 @@ class Ray:
             options |= self._options
         job = DriversImportPath(on_this_machine=not self.address)
         try:
-            with _same_sigterm_handler(), nullcontext() if self.address else with_few_processes():
+            with _same_sigterm_handler(), separate_children():
                 if self.address:
                     _connect(self.address)
-                ray.init(log_to_driver=False, logging_level="ERROR", job_config=job, **options)
+                with nullcontext() if self.address else with_few_processes():
+                    ray.init(log_to_driver=False, logging_level="ERROR", job_config=job, **options)
         except (OSError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
             where = (
                 f"join the cluster at {self.address}"

@@ -21,6 +21,8 @@ SETTINGS = {
     "TUNE_GLOBAL_CHECKPOINT_S": "1000000",
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
     "RAY_raylet_start_wait_time_s": "120",
+    # Ray would end the process group of a driver that has died, and so the shell that started it.
+    "RAY_process_group_cleanup_enabled": "0",
 }
 
 

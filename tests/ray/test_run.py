@@ -145,14 +145,15 @@ def status_of(path: str) -> str:
 def test_first_interrupt_saves_and_prints_the_resume_command(
     ray_cluster: Any, outside: Path, engine: str, number: int
 ) -> None:
-    flags = (
-        address_of(ray_cluster) if number == signal.SIGINT else []
-    )  # a Ray that starts sets its own handler
+    """A Ray that the run starts sets its own handler of SIGTERM, and must outlive the signal."""
+    flags = address_of(ray_cluster) if number == signal.SIGINT else []
     driver = Driver(
-        "run", *flags, "--engine", engine, "points.yaml", "epochs=100000", "hooks.console.every=1"
+        *("run", *flags, "--engine", engine),
+        *("points.yaml", "epochs=100000", "hooks.console.every=1"),
+        has_own_group=True,
     )
     output = list(takewhile(lambda line: "epoch 1" not in line, driver.stderr))
-    driver.send_signal(number)
+    driver.send_signal_to_group(number)
     code, rest = driver.wait()
     assert code == 130, "".join(output) + rest
     assert ("preflight: 1 node passed" if flags else "starting Ray on this machine") in "".join(
