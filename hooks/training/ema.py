@@ -177,7 +177,7 @@ class EMA(Hook):
         if state.phase != "train":
             return
         # Each rank has averaged the buffers of its own batches, which may have enlarged some.
-        if self.buffers == "ema" and self._averages:
+        if self.buffers == "ema" and self._averages and state.world_size > 1:
             averages = {name: average for name, (_, average) in self._buffers.items()}
             collectives.average(collectives.select_equal(averages))
         if self.snapshots.unit == "epochs":

@@ -71,7 +71,8 @@ class LossSpike(Hook):
         self._micro_losses.clear()
         self._micro_weights.clear()
         sums = torch.stack([(losses * weights).sum(), weights.sum()])
-        collectives.total([sums])
+        if state.world_size > 1:
+            collectives.total([sums])
         total, weight = sums.tolist()
         if weight == 0:  # a step without anything to average trains nothing
             return

@@ -136,7 +136,8 @@ def recompute(state: State, batches: Iterable[Any]) -> None:
             handles.enter_context(layer.register_forward_pre_hook(add_inputs))
         for batch in batches:
             state.forward(state.module, batch)
-    collectives.total(sums.values())
+    if state.world_size > 1:
+        collectives.total(sums.values())
     for layer in layers:
         _set_statistics(layer, sums[layer])
 

@@ -3,6 +3,11 @@ import torch
 import torch.distributed as dist
 
 from hooks.parts import collectives
+from hooks.training.ema import EMA
+from hooks.training.loss_spike import LossSpike
+from hooks.training.precise_batch_norm import PreciseBatchNorm
+from hooks.training.sync_buffers import SyncBuffers
+from orchestrator.testing.training import train
 from tests.ranks import on_ranks
 
 
@@ -42,3 +47,23 @@ def test_cpu_tensors_go_through_the_gpu_with_nccl(monkeypatch: pytest.MonkeyPatc
     tensor = torch.ones(2)
     collectives.total([tensor])
     assert tensor.tolist() == [2.0, 2.0]
+
+
+def _train_alone() -> list[float]:
+    hooks = {
+        "ema": EMA(buffers="ema"),
+        "loss_spike": LossSpike(),
+        "precise_batch_norm": PreciseBatchNorm(num_samples=8),
+        "sync_buffers": SyncBuffers(),
+    }
+    return [report["val/loss"] for report in train(hooks).reports]
+
+
+def _train_on_rank_0(rank: int, world_size: int) -> list[float]:
+    return [] if rank else _train_alone()
+
+
+def test_hooks_of_a_run_of_one_rank_wait_for_no_other_process_of_its_group() -> None:
+    losses, nothing = on_ranks(_train_on_rank_0)
+    assert losses == pytest.approx(_train_alone())
+    assert nothing == []
