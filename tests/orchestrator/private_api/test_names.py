@@ -79,22 +79,20 @@ def test_private_name_exists_in_ray(name: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def sources() -> str:
-    """All of Ray's Python in which settings are read."""
+def sources() -> bytes:
+    """All of Ray's Python in which settings are read, and its C++ as compiled."""
     folder = Path(ray.__file__).parent
-    return "".join(
-        file.read_text()
-        for part in ("_private", "_common", "air", "train", "tune")
-        for file in (folder / part).rglob("*.py")
-    )
+    parts = [folder / part for part in ("_private", "_common", "air", "train", "tune")]
+    texts = [b"".join(file.read_bytes() for file in part.rglob("*.py")) for part in parts]
+    return b"".join([*texts, (folder / "core/src/ray/raylet/raylet").read_bytes()])
 
 
 @pytest.mark.parametrize("name", [*SETTINGS, "RAY_JOB_CONFIG_JSON_ENV_VAR"])
-def test_ray_reads_the_setting(name: str, sources: str) -> None:
+def test_ray_reads_the_setting(name: str, sources: bytes) -> None:
     if name == "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER" and Version(ray.__version__) < Version("2.57"):
         pytest.skip("there is no such watcher before ray 2.57")
     # What is in lower case belongs to Ray's C++, whose names are without the prefix.
     known = name.removeprefix("RAY_") if name != name.upper() else name
-    assert known in sources, (
+    assert known.encode() in sources, (
         f"ray {ray.__version__} does not read {name}: {IN_SETTINGS} relies on it"
     )
