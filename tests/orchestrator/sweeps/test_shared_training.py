@@ -89,7 +89,7 @@ def plain(tree: Any) -> Any:
             for key, value in tree.items()
             if not any(
                 part in str(key)
-                for part in ("remaining", "windows", "rss", "run", "peak", "perf_stats")
+                for part in ("remaining", "windows", "rss", "run", "phases", "perf_stats")
             )
         }
     if isinstance(tree, torch.Tensor):
