@@ -30,6 +30,7 @@ from torch import nn
 from benchmarks.timing import print_table
 from experiments.digits import Digits
 from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.sweeps.pruner import Pruner
 from orchestrator.sweeps.search.race import Race
 
 Curves = NDArray[np.float64]
@@ -172,24 +173,19 @@ def wilcoxon(curves: Curves) -> tuple[int, int]:
 
 def asha(curves: Curves, grace_period: int) -> tuple[int, int]:
     """Train one trial after the other."""
-    from orchestrator.sweeps.tune.schedulers import SequentialScheduler
-
-    scheduler, reached, steps = (
-        SequentialScheduler(settings(curves, {"type": "asha", "grace_period": grace_period}), {}),
-        [],
-        0,
-    )
+    sweep = settings(curves, {"type": "asha", "grace_period": grace_period})
+    pruner = Pruner.make(sweep, {})
+    assert pruner is not None
+    reached = []
+    steps = 0
     for number, curve in enumerate(curves.reshape(-1, curves.shape[2])):
-        scheduler.add(number)
-        length = next(
-            (
-                length
-                for length, value in enumerate(curve[:-1], 1)
-                if scheduler.should_stop(number, {"m": value}, length)
-            ),
-            len(curve),
-        )
-        scheduler.remove(number, {"m": curve[length - 1]}, length)
+        length = 1
+        while length < len(curve):
+            if pruner.should_stop(number, length, {"m": curve[length - 1]}):
+                break
+            length += 1
+        else:
+            pruner.should_stop(number, length, {"m": curve[-1]})
         reached.append(curve[:length].max())
         steps += length
     return int(np.reshape(reached, curves.shape[:2]).mean(1).argmax()), steps

@@ -23,7 +23,7 @@ from orchestrator.runs.driver import load_experiment_to_resume
 from orchestrator.sweeps import in_process
 from orchestrator.sweeps.trials import make_trial_source
 from orchestrator.sweeps.tune import trainable
-from orchestrator.sweeps.tune.schedulers import make_tune_config
+from orchestrator.sweeps.tune.trial_data import make_tune_config
 from tests.orchestrator.experiment.samples import HERE, TEXT
 from tests.ranks import on_ranks
 from tests.tasks import described

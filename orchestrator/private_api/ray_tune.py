@@ -1,5 +1,6 @@
 """Ray Tune: its loop over trials, its progress callback, and its schedulers."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,8 +11,7 @@ from ray.tune import tune
 from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 from ray.tune.progress_reporter import TrialProgressCallback as TrialProgressCallback
-from ray.tune.result import TRAINING_ITERATION
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, HyperBandScheduler, MedianStoppingRule
+from ray.tune.schedulers import HyperBandScheduler, PopulationBasedTraining
 
 
 def call_before_next_step(controller: Any, trial: Trial, method: str, *arguments: Any) -> None:
@@ -91,17 +91,6 @@ def forgetting_trials() -> Iterator[None]:
 # Schedulers
 
 
-class Halving(ASHAScheduler):
-    """ASHA that can replay earlier results."""
-
-    def replay_results(self, trial: Any, results: list[dict[str, Any]]) -> None:
-        """Add a trial's results to the rungs of its bracket."""
-        for result in results:
-            ASHAScheduler.on_trial_result(
-                self, None, trial, result
-            )  # not that of a subclass, which changes results
-
-
 class Bands(HyperBandScheduler):
     """HyperBand whose trials all end with their bracket."""
 
@@ -111,46 +100,14 @@ class Bands(HyperBandScheduler):
         At a bracket's last report, Tune misses a trial whose pause is still being saved; it would
         be paused forever.
         """
-        for bracket in (
-            bracket
-            for band in self._hyperbands
-            for bracket in band
-            if bracket and bracket.finished()
-        ):
-            bracket.cleanup_full(tune_controller)
+        for bracket in itertools.chain.from_iterable(self._hyperbands):
+            if bracket and bracket.finished():
+                bracket.cleanup_full(tune_controller)
         return super().choose_trial_to_run(tune_controller)
 
 
-class Median(MedianStoppingRule):
-    """Median rule that can replay earlier results, and counts a repeated result once."""
-
-    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        self._forget_repeated(trial, result)
-        return str(super().on_trial_result(tune_controller, trial, result))
-
-    def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        self._forget_repeated(trial, result)
-        super().on_trial_complete(tune_controller, trial, result)
-
-    def _forget_repeated(self, trial: Any, result: dict[str, Any]) -> None:
-        time = result[TRAINING_ITERATION]
-        kept = [
-            earlier
-            for earlier in self._results.pop(trial, [])
-            if earlier[TRAINING_ITERATION] < time
-        ]
-        if kept:
-            self._results[trial] = kept
-
-    def replay_results(self, trial: Any, results: list[dict[str, Any]]) -> None:
-        """Add a trial's results to those that others are compared with."""
-        if results:
-            self._results[trial].extend(results)
-
-
-class Exploiting(FIFOScheduler):
-    """Mixin for a population scheduler of Tune, whose subclass chooses the config of an exploiting
-    trial."""
+class Exploiting(PopulationBasedTraining):
+    """Population-based training whose subclass chooses the config of an exploiting trial."""
 
     def compare_first_after(self, reports: int, burn_in: int) -> None:
         """Set the first comparison: after `burn_in`, and after the reports before a resume."""

@@ -30,7 +30,6 @@ from orchestrator.errors import DamagedFile, MetricMissing, UsageError
 from orchestrator.experiment.fields.plain_data import read_main_source
 from orchestrator.experiment.load import check_experiment, to_dict, to_yaml
 from orchestrator.experiment.sections.experiment import Experiment, check_run_name
-from orchestrator.experiment.sections.sweep import PBT, HyperBand
 from orchestrator.experiment.sections.sweep import Sweep as SweepSettings
 from orchestrator.experiment.sweep.space import count_concurrent_trials, count_trials
 from orchestrator.loop.model.initial_weights import describe_initial_weights
@@ -348,7 +347,7 @@ def _check_requirements(
     check_local_resources(
         experiment.workers, f"each trial of {experiment.name}", address, local=local
     )
-    if local and isinstance(settings.scheduler, HyperBand | PBT):
+    if local and settings.scheduler.waits_for_others:
         raise UsageError(
             f"{settings.scheduler.type} needs concurrent trials; leave out --local, or use fifo, asha, median or race"
         )

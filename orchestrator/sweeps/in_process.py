@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestrator.disk.sweep_folder import end_trial
 from orchestrator.engines.in_process import InProcess
 from orchestrator.engines.lifecycle import recording_failure
 from orchestrator.engines.rank_failures import is_gpu_failure
-from orchestrator.engines.ray_environment import set_environment
 from orchestrator.errors import ConfigError, MetricMissing, RunError
-from orchestrator.experiment.sections.sweep import Fifo, Race
+from orchestrator.sweeps.pruner import Pruner
 from orchestrator.sweeps.running_sweep import RunningSweep
 from orchestrator.sweeps.stopping_rules import SCHEDULER_REASON
 from orchestrator.sweeps.trials import ActiveTrial, TrialGroup
-
-if TYPE_CHECKING:
-    from orchestrator.sweeps.tune.schedulers import SequentialScheduler
 
 
 class SequentialTrials:
@@ -25,18 +21,12 @@ class SequentialTrials:
     the driver."""
 
     def __init__(self, sweep: RunningSweep, end_hung: Callable[[str], None] | None = None) -> None:
-        self._sweep, self._rules = sweep, sweep.rules
+        self._sweep = sweep
+        self._rules = sweep.rules
+        self._pruner = Pruner.make(sweep.settings, sweep.previous)
         self._engine = InProcess(
             sweep.experiment.workers, stop_requested=sweep.rules.stop_requested, end_hung=end_hung
         )
-        self._scheduler: SequentialScheduler | None = None
-        if not isinstance(
-            sweep.settings.scheduler, Fifo | Race
-        ):  # importing Ray Tune takes a second
-            set_environment(None)
-            from orchestrator.sweeps.tune.schedulers import SequentialScheduler
-
-            self._scheduler = SequentialScheduler(sweep.settings, sweep.previous)
 
     def run(self) -> None:
         """Run until all trials or the sweep have ended. A failed trial ends the sweep only if
@@ -64,8 +54,6 @@ class SequentialTrials:
         except ConfigError as error:
             sweep.record_failure(number, values, str(error), metric_missing=False)
             return None
-        if self._scheduler:
-            self._scheduler.add(number)
         return trial
 
     def _train(self, trials: Sequence[ActiveTrial]) -> None:
@@ -83,9 +71,6 @@ class SequentialTrials:
             trials = [trial for trial in trials if not trial.has_ended]
 
     def _finish(self, trial: ActiveTrial) -> None:
-        last = trial.reports[-1] if trial.reports else None
-        if self._scheduler:
-            self._scheduler.remove(trial.number, last, len(trial.reports))
         if trial.outcome:
             interrupted = trial.outcome[0] == "interrupted"
             self._sweep.record_end(trial.number, trial.values, interrupted=interrupted)
@@ -114,17 +99,21 @@ class SequentialTrials:
                 )
 
     def _find_reason_to_stop(self, trial: ActiveTrial) -> str | None:
-        report, name, rules, count = trial.last, trial.folder.name, self._rules, len(trial.reports)
+        report = trial.last
         assert report is not None
         self._sweep.record_report(trial.number, report.metrics)
-        by_rule = rules.should_stop(
-            name, {**report.metrics, "training_iteration": count}, trial.seconds
+
+        # Rules and pruner get every report, whatever the other decides.
+        name = trial.folder.name
+        count = len(trial.reports)
+        metrics = {**report.metrics, "training_iteration": count}
+        is_stopped = self._rules.should_stop(name, metrics, trial.seconds)
+        is_pruned = self._pruner is not None and self._pruner.should_stop(
+            trial.number, count, report.metrics
         )
+
         if report.is_final and not report.interrupted:
             return None
-        if by_rule:
-            return rules.reasons[name]
-        by_scheduler = self._scheduler and self._scheduler.should_stop(
-            trial.number, report.metrics, count
-        )
-        return SCHEDULER_REASON if by_scheduler else rules.budget_used()
+        if is_stopped:
+            return self._rules.reasons[name]
+        return SCHEDULER_REASON if is_pruned else self._rules.budget_used()

@@ -9,7 +9,7 @@ from hooks.state import Display
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import trial_folder, trial_name
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.experiment.sections.sweep import Race as RaceSettings
+from orchestrator.experiment.sections.schedulers.race import Race as RaceSettings
 from orchestrator.experiment.sweep.shared_training import find_shared_paths
 from orchestrator.sweeps.search.race import Race
 from orchestrator.sweeps.search.search import (

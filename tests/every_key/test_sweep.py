@@ -14,7 +14,9 @@ from orchestrator.disk.sweep_folder import list_trial_folders
 from orchestrator.errors import UsageError
 from orchestrator.experiment.load import make_experiment
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.experiment.sections.sweep import Asha, Budget, Median, Plateau, Stop, Sweep
+from orchestrator.experiment.sections.schedulers.asha import Asha
+from orchestrator.experiment.sections.schedulers.median import Median
+from orchestrator.experiment.sections.sweep import Budget, Plateau, Stop, Sweep
 from orchestrator.experiment.yaml.source import with_value
 from orchestrator.loop.report import Report
 from orchestrator.sweeps import in_process as sweeps_in_process

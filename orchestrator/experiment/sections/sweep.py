@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from annotated_types import Ge, Gt, Le, Len, Lt
+from annotated_types import Ge, Le, Len
 from pydantic import (
     AfterValidator,
     BeforeValidator,
@@ -20,8 +20,13 @@ from hooks.interval import Duration
 from hooks.metrics.direction import Mode, directions
 from hooks.stats.row_stats import PREFIX
 from orchestrator.errors import shorten
-from orchestrator.experiment.fields.field_errors import make_value_error
 from orchestrator.experiment.sections.base import Model
+from orchestrator.experiment.sections.schedulers.asha import Asha
+from orchestrator.experiment.sections.schedulers.fifo import Fifo
+from orchestrator.experiment.sections.schedulers.hyperband import HyperBand
+from orchestrator.experiment.sections.schedulers.median import Median
+from orchestrator.experiment.sections.schedulers.pbt import PBT
+from orchestrator.experiment.sections.schedulers.race import Race
 from orchestrator.experiment.yaml.source import expand_short_form
 
 MAX_VALUES = 1_000
@@ -170,91 +175,6 @@ MAX_PATHS = 200
 """Paths of a sweep's space."""
 
 Seed = Annotated[int, Ge(0), Le(MAX_SEED)]
-
-# Schedulers. Their periods count reports that hold the sweep's metric.
-
-
-class Fifo(Model):
-    """Every trial runs to its end."""
-
-    type: Literal["fifo"] = "fifo"
-
-
-class Asha(Model):
-    """Asynchronous successive halving: at each rung the better trials continue, without waiting for
-    the others."""
-
-    type: Literal["asha"] = "asha"
-    grace_period: Annotated[int, Ge(1)] = 1
-    """Reports before a trial may be stopped: the first rung."""
-    reduction_factor: Annotated[float, Gt(1)] = 2
-    """One in this many trials continues at each rung, and each rung comes this many times later
-    than the previous."""
-    max_t: Annotated[int, Ge(1)] | None = None
-    """Reports after which every trial is stopped; by default trials run to their own end."""
-    brackets: Annotated[int, Ge(1)] = 1
-    """Number of brackets to assign trials to, each with a later first rung."""
-
-    @model_validator(mode="after")
-    def _check_max_t(self) -> Self:
-        if self.max_t is not None and self.max_t < self.grace_period:
-            raise make_value_error(
-                "max_t", f"must be at least grace_period: {self.grace_period}, got {self.max_t}"
-            )
-        return self
-
-
-class HyperBand(Model):
-    """Successive halving in brackets of trials that wait for each other."""
-
-    type: Literal["hyperband"] = "hyperband"
-    max_t: Annotated[int, Ge(1)] = 81
-    """Reports after which a trial is stopped; the best trials of a bracket get that far."""
-    reduction_factor: Annotated[float, Gt(1)] = 3
-    """One in this many trials continues each time a bracket is cut."""
-
-
-class Median(Model):
-    """Stops a trial whose best result is below the median of the other trials' running averages at
-    that time."""
-
-    type: Literal["median"] = "median"
-    grace_period: Annotated[int, Ge(1)] = 1
-    """Reports before a trial may be stopped."""
-    min_samples_required: Annotated[int, Ge(1)] = 3
-    """Other trials needed for a median."""
-
-
-class Race(Model):
-    """Compares configurations seed by seed, and eliminates those that will not win."""
-
-    type: Literal["race"] = "race"
-    level: Annotated[float, Gt(0), Lt(0.5)] = 0.05
-    """Largest probability of eliminating the configuration that would win with all seeds."""
-
-
-class PBT(Model):
-    """Population-based training: the worst trials continue from the weights of the best, with other
-    values (Jaderberg et al. 2017)."""
-
-    type: Literal["pbt"] = "pbt"
-    perturbation_interval: Annotated[int, Ge(1)] = 1
-    """Reports between two perturbations."""
-    quantile_fraction: Annotated[float, Gt(0), Le(0.5)] = 0.25
-    """Fraction of the population that counts as the worst, and as the best."""
-    synch: bool = True
-    """Trials wait for each other at each perturbation, so that a seed reproduces the sweep."""
-    mutate: list[str] | None = None
-    """Paths of the space that change during training: fields of hooks, numbers of the optimizer; by
-    default all."""
-    burn_in_period: Annotated[int, Ge(0)] = 0
-    """Reports before the first perturbation."""
-    resample_probability: Annotated[float, Ge(0), Le(1)] = 0.25
-    """Probability of a new draw from the domain."""
-    perturbation_factors: Annotated[list[Annotated[float, Gt(0)]], Field(min_length=1)] = [0.8, 1.2]  # noqa: RUF012
-    """Otherwise a number is multiplied by one of these and clipped to its domain; a choice moves by
-    one item."""
-
 
 TrialScheduler = Annotated[
     Fifo | Asha | HyperBand | Median | Race | PBT, Field(discriminator="type")

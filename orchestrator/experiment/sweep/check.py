@@ -12,7 +12,9 @@ from orchestrator.experiment.checks.metrics import with_inferred_modes
 from orchestrator.experiment.fields.parameters import check
 from orchestrator.experiment.resolve import Sections, build, check_sections, find_task
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.experiment.sections.sweep import PBT, Asha, Domain, Race, Sweep
+from orchestrator.experiment.sections.schedulers.pbt import PBT
+from orchestrator.experiment.sections.schedulers.race import Race
+from orchestrator.experiment.sections.sweep import Domain, Sweep
 from orchestrator.experiment.sweep.shared_training import find_unshareable_paths
 from orchestrator.experiment.sweep.space import (
     can_mutate,
@@ -131,12 +133,8 @@ def _find_contradictions(sweep: Sweep) -> Iterator[Problem]:
         isinstance(sweep.scheduler, PBT),
         isinstance(sweep.scheduler, Race),
     )
-    needs_all, is_synchronous = is_population or is_race, is_population or kind == "hyperband"
-    draws = (
-        search != "grid"
-        or is_population
-        or (isinstance(sweep.scheduler, Asha) and sweep.scheduler.brackets > 1)
-    )
+    needs_all = is_population or is_race
+    draws = search != "grid" or sweep.scheduler.is_random
     one_seed, is_bound, with_kind = (
         sweep.repeats == 1,
         sweep.aggregate == "lower_bound",
@@ -181,12 +179,12 @@ def _find_contradictions(sweep: Sweep) -> Iterator[Problem]:
             "cannot be combined with scheduler: race; set fewer trials",
         ),
         (
-            sweep.max_concurrent and is_synchronous,
+            sweep.max_concurrent and sweep.scheduler.waits_for_others,
             "max_concurrent",
             f"has no effect {with_kind}, whose trials wait",
         ),
         (
-            is_synchronous and sweep.engine == "train",
+            sweep.scheduler.waits_for_others and sweep.engine == "train",
             "engine",
             f"cannot be train {with_kind}, which pauses; use gang",
         ),

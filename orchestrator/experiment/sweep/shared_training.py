@@ -11,7 +11,11 @@ from hooks.metrics.names import phase_of
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.experiment.components import PLAN_KEYS
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve
-from orchestrator.experiment.sections.sweep import PBT, Fifo, HyperBand, Race, Sweep
+from orchestrator.experiment.sections.schedulers.fifo import Fifo
+from orchestrator.experiment.sections.schedulers.hyperband import HyperBand
+from orchestrator.experiment.sections.schedulers.pbt import PBT
+from orchestrator.experiment.sections.schedulers.race import Race
+from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.experiment.sweep.space import choose_context
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.task import has_custom_loop

@@ -7,7 +7,8 @@ from typing import Any
 
 from orchestrator.experiment.components import PLAN_KEYS
 from orchestrator.experiment.sections.experiment import parse_optimizer_path
-from orchestrator.experiment.sections.sweep import PBT, Domain, Sweep
+from orchestrator.experiment.sections.schedulers.pbt import PBT
+from orchestrator.experiment.sections.sweep import Domain, Sweep
 from orchestrator.experiment.sections.workers import Workers
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.experiment.sections.sweep import Race as RaceSettings
+from orchestrator.experiment.sections.schedulers.race import Race as RaceSettings
 from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.experiment.sweep.space import count_trials
 from orchestrator.sweeps.search.search import (

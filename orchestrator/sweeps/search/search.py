@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from orchestrator.experiment.sections.sweep import PBT, Domain, Sweep
+from orchestrator.experiment.sections.schedulers.pbt import PBT
+from orchestrator.experiment.sections.sweep import Domain, Sweep
 from orchestrator.experiment.sweep.shared_training import SharedPaths
 from orchestrator.experiment.sweep.space import (
     combine_points_with_grid,

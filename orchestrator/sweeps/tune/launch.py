@@ -16,22 +16,16 @@ from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.script_classes import with_classes_of_main
 from orchestrator.engines.train_engine import remove_placement_group_of
 from orchestrator.errors import ConfigError
-from orchestrator.experiment.sections.sweep import PBT, HyperBand, Sweep
+from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.private_api.ray_tune import TrialProgressCallback, forgetting_trials
 from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.running_sweep import RunningSweep
 from orchestrator.sweeps.search.search import DrawnTrials, Search
 from orchestrator.sweeps.stopping_rules import StoppingRules
 from orchestrator.sweeps.trials import begin_trial
-from orchestrator.sweeps.tune.schedulers import (
-    FAILED,
-    REPORTED,
-    SECONDS,
-    TRIAL,
-    make_scheduler,
-    seeded,
-)
+from orchestrator.sweeps.tune.schedulers import make_scheduler, seeded
 from orchestrator.sweeps.tune.trainable import ENGINES, Trial
+from orchestrator.sweeps.tune.trial_data import FAILED, REPORTED, SECONDS, TRIAL
 from orchestrator.tables.trial_index import TrialRecord
 
 
@@ -85,12 +79,11 @@ def _make_tune_config(sweep: RunningSweep, max_concurrent: int) -> tune.TuneConf
     # Not through Tune, which knows one metric only; the search may have several.
     scheduler.set_search_properties(*settings.objectives[0])
     is_drawn = isinstance(search, DrawnTrials)
-    has_synchronous_trials = isinstance(settings.scheduler, PBT | HyperBand)
+    must_all_begin = is_drawn and settings.scheduler.waits_for_others
     return tune.TuneConfig(
         num_samples=search.count,
         search_alg=None if is_drawn else _Searcher(search, settings),
-        # Trials that wait for each other must all begin.
-        max_concurrent_trials=None if is_drawn and has_synchronous_trials else max_concurrent,
+        max_concurrent_trials=None if must_all_begin else max_concurrent,
         scheduler=scheduler,
         reuse_actors=True,
         trial_dirname_creator=lambda trial: trial.trial_id,

@@ -25,7 +25,7 @@ from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.private_api.ray_tune import PermanentFailure
 from orchestrator.storage.stored_data import format_json, parse_json
 from orchestrator.sweeps.trials import ActiveTrial, TrialGroup
-from orchestrator.sweeps.tune.schedulers import FAILED, REPORTED, SECONDS, TRIAL
+from orchestrator.sweeps.tune.trial_data import FAILED, REPORTED, SECONDS, TRIAL
 
 ENGINES: Mapping[str, type[Gang] | type[TrainJobs]] = {"gang": Gang, "train": TrainJobs}
 """Engines by name. `bundles` are the resources that Tune reserves for a trial, its own process

@@ -14,7 +14,7 @@ from orchestrator.experiment.components import DEFAULT_HOOKS
 from orchestrator.experiment.load import load_experiment, to_yaml
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.experiment.sections.sweep import Asha
+from orchestrator.experiment.sections.schedulers.asha import Asha
 from orchestrator.experiment.yaml.source import ExperimentSource
 from tests.orchestrator.experiment.samples import HERE, TEXT, Line, Shadow, problems
 

@@ -56,9 +56,6 @@ USES = {
         "ray.tune.execution.tune_controller:TrialRunnerWrapper _tune_controller",
     ),
     (TUNE, "showing progress"): ("ray.tune.progress_reporter:TrialProgressCallback",),
-    (TUNE, "replaying the reports of earlier trials"): (
-        f"{SCHEDULERS}:MedianStoppingRule _results",
-    ),
     (TUNE, "ending trials whose bracket has ended"): (
         f"{SCHEDULERS}:HyperBandScheduler _hyperbands",
         *(f"{SCHEDULERS}.hyperband:_Bracket.{name}" for name in ("finished", "cleanup_full")),

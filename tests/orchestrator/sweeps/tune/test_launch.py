@@ -7,7 +7,7 @@ from ray.tune.experiment import Trial
 
 from orchestrator.disk.sweep_folder import trial_folder
 from orchestrator.sweeps.tune.launch import _make_tune_config, _TrialEvents
-from orchestrator.sweeps.tune.schedulers import make_tune_config
+from orchestrator.sweeps.tune.trial_data import make_tune_config
 from tests.orchestrator.sweeps.test_running_sweep import running
 
 

@@ -1,0 +1,17 @@
+"""The base of every scheduler of trials."""
+
+from typing import ClassVar
+
+from orchestrator.experiment.sections.base import Model
+
+
+class Scheduler(Model):
+    """The base of every scheduler. Its periods count reports that hold the sweep's metric."""
+
+    waits_for_others: ClassVar[bool] = False
+    """True if trials wait for each other, so all must have begun."""
+
+    @property
+    def is_random(self) -> bool:
+        """True if the sweep's seed matters to the scheduler."""
+        return False

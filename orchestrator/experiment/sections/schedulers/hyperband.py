@@ -1,0 +1,19 @@
+"""`scheduler: hyperband`: successive halving in brackets (Li et al. 2018)."""
+
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Ge, Gt
+
+from orchestrator.experiment.sections.schedulers.base import Scheduler
+
+
+class HyperBand(Scheduler):
+    """Successive halving in brackets of trials that wait for each other."""
+
+    waits_for_others: ClassVar[bool] = True
+
+    type: Literal["hyperband"] = "hyperband"
+    max_t: Annotated[int, Ge(1)] = 81
+    """Reports after which a trial is stopped; the best trials of a bracket get that far."""
+    reduction_factor: Annotated[float, Gt(1)] = 3
+    """One in this many trials continues each time a bracket is cut."""

@@ -1,0 +1,15 @@
+"""`scheduler: race`: configurations compete seed by seed (F-Race, Birattari et al. 2002)."""
+
+from typing import Annotated, Literal
+
+from annotated_types import Gt, Lt
+
+from orchestrator.experiment.sections.schedulers.base import Scheduler
+
+
+class Race(Scheduler):
+    """Compares configurations seed by seed, and eliminates those that will not win."""
+
+    type: Literal["race"] = "race"
+    level: Annotated[float, Gt(0), Lt(0.5)] = 0.05
+    """Largest probability of eliminating the configuration that would win with all seeds."""
