@@ -45,6 +45,7 @@ def replay(
     from orchestrator.engines.rank_failures import RankFailed, find_root_cause_in_user_code
     from orchestrator.runs.replay import replay as repeat
     from orchestrator.runs.result import open_run
+    from orchestrator.terminal.interrupts import interrupt_at_sigterm
 
     hooks: dict[str, Hook] = {}
     if pdb:
@@ -53,7 +54,8 @@ def replay(
     if hook is not None:
         hooks["replay_hook"] = _make_hook(hook)
     try:
-        with nullcontext() if pdb else stdout_to_stderr(), post_mortem(pdb):
+        output = nullcontext() if pdb else stdout_to_stderr()
+        with output, interrupt_at_sigterm(), post_mortem(pdb):
             result = repeat(open_run(run), iteration, rank, hooks)
     except RankFailed as error:
         if isinstance(find_root_cause_in_user_code(error), BdbQuit):  # the user left the debugger

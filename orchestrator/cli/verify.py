@@ -18,8 +18,9 @@ def verify(config: Config, overrides: Overrides = None, as_json: AsJson = False)
     from orchestrator.experiment.load import load_experiment
     from orchestrator.runs.verify import summarize
     from orchestrator.runs.verify import verify as continue_training
+    from orchestrator.terminal.interrupts import interrupt_at_sigterm
 
-    with stdout_to_stderr():
+    with stdout_to_stderr(), interrupt_at_sigterm():
         continuations = list(continue_training(load_experiment(config, overrides or [])))
     has_failed = any(continuation.difference for continuation in continuations)
     if as_json:

@@ -2,7 +2,9 @@
 Ray."""
 
 import multiprocessing
+import signal
 from collections.abc import Callable, Mapping
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
 import torch
@@ -35,9 +37,7 @@ def train_in_processes(
 
     `folder` is for files by which the ranks find each other.
     """
-    multiprocessing.set_forkserver_preload(
-        ["orchestrator.runs.replay"]
-    )  # imported once, not by each rank
+    _start_forkserver()
     processes = start_processes(
         _train_rank,
         (train, world_size, folder, threads),
@@ -52,6 +52,28 @@ def train_in_processes(
     except ProcessException as error:
         message = Path(folder, "failed")
         raise RunError(message.read_text() if message.exists() else str(error)) from None
+    finally:
+        for process in processes.processes:
+            process.kill()
+            process.join()
+
+
+def _start_forkserver() -> None:
+    """Start the process that forks ranks. Ctrl-C interrupts neither it nor the ranks, because this
+    process ends them."""
+    # Imported once, not by each rank.
+    multiprocessing.set_forkserver_preload(["orchestrator.runs.replay"])
+    resource_tracker.ensure_running()  # unblocks signals
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    # Wait for its imports, because an interrupt meanwhile must not leave a rank that starts later.
+    first = multiprocessing.get_context("forkserver").Process(target=int)
+    first.start()
+    first.join()
+    first.close()
 
 
 def _train_rank(

@@ -5,7 +5,8 @@ import os
 import signal
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Self
 
@@ -18,6 +19,16 @@ _MAIN_THREAD_TIMEOUT_S = 0.5
 """Seconds to wait for the main thread, which may be in a call into C, before another thread handles
 a signal."""
 _CLOCK_ERROR_S = 1.0
+
+
+@contextmanager
+def interrupt_at_sigterm() -> Iterator[None]:
+    """Raise KeyboardInterrupt at SIGTERM, as at Ctrl-C, so that the block can clean up."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class Interrupts:

@@ -19,9 +19,8 @@ from orchestrator.loop.world import World
 from orchestrator.randomness import random_state
 from orchestrator.storage import Storage
 from orchestrator.task import Task, has_turns
-from orchestrator.testing.differences import copy_tree, find_difference
 from orchestrator.testing.training import KeepingRecorder, Screen, make_loop
-from orchestrator.testing.watching import CheckFailure, watch_calls
+from orchestrator.testing.watching import CheckFailure, copy_tree, find_difference, watch_calls
 
 NAME = "checked"
 """Name of the hook in its loop."""
@@ -69,10 +68,7 @@ class CheckedRuns:
     """Training of one task in one situation, on this rank. All ranks share `folder`."""
 
     def __init__(self, task: Task, situation: Situation, world: World, folder: Path) -> None:
-        self._task = task
-        self._situation = situation
-        self._world = world
-        self._folder = folder
+        self._task, self._situation, self._world, self._folder = task, situation, world, folder
         self._count = 0
 
     def train(
@@ -87,13 +83,10 @@ class CheckedRuns:
         `successor` gets the number of a report, and returns a new hook to stop and resume with
         there. `changes` are new values of fields at the first report.
         """
-        # The process may have drawn numbers before.
         self._count += 1
-        torch.manual_seed(self._count)
+        torch.manual_seed(self._count)  # the process may have drawn numbers before
         folder = self._folder / str(self._count)
-
-        run = CheckedRun()
-        recorder = KeepingRecorder()
+        run, recorder = CheckedRun(), KeepingRecorder()
         loop = self._make_loop(hook, folder, recorder)
         reports = loop.run()
         with self._convert_errors():
@@ -101,34 +94,31 @@ class CheckedRuns:
                 run.reports.append(self._take_snapshot(hook, report.metrics, loop))
                 path = loop.save()
                 number = len(run.reports)
-                if changes and number == 1:
-                    _change_fields(loop, changes)
-
+                if number == 1:
+                    for name, value in (changes or {}).items():
+                        loop.plan.set_field(NAME, name, value)
                 next_hook = None if report.is_final else successor(number)
                 if next_hook is None or path is None:
                     continue
-
-                # The recorder stays, because recent rows are not part of a checkpoint.
                 reports.close()
-                hook = next_hook
-                loop = self._make_loop(hook, folder, recorder)
+                # The recorder stays, as recent rows are not part of a checkpoint.
+                hook, loop = next_hook, self._make_loop(next_hook, folder, recorder)
                 loop.restore(path.rpartition("/")[2])
                 reports = loop.run()
-
-        run.rows = recorder.rows
-        run.end = _copy_training_state(loop)
+        run.rows, run.end = recorder.rows, _copy_training_state(loop)
         return run
 
     def _make_loop(self, hook: Hook, folder: Path, recorder: KeepingRecorder) -> Loop:
         folder.mkdir(parents=True, exist_ok=True)
-        checkpoints = Storage(folder / "checkpoints")
         loop, _ = make_loop(
             self._task,
             {NAME: hook},
             {**_make_optimization(self._task), **self._situation.settings},
             recorder,
             world=self._world,
-            store=CheckpointStore(checkpoints, NAME, is_master=self._world.is_master),
+            store=CheckpointStore(
+                Storage(folder / "checkpoints"), NAME, is_master=self._world.is_master
+            ),
             artifacts=folder,
             display=Screen(),
             name=NAME,
@@ -148,15 +138,12 @@ class CheckedRuns:
             is_refusal = error.event == "on_start" and isinstance(cause, ValueError)
             what = f"refuses to start: {cause}" if is_refusal else str(error)
             raise CheckFailure("runs", what, GIVE_FIELDS) from error
-        # A hook that harms training can make it fail in any way.
-        except Exception as error:
+        except Exception as error:  # a hook that harms training can make it fail in any way
             if self._situation.ranks > 1:
                 raise
+            to_do = "leave alone what training needs; if the task is the cause, give task= with one that trains"
             raise CheckFailure(
-                "runs",
-                f"a run with it fails: {describe_error(error)}",
-                "leave alone what training needs; "
-                "if the task is the cause, give task= with one that trains",
+                "runs", f"a run with it fails: {describe_error(error)}", to_do
             ) from error
 
     def _take_snapshot(self, hook: Hook, metrics: Mapping[str, Any], loop: Loop) -> dict[str, Any]:
@@ -168,18 +155,14 @@ class CheckedRuns:
         return snapshot
 
 
-def _change_fields(loop: Loop, changes: Mapping[str, Any]) -> None:
-    for name, value in changes.items():
-        loop.plan.set_field(NAME, name, value)
-
-
 def _copy_training_state(loop: Loop) -> dict[str, Any]:
     state = loop.state
-    optimizers = {name: optimizer.state_dict() for name, optimizer in state.optimizers.items()}
     return {
         "parameters": copy_tree(dict(state.module.named_parameters())),
         "buffers": copy_tree(dict(state.module.named_buffers())),
-        "optimizer": copy_tree(optimizers),
+        "optimizer": copy_tree(
+            {name: optimizer.state_dict() for name, optimizer in state.optimizers.items()}
+        ),
     }
 
 
@@ -200,14 +183,13 @@ def _read_back(method: str, state: Any) -> Any:
     tree = copy_tree(state)
     file = BytesIO()
     to_do = (
-        f"return tensors, numbers, text, and lists and dicts of them from {method}(): "
-        "checkpoints are loaded with weights_only=True"
+        f"return tensors, numbers, text, and lists and dicts of them from {method}(): checkpoints are loaded with"
+        " weights_only=True"
     )
     try:
         torch.save(placeholders.encode(tree, place=method), file)
         loaded = placeholders.decode(torch.load(BytesIO(file.getvalue()), weights_only=True))
-    # The pickler may raise anything for the user's own types.
-    except Exception as error:
+    except Exception as error:  # the pickler may raise anything for the user's own types
         reason = str(error).strip().partition("\n")[0]
         what = f"{method}() returns what a checkpoint cannot hold: {type(error).__name__}: {reason}"
         raise CheckFailure("state", what, to_do) from error
