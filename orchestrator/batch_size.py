@@ -24,31 +24,40 @@ def count_samples(batch: Any, *, is_stacked: bool) -> int:
             f"the batch has no tensor with a dimension, so its number of samples is unknown; {_ADVICE}"
         )
     with_lists = list(_sizes_with_lists(batch, is_outermost=True))
-    if is_stacked or with_lists == sizes:
+    if is_stacked:
+        return sizes[0]
+    if with_lists == sizes:  # a list of values may hold the size of an image
+        tensors = list(_sizes(batch, is_outermost=True, counts_values=False))
+        if tensors and tensors[0] != sizes[0]:
+            raise _ambiguous(tensors, with_lists)
         return sizes[0]
     candidates = {numbers[0] for numbers in (sizes, with_lists) if len(set(numbers)) == 1}
     if len(candidates) == 1:
         return candidates.pop()
     if candidates and _has_listed_mappings(batch):  # all images may happen to have three boxes
         return with_lists[0]
-    raise TaskError(
+    raise _ambiguous(sizes, with_lists)
+
+
+def _ambiguous(sizes: list[int], with_lists: list[int]) -> TaskError:
+    return TaskError(
         f"the number of samples in the batch is ambiguous: its tensors begin with dimensions of {_listed(sizes)}, and"
         f" its parts have lengths of {_listed(with_lists)}; {_ADVICE}"
     )
 
 
-def _sizes(part: Any, *, is_outermost: bool = False) -> Iterator[int]:
-    """Yield the number of samples in each leaf of a batch, depth first: in a tensor, a list of
-    texts, a graph."""
+def _sizes(part: Any, *, is_outermost: bool = False, counts_values: bool = True) -> Iterator[int]:
+    """Yield the number of samples in each leaf of a batch, depth first: in a tensor, a graph, and
+    with `counts_values` in a list of texts or numbers."""
     size, items = _own_size(part), _items(part)
     if size is not None:
         yield size
     elif items and isinstance(part, list | tuple) and not any(map(_holds_more, items)):
-        if not (is_outermost and isinstance(part, tuple)):
+        if counts_values and not (is_outermost and isinstance(part, tuple)):
             yield len(items)
     else:
         for item in items:
-            yield from _sizes(item)
+            yield from _sizes(item, counts_values=counts_values)
 
 
 def _sizes_with_lists(part: Any, *, is_outermost: bool = False) -> Iterator[int]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from hooks.private_torch import get_version
 
@@ -39,6 +40,8 @@ def find_parts(*wholes: Any) -> list[Any]:
             continue
         parts[id(part)] = part
         waiting += [getattr(part, name, None) for name in _NAMES]
+        if isinstance(part, Dataset):  # a wrapper may call the dataset in it by any name
+            waiting += [value for value in vars(part).values() if isinstance(value, Dataset)]
         for name in _CONTAINERS:
             inner = getattr(part, name, None)
             if isinstance(inner, list | tuple):

@@ -152,6 +152,16 @@ def test_batch_of_the_tasks_own_collate_function_is_counted_by_samples(kind: str
         pytest.param(
             (images(2), ones(5)), "dimensions of 3, 5, and its .* of 2, 5", id="nothing agrees"
         ),
+        pytest.param(
+            {"size": [8, 8, 3], "images": ones(2, 8, 8, 3)},
+            "dimensions of 2, and its .* of 3, 2",
+            id="size of the images before them",
+        ),
+        pytest.param(
+            (["one", "two"], ones(37)),
+            "dimensions of 37, and its .* of 2, 37",
+            id="texts before their packed tokens",
+        ),
     ],
 )
 def test_batch_whose_samples_are_not_known_is_refused(batch: Any, message: str) -> None:

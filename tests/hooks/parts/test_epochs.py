@@ -3,7 +3,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, StackDataset, Subset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, StackDataset, Subset
 
 from hooks.parts.epochs import describe_attributes, find_parts, find_parts_with_epoch
 
@@ -26,6 +26,23 @@ def test_parts_with_epoch_are_found_in_datasets_transforms_and_collators() -> No
     assert {id(part) for part in find_parts_with_epoch(loader, rows)} == {
         id(part) for part in parts.values()
     }
+
+
+class Wrapper(Dataset[Any]):
+    """Calls the dataset in it by a name of its own."""
+
+    def __init__(self, wrapped: Any) -> None:
+        self.base, self.size = wrapped, 4
+
+
+class Curriculum(Dataset[Any]):
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+def test_dataset_in_a_wrapper_is_found_by_any_name() -> None:
+    inner = Curriculum()
+    assert find_parts_with_epoch(Wrapper(Subset(Wrapper(inner), [0]))) == [inner]
 
 
 def test_attributes_differ_once_one_of_a_part_is_replaced_or_changed_in_place() -> None:
