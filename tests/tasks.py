@@ -16,7 +16,8 @@ from hooks import Hook, State
 from orchestrator import Experiment, Task
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.experiment.load import make_experiment
-from orchestrator.experiment.sections.experiment import Component, Loader
+from orchestrator.experiment.optim.component import Component
+from orchestrator.experiment.sections.training import Loader
 
 SGD = Component(type="SGD", lr=0.1, momentum=0.9)
 

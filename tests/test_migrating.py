@@ -24,7 +24,7 @@ from orchestrator.experiment.fields.messages import (
     load_other_systems,
 )
 from orchestrator.experiment.resolve import resolve
-from orchestrator.experiment.sections.experiment import Scaler
+from orchestrator.experiment.sections.training import Scaler
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.torch_settings import Precision
 from tests.hooks.checkpointing.simulated_run import SimulatedRun, simulate

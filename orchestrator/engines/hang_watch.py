@@ -21,7 +21,7 @@ from hooks.state import State
 from orchestrator.disk.hang import HangReports, RankStack, tick_s
 from orchestrator.engines.rank_failures import is_user_file
 from orchestrator.errors import HookyardError
-from orchestrator.experiment.sections.experiment import Hang
+from orchestrator.experiment.sections.training import Hang
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.world import World
 

@@ -17,23 +17,18 @@ from orchestrator.experiment.checks.conflicts import (
 )
 from orchestrator.experiment.checks.key_paths import suggest_path
 from orchestrator.experiment.checks.metrics import with_inferred_modes
+from orchestrator.experiment.checks.optimizers import (
+    check_optimizer_arguments,
+    fill_optimization_defaults,
+    with_stepping_interval,
+)
 from orchestrator.experiment.checks.unknown_classes import (
     replace_unknown_classes,
     replace_unknown_hooks,
 )
 from orchestrator.experiment.components import BuiltHook, make_hooks, make_task
-from orchestrator.experiment.optim.optimization import (
-    check_optimizer_arguments,
-    fill_optimization_defaults,
-    with_stepping_interval,
-)
-from orchestrator.experiment.sections.experiment import (
-    NO_TASK,
-    Experiment,
-    Resolution,
-    validate_sections,
-    without_nulls,
-)
+from orchestrator.experiment.sections.experiment import Experiment, Resolution, without_nulls
+from orchestrator.experiment.sections.validation import NO_TASK, validate_sections
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.randomness import seeded
 from orchestrator.task import Task, has_custom_loop

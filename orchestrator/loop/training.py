@@ -11,8 +11,11 @@ from hooks.hook import Hook
 from hooks.position import Stage
 from hooks.state import State
 from orchestrator.errors import ConfigError, TaskError
-from orchestrator.experiment.optim.optimizer import build_optimizers, check_closure, needs_closure
-from orchestrator.experiment.optim.schedule import Schedule, Timeline
+from orchestrator.experiment.checks.optimizers import check_closure
+from orchestrator.experiment.optim.closures import needs_closure
+from orchestrator.experiment.optim.optimizer import build_optimizers
+from orchestrator.experiment.optim.schedule import Schedule
+from orchestrator.experiment.optim.timeline import Timeline
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.source import InitialWeights
 from orchestrator.loop.data.phases import Data, DataOf, data_from_task

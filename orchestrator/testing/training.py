@@ -16,9 +16,9 @@ from torch.utils.data import Dataset, TensorDataset
 from hooks.hook import Hook
 from hooks.state import State
 from orchestrator.disk.rows.recorder import Recorder
+from orchestrator.experiment.checks.optimizers import fill_optimization_defaults
 from orchestrator.experiment.components import make_hooks
 from orchestrator.experiment.fields.parameters import check
-from orchestrator.experiment.optim.optimization import fill_optimization_defaults
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.custom_loop import CustomLoop
 from orchestrator.loop.loop import Loop

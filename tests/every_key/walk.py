@@ -8,8 +8,8 @@ from pydantic import BaseModel
 
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.fields.messages import map_fields_by_key
-from orchestrator.experiment.sections.base import Model
-from orchestrator.experiment.sections.experiment import Component
+from orchestrator.experiment.fields.section import Model
+from orchestrator.experiment.optim.component import Component
 
 CUDA = "needs a GPU"
 """Reason for a key that the tests do not vary."""

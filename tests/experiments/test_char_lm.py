@@ -20,7 +20,7 @@ from experiments.char_lm import (
     ngram_bits,
     sources,
 )
-from orchestrator.experiment.sections.experiment import Component
+from orchestrator.experiment.optim.component import Component
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World

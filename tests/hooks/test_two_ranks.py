@@ -21,7 +21,7 @@ from hooks.training.early_stopping import EarlyStopping
 from hooks.training.gradient_clip import GradientClip
 from hooks.training.param_scheduler import ParamScheduler
 from hooks.training.sampler_seed import DistSamplerSeed
-from orchestrator.experiment.sections.experiment import Component
+from orchestrator.experiment.optim.component import Component
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World

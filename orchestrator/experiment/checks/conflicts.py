@@ -10,16 +10,13 @@ from hooks import HOOKS, Hook
 from hooks.hook import Setup
 from orchestrator.errors import Problem, collect_problems, did_you_mean
 from orchestrator.experiment.checks.metrics import check_metrics, find_contradicting_modes
+from orchestrator.experiment.checks.optimizers import find_optimizer_conflicts
 from orchestrator.experiment.components import DEFAULT_HOOKS, find_hook_class, make_hook
 from orchestrator.experiment.fields.parameters import check_needs, find_changed_keys
-from orchestrator.experiment.optim.optimization import find_optimizer_conflicts
-from orchestrator.experiment.optim.optimizer import check_optimizer, find_closure_class
-from orchestrator.experiment.sections.experiment import (
-    Component,
-    Experiment,
-    Optimization,
-    parse_optimizer_path,
-)
+from orchestrator.experiment.optim.closures import find_closure_class
+from orchestrator.experiment.optim.component import Component, Optimization, parse_optimizer_path
+from orchestrator.experiment.optim.optimizer import check_optimizer
+from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.workers import Ddp, Workers
 from orchestrator.experiment.yaml.source import with_value
 from orchestrator.task import Task, has_custom_loop, has_turns, has_weights

@@ -13,7 +13,7 @@ from orchestrator.experiment.fields.field_values import list_parameters
 from orchestrator.experiment.fields.known_keys import find_models, map_fields_by_key
 from orchestrator.experiment.fields.parameters import make_signature_model
 from orchestrator.experiment.optim.optimizer import OPTIMIZERS
-from orchestrator.experiment.optim.schedule import SCHEDULERS
+from orchestrator.experiment.optim.scheduler import SCHEDULERS
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.reader import join
 from orchestrator.task import Task

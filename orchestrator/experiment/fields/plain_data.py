@@ -65,6 +65,25 @@ def to_config(value: Any, path: str = "") -> Any:
             return _convert_scalar(value, path)
 
 
+def convert_sections(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert the values of an experiment; the fields of a task instance become its arguments.
+
+    Raises ConfigError with the path of each value that a file cannot hold.
+    """
+    problems: list[Problem] = []
+    others = {name: value for name, value in values.items() if name != "task"}
+    data = collect_problems(problems, to_config, others) or {}
+    task = None
+    if values.get("task") is not None:
+        task = collect_problems(problems, convert_task, values["task"])
+    if task and "task_args" in task and "task_args" in values:
+        message = "has no effect with a task instance; set its fields instead"
+        problems.append(Problem("task_args", message))
+    if problems:
+        raise ConfigError(problems)
+    return {**(task or {}), **data}
+
+
 def convert_task(task: Any) -> dict[str, Any]:
     """Convert a task, its class or its class's import path to `task` and `task_args`; may raise
     ConfigError."""

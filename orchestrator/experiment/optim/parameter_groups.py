@@ -13,7 +13,7 @@ from torch import nn
 from hooks.parameter_names import Patterns, list_patterns, matched
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.experiment.fields.parameters import check
-from orchestrator.experiment.sections.base import Model
+from orchestrator.experiment.fields.section import Model
 from orchestrator.experiment.yaml.reader import join
 
 Settings = dict[str, Any]

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, model_validator
 from hooks.parameter_names import Patterns, compiled, list_patterns, matched
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.fields.field_errors import make_value_error
-from orchestrator.experiment.sections.base import Model
+from orchestrator.experiment.fields.section import Model
 from orchestrator.storage.remote import secrets_in
 
 

@@ -20,7 +20,7 @@ from hooks.interval import Duration
 from hooks.metrics.direction import Mode, directions
 from hooks.stats.row_stats import PREFIX
 from orchestrator.errors import shorten
-from orchestrator.experiment.sections.base import Model
+from orchestrator.experiment.fields.section import Model
 from orchestrator.experiment.sections.schedulers.asha import Asha
 from orchestrator.experiment.sections.schedulers.fifo import Fifo
 from orchestrator.experiment.sections.schedulers.hyperband import HyperBand

@@ -7,7 +7,7 @@ from pydantic import ByteSize, Field, model_validator
 
 from hooks.hook import Needs
 from orchestrator.experiment.fields.field_errors import make_value_error
-from orchestrator.experiment.sections.base import Model
+from orchestrator.experiment.fields.section import Model
 
 
 class Ddp(Model):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from orchestrator.experiment.components import PLAN_KEYS
-from orchestrator.experiment.sections.experiment import parse_optimizer_path
+from orchestrator.experiment.optim.component import parse_optimizer_path
 from orchestrator.experiment.sections.schedulers.pbt import PBT
 from orchestrator.experiment.sections.sweep import Domain, Sweep
 from orchestrator.experiment.sections.workers import Workers

@@ -15,7 +15,8 @@ from hooks.parts.layers import BatchNorm
 from hooks.private_torch import compile_in_place
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.fields.parameters import find_changed_keys
-from orchestrator.experiment.sections.experiment import Compile, Experiment
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.sections.training import Compile
 from orchestrator.experiment.sections.workers import Ddp
 from orchestrator.loop.world import World
 

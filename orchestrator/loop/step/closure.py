@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from hooks.parts import collectives
-from orchestrator.experiment.optim.optimizer import needs_gradients_before
+from orchestrator.experiment.optim.closures import needs_gradients_before
 from orchestrator.loop.model.strategy import check_gradients_synced
 from orchestrator.loop.step.iterations import IterationRunner, make_clear_gradients
 from orchestrator.loop.step.weights import make_zero_loss, tensors_with_gradients

@@ -7,7 +7,7 @@ from hooks import Hook, Interval, State
 from hooks.parts.self_supervised.prototypes import SwappedViews, assign_codes
 from hooks.self_supervised.swav import SwAV
 from hooks.training.freeze_parameters import FreezeParameters
-from orchestrator.experiment.sections.experiment import Component
+from orchestrator.experiment.optim.component import Component
 from tests.hooks.self_supervised.clouds import Clouds, train
 
 DECAYED = Component(type="SGD", lr=0.1, momentum=0.9, weight_decay=0.1)

@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, ReduceLROnPl
 from hooks import Hook, Interval, State
 from hooks.logs.json_lines import JsonLines
 from hooks.training.param_scheduler import ParamScheduler
-from orchestrator.experiment.sections.experiment import Component
+from orchestrator.experiment.optim.component import Component
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext
 from tests.hooks.training.steps import batches, new_state, small_model, train

@@ -17,7 +17,7 @@ from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines import hang_watch
 from orchestrator.engines.hang_watch import HangWatch
 from orchestrator.errors import RunError
-from orchestrator.experiment.sections.experiment import Hang
+from orchestrator.experiment.sections.training import Hang
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
 from tests.tasks import Points, described, experiment

@@ -14,7 +14,7 @@ from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.position import Stage
 from hooks.training.early_stopping import EarlyStopping
 from orchestrator.disk.checkpoints.store import CheckpointStore
-from orchestrator.experiment.sections.experiment import Component
+from orchestrator.experiment.optim.component import Component
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from orchestrator.experiment.sections.base import Model
+from orchestrator.experiment.fields.section import Model
 
 
 class Scheduler(Model):

@@ -17,8 +17,8 @@ from orchestrator import ConfigError, Experiment, UsageError, run, sweep
 from orchestrator.experiment.fields.parameters import construct
 from orchestrator.experiment.fields.plain_data import convert_fields, list_import_folders
 from orchestrator.experiment.load import check_experiment, make_experiment, to_dict
-from orchestrator.experiment.sections.experiment import Change
 from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.training import Change
 from orchestrator.experiment.sections.workers import Workers
 from tests.orchestrator.experiment.samples import HERE, Choosy, Line, Shadow, Wide
 

@@ -10,15 +10,11 @@ from torch.optim import Optimizer
 
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.load import make_experiment, to_dict, to_yaml
-from orchestrator.experiment.optim.optimizer import (
-    OPTIMIZERS,
-    build_optimizer,
-    check_optimizer,
-    needs_closure,
-    needs_gradients_before,
-)
+from orchestrator.experiment.optim.closures import needs_closure, needs_gradients_before
+from orchestrator.experiment.optim.component import Component, Optimization
+from orchestrator.experiment.optim.optimizer import OPTIMIZERS, build_optimizer, check_optimizer
 from orchestrator.experiment.resolve import resolve
-from orchestrator.experiment.sections.experiment import Component, Experiment, Optimization
+from orchestrator.experiment.sections.experiment import Experiment
 from tests.orchestrator.experiment.samples import HERE, Line, Own
 from tests.sam import SAM
 

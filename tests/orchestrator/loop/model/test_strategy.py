@@ -18,7 +18,8 @@ from hooks.training.sampler_seed import DistSamplerSeed
 from hooks.training.sync_buffers import SyncBuffers
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import TaskError
-from orchestrator.experiment.sections.experiment import Component, Experiment
+from orchestrator.experiment.optim.component import Component
+from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.strategy import build_model

@@ -19,7 +19,7 @@ from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.rows.dataset import open_recorded
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.errors import CheckpointError, UsageError
-from orchestrator.experiment.sections.experiment import Component
+from orchestrator.experiment.optim.component import Component
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World

@@ -20,8 +20,9 @@ from hooks.training.param_scheduler import ParamScheduler
 from orchestrator.disk.checkpoints.placeholders import tensors_in
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import RunError
-from orchestrator.experiment.optim.optimizer import OPTIMIZERS, find_subclasses
-from orchestrator.experiment.sections.experiment import Component
+from orchestrator.experiment.optim.component import Component
+from orchestrator.experiment.optim.construction import find_subclasses
+from orchestrator.experiment.optim.optimizer import OPTIMIZERS
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext

@@ -13,7 +13,7 @@ from hooks import Hook, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.stats.perf_stats import PerfStats
 from orchestrator.disk.checkpoints.store import CheckpointStore
-from orchestrator.experiment.sections.experiment import Component
+from orchestrator.experiment.optim.component import Component
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from hooks import Hook, HookError, State
 from hooks.training.gradient_clip import GradientClip
-from orchestrator.experiment.sections.experiment import Component
+from orchestrator.experiment.optim.component import Component
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext
 from tests.tasks import Points, Rows, experiment, numbers

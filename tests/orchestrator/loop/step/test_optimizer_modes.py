@@ -16,7 +16,7 @@ from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.precise_batch_norm import PreciseBatchNorm
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.experiment.load import make_experiment
-from orchestrator.experiment.sections.experiment import Component
+from orchestrator.experiment.optim.component import Component
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.loop.loop import EvaluationLoop, Loop
 from orchestrator.loop.training_loop import RunContext

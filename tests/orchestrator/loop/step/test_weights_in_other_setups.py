@@ -13,7 +13,7 @@ from hooks import Hook, State
 from hooks.training.loss_spike import LossSpike
 from hooks.training.nan_guard import NanGuard
 from orchestrator import Task
-from orchestrator.experiment.sections.experiment import Component
+from orchestrator.experiment.optim.component import Component
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext

@@ -1,0 +1,260 @@
+"""Optimizers and their schedulers in an experiment: defaults from the task, arguments, and
+conflicts."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch.optim import Optimizer
+
+from hooks import HOOKS, Hook, ParamScheduler
+from hooks.hook import Setup
+from hooks.metrics.direction import declared_modes, direction
+from orchestrator.errors import ConfigError, Problem, collect_problems
+from orchestrator.experiment.fields.parameters import make_signature_model
+from orchestrator.experiment.optim.closures import find_closure_class, needs_closure
+from orchestrator.experiment.optim.component import (
+    DEFAULT_OPTIMIZER,
+    FROM_TASK,
+    Component,
+    Optimization,
+)
+from orchestrator.experiment.optim.construction import has_own_method
+from orchestrator.experiment.optim.optimizer import (
+    OPTIMIZERS,
+    check_optimizer,
+    fill_optimizer_defaults,
+)
+from orchestrator.experiment.optim.schedule import (
+    Schedule,
+    compute_list_interval,
+    fill_scheduler_defaults,
+)
+from orchestrator.experiment.optim.scheduler import RATES, SCHEDULERS, needs_metric
+from orchestrator.experiment.optim.timeline import Timeline, find_stepping_hook
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.yaml.source import with_value
+from orchestrator.task import Task, has_turns
+
+# Defaults
+
+
+def fill_optimization_defaults(experiment: Experiment, task: type[Task]) -> Experiment:
+    """Return the experiment with its optimizer and scheduler, by default the task's own; may raise
+    ConfigError."""
+    if experiment.optimizers:
+        return experiment
+    written_keys = experiment.model_fields_set
+    written = experiment.optimizer if "optimizer" in written_keys else Component()
+    scheduler = experiment.scheduler
+    if "scheduler" not in written_keys and has_own_method(task, "scheduler"):
+        scheduler = Component()
+
+    problems: list[Problem] = []
+    optimizer = collect_problems(problems, fill_optimizer_defaults, written, task)
+    scheduler = collect_problems(problems, fill_scheduler_defaults, scheduler, task)
+    if problems or optimizer is None:
+        raise ConfigError(problems)
+
+    if not written.type and _explain_unused_rate(Optimization("", optimizer, scheduler)):
+        rest = {key: value for key, value in optimizer.model_dump().items() if key != "lr"}
+        optimizer = Component.model_validate({**rest, **written.arguments})
+    update: dict[str, Any] = {"optimizer": optimizer}
+    if scheduler is not experiment.scheduler:
+        update["scheduler"] = scheduler
+    return experiment.model_copy(update=update)
+
+
+def with_stepping_interval(experiment: Experiment, task: type[Task]) -> Experiment:
+    """Return the experiment with the interval at which the hook steps a list of schedulers, unless
+    the file sets it."""
+    optimizations = list(experiment.optimizations.values())
+    every = collect_problems([], compute_list_interval, optimizations, task)
+    entry = experiment.hooks.get("param_scheduler", True)
+    is_open = isinstance(entry, dict) and not {"every", "type"} & entry.keys()
+    if every is None or not (entry is True or is_open):
+        return experiment
+    hooks = with_value(experiment.hooks, "param_scheduler.every", str(every))
+    return experiment.model_copy(update={"hooks": hooks})
+
+
+# Arguments
+
+
+def check_optimizer_arguments(
+    experiment: Experiment, task: type[Task], hooks: Mapping[str, Hook], problems: list[Problem]
+) -> None:
+    """Check classes and arguments of optimizers and schedulers, and add the problems."""
+    timeline = Timeline.from_hooks(hooks, experiment.epochs, experiment.steps)
+    for optimization in experiment.optimizations.values():
+        collect_problems(problems, check_optimizer, optimization, task)
+        if optimization.scheduler and _is_stepped(hooks):
+            scheduler, path = optimization.scheduler, optimization.scheduler_path
+            schedule = collect_problems(problems, Schedule.make, scheduler, task, timeline, path)
+            for phase in schedule.phases if schedule else ():
+                collect_problems(problems, phase.check, task)
+
+
+def _is_stepped(hooks: Mapping[str, Hook]) -> bool:
+    """Return whether a hook steps schedulers, or a custom hook may."""
+    has_custom_hook = any(type(hook) not in HOOKS.values() for hook in hooks.values())
+    return has_custom_hook or find_stepping_hook(hooks) is not None
+
+
+# Conflicts
+
+
+def find_optimizer_conflicts(
+    experiment: Experiment, task: type[Task], hooks: Mapping[str, Hook]
+) -> Iterator[Problem]:
+    """Yield the conflicts between optimizers, schedulers, the task and the hooks."""
+    yield from _check_number(experiment, task)
+    optimizations = list(experiment.optimizations.values())
+    for optimization in optimizations:
+        cls = find_closure_class(optimization.optimizer.type)
+        if cls:
+            yield from check_closure(cls, experiment)
+        yield from _check_unused_rate(optimization)
+        yield from _check_momentum(optimization)
+    # A null scheduler may be one of a sweep's values.
+    has_scheduler = any(optimization.scheduler for optimization in optimizations)
+    if has_scheduler or "scheduler" not in experiment.model_fields_set:
+        yield from _check_stepping(experiment, hooks, task)
+
+
+def _check_number(experiment: Experiment, task: type[Task]) -> Iterator[Problem]:
+    """Yield the problems of one optimizer or several that do not fit the task."""
+    if not experiment.optimizers:
+        if has_turns(task):
+            message = (
+                f"is missing: {task.__name__}.turns() needs an optimizer for each of its parts"
+            )
+            yield Problem("optimizers", message)
+        return
+    if not has_turns(task):
+        yield Problem("optimizers", f"needs a method {task.__name__}.turns()")
+    message = "cannot be combined with optimizers"
+    if experiment.optimizer != DEFAULT_OPTIMIZER:
+        yield Problem("optimizer", message, suggestion="write it as one of them")
+    if experiment.scheduler is not None:
+        yield Problem("scheduler", message, suggestion="write it in one of them")
+
+
+def check_closure(
+    cls: type[Optimizer], experiment: Experiment, hooks: Mapping[str, Hook] | None = None
+) -> list[Problem]:
+    """Return the problems of settings that exclude an optimizer which needs a closure."""
+    if not needs_closure(cls):
+        return []
+    setup = Setup(closure=True, hooks=hooks or {})
+    reasons = {f"hooks.{name}": hook.unsuitable(setup) for name, hook in setup.hooks.items()}
+    start = f"cannot be used with {cls.__name__}, whose step evaluates the loss several times"
+    if experiment.optimizers:
+        reasons["optimizers"] = f"{start}: turns() computes each loss once"
+    if experiment.accumulate != 1:
+        reasons["accumulate"] = f"{start}, each for the whole batch; write a larger batch_size"
+    if experiment.precision == "fp16":
+        reasons["precision"] = f"{start}, all with one scale; write fp32 or bf16"
+    if experiment.workers.strategy == "fsdp":
+        reasons["workers.strategy"] = f"{start}, with all gradients on each rank; write ddp"
+    return [Problem(path, reason) for path, reason in reasons.items() if reason]
+
+
+def _check_unused_rate(optimization: Optimization) -> Iterator[Problem]:
+    message = _explain_unused_rate(optimization)
+    if message and "lr" in optimization.optimizer.arguments:
+        path = f"{optimization.path}.lr"
+        yield Problem(path, message, suggestion=f"{path}=null removes it")
+
+
+def _explain_unused_rate(optimization: Optimization) -> str | None:
+    """Return why the rate of one of torch's optimizers has no effect, if all its schedulers set the
+    rate."""
+    entries = list(optimization.schedulers.values())
+    if not entries or optimization.optimizer.type in ("", FROM_TASK):
+        return None
+    if not all(RATES.get(entry.type) in entry.arguments for entry in entries):
+        return None
+    kind = entries[0].type
+    return f"has no effect with {kind}, whose {RATES[kind]} sets the learning rate"
+
+
+def _check_momentum(optimization: Optimization) -> Iterator[Problem]:
+    """Yield a problem for each of torch's schedulers that varies a momentum which the optimizer
+    does not have."""
+    kind = optimization.optimizer.type
+    cls: Any = OPTIMIZERS.get(kind)
+    if cls is None or {"momentum", "betas"} & make_signature_model(cls).model_fields.keys():
+        return
+    for path, entry in optimization.schedulers.items():
+        if entry.type in ("CyclicLR", "OneCycleLR") and entry.arguments.get("cycle_momentum", True):
+            message = f"must be false: {kind} has no momentum for {entry.type} to vary"
+            yield Problem(f"{path}.cycle_momentum", message)
+
+
+# The hook that steps schedulers
+
+
+def _check_stepping(
+    experiment: Experiment, hooks: Mapping[str, Hook], task: type[Task]
+) -> Iterator[Problem]:
+    """Yield the problems of a scheduler that nothing steps, and of a hook with nothing to step or
+    another interval."""
+    optimizations = list(experiment.optimizations.values())
+    scheduled = [optimization for optimization in optimizations if optimization.scheduler]
+    hook = find_stepping_hook(hooks)
+    if hook is None:
+        if not _is_stepped(hooks):
+            message = "has no effect: the hook param_scheduler, which steps it, is off"
+            for optimization in scheduled:
+                yield Problem(optimization.scheduler_path, message)
+        return
+
+    path = f"hooks.{next(name for name, other in hooks.items() if other is hook)}"
+    if not scheduled:
+        yield from _check_idle_hook(hook, path)
+        return
+    if hook.every.count == 0:
+        message = "must be at least 1 to step the scheduler, got 0; write scheduler: null for none"
+        yield Problem(f"{path}.every", message)
+        return
+    for optimization in scheduled:
+        yield from _check_monitor(optimization, hook, path, experiment)
+    every = collect_problems([], compute_list_interval, optimizations, task)
+    if every not in (None, hook.every):
+        reason = "for a list of schedulers, which have their own `every`"
+        message = f"must be {every} {reason}; got {hook.every}"
+        yield Problem(f"{path}.every", message, suggestion="remove it")
+
+
+def _check_idle_hook(hook: ParamScheduler, path: str) -> Iterator[Problem]:
+    message = "has no effect without a scheduler"
+    if hook.every != ParamScheduler.every:
+        yield Problem(f"{path}.every", message)
+    if hook.monitor is not None:
+        yield Problem(f"{path}.monitor", message)
+
+
+def _check_monitor(
+    optimization: Optimization, hook: ParamScheduler, path: str, experiment: Experiment
+) -> Iterator[Problem]:
+    """Yield the problems of one of torch's schedulers with its metric: missing, unused, or in the
+    wrong mode."""
+    scheduler = optimization.scheduler
+    if not isinstance(scheduler, Component) or scheduler.type not in SCHEDULERS:
+        return
+    kind = scheduler.type
+    entry_path = optimization.scheduler_path
+    if not needs_metric(scheduler, entry_path):
+        if hook.monitor is not None:
+            message = f"has no effect: {kind} takes no metric, got '{hook.monitor}'"
+            yield Problem(f"{path}.monitor", message)
+        return
+    if hook.monitor is None:
+        yield Problem(entry_path, f"{kind} needs a metric; set {path}.monitor, such as val/loss")
+        return
+
+    better = direction(hook.monitor, declared_modes(experiment.model_dump(mode="json")))
+    mode = scheduler.arguments.get("mode", "min")
+    if better not in (None, mode):
+        reason = f"{'higher' if better == 'max' else 'lower'} values of {hook.monitor} are better"
+        yield Problem(f"{entry_path}.mode", f"must be {better}, because {reason}; got {mode}")

@@ -1,0 +1,81 @@
+"""Optimizers whose step needs a closure that computes the loss again, as LBFGS and SAM do."""
+
+import ast
+import inspect
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from textwrap import dedent
+from typing import Any
+
+from torch.optim import Optimizer
+
+from orchestrator.errors import ConfigError
+from orchestrator.experiment.optim.optimizer import OPTIMIZERS
+from orchestrator.user_code import find_class
+
+
+def needs_closure(cls: type[Optimizer]) -> bool:
+    """Return whether a step calls a closure that computes the loss again, as in LBFGS and SAM."""
+    closure = inspect.signature(cls.step).parameters.get("closure")
+    if closure is None:
+        return False
+    return closure.default is inspect.Parameter.empty or needs_gradients_before(cls)
+
+
+def needs_gradients_before(cls: type[Optimizer]) -> bool:
+    """Return whether a step takes the gradients of the loss, then calls the closure for those at
+    other weights.
+
+    By the common recipe of SAM, the closure is optional, but a step fails without it.
+    """
+    closure = inspect.signature(cls.step).parameters.get("closure")
+    is_optional = closure is not None and closure.default is None
+    return is_optional and cls not in OPTIMIZERS.values() and _fails_without_closure(cls.step)
+
+
+def find_closure_class(kind: str) -> type[Optimizer] | None:
+    """Return the class of an optimizer's `type` if it needs a closure; None for other types, and
+    for unknown ones."""
+    with suppress(ConfigError):  # check_optimizer reports it
+        cls = find_class(kind, Optimizer, OPTIMIZERS)
+        return cls if needs_closure(cls) else None
+    return None
+
+
+@cache
+def _fails_without_closure(step: Callable[..., Any]) -> bool:
+    """Return whether the code of a step refuses a missing closure, or calls it without asking
+    whether there is one."""
+    try:
+        code = ast.parse(dedent(inspect.getsource(step)))
+    except (OSError, TypeError, SyntaxError):
+        return False
+
+    asks = False
+    refuses = False
+    calls = False
+    for node in ast.walk(code):
+        match node:
+            case ast.Assert(test=test):
+                refuses |= _holds(test, missing=False)
+            case ast.If(test=test, body=[*_, ast.Raise()]):
+                refuses |= _holds(test, missing=True)
+            case ast.If(test=test) | ast.IfExp(test=test) | ast.BoolOp(values=[test, *_]):
+                asks |= "closure" in ast.unparse(test)
+            case ast.Call(func=ast.Name(id="closure")):
+                calls = True
+
+    return refuses or (calls and not asks)
+
+
+def _holds(test: ast.expr, *, missing: bool) -> bool:
+    """Return whether a condition holds where the closure is missing, or where there is one."""
+    match test:
+        case ast.Name(id="closure"):
+            return not missing
+        case ast.UnaryOp(op=ast.Not(), operand=ast.Name(id="closure")):
+            return missing
+        case ast.Compare(left=ast.Name(id="closure"), ops=[ast.Is() | ast.IsNot() as operator]):
+            return isinstance(operator, ast.Is) == missing
+    return False

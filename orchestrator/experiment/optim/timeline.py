@@ -1,0 +1,70 @@
+"""The length of a run, counted in steps of its learning-rate schedulers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from hooks import Hook, Interval, ParamScheduler
+
+
+def find_stepping_hook(hooks: Mapping[str, Hook]) -> ParamScheduler | None:
+    return next((hook for hook in hooks.values() if isinstance(hook, ParamScheduler)), None)
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The length of a run, and when its schedulers step."""
+
+    length: Interval
+    every: Interval | None
+    """Interval of the schedulers' steps; None where a custom hook steps them."""
+    monitor: str | None = None
+    """Metric that steps them instead."""
+    steps_per_epoch: int | None = None
+    """Optimizer steps in an epoch; None before there is data."""
+
+    @classmethod
+    def from_hooks(
+        cls,
+        hooks: Mapping[str, Hook],
+        epochs: int | None,
+        steps: int | None,
+        steps_per_epoch: int | None = None,
+    ) -> Self:
+        length = Interval(epochs or 0) if steps is None else Interval(steps, "steps")
+        hook = find_stepping_hook(hooks)
+        if hook is None:
+            return cls(length, None, steps_per_epoch=steps_per_epoch)
+        every = hook.every if hook.every.count else Interval(1)
+        return cls(length, every, hook.monitor, steps_per_epoch)
+
+    def count(self, duration: Interval) -> int | None:
+        """Return how often schedulers step in a duration, the last part of which may be cut short;
+        None if unknown."""
+        count = duration.count
+        every = self.every or Interval(1)
+        if duration.unit != every.unit:
+            if self.steps_per_epoch is None:
+                return None
+            if every.unit == "steps":
+                count *= self.steps_per_epoch
+            else:
+                count = divide_up(count, self.steps_per_epoch)
+        return divide_up(count, every.count)
+
+    def count_steps_before(self, at: Interval) -> int:
+        """Return the number of optimizer steps before a position, once there is data."""
+        return at.count * (self.steps_per_epoch or 1) if at.unit == "epochs" else at.count
+
+    def count_ticks(self, step: int, epoch: int, default: int) -> int:
+        """Return how often schedulers step before a position: never by a metric, `default` times by
+        a custom hook."""
+        if self.monitor:
+            return 0
+        if self.every is None:
+            return default
+        return (step if self.every.unit == "steps" else epoch) // self.every.count
+
+
+def divide_up(count: int, divisor: int) -> int:
+    return -(-count // divisor)

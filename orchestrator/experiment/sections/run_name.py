@@ -1,0 +1,44 @@
+"""The name of a run, which is that of its folder."""
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from orchestrator.errors import UsageError, shorten
+
+MAX_NAME_BYTES = 200
+"""File systems allow 255, and names of trials and of files being written are longer than the run's
+own."""
+
+_PATTERN = r"^\w[\w.-]*$"
+_RULE = (
+    "must contain only letters, digits, `_`, `-` and `.`, must not begin with `-` or `.`,"
+    f" and must be at most {MAX_NAME_BYTES} bytes long"
+)
+
+
+def _check_name(name: str) -> str:
+    if not _is_valid(name):
+        raise ValueError(f"{_RULE}, got {shorten(repr(name))}")
+    return name
+
+
+def _is_valid(name: object) -> bool:
+    if not isinstance(name, str) or not re.match(_PATTERN, name):
+        return False
+    return not name.endswith("\n") and len(name.encode()) <= MAX_NAME_BYTES
+
+
+RunName = Annotated[
+    str,
+    AfterValidator(_check_name),
+    Field(json_schema_extra={"pattern": _PATTERN}),
+]
+
+
+def require_valid_name(name: str) -> str:
+    """Return a name that Python code or the command line gives, or raise UsageError."""
+    if not _is_valid(name):
+        raise UsageError(f"name {shorten(str(name), 43)!r} {_RULE}")
+    return name

@@ -1,0 +1,73 @@
+"""Parts of an experiment about its training: loaders, precision, compiling, hangs, changes."""
+
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Lt
+from pydantic import Field
+
+from hooks.interval import Duration, Interval
+from orchestrator.experiment.fields.section import Model
+
+BatchSize = Annotated[int, Ge(1), Lt(2**31)]
+
+
+class Loader(Model):
+    """Options of the data loaders."""
+
+    num_workers: Annotated[int, Ge(0)] = 0
+    """Loader processes of each rank; with 0 the training process loads the data."""
+    pin_memory: bool | None = None
+    """Page-locks batches, so that copies to a GPU overlap with its work; by default only with a
+    GPU."""
+    eval_batch_size: BatchSize | None = None
+    """Samples in a batch of val and test; by default `batch_size`."""
+    drop_last: bool = False
+    """Drops the last training batch of an epoch if it is smaller than the others."""
+    on_exhausted: Literal["restart", "stop"] = "restart"
+    """Action when a rank's part of a stream is exhausted: `restart` the part, or `stop` training on
+    all ranks."""
+
+
+class Scaler(Model):
+    """Options of torch's GradScaler, which scales the loss under fp16."""
+
+    init_scale: Annotated[float, Gt(0)] = 65536.0
+    """Initial factor of the loss."""
+    growth_factor: Annotated[float, Gt(1)] = 2.0
+    """Factor of the scale after `growth_interval` consecutive steps without an overflow."""
+    backoff_factor: Annotated[float, Gt(0), Lt(1)] = 0.5
+    """Factor of the scale after an overflow."""
+    growth_interval: Annotated[int, Ge(1)] = 2000
+    """Steps without an overflow before the scale grows."""
+
+
+CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+
+
+class Compile(Model):
+    """Arguments of torch.compile."""
+
+    mode: CompileMode = "default"
+    """Mode of torch.compile: `reduce-overhead` replays CUDA graphs, for small models on a GPU."""
+
+
+class Hang(Model):
+    """Detection of hung ranks, and the action to take."""
+
+    after: Annotated[Duration, Ge(1), Lt(2**31)] = 300.0
+    """Time without an iteration: `300` seconds, `5m`, `2h`. A phase's first iteration, which may
+    compile, gets five times as long, and so does everything between iterations, such as a
+    checkpoint."""
+    action: Literal["warn", "fail"] = "warn"
+    """`warn` reports which rank hangs where, and which ranks wait; `fail` also ends its process:
+    see `max_failures`."""
+
+
+class Change(Model):
+    """A change of values during the run."""
+
+    at: Interval
+    """Completed epochs or optimizer steps after which it happens, before the next iteration."""
+    set: Annotated[dict[str, Any], Field(min_length=1)]
+    """Dotted path to the new value: a mutable field of a hook, such as `hooks.ema.decay`, or a
+    number of the optimizer, such as `optimizer.lr`, whose schedule scales with it."""

@@ -1,0 +1,56 @@
+"""Validation of the sections of an experiment, each on its own, so that one mistake does not hide
+others."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from orchestrator.errors import Problem
+from orchestrator.experiment.fields.field_errors import locate_error, without_refused_nulls
+from orchestrator.experiment.fields.messages import convert_errors
+from orchestrator.experiment.sections.experiment import Experiment, find_length_problem
+from orchestrator.experiment.yaml.source import to_plain_data
+
+NO_TASK = "missing:Missing"
+_PLACEHOLDERS: dict[str, Any] = {"name": "unnamed", "task": NO_TASK}
+
+
+def validate_sections(
+    data: Mapping[str, Any], problems: list[Problem]
+) -> tuple[dict[str, Any], Experiment]:
+    """Validate data, add its problems, and return the valid sections and their experiment.
+
+    Required keys that are missing or wrong get placeholders.
+    """
+    plain: dict[str, Any] = to_plain_data(data)
+    try:
+        return plain, Experiment.model_validate(plain)
+    except ValidationError as error:
+        rest = without_refused_nulls(error, plain)
+        if rest != plain:
+            return validate_sections(rest, problems)
+
+        errors = convert_errors(error, Experiment, plain, "")
+        problems.extend([*errors, *_check_length(plain, errors)])
+        valid = _replace_wrong_sections(plain, error)
+        return valid, Experiment.model_validate(valid)
+
+
+def _check_length(data: Mapping[str, Any], errors: Sequence[Problem]) -> Iterator[Problem]:
+    """Yield the problem of a length that is missing or set twice, unless an error is about it."""
+    problem = find_length_problem(data.get("epochs"), data.get("steps"))
+    mentioned = {error.path for error in errors} | {error.meant for error in errors}
+    if problem and mentioned.isdisjoint({"", "epochs", "steps"}):
+        yield problem
+
+
+def _replace_wrong_sections(data: Mapping[str, Any], error: ValidationError) -> dict[str, Any]:
+    """Return the sections without errors, with placeholders for the required ones."""
+    locations = [locate_error(detail, data) for detail in error.errors(include_url=False)]
+    wrong = {location[0] for location in locations if location}
+    valid = {key: value for key, value in data.items() if key not in wrong}
+    valid = {**_PLACEHOLDERS, **valid}
+    if find_length_problem(valid.get("epochs"), valid.get("steps")):
+        valid.update(epochs=2**31, steps=None)
+    return valid
