@@ -40,7 +40,7 @@ def compare(
     from orchestrator.runs.result import Run, compare_runs
     from orchestrator.sweeps.results.comparison import compare_sweeps
     from orchestrator.sweeps.results.result import Sweep
-    from orchestrator.tables.compare import find_config_differences
+    from orchestrator.tables.config_differences import find_config_differences
 
     if len(runs) < 2:
         raise UsageError(

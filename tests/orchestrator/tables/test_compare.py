@@ -12,7 +12,6 @@ from orchestrator.tables.compare import (
     classify_cost_difference,
     classify_metric_difference,
     compare,
-    find_config_differences,
     summarize_blocks,
 )
 from orchestrator.tables.query import Rows
@@ -211,24 +210,3 @@ def test_fluctuating_metrics_rarely_differ() -> None:
     )
     assert alarms <= 8
     assert classify_metric_difference(20.0, *curves[0]) == "more"
-
-
-def test_configs_differ_by_dotted_path() -> None:
-    one = {
-        "name": "a",
-        "optimizer": {"type": "SGD", "lr": 0.1},
-        "hooks": {"ema": {"decay": 0.9}, "clip": 1},
-        "tags": [1, 2],
-    }
-    two = {
-        "name": "b",
-        "optimizer": {"type": "SGD", "lr": 0.2},
-        "hooks": {"ema": None, "clip": 1.0},
-        "tags": [1, 3],
-    }
-    assert find_config_differences([one, two]) == {
-        "optimizer.lr": [0.1, 0.2],
-        "hooks.ema.decay": [0.9, None],
-        "tags": [[1, 2], [1, 3]],
-    }
-    assert find_config_differences([one, one]) == {}
