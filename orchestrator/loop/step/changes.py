@@ -155,11 +155,13 @@ class Changes:
             for version in (before, after)
         )
         was, now = before.optimizer.arguments, after.optimizer.arguments
-        path = f"{after.path}.{', '.join(key for key in was | now if was.get(key, ...) != now.get(key, ...))}"
+        keys = [key for key in was | now if was.get(key, ...) != now.get(key, ...)]
+        path = f"{after.path}.{', '.join(keys)}"
         if [len(group["params"]) for group in old] != [len(group["params"]) for group in new]:
             problem = "would move parameters between groups, which is impossible during training"
             raise ConfigError.at(path, problem)
-        if all(map(_is_equal, old, new)):
+        # A setting of the groups may have been written as what it is by default.
+        if all(map(_is_equal, old, new)) and not all(key in new[0] for key in keys):
             problem = "does not change any parameter group of this optimizer, so it cannot change during training"
             raise ConfigError.at(path, problem)
         return old, new

@@ -201,6 +201,18 @@ def test_argument_without_effect_on_a_tasks_optimizer_is_refused(
         made(changing([{"at": 2, "set": {f"optimizer.{key}": value}}], **OWN))
 
 
+def test_change_to_the_default_that_was_not_written_is_accepted() -> None:
+    written = {"type": "AdamW", "lr": 0.01}
+    changes = [
+        {"at": 1, "set": {"optimizer.weight_decay": 0.01}},
+        {"at": 2, "set": {"optimizer.weight_decay": 0.1}},
+    ]
+    loop = made(changing(changes, optimizer=written))[0]
+    list(loop.run())
+    assert loop.state.optimizer is not None
+    assert loop.state.optimizer.param_groups[0]["weight_decay"] == 0.1
+
+
 def test_resume_with_another_optimizer_is_refused(tmp_path: Path) -> None:
     hooks = {"checkpoint": {"every": 1}}
     list(made(changing([], hooks=hooks), tmp_path)[0].run())
