@@ -44,14 +44,14 @@ class DriverLog:
             self.flush()
 
     def flush(self) -> None:
-        lines, self._pending = self._pending, []
+        lines = self._pending
+        self._pending = []
         if self._storage is None or not lines:
             return
         try:
             self._storage.append("log.txt", "".join(lines))
-        except (
-            StorageError
-        ) as error:  # a failed log write must not end training or mask an earlier error
+        # A failed write of the log must not end training or mask an earlier error.
+        except StorageError as error:
             _logger.warning("%d lines are missing from the log: %s", len(lines), error)
 
 
@@ -80,7 +80,8 @@ class TerminalDisplay:
 
         stderr: Any = PipeSafe(sys.stderr)
         self._console = Console(file=stderr, highlight=False, soft_wrap=True)
-        self._log, self._clock = DriverLog(log), clock
+        self._log = DriverLog(log)
+        self._clock = clock
         self._last_plain: dict[str, float] = {}
         self._bars: dict[str, Any] = {}
         self._progress = Progress(
@@ -135,15 +136,14 @@ class TerminalDisplay:
             self._live = None
 
     def _draw(self) -> RenderableType:
-        return (
-            self._progress.get_renderable()
-            if self._frame is None
-            else self._frame(self._console.height)
-        )
+        if self._frame is None:
+            return self._progress.get_renderable()
+        return self._frame(self._console.height)
 
     def line(self, text: str) -> None:
         """Write one line to stderr and to the log."""
-        with suppress(OSError):  # a terminal that is gone, or a full disk, must not end training
+        # A terminal that is gone, or a full disk, must not end training.
+        with suppress(OSError):
             self._console.print(text, markup=False)
         self._log.add(text)
 
@@ -166,7 +166,8 @@ class PipeSafe:
     """A text stream that drops text once its reader has exited; training continues."""
 
     def __init__(self, stream: Any) -> None:
-        self._stream = stream or open(os.devnull, "w")  # noqa: SIM115  # until the process ends
+        # The null device stays open until the process ends.
+        self._stream = stream or open(os.devnull, "w")  # noqa: SIM115
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -221,7 +222,8 @@ def pausing_at_breakpoints(paused: Callable[[], AbstractContextManager[None]]) -
     if os.environ.get(_VARIABLE) == "0":
         yield
         return
-    previous_hook, sys.breakpointhook = sys.breakpointhook, stop
+    previous_hook = sys.breakpointhook
+    sys.breakpointhook = stop
     try:
         yield
     finally:
@@ -236,7 +238,8 @@ class Debugger(Pdb):
         self._paused = paused
 
     def interaction(self, *args: Any, **kwargs: Any) -> None:
-        with self._paused():  # also restores the stdout that the display had replaced
+        # The pause also restores the stdout that the display had replaced.
+        with self._paused():
             terminal: Any = sys.__stdout__
             self.stdout = terminal if terminal is not None and terminal.isatty() else sys.stdout
             with redirect_stdout(self.stdout):

@@ -35,7 +35,9 @@ class HangReporter:
         display: Display,
         is_ending: Callable[[], bool],
     ) -> None:
-        self._active_runs, self._display, self._is_ending = active_runs, display, is_ending
+        self._active_runs = active_runs
+        self._display = display
+        self._is_ending = is_ending
         self._hung: dict[str, tuple[int, ...]] = {}
         """Hung ranks that were printed, by the run's location."""
         self._seconds_since_interrupt = 0.0
@@ -69,13 +71,8 @@ class HangReporter:
     def _check(self, folder: RunFolder) -> None:
         location = folder.location
         self._folders[location] = folder
-        if (
-            self._seconds_since_interrupt >= STACK_REQUEST_DELAY_S
-            and location not in self._requested_stacks
-            and folder.storage.local
-        ):
-            self._requested_stacks.add(location)
-            folder.storage.write(REQUEST, "")
+        self._request_stacks(folder)
+
         hang = find_hang(folder)
         if (hang.ranks if hang else None) == self._hung.get(location):
             return
@@ -88,3 +85,11 @@ class HangReporter:
         log = f" (stack: {folder}/log.txt)" if hang.stacks else ""
         self._display.line(f"{folder.name}: {prefix}{hang}{log}")
         folder.log(hang.stacks)
+
+    def _request_stacks(self, folder: RunFolder) -> None:
+        """Request the stacks of ranks that still run a few seconds after Ctrl-C, once."""
+        is_late = self._seconds_since_interrupt >= STACK_REQUEST_DELAY_S
+        is_requested = folder.location in self._requested_stacks
+        if is_late and not is_requested and folder.storage.local:
+            self._requested_stacks.add(folder.location)
+            folder.storage.write(REQUEST, "")

@@ -44,17 +44,20 @@ class Interrupts:
         message: str = "Saving a checkpoint after the current step, then ending.",
     ) -> None:
         self.requested = False
-        self._resume_command, self._message = resume_command, message
+        self._resume_command = resume_command
+        self._message = message
         self._handlers: dict[int, Any] = {}
         self._failure: str | None = None
-        self._count, self._is_handled = 0, False
+        self._count = 0
+        self._is_handled = False
 
     def __enter__(self) -> Self:
         self._started_at = time.time()
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._handlers[number] = signal.signal(number, self._handle)
-            if not is_notebook():  # its event loop owns the wakeup file descriptor
+            # The event loop of a notebook owns the wakeup file descriptor.
+            if not is_notebook():
                 self._watch_wakeups()
         return self
 
@@ -78,9 +81,10 @@ class Interrupts:
         read, self._wakeup = os.pipe()
         os.set_blocking(self._wakeup, False)
         self._previous_wakeup = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
-        threading.Thread(
+        late = threading.Thread(
             target=self._handle_late, args=(read,), name="interrupts", daemon=True
-        ).start()
+        )
+        late.start()
 
     def _handle_late(self, read: int) -> None:
         """Handle signals that the main thread does not handle in time."""
@@ -97,7 +101,8 @@ class Interrupts:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._failure:
             raise RunError(self._failure)
-        if self._is_handled:  # the other thread was faster
+        # The other thread may have been faster.
+        if self._is_handled:
             self._is_handled = False
             return
         self._handle_interrupt()
@@ -109,13 +114,16 @@ class Interrupts:
             print_line(f"{self._message} Press Ctrl-C again to exit at once.")
             return
         print_line(f"Exiting at once. To resume from the last checkpoint: {self._resume_command}")
-        if is_notebook():  # the kernel must survive
+        # The kernel of a notebook must survive.
+        if is_notebook():
             raise KeyboardInterrupt
-        if killed := self._kill_processes():
-            names = f"{', '.join(killed[:8])}{', ...' if len(killed) > 8 else ''}"
-            print_line(
-                f"Ended {len(killed)} process{'es' if len(killed) > 1 else ''} of the run: {names}"
-            )
+
+        killed = self._kill_processes()
+        if killed:
+            names = ", ".join(killed[:8])
+            more = ", ..." if len(killed) > 8 else ""
+            noun = "processes" if len(killed) > 1 else "process"
+            print_line(f"Ended {len(killed)} {noun} of the run: {names}{more}")
         os._exit(130)
 
     def _kill_processes(self) -> list[str]:

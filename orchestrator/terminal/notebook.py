@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _INTERVAL_S = 1.0
-_WIDTH, _HEIGHT = 120, 30
-"""Columns and lines of a frame."""
-_MAX_LINES, _LAST_LINES = 500, 8
-"""Number of lines kept with the cell, and of lines shown during the run. `log.txt` has all
-lines."""
+_WIDTH = 120
+"""Columns of a frame."""
+_HEIGHT = 30
+"""Lines of a frame."""
+_MAX_LINES = 500
+"""Number of lines kept with the cell. `log.txt` has all lines."""
+_LAST_LINES = 8
+"""Number of lines shown during the run."""
 _STYLE = "margin:0;line-height:1.25;font-family:monospace;white-space:pre;overflow-x:auto"
 
 
@@ -41,7 +44,8 @@ class NotebookDisplay:
     """
 
     def __init__(self, log: Storage | None, frame: Callable[[int], RenderableType]) -> None:
-        self._log, self._frame = DriverLog(log), frame
+        self._log = DriverLog(log)
+        self._frame = frame
         self._lines: deque[str] = deque(maxlen=_MAX_LINES)
         self._end = Event()
 

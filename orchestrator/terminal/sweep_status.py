@@ -12,7 +12,8 @@ from orchestrator.disk.run_folder import RunFolder
 from orchestrator.tables.best_report import find_best_report
 from orchestrator.tables.configurations import Configuration, Repeat, rank_configurations
 from orchestrator.tables.trial_index import TrialIndex, TrialRecord
-from orchestrator.terminal.run_status import LiveRun, RunView
+from orchestrator.terminal.run_status import LiveRun
+from orchestrator.terminal.run_view import RunView
 from orchestrator.units import is_number
 
 RESUMABLE = ("interrupted", "lost")
@@ -72,9 +73,8 @@ class SweepView:
     @property
     def ended(self) -> int:
         """Number of trials that will not continue."""
-        return sum(
-            count for status, count in self.counts.items() if status not in ("running", *RESUMABLE)
-        )
+        continuing = ("running", *RESUMABLE)
+        return sum(count for status, count in self.counts.items() if status not in continuing)
 
     @property
     def failed(self) -> int:
@@ -89,7 +89,8 @@ class LiveSweep:
     """
 
     def __init__(self, folder: RunFolder, clock: Callable[[], float] = time) -> None:
-        self.folder, self._clock = folder, clock
+        self.folder = folder
+        self._clock = clock
         self._sweep_run = LiveRun(folder, clock)
         self._runs: dict[str, LiveRun] = {}
         """Trials that may still change."""
@@ -98,55 +99,30 @@ class LiveSweep:
 
     def read_view(self) -> SweepView:
         metadata = self._sweep_run.metadata()
-        starts = [metadata.started, *metadata.resumed]
         sweep = metadata.sweep
         assert sweep is not None
         metric, mode = sweep.objectives[0]
+        starts = [metadata.started, *metadata.resumed]
         if len(starts) != self._attempts:
             # A resumed sweep may retry ended trials.
             self._attempts = len(starts)
-            known = TrialIndex(self.folder, sweep.objectives).stored()
-            self._settled = {
-                name: _make_view(
-                    record,
-                    record.last.get(metric),
-                    name=name,
-                    status=record.status,
-                    best=record.best.get(metric),
-                )
-                for name, record in known.items()
-                # A trial that was resumed since then is read from its folder, which knows how far
-                # its attempts came.
-                if record.status in COMPLETE
-                and not record.started < starts[-1] <= (record.ended or "")
-            }
-        groups = {"running": 0, "failed": 2, "lost": 2}
+            self._settled = self._load_settled(sweep.objectives, starts[-1])
+
         trials = [self._make_trial_view(name, metric, mode) for name in self._list_started_trials()]
-        # A running trial keeps its place while its best value changes.
-        costs = {
-            trial.name: 0.0 if trial.status == "running" else _compute_cost(trial, mode)
-            for trial in trials
-        }
-        trials.sort(key=lambda trial: (groups.get(trial.status, 1), costs[trial.name], trial.name))
-        repeats = [
-            Repeat(trial.configuration, trial.name, trial.status, trial.best)
-            for trial in trials
-            if trial.configuration is not None
-        ]
-        leader = next(iter(rank_configurations(repeats, mode, sweep.aggregate)), None)
-        candidates = [
-            trial
-            for trial in trials
-            if trial.best is not None
-            and trial.status != "failed"
-            and (leader is None or trial.name in leader.trials[:1])
-        ]
-        best = min(
-            candidates, key=lambda trial: (_compute_cost(trial, mode), trial.name), default=None
-        )
-        status, total = self.folder.find_status(metadata), max(sweep.trials, len(trials))
+        trials.sort(key=lambda trial: _make_sort_key(trial, mode))
+        leader = _find_leader(trials, mode, sweep.aggregate)
+        best = _find_best(trials, leader, mode)
+
+        status = self.folder.find_status(metadata)
+        total = max(sweep.trials, len(trials))
         done = sum(_get_share(trial) for trial in trials)
-        dead = f"the sweep is dead: its driver (process {metadata.pid} on {metadata.host}) is gone"
+        eta_s = None
+        if status == "running":
+            eta_s = self._estimate_eta_s(trials, total - done, starts[-1])
+        notice = None
+        if status == "lost":
+            driver = f"its driver (process {metadata.pid} on {metadata.host})"
+            notice = f"the sweep is dead: {driver} is gone"
         return SweepView(
             name=self.folder.name,
             path=str(self.folder),
@@ -158,13 +134,33 @@ class LiveSweep:
             counts=dict(Counter(trial.status for trial in trials)),
             best=best.name if best else None,
             share=done / total,
-            eta_s=self._estimate_eta_s(trials, total - done, starts[-1])
-            if status == "running"
-            else None,
+            eta_s=eta_s,
             trials=tuple(trials),
             configuration=leader if best else None,
-            notice=dead if status == "lost" else None,
+            notice=notice,
         )
+
+    def _load_settled(
+        self, objectives: Sequence[tuple[str, str]], start: str
+    ) -> dict[str, TrialView]:
+        """Return the trials that ended before the last `start` of the sweep, from its index.
+
+        A trial that was resumed since then is read from its folder, which knows how far its
+        attempts came.
+        """
+        metric = objectives[0][0]
+        settled = {}
+        for name, record in TrialIndex(self.folder, objectives).stored().items():
+            was_resumed = record.started < start <= (record.ended or "")
+            if record.status in COMPLETE and not was_resumed:
+                settled[name] = _make_view(
+                    record,
+                    record.last.get(metric),
+                    name=name,
+                    status=record.status,
+                    best=record.best.get(metric),
+                )
+        return settled
 
     def _list_started_trials(self) -> list[str]:
         names = self.folder.storage.names("trials")
@@ -180,26 +176,25 @@ class LiveSweep:
             return self._settled[name]
         run = self._runs[name]
         metadata = run.metadata()
+        is_running = metadata.status == "running"
         reports = run.reports()
-        best = find_best_report(
-            [line for line in reports if metadata.modes.keys() <= line.keys()], metric, mode
-        )
+        complete = [report for report in reports if metadata.modes.keys() <= report.keys()]
+        best = find_best_report(complete, metric, mode)
+        values = [report[metric] for report in reports if metric in report]
         view = _make_view(
             metadata,
+            values[-1] if values else None,
             name=name,
             status=run.folder.find_status(metadata),
             best=best[metric] if best else None,
-            last=next((report[metric] for report in reversed(reports) if metric in report), None),
-            run=run.read_view() if metadata.status == "running" else None,
-            attempt_share=1.0
-            if metadata.status == "running"
-            else _compute_attempt_share(run.folder, reports),
+            run=run.read_view() if is_running else None,
+            attempt_share=1.0 if is_running else _compute_attempt_share(run.folder, reports),
         )
+
         # Until a resume, these do not change. Tune may retry a trial that failed for another
         # reason.
-        if view.status in (*COMPLETE, "interrupted") or (
-            view.status == "failed" and metadata.is_user_error
-        ):
+        is_final_failure = view.status == "failed" and metadata.is_user_error
+        if view.status in (*COMPLETE, "interrupted") or is_final_failure:
             self._settled[name] = view
             del self._runs[name]
         return view
@@ -209,13 +204,42 @@ class LiveSweep:
     ) -> float | None:
         """Estimate the seconds left from the speed since `start`. A running trial counts by its
         share since then."""
-        done = sum(
-            _get_share(trial, start)
-            for trial in trials
-            if trial.ended is None or trial.ended >= start
-        )
+        done = 0.0
+        for trial in trials:
+            if trial.ended is None or trial.ended >= start:
+                done += _get_share(trial, start)
         elapsed = max(0.0, self._clock() - seconds_at(start))
         return elapsed * remaining / done if done > 0 else None
+
+
+def _make_sort_key(trial: TrialView, mode: str) -> tuple[int, float, str]:
+    """Return a key that puts running trials first, then ended ones from the best, then failed ones.
+
+    A running trial keeps its place while its best value changes.
+    """
+    group = {"running": 0, "failed": 2, "lost": 2}.get(trial.status, 1)
+    cost = 0.0 if trial.status == "running" else _compute_cost(trial, mode)
+    return group, cost, trial.name
+
+
+def _find_leader(trials: Sequence[TrialView], mode: str, aggregate: str) -> Configuration | None:
+    """Return the best configuration of a sweep with repeats."""
+    repeats = []
+    for trial in trials:
+        if trial.configuration is not None:
+            repeats.append(Repeat(trial.configuration, trial.name, trial.status, trial.best))
+    ranking = rank_configurations(repeats, mode, aggregate)
+    return ranking[0] if ranking else None
+
+
+def _find_best(
+    trials: Sequence[TrialView], leader: Configuration | None, mode: str
+) -> TrialView | None:
+    """Return the best trial, with repeats that of the best configuration."""
+    candidates = [trial for trial in trials if trial.best is not None and trial.status != "failed"]
+    if leader is not None:
+        candidates = [trial for trial in candidates if trial.name in leader.trials[:1]]
+    return min(candidates, key=lambda trial: (_compute_cost(trial, mode), trial.name), default=None)
 
 
 def _make_view(trial: RunMetadata | TrialRecord, last: Any, **measured: Any) -> TrialView:

@@ -10,16 +10,11 @@ from rich.console import Console, RenderableType
 
 from orchestrator.doctor import Finding
 from orchestrator.doctor.stragglers import RankStatus
-from orchestrator.terminal.frames import (
-    MAX_FINDINGS,
-    MAX_RANKS,
-    LiveFrame,
-    draw_run_frame,
-    draw_sweep_frame,
-    format_percent,
-    shorten_names,
-)
-from orchestrator.terminal.run_status import RankView, RunProgress, RunView, Speed
+from orchestrator.terminal.frame_parts import format_percent
+from orchestrator.terminal.frames import LiveFrame
+from orchestrator.terminal.run_frame import MAX_FINDINGS, MAX_RANKS, draw_run_frame
+from orchestrator.terminal.run_view import RankView, RunProgress, RunView, Speed
+from orchestrator.terminal.sweep_frame import draw_sweep_frame, shorten_names
 from orchestrator.terminal.sweep_status import SweepView, TrialView
 from tests.orchestrator.runs.written import written_run
 from tests.orchestrator.terminal.test_sweep_status import trial as written_trial
