@@ -16,7 +16,8 @@ from orchestrator import Run, run, sweep
 from orchestrator.cli import app
 from orchestrator.experiment.load import make_experiment
 from orchestrator.experiment.sections.sweep import MAX_PATHS, MAX_VALUES
-from orchestrator.experiment.sweep.check import MAX_CHECKED_VALUES, MAX_TRIALS
+from orchestrator.experiment.sweep.check import MAX_CHECKED_VALUES
+from orchestrator.experiment.sweep.check_settings import MAX_TRIALS
 from orchestrator.experiment.yaml.reader import MAX_BYTES
 from orchestrator.experiment.yaml.source import MAX_DEPTH
 from tests.tasks import described

@@ -10,11 +10,7 @@ from typing import Any
 from hooks import Hook, ParamScheduler
 from hooks.import_path import extend_import_path
 from orchestrator.errors import ConfigError, Problem, collect_problems
-from orchestrator.experiment.checks.conflicts import (
-    find_conflicts,
-    list_default_hooks,
-    list_train_defaults,
-)
+from orchestrator.experiment.checks.conflicts import find_conflicts
 from orchestrator.experiment.checks.key_paths import suggest_path
 from orchestrator.experiment.checks.metrics import with_inferred_modes
 from orchestrator.experiment.checks.optimizers import (
@@ -22,6 +18,7 @@ from orchestrator.experiment.checks.optimizers import (
     fill_optimization_defaults,
     with_stepping_interval,
 )
+from orchestrator.experiment.checks.train_method import list_default_hooks, list_train_defaults
 from orchestrator.experiment.checks.unknown_classes import (
     replace_unknown_classes,
     replace_unknown_hooks,

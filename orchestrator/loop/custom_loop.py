@@ -15,7 +15,7 @@ from hooks.metrics.names import PHASES, phase_of
 from hooks.position import Stage
 from hooks.state import State
 from orchestrator.errors import CheckpointError, RankMismatch, TaskError
-from orchestrator.experiment.checks.conflicts import list_train_parameters
+from orchestrator.experiment.checks.train_method import list_train_parameters
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.span_clock import Clock
 from orchestrator.loop.state.cursor import EpochProgress

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from orchestrator.errors import ConfigError
-from orchestrator.experiment.fields.messages import map_fields_by_key
+from orchestrator.experiment.fields.known_keys import map_fields_by_key
 from orchestrator.experiment.fields.section import Model
 from orchestrator.experiment.optim.component import Component
 

@@ -12,7 +12,7 @@ from hooks.position import Position
 from hooks.private_torch import inner_schedulers
 from hooks.state import State
 from orchestrator.errors import ConfigError
-from orchestrator.experiment.checks.conflicts import explain_unchangeable, with_number
+from orchestrator.experiment.checks.changes import explain_unchangeable, with_number
 from orchestrator.experiment.components import PLAN_KEYS
 from orchestrator.experiment.fields.field_values import list_parameters
 from orchestrator.experiment.fields.parameters import construct

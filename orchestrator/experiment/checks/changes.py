@@ -1,0 +1,94 @@
+"""Values that change during a run: which can, and whether the new ones are valid."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from orchestrator.errors import Problem, collect_problems
+from orchestrator.experiment.components import find_hook_class, make_hook
+from orchestrator.experiment.optim.component import (
+    Component,
+    Optimization,
+    parse_optimizer_path,
+)
+from orchestrator.experiment.optim.optimizer import check_optimizer
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.yaml.source import with_value
+from orchestrator.task import Task
+
+
+def check_changes(experiment: Experiment, task: type[Task]) -> Iterator[Problem]:
+    lengths = {"epochs": experiment.epochs, "steps": experiment.steps}
+    for index, change in enumerate(experiment.changes):
+        total = lengths[change.at.unit]
+        if total is not None and change.at.count >= total:
+            message = f"must be less than the run's {total} {change.at.unit}, got {change.at}"
+            yield Problem(f"changes.{index}.at", message)
+        for name, value in change.set.items():
+            path = f"changes.{index}.set.{name}"
+            for problem in _check_value(name, value, experiment, task):
+                message = make_relative_message(name, problem)
+                yield Problem(path, message, suggestion=problem.suggestion)
+
+
+def _check_value(path: str, value: Any, experiment: Experiment, task: type[Task]) -> list[Problem]:
+    message = explain_unchangeable(path, experiment)
+    if message:
+        return [Problem(path, message)]
+
+    problems: list[Problem] = []
+    number = parse_optimizer_path(path)
+    if number is None:
+        _, name, field = path.split(".", 2)
+        entry = collect_problems(problems, with_value, experiment.hooks[name], field, value)
+        collect_problems(problems, make_hook, name, entry or {})
+        return problems
+
+    if type(value) not in (int, float):
+        return [Problem(path, f"must be a number, got {value!r}")]
+    name, key = number
+    changed = collect_problems(problems, with_number, experiment.optimizations[name], key, value)
+    if changed:
+        collect_problems(problems, check_optimizer, changed, task)
+    return problems
+
+
+def explain_unchangeable(path: str, experiment: Experiment) -> str | None:
+    """Return why a value cannot change during the run; None for mutable fields of hooks and numbers
+    of optimizers."""
+    number = parse_optimizer_path(path)
+    if number:
+        names = experiment.optimizations
+        if number[0] in names:
+            return None
+        return f"there is no such optimizer; available: {', '.join(names) or 'one'}"
+
+    group, _, rest = path.partition(".")
+    name, _, field = rest.partition(".")
+    if group != "hooks" or not field:
+        allowed = "only fields of hooks and numbers of the optimizer can"
+        return f"cannot change during training; {allowed}"
+    entry = experiment.hooks.get(name)
+    if not isinstance(entry, dict):
+        return f"there is no active hook '{name}'"
+    mutable = sorted(find_hook_class(entry["type"]).mutable)
+    if field in mutable:
+        return None
+    allowed = f"the mutable fields of '{name}' are: {', '.join(mutable) or 'none'}"
+    return f"cannot change during training; {allowed}"
+
+
+def with_number(optimization: Optimization, key: str, value: float) -> Optimization:
+    """Return the optimizer with one of its numbers changed; raise ConfigError if it has no such
+    key."""
+    changed = with_value(optimization.optimizer.model_dump(), key, value)
+    return replace(optimization, optimizer=Component(**changed))
+
+
+def make_relative_message(name: str, problem: Problem) -> str:
+    """Return a problem's message for the path `name`, with the rest of the problem's path if it is
+    below or beside."""
+    is_above = not problem.path or name == problem.path or name.startswith(f"{problem.path}.")
+    if is_above:
+        return problem.message
+    return f"{problem.path.removeprefix(f'{name}.')}: {problem.message}"

@@ -1,0 +1,186 @@
+"""Settings of a sweep that contradict each other, or the experiment."""
+
+from collections.abc import Iterator
+
+from hooks.metrics.direction import directions
+from hooks.stats.row_stats import PREFIX, column_and_statistic
+from orchestrator.errors import Problem, did_you_mean
+from orchestrator.experiment.checks.train_method import list_train_parameters
+from orchestrator.experiment.resolve import find_task
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.sections.schedulers.pbt import PBT
+from orchestrator.experiment.sections.schedulers.race import Race
+from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sweep.space import (
+    can_mutate,
+    combine_points_with_grid,
+    count_points,
+    count_trials,
+    list_mutated_paths,
+    make_fan_out_points,
+)
+from orchestrator.task import has_custom_loop
+
+MAX_TRIALS = 100_000
+
+
+def check_settings(sweep: Sweep, experiment: Experiment) -> Iterator[Problem]:
+    yield from _check_metrics(sweep)
+    yield from _check_search(sweep)
+    yield from _check_repeats(sweep)
+    yield from _check_scheduler(sweep)
+    yield from _check_workers(sweep, experiment)
+
+
+def _check_metrics(sweep: Sweep) -> Iterator[Problem]:
+    for statistic in sweep.row_stats:
+        try:
+            column_and_statistic(statistic)
+        except ValueError as error:
+            yield Problem("sweep.metric", f"{PREFIX}{statistic}: {error}")
+    try:
+        directions(sweep.metrics, sweep.mode)
+    except ValueError as error:
+        yield Problem("sweep.mode", str(error))
+
+    if len(sweep.metrics) == 1:
+        return
+    if sweep.search != "optuna":
+        message = f"cannot be a list with search: {sweep.search}; use search: optuna"
+        yield Problem("sweep.metric", message)
+    if sweep.scheduler.type != "fifo":
+        message = f"cannot be a list with scheduler: {sweep.scheduler.type}; use scheduler: fifo"
+        yield Problem("sweep.metric", message)
+
+
+def _check_search(sweep: Sweep) -> Iterator[Problem]:
+    with_scheduler = f"with scheduler: {sweep.scheduler.type}"
+    if sweep.search == "optuna" and isinstance(sweep.scheduler, PBT | Race):
+        yield Problem("sweep.search", f"cannot be optuna {with_scheduler}; use random or grid")
+    if sweep.search != "grid":
+        return
+    if sweep.points:
+        message = "has no effect with search: grid, which tries all points"
+        yield Problem("sweep.points", message)
+    if sweep.seed and not sweep.scheduler.is_random:
+        message = f"has no effect: search: grid draws nothing {with_scheduler}"
+        yield Problem("sweep.seed", message)
+
+
+def _check_repeats(sweep: Sweep) -> Iterator[Problem]:
+    if sweep.repeats == 1 and sweep.aggregate == "lower_bound":
+        message = "lower_bound needs several seeds; set sweep.repeats, such as repeats: 5"
+        yield Problem("sweep.aggregate", message)
+    if sweep.repeats > 1 and isinstance(sweep.scheduler, PBT):
+        message = "cannot be combined with scheduler: pbt; increase trials instead"
+        yield Problem("sweep.repeats", message)
+
+
+def _check_scheduler(sweep: Sweep) -> Iterator[Problem]:
+    if isinstance(sweep.scheduler, Race):
+        yield from _check_race(sweep)
+    if not sweep.scheduler.waits_for_others:
+        return
+    with_scheduler = f"with scheduler: {sweep.scheduler.type}"
+    if sweep.max_concurrent:
+        message = f"has no effect {with_scheduler}, whose trials wait"
+        yield Problem("sweep.max_concurrent", message)
+    if sweep.engine == "train":
+        message = f"cannot be train {with_scheduler}, which pauses; use gang"
+        yield Problem("sweep.engine", message)
+
+
+def _check_race(sweep: Sweep) -> Iterator[Problem]:
+    if sweep.repeats == 1:
+        yield Problem("sweep.repeats", "must be at least 2 with scheduler: race")
+    if sweep.aggregate == "lower_bound":
+        message = "cannot be lower_bound with scheduler: race, which compares means"
+        yield Problem("sweep.aggregate", message)
+    if sweep.budget and sweep.budget.trials:
+        message = "cannot be combined with scheduler: race; set fewer trials"
+        yield Problem("sweep.budget.trials", message)
+
+
+def _check_workers(sweep: Sweep, experiment: Experiment) -> Iterator[Problem]:
+    workers = experiment.workers
+    if sweep.engine == "gang" and isinstance(workers.count, list):
+        message = f"must be one number for engine: gang, got {workers.count}"
+        yield Problem("workers.count", message, suggestion="write sweep.engine: train for a range")
+    if workers.spares:
+        message = "has no effect in a sweep, where Ray Tune restarts a trial; remove it"
+        yield Problem("workers.spares", message)
+
+
+# The number of trials, for a valid space
+
+
+def check_trial_count(sweep: Sweep) -> Iterator[Problem]:
+    per_round = count_points(sweep) * sweep.repeats
+    trials = sweep.trials or per_round
+    if sweep.repeats > 1 and "seed" in sweep.space:
+        message = f"conflicts with repeats: {sweep.repeats}, which sets the seeds; remove one"
+        yield Problem("sweep.space.seed", message)
+
+    if count_trials(sweep) > MAX_TRIALS:
+        path = "sweep.trials" if sweep.trials else "sweep.space"
+        message = f"makes {count_trials(sweep):,} trials, at most {MAX_TRIALS:,} are allowed"
+        yield Problem(path, message, suggestion="use search: random, or remove values")
+    elif sweep.search == "grid" and trials != per_round:
+        message = f"must be {per_round} ({_describe_round(sweep)}), got {trials}"
+        hint = "remove it; budget.trials ends a sweep before its grid is complete, and repeats adds seeds"
+        yield Problem("sweep.trials", message, suggestion=hint)
+    elif trials % per_round:
+        message = f"must be a multiple of {per_round} ({_describe_round(sweep)}), got {trials}"
+        below = trials // per_round * per_round
+        hint = f"use {below} or {below + per_round}" if below else f"use {per_round}"
+        yield Problem("sweep.trials", message, suggestion=hint)
+    yield from _check_points_fit(sweep, trials)
+
+
+def _describe_round(sweep: Sweep) -> str:
+    counts = {"points of the grid": count_points(sweep), "repeats": sweep.repeats}
+    return " x ".join(f"{count} {noun}" for noun, count in counts.items() if count > 1)
+
+
+def _check_points_fit(sweep: Sweep, trials: int) -> Iterator[Problem]:
+    combinations = sum(1 for _ in combine_points_with_grid(sweep))
+    needed = combinations * len(make_fan_out_points(sweep)) * sweep.repeats
+    if needed > trials:
+        message = f"need {needed} trials for {len(sweep.points)} points, and there are {trials}"
+        yield Problem("sweep.points", message)
+
+
+# What a population changes
+
+
+def check_mutation(sweep: Sweep, experiment: Experiment) -> Iterator[Problem]:
+    """Yield the problems of what a population changes during training.
+
+    A training loop of the task's own starts over with the new values, so `mutate` may also name
+    what it reads.
+    """
+    scheduler = sweep.scheduler
+    if not isinstance(scheduler, PBT):
+        return
+    restartable: list[str] = []
+    task = find_task(experiment.task)
+    if task and has_custom_loop(task):
+        restartable = ["task_args", *list_train_parameters(task)]
+
+    for index, name in enumerate(scheduler.mutate or []):
+        path = f"sweep.scheduler.mutate.{index}"
+        if name not in sweep.space:
+            hint = did_you_mean(name, sweep.space)
+            yield Problem(path, f"'{name}' is not in the space", suggestion=hint)
+        elif name.partition(".")[0] not in restartable and not can_mutate(name):
+            allowed = "name fields of hooks or optimizer numbers"
+            yield Problem(path, f"'{name}' cannot change during training; {allowed}")
+
+    if not list_mutated_paths(sweep) and not scheduler.mutate:
+        others = [name for name in sweep.space if name.partition(".")[0] in restartable]
+        hint = f"write mutate: [{', '.join(others)}], or some of these" if others else None
+        needed = "a swept field of a hook or number of the optimizer to change"
+        yield Problem("sweep.scheduler", f"{scheduler.type} needs {needed}", suggestion=hint)
+    elif count_trials(sweep) < 2:
+        message = f"must be at least 2 with scheduler: pbt, got {count_trials(sweep)}"
+        yield Problem("sweep.trials", message)

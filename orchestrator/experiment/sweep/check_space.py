@@ -1,0 +1,74 @@
+"""Domains of a sweep's space that the search cannot draw from, or that overlap, and points to try
+first."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from orchestrator.errors import Problem, did_you_mean, shorten
+from orchestrator.experiment.sections.sweep import Domain, Sweep
+from orchestrator.experiment.sweep.space import find_enclosing_path, leaves_open
+from orchestrator.experiment.yaml.reader import join
+
+
+def find_unsearchable(sweep: Sweep) -> Iterator[Problem]:
+    """Yield a problem for each domain that the search cannot draw from."""
+    alternatives = {"grid": "choice", "normal": "uniform"}
+    for name, domain in sweep.space.items():
+        path = f"sweep.space.{name}.{domain.kind}"
+        if sweep.search == "grid" and not domain.is_list:
+            hint = "use choice or grid, or search: random"
+            yield Problem(path, f"is not supported with search: grid; {hint}")
+        if sweep.search == "optuna" and domain.kind in alternatives:
+            hint = f"use {alternatives[domain.kind]}"
+            yield Problem(path, f"is not supported with search: optuna; {hint}")
+
+
+def find_overlaps(sweep: Sweep) -> Iterator[Problem]:
+    """Yield a problem for each path inside a swept path, unless that is a choice of null and
+    mappings."""
+    for inner in sweep.space:
+        enclosing = [outer for outer in sweep.space if inner.startswith(f"{outer}.")]
+        messages = [_explain_overlap(inner, outer, sweep) for outer in enclosing]
+        found = [message for message in messages if message]
+        if found:
+            yield Problem(f"sweep.space.{inner}", found[-1])
+
+
+def _explain_overlap(inner: str, outer: str, sweep: Sweep) -> str | None:
+    domain = sweep.space[inner]
+    around = sweep.space[outer]
+    start = f"is inside '{outer}', which"
+    if find_enclosing_path(outer, sweep.space):
+        return f"{start} is itself inside a swept path; sweep only one of them"
+    if domain.kind == "fan_out":
+        return f"{start} is swept too; use grid instead of fan_out"
+    if not _is_switch(around):
+        return f"{start} is swept too and is not a choice of null and mappings"
+    key = inner.removeprefix(f"{outer}.")
+    if not any(leaves_open(key, value) for value in around.values):
+        return f"is never drawn: every value of '{outer}' is off or sets it"
+    if around.kind == "choice" and sweep.search != "grid" and domain.kind == "grid":
+        return f"is a grid inside '{outer}', which is drawn; use choice"
+    return None
+
+
+def _is_switch(domain: Domain) -> bool:
+    """Return whether each value turns a part of the experiment off or on."""
+    values = domain.values if domain.is_list else [domain]
+    return all(value is None or isinstance(value, bool | dict) for value in values)
+
+
+def check_point(point: Mapping[str, Any], path: str, sweep: Sweep) -> Iterator[Problem]:
+    """Yield the problems of a point to try first."""
+    for name, value in point.items():
+        place = join(path, name)
+        domain = sweep.space.get(name)
+        if domain is None:
+            hint = did_you_mean(name, sweep.space)
+            yield Problem(place, "is not in the space", suggestion=hint)
+        elif domain.kind == "fan_out":
+            message = "cannot be in a point: each point runs with all fan_out values; remove it"
+            yield Problem(place, message)
+        elif value not in domain:
+            allowed = shorten(str(domain))
+            yield Problem(place, f"must be within {allowed}, got {shorten(repr(value))}")
