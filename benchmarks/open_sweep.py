@@ -26,7 +26,7 @@ import pyarrow as pa
 from benchmarks.timing import print_table
 from orchestrator import Sweep, open_sweep
 from orchestrator.disk.attempts import Attempt
-from orchestrator.disk.rows.checksums import write_parquet
+from orchestrator.disk.rows.file_format import write_parquet
 from orchestrator.disk.rows.recorded_files import COMPACTED
 from orchestrator.disk.rows.usage import add_usage
 from orchestrator.disk.run_folder import RunFolder
@@ -64,7 +64,7 @@ def write_sweep(folder: Path, trials: int, rows: int) -> None:
     _write(folder / "run.json", {"name": "sweep", **TIMES, "sweep": begun})
     joined = folder / "rows.parquet"
     with open(joined, "xb+") as file:
-        write_parquet([add_usage(rows_of_a_trial(rows), [ATTEMPT])], file)
+        write_parquet(add_usage(rows_of_a_trial(rows), [ATTEMPT]), file)
     random = np.random.default_rng(1)
     for number in range(trials):
         trial = folder / "trials" / trial_name(number)

@@ -22,8 +22,8 @@ import pyarrow as pa
 from benchmarks.timing import print_table
 from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.new_run import create_run
-from orchestrator.disk.rows.checksums import add_checksum, make_stream
 from orchestrator.disk.rows.compaction import compact
+from orchestrator.disk.rows.file_format import make_stream
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.units import SPANS
 
@@ -78,7 +78,7 @@ def write(folder: RunFolder, ranks: int, iterations: int, flush: int) -> None:
     for rank in range(ranks):
         rows = rows_of(rank, iterations)
         batches = b"".join(
-            add_checksum(batch.serialize()) for batch in rows.to_batches(max_chunksize=flush)
+            bytes(batch.serialize()) for batch in rows.to_batches(max_chunksize=flush)
         )
         folder.storage.write(
             f"stats/attempt=0/rank={rank}/rows-00000.arrow", make_stream(rows.schema, batches)

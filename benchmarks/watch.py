@@ -23,7 +23,7 @@ from benchmarks.tables import rows_of
 from benchmarks.timing import print_table
 from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.new_run import create_run
-from orchestrator.disk.rows.checksums import add_checksum, make_stream_start
+from orchestrator.disk.rows.file_format import make_stream_start
 from orchestrator.experiment.load import to_yaml
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.runs.result import open_run
@@ -45,7 +45,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 def write(file: IO[bytes], rows: pa.Table) -> None:
     for batch in rows.to_batches(max_chunksize=FLUSH):
-        file.write(add_checksum(batch.serialize()))
+        file.write(batch.serialize())
     file.flush()
 
 

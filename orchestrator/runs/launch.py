@@ -194,7 +194,8 @@ def _drive_on_ray(
         )
         # In a thread, because only the main thread gets signals.
         work = ThreadPoolExecutor(max_workers=1).submit(lifecycle.train)
-        import orchestrator.disk.rows.compaction  # noqa: F401  # needed at the end; imported while the ranks start
+        import orchestrator.disk.rows.compaction  # needed at the end; imported while the ranks start
+        import orchestrator.disk.rows.usage  # noqa: F401
 
         _show_until_done(
             ray, mailbox, work, display, lambda: is_stop_requested() or watch.is_warned()

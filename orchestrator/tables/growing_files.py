@@ -6,13 +6,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.reports import check_report
-from orchestrator.disk.rows.checksums import END_OF_STREAM, Stream, read_stream
 from orchestrator.disk.rows.columns import concat_rows
 from orchestrator.disk.rows.dataset import read_parquet
+from orchestrator.disk.rows.file_format import END_OF_STREAM, Stream, read_stream
 from orchestrator.disk.rows.recorded_files import (
     COMPACTED,
     RecordedFile,
@@ -83,8 +82,8 @@ class RankTail:
         )
         for segment in segments:
             read = self._rows_since_segment
-            with open_parquet(self._storage, segment.path) as opened:
-                total = pq.read_metadata(opened).num_rows
+            with open_parquet(self._storage, segment.path) as parquet:
+                total = parquet.metadata.num_rows
             self._newest_segment, self._rows_since_segment = segment.number, max(0, read - total)
             if total > read and segment == segments[-1]:
                 self.add(read_parquet(self._storage, segment.path).slice(read))

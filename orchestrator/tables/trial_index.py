@@ -128,8 +128,8 @@ class TrialRecord:
 
 def _load_usage(trial: Storage, attempts: Sequence[Attempt]) -> Mapping[str, float]:
     """Return a trial's own usage, without its leader's training. Raises DamagedFile."""
-    with suppress(FileNotFoundError), open_parquet(trial, COMPACTED["rows"]) as file:
-        if kept := read_stored_usage(file, attempts):
+    with suppress(FileNotFoundError), open_parquet(trial, COMPACTED["rows"]) as parquet:
+        if kept := read_stored_usage(parquet, attempts):
             return kept
     without_leader = [replace(attempt, leader=None) for attempt in attempts]
     return compute_usage(open_valid_rows(trial, without_leader))

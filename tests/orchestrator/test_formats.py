@@ -19,7 +19,7 @@ from hooks import Hook, State
 from orchestrator import open_run, open_sweep, resume, run, sweep
 from orchestrator.cli import app
 from orchestrator.disk.new_run import create_run
-from orchestrator.disk.rows import checksums
+from orchestrator.disk.rows import file_format
 from orchestrator.disk.rows.dataset import open_recorded
 from orchestrator.disk.rows.rank_files import RankFiles
 from orchestrator.disk.run_folder import RunFolder
@@ -136,15 +136,14 @@ def test_a_growing_file_of_a_later_format_is_refused(tmp_path: Path) -> None:
     files.sync()
     assert len(open_recorded(folder.storage).read()) == 1
 
-    # The number is one digit, so a file of a later format is as long; its checksum is another one.
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(checksums, "FORMAT", 9)
-        start = checksums.make_stream_start(pa.schema([("rank", pa.int64())]))
+        patched.setattr(file_format, "FORMAT", 9)
+        start = file_format.make_stream_start(pa.schema([("rank", pa.int64())]))
     folder.storage.write(path, start)
     with pytest.raises(NewerFormat, match=rf"{path} has format 9, and this version"):
         open_recorded(folder.storage)
     with pytest.raises(NewerFormat):
-        checksums.read_stream(folder.storage.read(path), path)
+        file_format.read_stream(folder.storage.read(path), path)
     files.close()
 
 

@@ -1,87 +1,127 @@
-"""Compaction of an ended run's files."""
+"""Compaction: many files of rows become one Parquet file.
+
+A rank compacts its own files while it writes. When all ranks of a run have ended, the driver
+compacts what they left: into one file for all ranks if there are few rows, because reading and
+storing one file is faster, otherwise into a file for each rank.
+"""
 
 from collections.abc import Sequence
 from contextlib import suppress
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow.dataset import dataset
+
 from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.metadata import COMPLETE
-from orchestrator.disk.rows.checksums import write_parquet
 from orchestrator.disk.rows.columns import narrow_counters
-from orchestrator.disk.rows.dataset import make_source, read_schemas, sort_rows
+from orchestrator.disk.rows.dataset import (
+    PARTITIONS,
+    make_source,
+    read_parquet,
+    read_parts,
+    read_schemas,
+    sort_rows,
+)
+from orchestrator.disk.rows.file_format import write_parquet
 from orchestrator.disk.rows.recorded_files import (
     COMPACTED,
     RecordedFile,
     RecordedFiles,
     list_recorded_files,
 )
-from orchestrator.disk.rows.segments import (
-    add_superseded_column,
-    rewrite_as_segment,
-    update_superseded_column,
-)
-from orchestrator.disk.rows.usage import add_usage
+from orchestrator.disk.rows.valid_rows import FILTER_COLUMNS, make_superseded_filter
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.storage import Storage
 
 JOINED_ROWS = 2**20
-"""A run of at most this many rows becomes one file; a longer one keeps a file for each rank."""
+"""A run of at most this many rows becomes one file; a longer one keeps files for each rank."""
+
+
+def compact_parts(
+    storage: Storage, parts: Sequence[RecordedFile], attempts: Sequence[Attempt] = ()
+) -> None:
+    """Rewrite closed parts of one rank as Parquet, and delete them. `attempts` determine which rows
+    are superseded.
+
+    After a kill in between, readers use the new file. Repeating the call gives the same file.
+    """
+    rows = read_parts(storage, parts)
+    if len(rows):
+        path = parts[-1].path.replace(".arrow", ".parquet")
+        _write(storage, path, _mark_superseded(rows, attempts))
+    storage.map(storage.delete, [part.path for part in parts])
 
 
 def compact(storage: Storage, attempts: Sequence[Attempt]) -> None:
-    """Write `stats.parquet` and `hooks.parquet`, or Parquet files of each rank for a long run.
+    """Compact the rows and the costs of a run. The driver calls it after all ranks have ended.
 
-    The driver calls it after all ranks have ended. Superseded rows stay, marked as such. After a
-    kill at any moment, `list_recorded_files` still finds every row once. Rows come last:
-    `is_compacted` looks only at them.
+    Superseded rows stay, marked as such. After a kill at any moment, `list_recorded_files` still
+    finds every row once. Rows come last: `is_compacted` looks only at them.
     """
-    obsolete: list[str] = []
-    kept_folders: set[str] = set()
     for table in ("costs", "rows"):
         files = list_recorded_files(storage, table)
-        uncompacted = [*files.segments, *files.parts]
-        obsolete += files.obsolete
-        if uncompacted and _join(storage, table, files, attempts):
-            obsolete += [file.path for file in uncompacted]
-            continue
-        kept_folders |= {file.folder for file in uncompacted}
-        if table == "rows" and attempts:
-            earlier_segments = [
-                segment for segment in files.segments if segment.attempt < attempts[-1].number
-            ]
-
-            def mark_segment(segment: RecordedFile) -> None:
-                update_superseded_column(
-                    storage, segment.path, attempts, attempt=segment.attempt, rank=segment.rank
-                )
-
-            storage.map(mark_segment, earlier_segments)
-            if files.joined:
-                update_superseded_column(storage, files.joined, attempts)
-        storage.map(lambda parts: rewrite_as_segment(storage, parts, attempts), files.parts_by_rank)
-    if storage.local is None:  # deleting a folder takes fewer requests
-        obsolete = [
-            path if (folder := path.rpartition("/")[0]) in kept_folders else folder
-            for path in obsolete
-        ]
-    storage.map(storage.delete, sorted(set(obsolete)))
+        own_files = [*files.segments, *files.parts]
+        if own_files and not _join(storage, table, files, attempts):
+            if table == "rows":
+                _update_superseded(storage, files.segments, attempts)
+            storage.map(lambda parts: compact_parts(storage, parts, attempts), files.parts_by_rank)
+            own_files = []
+        obsolete = {*files.obsolete, *(file.path for file in own_files)}
+        storage.map(storage.delete, sorted(obsolete))
 
 
 def _join(storage: Storage, table: str, files: RecordedFiles, attempts: Sequence[Attempt]) -> bool:
     """Write the table as one file if it has few rows, and return whether it has."""
+    from orchestrator.disk.rows.usage import add_usage  # imports pandas, which ranks do not need
+
     schemas = read_schemas(storage, files)
-    if schemas.parquet_rows > JOINED_ROWS:
+    if schemas.parquet_rows > JOINED_ROWS and not files.joined:
         return False
     source = make_source(storage, files, schemas)
-    if source.count_rows() > JOINED_ROWS:
+    if source.count_rows() > JOINED_ROWS and not files.joined:
         return False
-    rows = narrow_counters(source.read())
+
+    rows = source.read()
     if len(rows):
-        rows = sort_rows(rows)
+        rows = _mark_superseded(sort_rows(rows), attempts)
         if table == "rows":
-            rows = add_usage(add_superseded_column(rows, attempts), attempts)
-        with storage.create(COMPACTED[table]) as file:
-            write_parquet([rows], file)
+            rows = add_usage(rows, attempts)
+    _write(storage, COMPACTED[table], rows)
     return True
+
+
+def _update_superseded(
+    storage: Storage, files: Sequence[RecordedFile], attempts: Sequence[Attempt]
+) -> None:
+    """Rewrite the files in which a later attempt has superseded rows."""
+    newest = max((attempt.number for attempt in attempts), default=0)
+
+    def update(file: RecordedFile) -> None:
+        columns = read_parquet(storage, file.path, FILTER_COLUMNS)
+        if pc.any(_mark_superseded(columns, attempts)["superseded"]).as_py():
+            rows = read_parquet(storage, file.path)
+            _write(storage, file.path, _mark_superseded(rows, attempts))
+
+    storage.map(update, [file for file in files if file.attempt < newest])
+
+
+def _mark_superseded(rows: pa.Table, attempts: Sequence[Attempt]) -> pa.Table:
+    """Add the column `superseded` to rows, for other readers of the files; hook costs have none."""
+    rows = narrow_counters(rows)
+    if "phase" not in rows.column_names:
+        return rows
+    columns = {name: pc.field(name) for name in rows.column_names}
+    columns["superseded"] = make_superseded_filter(attempts, rows.column_names)
+    return dataset(rows).to_table(columns=columns)
+
+
+def _write(storage: Storage, path: str, rows: pa.Table) -> None:
+    """Write rows as Parquet. The path of a rank's file has the columns of PARTITIONS."""
+    if path not in COMPACTED.values():
+        rows = rows.drop_columns([name for name in PARTITIONS.names if name in rows.column_names])
+    with storage.create(path) as file:
+        write_parquet(rows, file)
 
 
 def is_compacted(storage: Storage) -> bool:
@@ -94,8 +134,6 @@ def compact_ended(folder: RunFolder) -> None:
     this."""
     if is_compacted(folder.storage) or folder.read_metadata().status not in COMPLETE:
         return
-    with (
-        suppress(Exception),
-        folder.lease(),
-    ):  # without permission or memory, readers use the files as they are
+    # Without permission or memory, readers use the files as they are.
+    with suppress(Exception), folder.lease():
         compact(folder.storage, folder.read_attempts())

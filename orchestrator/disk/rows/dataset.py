@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 from pyarrow.fs import LocalFileSystem
 
 from hooks.metrics.names import sort_phases
-from orchestrator.disk.rows.checksums import read_stream, read_stream_start
 from orchestrator.disk.rows.columns import COUNTER_TYPES, concat_rows, conform_to, merge_schemas
+from orchestrator.disk.rows.file_format import read_schema, read_stream
 from orchestrator.disk.rows.recorded_files import (
     ADVICE,
     RecordedFile,
@@ -126,15 +126,14 @@ def make_source(
     changed = {
         path for path, own in schemas.parquet.items() if not _can_cast(storage, path, own, schema)
     }
-    tables = chain(
-        (read_parquet(storage, path) for path in changed), _read_open_parts(storage, files), more
-    )
+    changed_rows = (read_parquet(storage, path) for path in changed)
+    tables = chain(changed_rows, _read_open_parts(storage, files), more)
     tails, folder = _make_datasets(tables, schema)
-    unchanged = [segment for segment in files.segments if segment.path not in changed]
-    files = replace(
-        files, joined=None if files.joined in changed else files.joined, segments=unchanged
-    )
-    data = ds.dataset([_parquet_dataset(storage, files, schema), *tails])
+
+    joined = None if files.joined in changed else files.joined
+    segments = [segment for segment in files.segments if segment.path not in changed]
+    parquet = _parquet_dataset(storage, replace(files, joined=joined, segments=segments), schema)
+    data = ds.dataset([parquet, *tails])
     if folder:
         finalize(data, shutil.rmtree, folder, ignore_errors=True)
     return Source(data)
@@ -155,18 +154,21 @@ def _can_cast(storage: Storage, path: str, own: pa.Schema, merged: pa.Schema) ->
     ]
     if not changed or not all(pa.types.is_floating(types[name]) for name in changed):
         return not changed
-    fragment = _FORMAT.make_fragment(
-        f"{storage.root}/{path}", storage.filesystem or LocalFileSystem()
-    )
-    limits = [group.statistics.get(name) for group in fragment.row_groups for name in changed]
-    return all(each and -(2**53) <= each["min"] <= each["max"] <= 2**53 for each in limits)
+    system = storage.filesystem or LocalFileSystem()
+    fragment = _FORMAT.make_fragment(f"{storage.root}/{path}", system)
+    for group in fragment.row_groups:
+        for name in changed:
+            limits = group.statistics.get(name)
+            if not limits or limits["min"] < -(2**53) or limits["max"] > 2**53:
+                return False
+    return True
 
 
 def _parquet_dataset(storage: Storage, files: RecordedFiles, schema: pa.Schema) -> ds.Dataset:
     system = storage.filesystem or LocalFileSystem()
-    fragments = (
-        [_FORMAT.make_fragment(f"{storage.root}/{files.joined}", system)] if files.joined else []
-    )
+    fragments = []
+    if files.joined:
+        fragments.append(_FORMAT.make_fragment(f"{storage.root}/{files.joined}", system))
     for segment in files.segments:
         is_rank = ds.field("rank") == pa.scalar(segment.rank, schema.field("rank").type)
         is_attempt = ds.field("attempt") == pa.scalar(segment.attempt, schema.field("attempt").type)
@@ -179,9 +181,8 @@ def _parquet_dataset(storage: Storage, files: RecordedFiles, schema: pa.Schema) 
 def _read_open_parts(storage: Storage, files: RecordedFiles) -> Iterator[pa.Table]:
     tails = files.parts_by_rank
     for first in range(0, len(tails), _RANKS_PER_READ):
-        yield from storage.map(
-            lambda parts: read_parts(storage, parts), tails[first : first + _RANKS_PER_READ]
-        )
+        some_ranks = tails[first : first + _RANKS_PER_READ]
+        yield from storage.map(lambda parts: read_parts(storage, parts), some_ranks)
 
 
 def _make_datasets(
@@ -189,26 +190,29 @@ def _make_datasets(
 ) -> tuple[list[ds.Dataset], str | None]:
     """Return the tables as datasets, and the temporary folder that holds them if they are too long
     for memory."""
-    tables = (conform_to(table, schema) for table in tables)
-    held: list[pa.Table] = []
-    for table in tables:
-        held.append(table)
-        if sum(map(len, held)) > MAX_ROWS_IN_MEMORY:
+    conforming = (conform_to(table, schema) for table in tables)
+    kept: list[pa.Table] = []
+    for table in conforming:
+        kept.append(table)
+        if sum(map(len, kept)) > MAX_ROWS_IN_MEMORY:
             folder = temporary_folder()
-            with pq.ParquetWriter(f"{folder}/rows.parquet", schema, compression="zstd") as file:
-                for some in chain(held, tables):
-                    file.write_table(some)
-            return [ds.dataset(f"{folder}/rows.parquet", schema, format="parquet")], folder
-    return ([ds.dataset(pa.concat_tables(held))] if held else []), None
+            path = f"{folder}/rows.parquet"
+            with pq.ParquetWriter(path, schema, compression="zstd") as file:
+                for next_table in chain(kept, conforming):
+                    file.write_table(next_table)
+            return [ds.dataset(path, schema, format="parquet")], folder
+    if not kept:
+        return [], None
+    return [ds.dataset(pa.concat_tables(kept))], None
 
 
 def temporary_folder() -> str:
     """Make a folder for rows that do not fit in memory, and remove folders left behind by dead
     processes."""
-    for left in Path(tempfile.gettempdir()).glob(f"{_TEMPORARY}*-*"):
-        pid = left.name.removeprefix(_TEMPORARY).partition("-")[0]
+    for folder in Path(tempfile.gettempdir()).glob(f"{_TEMPORARY}*-*"):
+        pid = folder.name.removeprefix(_TEMPORARY).partition("-")[0]
         if pid.isdecimal() and not psutil.pid_exists(int(pid)):
-            shutil.rmtree(left, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
     return tempfile.mkdtemp(prefix=f"{_TEMPORARY}{os.getpid()}-")
 
 
@@ -229,43 +233,48 @@ class Schemas(NamedTuple):
 
 
 def read_schemas(storage: Storage, files: RecordedFiles) -> Schemas:
-    def parquet(path: str) -> tuple[pa.Schema, int]:
-        with open_parquet(storage, path) as file:
-            metadata = pq.read_metadata(file)
-            schema = metadata.schema.to_arrow_schema().remove_metadata()
-            return pa.schema(
-                [field for field in schema if field.name != "superseded"]
-            ), metadata.num_rows
+    paths = [files.joined] if files.joined else []
+    paths += [segment.path for segment in files.segments]
+    footers = storage.map(lambda path: _read_footer(storage, path), paths)
+    by_path = {path: schema for path, (schema, _) in zip(paths, footers, strict=True)}
+    rows = sum(count for _, count in footers)
 
-    def part(file: RecordedFile) -> pa.Schema:
-        try:
-            with storage.open(file.path) as stream:
-                return read_stream_start(stream, str(storage / file.path))[0] or pa.schema([])
-        except FileNotFoundError:
-            return read_schemas(storage, _find_current_files(storage, file)).merged
-
-    paths = [
-        *([files.joined] if files.joined else []),
-        *(segment.path for segment in files.segments),
-    ]
-    footers = dict(zip(paths, storage.map(parquet, paths), strict=True))
-    by_path = {path: schema for path, (schema, _) in footers.items()}
-    partitions = PARTITIONS if files.segments else pa.schema([])
-    merged = merge_schemas([partitions, *by_path.values(), *storage.map(part, files.parts)])
-    return Schemas(merged, by_path, sum(rows for _, rows in footers.values()))
+    of_parts = storage.map(lambda part: _read_part_schema(storage, part), files.parts)
+    partitions = [PARTITIONS] if files.segments else []
+    return Schemas(merge_schemas([*partitions, *by_path.values(), *of_parts]), by_path, rows)
 
 
-def read_parquet(storage: Storage, path: str) -> pa.Table:
+def _read_footer(storage: Storage, path: str) -> tuple[pa.Schema, int]:
+    """Return the columns that a Parquet file stores for rows, and their number."""
+    with open_parquet(storage, path) as parquet:
+        stored = parquet.metadata.schema.to_arrow_schema()
+        fields = [field for field in stored if field.name != "superseded"]
+        return pa.schema(fields), parquet.metadata.num_rows
+
+
+def _read_part_schema(storage: Storage, part: RecordedFile) -> pa.Schema:
+    try:
+        with storage.open(part.path) as stream:
+            return read_schema(stream, str(storage / part.path)) or pa.schema([])
+    except FileNotFoundError:
+        return read_schemas(storage, _find_current_files(storage, part)).merged
+
+
+def read_parquet(storage: Storage, path: str, columns: Sequence[str] | None = None) -> pa.Table:
     """Return the rows of a Parquet file, with the partition columns from a segment's path. Raises
     DamagedFile."""
-    with open_parquet(storage, path, prefetch=True) as file:
-        rows = pq.read_table(file, page_checksum_verification=True).replace_schema_metadata()
-    rows = rows.drop_columns([name for name in rows.column_names if name == "superseded"])
+    with open_parquet(storage, path, prefetch=True) as parquet:
+        rows = parquet.read(columns).replace_schema_metadata()
+    if "superseded" in rows.column_names:
+        rows = rows.drop_columns("superseded")
     segment = parse_recorded_path(path)
-    for name, value in (("attempt", segment.attempt), ("rank", segment.rank)) if segment else ():
-        rows = rows.append_column(
-            name, pa.repeat(pa.scalar(value, PARTITIONS.field(name).type), len(rows))
-        )
+    if segment is None:
+        return rows
+
+    values = {"attempt": segment.attempt, "rank": segment.rank}
+    for name, value in values.items():
+        typed_value = pa.scalar(value, PARTITIONS.field(name).type)
+        rows = rows.append_column(name, pa.repeat(typed_value, len(rows)))
     return rows
 
 
@@ -278,14 +287,16 @@ def read_parts(storage: Storage, parts: Sequence[RecordedFile]) -> pa.Table:
     try:
         for part in parts:
             batches = read_stream(storage.read(part.path), str(storage / part.path)).batches
-            # Small batches take much more memory than their values.
-            tables += [pa.Table.from_batches(batches).combine_chunks()] if batches else []
+            if batches:
+                # Small batches take much more memory than their values.
+                tables.append(pa.Table.from_batches(batches).combine_chunks())
     except FileNotFoundError:
         now = _find_current_files(storage, parts[0])
         if not (now.segments or now.parts):
             raise
         tables = [read_parquet(storage, segment.path) for segment in now.segments]
-        tables += [read_parts(storage, now.parts)] if now.parts else []
+        if now.parts:
+            tables.append(read_parts(storage, now.parts))
     return concat_rows(tables)
 
 
@@ -293,10 +304,8 @@ def _find_current_files(storage: Storage, part: RecordedFile) -> RecordedFiles:
     """Return the files that hold a part that no longer exists, and what its rank recorded after
     it."""
     now = list_recorded_files(storage, part.table, part.folder)
-    segments, parts = (
-        [file for file in files if file.number >= part.number]
-        for files in (now.segments, now.parts)
-    )
+    segments = [segment for segment in now.segments if segment.number >= part.number]
+    parts = [later for later in now.parts if later.number >= part.number]
     return RecordedFiles(None, segments, parts, [])
 
 

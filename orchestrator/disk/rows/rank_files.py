@@ -1,7 +1,6 @@
 """The files of one rank: growing Arrow streams, later rewritten as Parquet segments."""
 
 import logging
-import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -10,15 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from orchestrator.disk.rows.checksums import (
-    END_OF_STREAM,
-    LENGTH_SIZE,
-    add_checksum,
-    make_stream,
-    make_stream_start,
-    pack_length,
-)
 from orchestrator.disk.rows.columns import check_case, merge_types
+from orchestrator.disk.rows.file_format import END_OF_STREAM, make_stream, make_stream_start
 from orchestrator.disk.rows.recorded_files import RecordedFile
 from orchestrator.storage import Storage
 from orchestrator.storage.storage import raising_storage_errors
@@ -35,34 +27,31 @@ class _DiskPart:
     """An Arrow stream that grows on a disk, where other processes see each batch immediately."""
 
     def __init__(self, storage: Storage, path: str, schema: pa.Schema) -> None:
-        self.rows, self.schema = 0, schema
-        start = make_stream_start(schema)
-        self._file = storage.open_stream(path, start)
-        self._length_offset = len(start) - LENGTH_SIZE
+        self.rows = 0
+        self.schema = schema
+        self._file = storage.open_stream(path, make_stream_start(schema))
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._file.write(add_checksum(batch.serialize()))
+        self._file.write(batch.serialize())
         self._file.flush()
         self.rows += batch.num_rows
 
     def sync(self) -> None:
-        """Store the length in the file, so that readers notice if it is cut short later."""
-        if not self._file.closed:
-            os.pwrite(self._file.fileno(), pack_length(self._file.tell()), self._length_offset)
+        """Do nothing: each write is flushed."""
 
     def end(self) -> None:
         with self._file:
             self._file.write(END_OF_STREAM)
-            self._file.flush()
-            self.sync()
 
 
 class _ObjectPart:
     """An Arrow stream on an object store, uploaded as a whole whenever it has grown."""
 
     def __init__(self, storage: Storage, path: str, schema: pa.Schema) -> None:
-        self.rows, self.schema = 0, schema
-        self._storage, self._path = storage, path
+        self.rows = 0
+        self.schema = schema
+        self._storage = storage
+        self._path = path
         self._uploaded = b""
         self._new: list[pa.RecordBatch] = []
         self._has_ended = False
@@ -72,15 +61,16 @@ class _ObjectPart:
         self.rows += batch.num_rows
 
     def sync(self) -> None:
-        has_ended, new = (
-            self._has_ended,
-            self._new[:],
-        )  # in this order, because another thread writes and ends
+        # In this order, because another thread writes and ends.
+        has_ended = self._has_ended
+        new = self._new[:]
         if not new:
-            self._uploaded = b"" if has_ended else self._uploaded
+            if has_ended:
+                self._uploaded = b""
             return
+
         [batch] = pa.Table.from_batches(new).combine_chunks().to_batches()
-        batches = self._uploaded + add_checksum(batch.serialize())
+        batches = self._uploaded + bytes(batch.serialize())
         self._storage.write(self._path, make_stream(self.schema, batches))
         self._uploaded = batches
         del self._new[: len(new)]
@@ -241,7 +231,7 @@ class RankFiles:
     def _rewrite_parts(self, min_rows: int = SEGMENT_ROWS) -> None:
         """Rewrite each table's parts if they are due or have `min_rows` rows. Called in a thread
         and by `close`."""
-        from orchestrator.disk.rows.segments import rewrite_as_segment  # a slow import
+        from orchestrator.disk.rows.compaction import compact_parts  # a slow import
 
         with self._rewrite_lock:
             for table in self._tables.values():
@@ -252,7 +242,7 @@ class RankFiles:
                         table.end_part()
                         parts = table.parts[:]
                     self.sync()
-                    rewrite_as_segment(self._storage, [recorded for recorded, _ in parts])
+                    compact_parts(self._storage, [recorded for recorded, _ in parts])
                 except Exception as error:  # the parts are kept
                     logger.warning(
                         "Cannot rewrite rows of %s as Parquet; they stay in Arrow files: %s",

@@ -5,15 +5,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from orchestrator.disk.attempts import Attempt
-from orchestrator.disk.rows.checksums import check_footer
 from orchestrator.errors import DamagedFile
 from orchestrator.storage import Storage
+from orchestrator.storage.format_number import check_metadata
 from orchestrator.storage.stored_data import log_omission
 
 COMPACTED = {"rows": "stats.parquet", "costs": "hooks.parquet"}
@@ -71,33 +71,35 @@ def list_recorded_files(storage: Storage, table: str, folder: str = "stats") -> 
     """Return the files of a table, `rows` or `costs`; `storage` is the run's folder, `folder` a
     subfolder.
 
-    A segment contains its rank's parts since the previous segment, a joined file all attempts up to
-    its newest.
+    A segment contains its rank's parts up to its number, a joined file all attempts up to its
+    newest.
     """
     joined = COMPACTED[table] if storage.exists(COMPACTED[table]) else None
     recorded = (parse_recorded_path(f"{folder}/{name}") for name in storage.tree(folder))
     files = sorted(file for file in recorded if file and file.table == table)
     newest_joined = _find_newest_attempt(storage, joined) if joined and files else -1
     newest_segments = {file.folder: file.number for file in files if file.is_segment}
-    remaining = [file for file in files if file.attempt > newest_joined]
-    segments = [file for file in remaining if file.is_segment]
-    parts = [
-        file
-        for file in remaining
-        if not file.is_segment and file.number > newest_segments.get(file.folder, -1)
-    ]
-    current = {*segments, *parts}
-    return RecordedFiles(
-        joined, segments, parts, [file.path for file in files if file not in current]
-    )
+
+    segments = []
+    parts = []
+    obsolete = []
+    for file in files:
+        if file.attempt <= newest_joined:
+            obsolete.append(file.path)
+        elif file.is_segment:
+            segments.append(file)
+        elif file.number > newest_segments.get(file.folder, -1):
+            parts.append(file)
+        else:
+            obsolete.append(file.path)
+    return RecordedFiles(joined, segments, parts, obsolete)
 
 
 def warn_lost_rows(storage: Storage, attempts: Sequence[Attempt]) -> None:
     """Warn if a finished run has lost all rows that its attempts recorded."""
     files = list_recorded_files(storage, "rows")
-    if any(attempt.has_own_rows for attempt in attempts) and not (
-        files.joined or files.segments or files.parts
-    ):
+    has_files = files.joined or files.segments or files.parts
+    if not has_files and any(attempt.has_own_rows for attempt in attempts):
         log_omission(storage / COMPACTED["rows"], "it is missing, and with it the rows")
 
 
@@ -111,32 +113,27 @@ def parse_recorded_path(path: str) -> RecordedFile | None:
 
 
 def _find_newest_attempt(storage: Storage, joined: str) -> int:
-    with open_parquet(storage, joined) as file:
-        metadata = pq.read_metadata(file)
-    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    column = metadata.schema.names.index("attempt") if "attempt" in metadata.schema.names else None
-    return (
-        max((group.column(column).statistics.max for group in groups), default=-1)
-        if column is not None
-        else -1
-    )
+    with open_parquet(storage, joined) as parquet:
+        if "attempt" not in parquet.schema_arrow.names:
+            return -1
+        return int(parquet.read(["attempt"])["attempt"].to_numpy().max(initial=-1))
 
 
 @contextmanager
-def open_parquet(storage: Storage, path: str, *, prefetch: bool = False) -> Iterator[Any]:
-    """Open a Parquet file of a run and check its footer. Raises DamagedFile, even for errors while
-    the caller reads it.
+def open_parquet(
+    storage: Storage, path: str, *, prefetch: bool = False
+) -> Iterator[pq.ParquetFile]:
+    """Open a Parquet file of a run. Raises DamagedFile, even for errors while the caller reads it,
+    and NewerFormat.
 
     `prefetch` reads a remote file in one request, which is faster for a few MB.
     """
     try:
-        with (
-            pa.BufferReader(storage.read(path))
-            if prefetch and storage.local is None
-            else storage.open(path) as file
-        ):
-            check_footer(file, str(storage / path))
-            yield file
+        is_prefetched = prefetch and storage.local is None
+        source = pa.BufferReader(storage.read(path)) if is_prefetched else storage.open(path)
+        with source, pq.ParquetFile(source, page_checksum_verification=True) as parquet:
+            check_metadata(parquet.metadata.metadata, storage / path)
+            yield parquet
     except FileNotFoundError:
         raise
     except (OSError, pa.ArrowException) as error:

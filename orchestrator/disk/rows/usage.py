@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -40,32 +39,38 @@ def compute_usage(source: Source) -> dict[str, float]:
     numbers = (*_SUMS, *_PEAKS, *_MEANS)
     columns = [name for name in ("rank", "phase", *numbers) if name in source.schema.names]
     every = source.count_rows() // _MAX_MEDIAN_VALUES + 1
-    parts, times = [], []
+    parts = []
+    times = []
     for batch in source.batches(columns):
         values = {name: _read_numbers(batch, name) for name in numbers}
         is_training = pc.equal(batch["phase"], "train")
-        values |= {name: pc.if_else(is_training, values[name], None) for name in _SUMS}
-        values["measured_s"] = pc.if_else(
-            pc.is_valid(values["data_wait_s"]), values["step_s"], None
-        )
+        for name in _SUMS:
+            values[name] = pc.if_else(is_training, values[name], None)
+        has_wait = pc.is_valid(values["data_wait_s"])
+        values["measured_s"] = pc.if_else(has_wait, values["step_s"], None)
+
         times.append(values["step_s"].drop_null().to_pandas()[::every])
-        parts.append(
-            pa.table({"rank": batch["rank"], **values}).group_by("rank").aggregate(_AGGREGATES)
-        )
+        by_rank = pa.table({"rank": batch["rank"], **values}).group_by("rank")
+        parts.append(by_rank.aggregate(_AGGREGATES))
     if not parts:
         return {"ranks": 0}
-    by_rank = pa.concat_tables(parts).to_pandas()
-    train_s = by_rank.groupby("rank")["step_s_sum"].sum(min_count=1).max()
-    peak, total = by_rank.max(), by_rank.sum(min_count=1)
-    usage = {name: peak[f"{column}_max"] for column, name in _PEAKS.items()}
-    usage |= {name: total[f"{name}_sum"] / total[f"{name}_count"] for name in _MEANS}
-    usage |= {"step_s": pd.concat(times).median(), "train_s": train_s}
-    usage["data_wait_share"] = total["data_wait_s_sum"] / (total["measured_s_sum"] or math.nan)
-    usage["samples_per_s"] = total["batch_size_sum"] / (train_s or math.nan)
-    ranks = by_rank["rank"].nunique()
-    return {"ranks": ranks} | {
-        name: float(value) for name, value in usage.items() if not math.isnan(value)
+
+    sums = pa.concat_tables(parts).to_pandas()
+    peak = sums.max()
+    total = sums.sum(min_count=1)
+    train_s = sums.groupby("rank")["step_s_sum"].sum(min_count=1).max()
+    usage = {
+        "step_s": pd.concat(times).median(),
+        "train_s": train_s,
+        "data_wait_share": total["data_wait_s_sum"] / (total["measured_s_sum"] or math.nan),
+        "samples_per_s": total["batch_size_sum"] / (train_s or math.nan),
     }
+    for column, name in _PEAKS.items():
+        usage[name] = peak[f"{column}_max"]
+    for name in _MEANS:
+        usage[name] = total[f"{name}_sum"] / total[f"{name}_count"]
+    known = {name: float(value) for name, value in usage.items() if not math.isnan(value)}
+    return {"ranks": sums["rank"].nunique(), **known}
 
 
 def _read_numbers(batch: pa.RecordBatch, name: str) -> pa.Array:
@@ -84,9 +89,11 @@ def add_usage(rows: pa.Table, attempts: Sequence[Attempt]) -> pa.Table:
     return rows.replace_schema_metadata({**(rows.schema.metadata or {}), _METADATA_KEY: stored})
 
 
-def read_stored_usage(file: Any, attempts: Sequence[Attempt]) -> dict[str, float] | None:
-    """Return the usage that `add_usage` stored in an open Parquet file; None if there is none, or
-    if it is older."""
-    text = (pq.read_schema(file).metadata or {}).get(_METADATA_KEY)
+def read_stored_usage(
+    parquet: pq.ParquetFile, attempts: Sequence[Attempt]
+) -> dict[str, float] | None:
+    """Return the usage that `add_usage` stored in a Parquet file; None if there is none, or if it is
+    older."""
+    text = (parquet.metadata.metadata or {}).get(_METADATA_KEY)
     stored = parse_json(text) if text else None
     return stored["usage"] if stored and stored["attempts"] == len(attempts) else None

@@ -13,10 +13,9 @@ import pytest
 
 from hooks.position import Position, Stage
 from orchestrator.disk.attempts import Attempt
-from orchestrator.disk.rows.compaction import compact
+from orchestrator.disk.rows.compaction import compact, compact_parts
 from orchestrator.disk.rows.recorded_files import list_recorded_files
 from orchestrator.disk.rows.recorder import Recorder
-from orchestrator.disk.rows.segments import rewrite_as_segment
 from orchestrator.disk.rows.valid_rows import open_valid_rows
 from orchestrator.errors import UsageError
 from orchestrator.storage import Storage
@@ -305,7 +304,7 @@ def test_parts_rewritten_during_a_read_are_found(
     def rewriting(self: Storage, name: str, start: int = 0) -> bytes:
         if name == parts[1].path:
             monkeypatch.setattr(Storage, "read", read)
-            rewrite_as_segment(storage, parts)
+            compact_parts(storage, parts)
         return read(self, name, start)
 
     assert len(parts) == 2
@@ -370,7 +369,7 @@ def test_column_has_one_type_in_every_table(
         compact(storage, attempts)
     elif state == "segments":
         for parts in list_recorded_files(storage, "rows").parts_by_rank:
-            rewrite_as_segment(storage, parts)
+            compact_parts(storage, parts)
 
     kinds = set(map(type, values))
     expected = pd.Series(

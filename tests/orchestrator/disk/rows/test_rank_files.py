@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from orchestrator.disk.rows import rank_files
-from orchestrator.disk.rows.checksums import read_stream
 from orchestrator.disk.rows.dataset import open_recorded
+from orchestrator.disk.rows.file_format import read_stream
 from orchestrator.disk.rows.rank_files import RankFiles
 from orchestrator.errors import StorageError
 from orchestrator.storage import Storage
@@ -70,13 +70,12 @@ def test_new_rows_are_uploaded_after_the_interval(
     write(files, 4)
     assert sent(storage) == [[1, 2]]
     path = f"{FOLDER}/rows-00000.arrow"
-    schema, _, end = read_stream(storage.read(path), path)
+    before = read_stream(storage.read(path), path)
     time.advance(1)
     assert sent(storage) == [[1, 2, 3, 4]]
-    assert read_stream(storage.read(path, end), path, schema, end).batches[0]["n"].to_pylist() == [
-        3,
-        4,
-    ], "it grows"
+    added = storage.read(path, before.end)
+    [batch] = read_stream(added, path, before.schema, before.end).batches
+    assert batch["n"].to_pylist() == [3, 4], "it grows"
     monkeypatch.setattr(Storage, "write", None)
     time.advance(300)
     files.close()

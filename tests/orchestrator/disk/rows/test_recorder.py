@@ -9,7 +9,7 @@ import torch
 
 from hooks import State
 from hooks.parts.logs.window_statistics import Statistic, Windows
-from orchestrator.disk.rows.checksums import read_stream
+from orchestrator.disk.rows.file_format import read_stream
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.disk.rows.rows import Layout
 from orchestrator.errors import UsageError

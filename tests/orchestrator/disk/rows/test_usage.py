@@ -13,7 +13,7 @@ from hooks.position import Position
 from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.rows.compaction import compact
 from orchestrator.disk.rows.dataset import Source
-from orchestrator.disk.rows.recorded_files import COMPACTED
+from orchestrator.disk.rows.recorded_files import COMPACTED, open_parquet
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.disk.rows.usage import compute_usage, read_stored_usage
 from orchestrator.disk.rows.valid_rows import open_valid_rows
@@ -102,14 +102,14 @@ def test_joined_file_stores_usage_without_superseded_rows(tmp_path: Path) -> Non
         recorder.close()
     begun = [Attempt(0), Attempt(1, position=Position(iteration=1, samples=1))]
     compact(storage, begun)
-    with storage.open(COMPACTED["rows"]) as file:
-        kept = read_stored_usage(file, begun)
-        assert read_stored_usage(file, [*begun, Attempt(2)]) is None
+    with open_parquet(storage, COMPACTED["rows"]) as parquet:
+        kept = read_stored_usage(parquet, begun)
+        assert read_stored_usage(parquet, [*begun, Attempt(2)]) is None
     assert kept == compute_usage(open_valid_rows(storage, begun))
     assert kept == {"ranks": 1, "step_s": 5.0, "train_s": 10.0, "samples_per_s": 0.2}
 
 
 def test_file_without_stored_usage_gives_none(tmp_path: Path) -> None:
     pq.write_table(pa.table({"rank": [0]}), tmp_path / "stats.parquet")
-    with Storage(tmp_path).open("stats.parquet") as file:
-        assert read_stored_usage(file, []) is None
+    with open_parquet(Storage(tmp_path), "stats.parquet") as parquet:
+        assert read_stored_usage(parquet, []) is None
