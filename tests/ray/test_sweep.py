@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator import UsageError, load_experiment, open_run, open_sweep, sweep
-from orchestrator.sweeps.driver import count_failed_trials
+from orchestrator.sweeps.end import count_failed_trials
 from tests.ray.conftest import WHOAMI
 
 pytestmark = pytest.mark.ray

@@ -16,7 +16,8 @@ from orchestrator.errors import ConfigError
 from orchestrator.experiment.load import make_experiment_from_source
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.runs.result import open_run
-from orchestrator.sweeps import driver
+from orchestrator.sweeps import driver, requirements
+from orchestrator.sweeps.end import count_failed_trials
 from orchestrator.sweeps.trials import begin_trial, make_trial_source
 from tests.tasks import described
 
@@ -118,7 +119,7 @@ def test_a_trial_that_fails_does_not_end_the_sweep(tmp_path: Path) -> None:
     )
     assert "in loss" in (tmp_path / "points/trials/trial-0000/log.txt").read_text()
     assert outcome.best.name == "trial-0001"
-    assert driver.count_failed_trials(outcome) == 1
+    assert count_failed_trials(outcome) == 1
 
 
 @dataclass
@@ -321,7 +322,7 @@ def test_a_missing_metric_ends_the_sweep_with_the_first_report_that_should_have_
 def test_a_sweep_that_cannot_run_is_refused_before_it_writes_anything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any, local: bool, message: str
 ) -> None:
-    monkeypatch.setattr(driver, "find_spec", lambda name: None)
+    monkeypatch.setattr(requirements, "find_spec", lambda name: None)
     space = {"optimizer.lr": {"loguniform": [0.001, 0.5]}}
     with pytest.raises(UsageError, match=message):
         sweep(

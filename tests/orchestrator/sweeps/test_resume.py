@@ -13,7 +13,7 @@ import pytest
 from orchestrator import UsageError, load_experiment, open_sweep, resume, resume_sweep, sweep
 from orchestrator.disk.rows.file_format import make_stream
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.sweeps.driver import count_failed_trials
+from orchestrator.sweeps.end import count_failed_trials
 from tests.driver import Driver
 from tests.ray.conftest import EXPERIMENT, HOOKS, TASK
 

@@ -17,7 +17,7 @@ from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import trial_name
 from orchestrator.errors import StorageError
 from orchestrator.storage import Storage
-from orchestrator.sweeps.driver import load_previous_trials
+from orchestrator.sweeps.earlier_attempts import load_previous_trials
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.tables import trial_index
 from orchestrator.tables.trial_index import INDEX, TrialIndex, TrialRecord

@@ -6,7 +6,7 @@ from typing import Any
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import find_checkpoint_to_exploit, trial_folder
 from orchestrator.experiment.sections.sweep import Sweep
-from orchestrator.sweeps.driver import compute_seconds_used, load_previous_trials
+from orchestrator.sweeps.earlier_attempts import compute_seconds_used, load_previous_trials
 from orchestrator.sweeps.search.search import list_remaining_trials
 from orchestrator.sweeps.stopping_rules import StoppingRules
 from tests.orchestrator.sweeps.search.draws import Draws, previous_trial

@@ -1,0 +1,67 @@
+"""The end of a sweep: its status and its best trial."""
+
+from dataclasses import asdict, replace
+from typing import Any
+
+from orchestrator.disk.metadata import COMPLETE, now
+from orchestrator.disk.rows.compaction import compact
+from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.sweep_folder import SCRATCH
+from orchestrator.errors import DamagedFile, UsageError
+from orchestrator.experiment.sections.sweep import Sweep as SweepSettings
+from orchestrator.sweeps.results.analysis import list_configurations
+from orchestrator.sweeps.results.result import Sweep
+from orchestrator.tables.trial_index import TrialIndex, TrialRecord
+
+
+def record_end(folder: RunFolder, settings: SweepSettings, *, interrupted: bool = False) -> Sweep:
+    """Compact the rows of ended trials, and record the sweep's end."""
+    folder.storage.delete(SCRATCH)
+    _compact_trials(folder, TrialIndex(folder, settings.objectives))
+
+    result = Sweep(folder)
+    status = "finished"
+    if interrupted:
+        status = "interrupted"
+    elif folder.read_metadata().fail_fast and count_failed_trials(result):
+        status = "failed"
+    folder.update(status=status, ended=now(), best=_describe_best_trial(result))
+    return result
+
+
+def _compact_trials(folder: RunFolder, index: TrialIndex) -> None:
+    records = index.records()
+    for name, record in records.items():
+        if isinstance(record, DamagedFile) or record.compacted or record.status not in COMPLETE:
+            continue
+        trial = RunFolder(folder.storage / "trials", name)
+        compact(trial.storage, trial.read_attempts())
+        records[name] = replace(record, compacted=True)
+    index.write(records.values())
+
+
+def _describe_best_trial(result: Sweep) -> dict[str, Any] | None:
+    """Return the best trial's entry for `ls`; None if no trial has reported the sweep's metric."""
+    try:
+        trial = result.best
+    except UsageError:
+        return None
+    if trial.best is None:
+        return None
+
+    entry = {"trial": trial.name, **asdict(trial.best)}
+    if result.repeats > 1:
+        best = list_configurations(result.trials, *result.objective, result.aggregate)[0]
+        entry["configuration"] = best.number
+        entry["mean"] = best.mean
+        entry["description"] = best.describe(result.objective[0])
+    return entry
+
+
+def count_failed_trials(result: Sweep) -> int:
+    """Count the failed and lost trials of an ended sweep."""
+    return sum(_has_failed(record) for record in result.records().values())
+
+
+def _has_failed(record: TrialRecord | DamagedFile) -> bool:
+    return isinstance(record, DamagedFile) or record.status not in (*COMPLETE, "interrupted")

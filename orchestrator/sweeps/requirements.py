@@ -1,0 +1,74 @@
+"""What a sweep needs to run: packages, resources, and room for its trials."""
+
+from importlib.util import find_spec
+from typing import Any
+
+from orchestrator.engines.ray_environment import Resources, read_environment
+from orchestrator.engines.script_classes import with_classes_of_main
+from orchestrator.errors import UsageError
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sweep.space import count_concurrent_trials, count_trials
+from orchestrator.terminal.display import print_line
+
+
+def check_can_run(
+    experiment: Experiment, settings: Sweep, *, local: bool, address: str | None
+) -> None:
+    """Raise UsageError if an extra or a resource of this machine is missing, or if --local cannot
+    run the scheduler."""
+    read_environment(experiment.environment)  # raises UsageError for an unset variable
+    if settings.search == "optuna" and find_spec("optuna") is None:
+        raise UsageError(
+            "search: optuna needs the package optuna, which is not installed:"
+            " pip install 'hookyard[optuna]'"
+        )
+    if not local:
+        with_classes_of_main(experiment.source, address)  # raises UsageError if they cannot be sent
+
+    from orchestrator.engines.in_process import check_local_resources
+
+    check_local_resources(
+        experiment.workers, f"each trial of {experiment.name}", address, local=local
+    )
+    if local:
+        _check_local(settings)
+
+
+def _check_local(settings: Sweep) -> None:
+    if settings.scheduler.waits_for_others:
+        raise UsageError(
+            f"{settings.scheduler.type} needs concurrent trials; leave out --local, or use fifo,"
+            " asha, median or race"
+        )
+    if settings.max_concurrent:
+        print_line(
+            "sweep.max_concurrent: has no effect with --local, which runs one trial at a time"
+        )
+
+
+def compute_concurrency(ray: Any, experiment: Experiment, settings: Sweep) -> tuple[int, str]:
+    """Return how many trials run at a time, and why. Raises UsageError if none fits."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    workers = experiment.workers
+    qualifier = "at least " if workers.min_count < workers.max_count else ""
+    explanation = (
+        f"each needs {qualifier}{Resources.required_by(workers)};"
+        f" the cluster has {_describe_resources(nodes, ['CPU', 'GPU', *workers.bundle()])}"
+    )
+    max_concurrent = count_concurrent_trials(settings, count_trials(settings), workers, nodes)
+    if max_concurrent < 1:
+        raise UsageError(
+            f"no trial fits: {explanation}, and each of its {workers.min_count} ranks must fit on"
+            " one node; reduce `workers`, or use --address"
+        )
+    return max_concurrent, explanation
+
+
+def _describe_resources(nodes: list[dict[str, float]], names: list[str]) -> str:
+    amounts = dict.fromkeys(names, 0.0)
+    for node in nodes:
+        for name in amounts:
+            amounts[name] += node.get(name, 0)
+    text = str(Resources(amounts))
+    return text if len(nodes) == 1 else f"{text} on {len(nodes)} nodes"
