@@ -18,9 +18,9 @@ from orchestrator.errors import CheckpointError, RankMismatch, TaskError
 from orchestrator.experiment.checks.train_method import list_train_parameters
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.span_clock import Clock
+from orchestrator.loop.state.contents import LoadedCheckpoint
 from orchestrator.loop.state.cursor import EpochProgress
 from orchestrator.loop.state.optimizer_state import load_state, save_state
-from orchestrator.loop.state.saving import LoadedCheckpoint
 from orchestrator.loop.step.iterations import iteration_columns
 from orchestrator.loop.task_errors import COLUMNS, check_type, describe
 from orchestrator.loop.training_loop import RunContext, TrainingLoop, make_plan

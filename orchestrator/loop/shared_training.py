@@ -18,8 +18,8 @@ from orchestrator.errors import RunError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.loop import HookedRun
 from orchestrator.loop.report import Report
+from orchestrator.loop.state.contents import LoadedCheckpoint
 from orchestrator.loop.state.hooked_contents import HookedContents
-from orchestrator.loop.state.saving import LoadedCheckpoint
 from orchestrator.loop.training import Training
 from orchestrator.loop.training_loop import RunContext, TrainingLoop, make_plan
 from orchestrator.randomness import random_state, restore_random_state

@@ -20,8 +20,10 @@ from orchestrator.errors import RankMismatch
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.report import Report
 from orchestrator.loop.span_clock import Clock
+from orchestrator.loop.state.contents import CheckpointContents
 from orchestrator.loop.state.cursor import EpochProgress, RunCursor
-from orchestrator.loop.state.saving import CheckpointContents, CheckpointSaver, RowWriter
+from orchestrator.loop.state.row_writer import RowWriter
+from orchestrator.loop.state.saving import CheckpointSaver
 from orchestrator.loop.stopping import StopCoordinator
 from orchestrator.loop.world import World
 from orchestrator.task import Task

@@ -13,8 +13,8 @@ from orchestrator.experiment.optim.schedule import Schedule
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.model.initial_weights import describe_mismatches
 from orchestrator.loop.model.strategy import mesh_of, sharded_model
+from orchestrator.loop.state.contents import LoadedCheckpoint
 from orchestrator.loop.state.optimizer_state import list_counters, load_state, save_state
-from orchestrator.loop.state.saving import LoadedCheckpoint
 from orchestrator.loop.step.changes import Changes
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.metrics import Means

@@ -1,11 +1,10 @@
-"""Writing and restoring of checkpoints by all ranks, whatever the contents, and its costs. Runs in
-workers."""
+"""Writing and restoring of checkpoints by all ranks, whatever the contents. Runs in workers."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 from hooks.errors import HookError
 from hooks.hook import Hook
@@ -15,111 +14,13 @@ from hooks.state import State
 from orchestrator.disk.checkpoints import placeholders
 from orchestrator.disk.checkpoints.manifest import parse_position
 from orchestrator.disk.checkpoints.store import CheckpointStore, TrainingFiles, shared_files
-from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.errors import CheckpointError
 from orchestrator.loop.state.background_writes import Background, BackgroundWrite, Entries
+from orchestrator.loop.state.contents import CheckpointContents, LoadedCheckpoint
 from orchestrator.loop.state.cursor import RunCursor
+from orchestrator.loop.state.row_writer import RowWriter
 from orchestrator.loop.world import World
 from orchestrator.randomness import random_state, restore_random_state
-
-
-class RowWriter:
-    """Writer of a rank's rows, together with the costs of hooks and of saving."""
-
-    def __init__(self, recorder: Recorder, plan: Plan, state: State, cursor: RunCursor) -> None:
-        self._recorder, self._plan, self._state, self._cursor = recorder, plan, state, cursor
-        self._charges: dict[str, list[float]] = {}
-
-    def charge(self, event: str, seconds: float) -> None:
-        """Add a cost of the loop: `save`, for which training waited, or `write`, which ran in the
-        background."""
-        self._charges.setdefault(event, []).append(seconds)
-
-    def flush(self, *, is_saving: bool = False) -> None:
-        """Write the rows so far, and the costs since the last flush; before a checkpoint if
-        `is_saving`."""
-        self._record(self._cursor.stage + (not is_saving))
-        self._recorder.sync()
-
-    def close(self) -> None:
-        self._record(self._cursor.stage + 1)
-        self._recorder.close()
-
-    def _record(self, stage: int) -> None:
-        """Record costs that precede a checkpoint at this iteration and `stage` or a later one."""
-        state = self._state
-        position = {
-            "epoch": self._cursor.epoch_label,
-            "iteration": state.iteration,
-            "step": state.step,
-            "stage": stage,
-        }
-        charges, self._charges = self._charges, {}
-        own = [
-            {"hook": "(loop)", "event": event, "calls": len(costs), "seconds": sum(costs)}
-            for event, costs in charges.items()
-        ]
-        self._recorder.append_costs(
-            [{**position, **cost} for cost in self._plan.drain_costs() + own]
-        )
-
-
-@dataclass(frozen=True)
-class LoadedCheckpoint:
-    """A checkpoint to restore on this rank."""
-
-    name: str
-    manifest: Mapping[str, Any]
-    shared: dict[str, Any]
-    """Contents that all ranks share, by file."""
-    rank_state: Mapping[str, Any]
-    """This rank's own contents."""
-    load_rank_state: Callable[[int], Mapping[str, Any]]
-    """Function that returns the contents of another rank."""
-
-    @property
-    def world_size(self) -> int:
-        """Number of ranks that saved it."""
-        return int(self.manifest["world_size"])
-
-    def read_per_rank(self, key: str, world_size: int) -> dict[str, Any]:
-        """Return an entry of this rank's contents; raises CheckpointError if it holds states of
-        other ranks."""
-        states: dict[str, Any] = (
-            self.rank_state if key in self.rank_state else self.load_rank_state(0)
-        )[key]
-        if states and self.world_size != world_size:
-            raise CheckpointError(
-                f"checkpoint '{self.name}' holds {', '.join(states)} of {self.world_size} ranks; set workers.count:"
-                f" {self.world_size}"
-            )
-        return states
-
-
-class CheckpointContents(Protocol):
-    """Contents of a checkpoint, except for hooks, random state and the run's position."""
-
-    files: tuple[str, ...]
-    """Files that every such checkpoint has."""
-    unread: tuple[str, ...]
-    """Files that a restore does not read."""
-
-    @property
-    def mesh(self) -> Any:
-        """Device mesh over which tensors are sharded; None if they are not."""
-
-    def shared(self) -> dict[str, Any]:
-        """Return the contents that all ranks share, by file."""
-
-    def per_rank(self) -> dict[str, Any]:
-        """Return this rank's own contents."""
-
-    def details(self) -> dict[str, Any]:
-        """Return entries of the manifest."""
-
-    def restore(self, loaded: LoadedCheckpoint) -> None:
-        """Restore the contents, after the run's position; raises CheckpointError if they do not
-        fit."""
 
 
 class CheckpointSaver:
@@ -141,25 +42,36 @@ class CheckpointSaver:
         row_writer: RowWriter,
         send_artifacts: Callable[[], None],
     ) -> None:
-        self.store, self._state, self._plan, self._world = store, state, plan, world
-        self._contents, self._cursor = contents, cursor
-        self._row_writer, self._send_artifacts = row_writer, send_artifacts
-        self.last_path: str | None = None
-        """The newest stored checkpoint."""
-        self.last_position: Position | None = None
-        """The state's position at the newest checkpoint."""
-        self._random_state: dict[str, Any] | None = None
-        self.after_training: dict[str, Any] | None = None
-        """Random state at the end of the last training phase, with which each evaluation begins."""
+        self.store = store
+        self._state = state
+        self._plan = plan
+        self._contents = contents
+        self._cursor = cursor
+        self._world = world
+        self._row_writer = row_writer
+        self._send_artifacts = send_artifacts
+
         in_background = getattr(plan.hooks.get("checkpoint"), "background", False)
         self.background = Background(world, store) if store and in_background else None
         self._unpublished: BackgroundWrite | None = None
         """Write of the checkpoint that is not yet committed."""
         self._paused_s = 0.0
-        self.training_files: TrainingFiles | None = None
-        """Files of the training that another run of the same training has already stored."""
+        """Seconds that training waited for the checkpoint that is not yet committed."""
+
+        self.last_path: str | None = None
+        """The newest stored checkpoint."""
+        self.last_position: Position | None = None
+        """The state's position at the newest checkpoint."""
+        self.after_training: dict[str, Any] | None = None
+        """Random state at the end of the last training phase, with which each evaluation begins."""
+        self._random_state: dict[str, Any] | None = None
+        """Random state of the restored checkpoint, until training continues."""
         self.restored_hooks: Mapping[str, Hook] = plan.hooks
         """Hooks whose state is restored."""
+        self.training_files: TrainingFiles | None = None
+        """Files of the training that another run of the same training has already stored."""
+
+    # Saving
 
     def save(self, name: str) -> None:
         """Write checkpoint `name`, or start to write it in the background; collective."""
@@ -167,49 +79,159 @@ class CheckpointSaver:
             return
         self.finish()
         self.close()
-        state, store, world = self._state, self.store, self._world
-        name = world.broadcast(partial(store.choose_name, name))
+        name = self._world.broadcast(partial(self.store.choose_name, name))
         start = perf_counter()
-        checkpoint = {
-            **self._contents.shared(),
-            "hooks": {name: hook.state_dict() for name, hook in self._plan.hooks.items()},
-        }
-        self._plan.fire("on_save", state, checkpoint)
-        shards: placeholders.Sharded | None = None if self._contents.mesh is None else {}
-        checkpoint = placeholders.encode(checkpoint, shards)
-        sharded = dict(shards.values()) if shards else {}
+        shared, sharded = self._collect_shared()
         # A resume relies on this: the rows that led to a checkpoint are on disk before it.
         self._row_writer.flush(is_saving=True)
         self._send_artifacts()
-        store.discard_unfinished(name)
-        world.barrier()
-        files, details = self._make_files(checkpoint, sharded)
-        commit = partial(store.commit, name, position=self._cursor.position(), details=details)
-        self.last_position = state.position
+        self.store.discard_unfinished(name)
+        self._world.barrier()
+
+        files = self._make_files(shared)
+        details = self._make_details() if self._world.is_master else {}
+        if self.background:
+            files, details = self.background.copy((files, details))
+        if sharded:
+            from orchestrator.disk.checkpoints.sharded_tensors import files_with_shards
+
+            files |= files_with_shards(sharded, self._world.rank, self._world.world_size)
+        commit = partial(
+            self.store.commit,
+            name,
+            position=self._cursor.position(),
+            details=details,
+        )
+        self.last_position = self._state.position
         if self.background:
             self._unpublished = BackgroundWrite(self.background, name, files, commit)
             self._paused_s = perf_counter() - start
             return
-        shared = self.training_files if world.is_master and not sharded else None
-        linked = shared.link(state.position, store, name) if shared else {}
-        own = {file: content for file, content in files.items() if file not in linked}
-        entries, failure = linked, None
+
+        is_alike = self._world.is_master and not sharded
+        training_files = self.training_files if is_alike else None
+        entries = self._write(name, files, commit, training_files)
+        self._announce(name, start)
+        if training_files:
+            training_files.keep(self._state.position, self.store, name, entries)
+
+    def _collect_shared(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the contents that all ranks share, by file, and the sharded tensors in them."""
+        content = self._contents.shared()
+        content["hooks"] = {name: hook.state_dict() for name, hook in self._plan.hooks.items()}
+        self._plan.fire("on_save", self._state, content)
+        if self._contents.mesh is None:
+            return placeholders.encode(content), {}
+        shards: placeholders.Sharded = {}
+        return placeholders.encode(content, shards), dict(shards.values())
+
+    def _make_files(self, shared: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the contents of this rank's files, except for sharded tensors."""
+        rank_state = placeholders.encode(self._collect_rank_state())
+        files = {_rank_file(self._world.rank): rank_state}
+        if self._world.is_master:
+            files |= {f"{key}.pt": value for key, value in shared.items()}
+        return files
+
+    def _collect_rank_state(self) -> dict[str, Any]:
+        position = self._cursor.position()
+        return {
+            "random": random_state(),
+            "after_training": self.after_training if position.stage > Stage.TRAINED else None,
+            "hooks": {name: hook.rank_state_dict() for name, hook in self._plan.hooks.items()},
+            "position": {**asdict(position), "stage": int(position.stage)},
+            **self._contents.per_rank(),
+        }
+
+    def _make_details(self) -> dict[str, Any]:
+        """Return the entries of the manifest."""
+        state = self._state
+        return {
+            "run": state.name,
+            "world_size": state.world_size,
+            "stop_reasons": state.stop_reasons if self._cursor.stage > Stage.TRAINED else [],
+            "metrics": state.metrics,
+            "main_metric": state.main_metric,
+            "evaluations": {
+                label: weights.provider for label, weights in state.evaluations.items()
+            },
+            **self._contents.details(),
+        }
+
+    def _write(
+        self,
+        name: str,
+        files: Mapping[str, Any],
+        commit: Callable[[Entries], None],
+        training_files: TrainingFiles | None,
+    ) -> Entries:
+        """Write this rank's files, and commit those of all ranks; collective.
+
+        Returns the manifest entries of this rank's files. Raises a rank's error on every rank.
+        """
+        assert self.store is not None
+        entries: dict[str, Any] = {}
+        failure: Exception | None = None
+        if training_files:
+            entries |= training_files.link(self._state.position, self.store, name)
         try:
-            entries = {**linked, **store.write_files(name, own)}
-        except Exception as error:  # reported to the other ranks, which must not wait for this one
+            unlinked = {file: files[file] for file in files if file not in entries}
+            entries |= self.store.write_files(name, unlinked)
+        except Exception as error:
+            # The other ranks must not wait for this one.
             failure = error
         all_entries = self._gather_entries(name, entries, failure)
-        if world.is_master:
+        if self._world.is_master:
             commit(all_entries)
-        world.barrier()
-        self._announce(name, start)
-        if shared:
-            shared.keep(state.position, store, name, entries)
+        self._world.barrier()
+        return entries
+
+    def _gather_entries(
+        self, name: str, entries: Entries, failure: BaseException | None
+    ) -> Entries:
+        """Return the manifest entries of all ranks' files; collective.
+
+        Raises a rank's `failure` on every rank.
+        """
+        assert self.store is not None
+        message = f"rank {self._world.rank}: {failure}" if failure else ""
+        ranks = self._world.gather((entries, message))
+        if failure:
+            raise failure
+        messages = [message for _, message in ranks if message]
+        if messages:
+            raise CheckpointError(
+                f"checkpoint {self.store.get_path(name)} cannot be written: {'; '.join(messages)}"
+            )
+        all_entries: dict[str, dict[str, Any]] = {}
+        for entries_of_rank, _ in ranks:
+            all_entries |= entries_of_rank
+        return all_entries
+
+    def _announce(self, name: str, start: float, written_s: float = 0.0) -> None:
+        """Fire `on_saved`, and record the costs of a checkpoint.
+
+        They are the time since `start`, without the hooks, and `written_s` in the background.
+        """
+        assert self.store is not None
+        self.last_path = self.store.get_path(name)
+        with self.store.index.edit():
+            self.store.retain("run", [name])
+            stored = perf_counter()
+            self._plan.fire("on_saved", self._state, self.last_path)
+            announced = perf_counter()
+        self._row_writer.charge("save", stored - start + perf_counter() - announced)
+        if written_s:
+            self._row_writer.charge("write", written_s)
+
+    # Finishing what is written in the background
 
     def finish(self) -> None:
-        """Wait until the checkpoint being written is committed; collective. Raises a rank's error
-        on every rank."""
-        write, self._unpublished = self._unpublished, None
+        """Wait until the checkpoint being written is committed; collective.
+
+        Raises a rank's error on every rank.
+        """
+        write = self._take_unpublished()
         if write is None:
             return
         start = perf_counter()
@@ -222,25 +244,11 @@ class CheckpointSaver:
         self._world.barrier()
         self._announce(write.name, start - self._paused_s, write.seconds)
 
-    def _gather_entries(
-        self, name: str, entries: Entries, failure: BaseException | None
-    ) -> Entries:
-        """Return the manifest entries of all ranks' files; collective. Raises a rank's `failure` on
-        every rank."""
-        assert self.store is not None
-        ranks = self._world.gather((entries, failure and f"rank {self._world.rank}: {failure}"))
-        failures = [text for _, text in ranks if text]
-        if failure:
-            raise failure
-        if failures:
-            raise CheckpointError(
-                f"checkpoint {self.store.get_path(name)} cannot be written: {'; '.join(failures)}"
-            )
-        return {file: entry for own, _ in ranks for file, entry in own.items()}
-
     def finish_if_written(self) -> bool:
-        """Finish if no rank is still writing, and return whether so. Collective while a checkpoint
-        is being written."""
+        """Finish if no rank is still writing, and return whether so.
+
+        Collective while a checkpoint is being written.
+        """
         write = self._unpublished
         if write is None:
             return False
@@ -253,117 +261,88 @@ class CheckpointSaver:
         return True
 
     def finish_without_peers(self) -> None:
-        """Finish although other ranks may be dead; gives up a checkpoint that they have not written
-        in time."""
-        start, write = perf_counter(), self._unpublished
+        """Finish although other ranks may be dead.
+
+        Gives up a checkpoint that they have not written in time.
+        """
+        start = perf_counter()
+        write = self._unpublished
         if write and self.abandon():
             self._announce(write.name, start - self._paused_s, write.seconds)
 
     def abandon(self) -> bool:
-        """Finish after a failure, on this rank alone and without hooks; return whether the
-        checkpoint is committed."""
-        write, self._unpublished = self._unpublished, None
+        """Finish after a failure, on this rank alone and without hooks.
+
+        Returns whether the checkpoint is committed.
+        """
+        write = self._take_unpublished()
         return write is not None and write.end()
+
+    def _take_unpublished(self) -> BackgroundWrite | None:
+        write = self._unpublished
+        self._unpublished = None
+        return write
 
     def close(self) -> None:
         """Wait until old checkpoints are deleted; raises the error of a failed deletion."""
         if self.background:
             self.background.finish_deletions()
 
-    def _announce(self, name: str, start: float, written_s: float = 0.0) -> None:
-        """Fire `on_saved`, and charge the time since `start`, and in the background for writing."""
-        assert self.store is not None
-        self.last_path = self.store.get_path(name)
-        with self.store.index.edit():
-            self.store.retain("run", [name])
-            stored = perf_counter()
-            self._plan.fire("on_saved", self._state, self.last_path)
-            announced = perf_counter()
-        self._row_writer.charge("save", stored - start + perf_counter() - announced)
-        if written_s:
-            self._row_writer.charge("write", written_s)
-
-    def _make_files(
-        self, checkpoint: Mapping[str, Any], sharded: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return this rank's files and the manifest's details, as copies if training continues;
-        collective."""
-        state, world, position = self._state, self._world, self._cursor.position()
-        rank_state = {
-            "random": random_state(),
-            "after_training": self.after_training if self._cursor.stage > Stage.TRAINED else None,
-            "hooks": {name: hook.rank_state_dict() for name, hook in self._plan.hooks.items()},
-            "position": {**asdict(position), "stage": int(position.stage)},
-            **self._contents.per_rank(),
-        }
-        files, details = {_rank_file(world.rank): placeholders.encode(rank_state)}, dict[str, Any]()
-        if world.is_master:
-            files |= {f"{key}.pt": value for key, value in checkpoint.items()}
-            details = {
-                "run": state.name,
-                "world_size": state.world_size,
-                "stop_reasons": state.stop_reasons if position.stage > Stage.TRAINED else [],
-                "metrics": state.metrics,
-                "main_metric": state.main_metric,
-                "evaluations": {
-                    label: weights.provider for label, weights in state.evaluations.items()
-                },
-                **self._contents.details(),
-            }
-        if self.background:
-            files, details = self.background.copy((files, details))
-        if sharded:
-            from orchestrator.disk.checkpoints import sharded_tensors as shards
-
-            files |= shards.files_with_shards(sharded, world.rank, world.world_size)
-        return files, details
+    # Restoring
 
     def restore(self, name: str) -> None:
-        """Restore checkpoint `name` on this rank and fire `on_load`; raises UsageError if it does
-        not fit."""
+        """Restore checkpoint `name` on this rank and fire `on_load`.
+
+        Raises UsageError if it does not fit.
+        """
         if self.store is None:
             raise CheckpointError("this loop has no store to restore from")
-        state, world, contents, load = (
-            self._state,
-            self._world,
-            self._contents,
-            partial(self.store.load, name),
-        )
-        manifest = world.broadcast(partial(self.store.read_manifest, name))
-        files = manifest["files"]
-        shared = dict.fromkeys(
-            [*(f"{key}.pt" for key in (*contents.files, "hooks")), *shared_files(files)]
-        )
-        stored = {
-            key: load(file)
-            for file in shared
-            if (key := file.removesuffix(".pt")) not in contents.unread
-        }
-        checkpoint = self.store.with_shards(name, stored, contents.mesh)
-        rank_file = _rank_file(world.rank)
-        rank_state = load(rank_file) if rank_file in files else {"hooks": {}}
-        loaded = LoadedCheckpoint(
-            name, manifest, checkpoint, rank_state, lambda rank: load(_rank_file(rank))
-        )
-        self._cursor.restore(parse_position(rank_state.get("position") or manifest["position"]))
-        contents.restore(loaded)
+        state = self._state
+        loaded = self._load(name)
+        manifest = loaded.manifest
+        rank_state = loaded.rank_state
+
+        position = parse_position(rank_state.get("position") or manifest["position"])
+        self._cursor.restore(position)
+        self._contents.restore(loaded)
         self._random_state = rank_state.get("random")
         self.after_training = rank_state.get("after_training") or self._random_state
         state.metrics = dict(manifest["metrics"])
-        if (
-            manifest.get("run") == state.name
-        ):  # another run that continues from this checkpoint does not stop
+        # Another run that continues from this checkpoint does not stop.
+        if manifest.get("run") == state.name:
             state.stop_reasons += manifest["stop_reasons"]
+
         for hook_name, hook in self.restored_hooks.items():
-            try:
-                if hook_name in checkpoint["hooks"]:
-                    hook.load_state_dict(checkpoint["hooks"][hook_name])
-                if rank_state["hooks"].get(hook_name):
-                    hook.load_rank_state_dict(rank_state["hooks"][hook_name])
-            except Exception as error:
-                raise HookError.from_error(hook_name, "load_state_dict", error) from error
-        self.last_path, self.last_position = self.store.get_path(name), state.position
-        self._plan.fire("on_load", state, {**checkpoint, "name": name})
+            _restore_hook(hook, hook_name, loaded)
+        self.last_path = self.store.get_path(name)
+        self.last_position = state.position
+        self._plan.fire("on_load", state, {**loaded.shared, "name": name})
+
+    def _load(self, name: str) -> LoadedCheckpoint:
+        """Load the contents of a checkpoint that this rank needs; collective."""
+        assert self.store is not None
+        contents = self._contents
+        manifest = self._world.broadcast(partial(self.store.read_manifest, name))
+        files = manifest["files"]
+        keys = [*contents.files, "hooks"]
+        keys += [file.removesuffix(".pt") for file in shared_files(files)]
+        stored = {
+            key: self.store.load(name, f"{key}.pt")
+            for key in dict.fromkeys(keys)
+            if key not in contents.unread
+        }
+        shared = self.store.with_shards(name, stored, contents.mesh)
+
+        load = partial(self.store.load, name)
+        rank_file = _rank_file(self._world.rank)
+        rank_state = load(rank_file) if rank_file in files else {"hooks": {}}
+        return LoadedCheckpoint(
+            name,
+            manifest,
+            shared,
+            rank_state,
+            load_rank_state=lambda rank: load(_rank_file(rank)),
+        )
 
     def restore_randomness(self) -> None:
         """Restore the checkpoint's random state, once, right before training continues."""
@@ -375,6 +354,18 @@ class CheckpointSaver:
         """Restore the random state at the end of the last training phase."""
         if self.after_training is not None:
             restore_random_state(self.after_training)
+
+
+def _restore_hook(hook: Hook, name: str, loaded: LoadedCheckpoint) -> None:
+    shared_states = loaded.shared["hooks"]
+    rank_states = loaded.rank_state["hooks"]
+    try:
+        if name in shared_states:
+            hook.load_state_dict(shared_states[name])
+        if rank_states.get(name):
+            hook.load_rank_state_dict(rank_states[name])
+    except Exception as error:
+        raise HookError.from_error(name, "load_state_dict", error) from error
 
 
 def _rank_file(rank: int) -> str:
