@@ -3,21 +3,17 @@ Ray."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from hooks.metrics.direction import direction
-from orchestrator.disk.metadata import COMPLETE
-from orchestrator.disk.rows.recorded_files import warn_lost_rows
-from orchestrator.disk.rows.valid_rows import list_columns
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import list_trial_folders, open_sweep_folder, trial_name
 from orchestrator.errors import DamagedFile, UsageError
-from orchestrator.runs.result import Result, Run, restrict_to_training
+from orchestrator.runs.result import Result, Run
 from orchestrator.storage.stored_data import warn_once
 from orchestrator.sweeps.results.analysis import (
     CONFIG,
@@ -30,6 +26,8 @@ from orchestrator.sweeps.results.analysis import (
     select_candidates,
     sort_best_first,
 )
+from orchestrator.sweeps.results.trial_rows import load_rows, summarize_trials
+from orchestrator.sweeps.results.trials_table import make_trials_table, make_value_cells
 from orchestrator.tables.frames import concat_exactly
 from orchestrator.tables.query import check_columns
 from orchestrator.tables.trial_index import TrialIndex, TrialRecord
@@ -68,17 +66,17 @@ class Sweep(Result):
         trials = self.trials
         if trials.empty:
             return render_result(str(self.folder), self.status, ["no trial has begun yet"], None)
-        counts = ", ".join(
-            f"{count} {status}" for status, count in trials["status"].value_counts().items()
-        )
+
+        counts = trials["status"].value_counts().items()
+        notes: list[str | None] = [", ".join(f"{count} {status}" for status, count in counts)]
         others = len(trials) - _SHOWN_TRIALS
-        shown = {"status", *dict(self.objectives)}
+        notes.append(f"and {others} more trials" if others > 0 else None)
+
+        objectives = dict(self.objectives)
+        shown = {"status", *objectives}
         columns = [name for name in map(str, trials) if name in shown or name.startswith(CONFIG)]
-        best = sort_best_first(trials, dict(self.objectives), self.aggregate)[columns].head(
-            _SHOWN_TRIALS
-        )
-        more = f"and {others} more trials" if others > 0 else None
-        return render_result(str(self.folder), self.status, [counts, more], best)
+        best = sort_best_first(trials, objectives, self.aggregate)[columns].head(_SHOWN_TRIALS)
+        return render_result(str(self.folder), self.status, notes, best)
 
     @property
     def runs(self) -> list[Run]:
@@ -117,14 +115,7 @@ class Sweep(Result):
         """One row per trial: its values (`config/...`), its metrics at the best and the last report
         (`last/...`), its costs (see docs/tables.md), its status, why it was stopped, and its
         error."""
-        records = self.records()
-        rows = [self._row(name, record, records) for name, record in records.items()]
-        if not rows:
-            return pd.DataFrame()
-        table = pd.DataFrame(rows).set_index("trial")
-        if table["leader"].isna().all():
-            return table.drop(columns="leader")
-        return table.assign(leader=table["leader"].fillna(table.index.to_series()))
+        return make_trials_table(self.records(), self.objective[0])
 
     @property
     def configurations(self) -> pd.DataFrame:
@@ -137,48 +128,14 @@ class Sweep(Result):
         """
         if self.repeats == 1:
             raise UsageError(
-                f"{self.folder} has one trial of each configuration; use `trials`, or set sweep.repeats for several"
-                " seeds"
+                f"{self.folder} has one trial of each configuration; use `trials`, or set"
+                " sweep.repeats for several seeds"
             )
         return make_configurations_table(self.trials, *self.objective, self.aggregate)
 
     def records(self) -> dict[str, TrialRecord | DamagedFile]:
         """Return the record of each trial by name; a DamagedFile if its files are damaged."""
         return TrialIndex(self.folder, self.objectives).records()
-
-    def _row(
-        self,
-        name: str,
-        record: TrialRecord | DamagedFile,
-        records: Mapping[str, TrialRecord | DamagedFile],
-    ) -> dict[str, Any]:
-        metric, _ = self.objective
-        if isinstance(record, DamagedFile):
-            return {
-                "trial": name,
-                "status": record.status,
-                "leader": None,
-                metric: None,
-                "error": str(record),
-            }
-        return {
-            "trial": name,
-            "status": record.status,
-            "leader": record.leader,
-            **({} if record.configuration is None else {"configuration": record.configuration}),
-            **_make_value_cells(record),
-            metric: record.best.get(metric),
-            **{path: value for path, value in record.best.items() if "/" in path},
-            **{f"last/{path}": value for path, value in record.last.items() if "/" in path},
-            "epoch": record.best.get("epoch"),
-            "diverged": record.diverged or None,
-            "reports": record.reports,
-            **_get_shared_speed(records.get(record.leader or "")),
-            **record.usage,
-            "total_s": record.wall_s,
-            "stopped": "; ".join(record.stopped) or None,
-            "error": record.error,
-        }
 
     @property
     def metrics(self) -> pd.DataFrame:
@@ -200,7 +157,7 @@ class Sweep(Result):
             warn_once(f"{name} is left out: {record}")
             return pd.DataFrame()
         metrics = self.trial(name).metrics
-        return metrics.assign(trial=name, **_make_value_cells(record))
+        return metrics.assign(trial=name, **make_value_cells(record))
 
     @property
     def stats(self) -> pd.DataFrame:
@@ -220,23 +177,7 @@ class Sweep(Result):
         column.
         """
         runs = self.runs if trials is None else [self.trial(trial) for trial in trials]
-        per_trial = _read_trial_tables(
-            runs, columns, lambda run, names: run.load_stats(names, where)
-        )
-        tables = [table.assign(trial=run.name) for run, table in per_trial]
-        if not tables:
-            return pd.DataFrame(columns=["trial", *(columns or ())])
-        joined = concat_exactly(tables)
-        for name in joined.columns[
-            joined.dtypes == "object"
-        ]:  # text in some trials, numbers in others
-            joined[name] = joined[name].map(
-                lambda value: value if isinstance(value, str) else str(value).removesuffix(".0"),
-                na_action="ignore",
-            )
-        names = dict.fromkeys(["trial", *(joined.columns if columns is None else columns)])
-        categories = {"trial", "phase", "node"} & {*joined.columns}
-        return joined.astype(dict.fromkeys(categories, "category")).reindex(columns=[*names])
+        return load_rows(runs, columns, where)
 
     def summary(
         self,
@@ -250,27 +191,7 @@ class Sweep(Result):
 
         `columns` and `where` are as there. Raises UsageError as `load_stats` does.
         """
-        from orchestrator.tables.query import Rows
-        from orchestrator.tables.summaries import summarize_by
-
-        def summarize(run: Run, names: list[str] | None) -> pd.DataFrame:
-            if by != "trial":
-                return run.summary(by, names, where)
-            rows = run.load_stats(
-                None if names is None else ["rank", *names], restrict_to_training(where)
-            )
-            return summarize_by(by, Rows.wrap(rows.assign(trial=run.name)), names)
-
-        summaries = {
-            run.name: table for run, table in _read_trial_tables(self.runs, columns, summarize)
-        }
-        if not summaries:
-            return pd.DataFrame()
-        return (
-            pd.concat(summaries.values())
-            if by == "trial"
-            else pd.concat(summaries, names=["trial"])
-        )
+        return summarize_trials(self.runs, by, columns, where)
 
     @property
     def best(self) -> Run:
@@ -298,7 +219,8 @@ class Sweep(Result):
         `modes` maps columns to `max` or `min`. It is needed only if neither the sweep nor the name
         implies the mode. Raises UsageError for an unknown column or mode, or a column of text.
         """
-        trials, objectives = self.trials, dict(self.objectives)
+        trials = self.trials
+        objectives = dict(self.objectives)
         modes_by_column = {}
         for name in columns or objectives:
             mode = (modes or {}).get(name) or direction(name, objectives)
@@ -307,13 +229,13 @@ class Sweep(Result):
                     f"the mode of {name} is unknown; set modes={{'{name}': 'max'}} or 'min'"
                 )
             modes_by_column[name] = mode
+
         check_columns([*modes_by_column], [*trials.columns])
-        if text := [
-            name for name in modes_by_column if not trials[name].dropna().map(is_number).all()
-        ]:
-            raise UsageError(
-                f"{text[0]} has values that are not numbers; a Pareto front compares numbers"
-            )
+        for name in modes_by_column:
+            if not trials[name].dropna().map(is_number).all():
+                raise UsageError(
+                    f"{name} has values that are not numbers; a Pareto front compares numbers"
+                )
         return find_pareto_front(trials, modes_by_column)
 
     def importance(self, metric: str | None = None) -> pd.Series:
@@ -327,7 +249,8 @@ class Sweep(Result):
 
     def importance_table(self, metric: str | None = None) -> pd.DataFrame:
         """Return `importance` with the `spread` of each share, the bootstrap's standard error."""
-        trials, metric = self.trials, metric or self.objective[0]
+        trials = self.trials
+        metric = metric or self.objective[0]
         check_columns([metric], [*trials.columns])
         # There is no lower bound without a mode.
         mode = direction(metric, dict(self.objectives))
@@ -335,69 +258,10 @@ class Sweep(Result):
         if len(units) < MIN_TRIALS:
             kind = "trials" if self.repeats == 1 else "configurations"
             raise UsageError(
-                f"{len(units)} {kind} of {self.folder} have {metric}; parameter importance needs {MIN_TRIALS}"
+                f"{len(units)} {kind} of {self.folder} have {metric}; parameter importance needs"
+                f" {MIN_TRIALS}"
             )
         return make_importance_table(units, metric)
-
-
-def _read_trial_tables(
-    runs: Sequence[Run],
-    columns: Sequence[str] | None,
-    read: Callable[[Run, list[str] | None], pd.DataFrame],
-) -> Iterator[tuple[Run, pd.DataFrame]]:
-    """Yield each trial that has rows, and its nonempty table of the columns that it has.
-
-    Raises UsageError if no trial has one of the columns, or if reading fails for all trials.
-    """
-    if isinstance(columns, str):
-        check_columns(columns, ())
-    columns = None if columns is None else [name for name in columns if name != "trial"]
-    recorded = []
-    for run in runs:
-        storage, attempts = run.folder.storage, run.folder.read_attempts()
-        if names := list_columns(storage, attempts):
-            recorded.append((run, names))
-        elif run.folder.read_metadata().status in COMPLETE:
-            warn_lost_rows(storage, attempts)
-    if columns is not None and recorded:
-        check_columns(columns, [*dict.fromkeys(name for _, names in recorded for name in names)])
-    errors: list[UsageError] = []
-    for run, names in recorded:
-        try:
-            table = read(
-                run, None if columns is None else [name for name in columns if name in names]
-            )
-        except UsageError as error:
-            errors.append(error)
-            continue
-        if len(table):
-            yield run, table
-    if errors and len(errors) == len(recorded):
-        raise errors[0]
-    if errors:
-        warn_once(f"{len(errors)} of {len(recorded)} trials are left out: {errors[0]}")
-
-
-def _get_shared_speed(leader: TrialRecord | DamagedFile | None) -> dict[str, float]:
-    """Return the speed of a shared training run. Its time is only in the leader's row, so that sums
-    are correct."""
-    usage = leader.usage if isinstance(leader, TrialRecord) else {}
-    return {
-        name: usage[name]
-        for name in ("step_s", "data_wait_share", "samples_per_s")
-        if name in usage
-    }
-
-
-def _make_value_cells(record: TrialRecord) -> dict[str, Any]:
-    """Return a trial's values as table cells by column."""
-    return {f"{CONFIG}{path}": _format_cell(value) for path, value in record.values.items()}
-
-
-def _format_cell(value: Any) -> Any:
-    """Format a value for a table cell: mappings, lists and null become text, and the text "null" is
-    quoted."""
-    return json.dumps(value) if value in (None, "null") or isinstance(value, dict | list) else value
 
 
 def open_sweep(path: str | Path) -> Sweep:
