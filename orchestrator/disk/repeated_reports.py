@@ -78,17 +78,20 @@ class RepeatedReports:
         self._losses: dict[tuple[int, str], _ReportedLoss] = {}
         attempts = {other.number: other for other in earlier}
         for report in drop_superseded(folder.read_reports(), earlier):
-            other, iteration = attempts.get(report["attempt"]), report["iteration"]
+            other = attempts.get(report["attempt"])
+            iteration = report["iteration"]
             follows = attempt.position < Position(iteration=iteration, stage=Stage.REPORTED)
             if other is None or other.started is None or not follows:
                 continue
+
             trains = iteration > attempt.position.iteration
-            if (is_deterministic or not trains) and _is_repeated(other, attempt, trains=trains):
-                self._losses |= {
-                    (iteration, metric): _ReportedLoss(value, other.started)
-                    for metric, value in report.items()
-                    if _is_loss(metric, value)
-                }
+            if trains and not is_deterministic:
+                continue
+            if not _is_repeated(other, attempt, trains=trains):
+                continue
+            for metric, value in report.items():
+                if _is_loss(metric, value):
+                    self._losses[iteration, metric] = _ReportedLoss(value, other.started)
 
     def find_difference(self, report: Mapping[str, Any]) -> str | None:
         """Describe the first loss of a report that differs beyond rounding, unless code has changed
@@ -102,9 +105,10 @@ class RepeatedReports:
                 continue
             command = f"hookyard verify {shlex.quote(f'{self._folder}/experiment.yaml')}"
             return (
-                f"{metric} is {value:.6g} at iteration {iteration}, but {self._folder} reported {before.value:.6g}"
-                " there with the same settings. Either training changes state that no checkpoint holds, or the data has"
-                f" changed, or training is not deterministic. To see what differs: {command}"
+                f"{metric} is {value:.6g} at iteration {iteration}, but {self._folder} reported "
+                f"{before.value:.6g} there, and no setting has changed that matters there. Either "
+                "training changes state that no checkpoint holds, or the data has changed, or "
+                f"training is not deterministic. To see what differs: {command}"
             )
         return None
 
@@ -123,10 +127,11 @@ def find_repeated_reports(
     if attempt.checkpoint is None:
         return None
     on_cpu = all(host.device == "cpu" for host in attempt.hosts)
+    # More than two ranks may add gradients in another order, and `auto` depends on free memory.
     is_deterministic = (
         (on_cpu or experiment.deterministic)
-        and attempt.world_size <= 2  # more ranks may add gradients in another order
-        and experiment.accumulate != "auto"  # depends on free memory
+        and attempt.world_size <= 2
+        and experiment.accumulate != "auto"
     )
     try:
         if parent and parent.checkpoint == attempt.checkpoint:
@@ -135,22 +140,26 @@ def find_repeated_reports(
         else:
             earlier = [other for other in folder.read_attempts() if other.number < attempt.number]
         return RepeatedReports(folder, earlier, attempt, is_deterministic=is_deterministic)
-    except (HookyardError, OSError):  # the parent may be gone, or damaged
+    # The parent may be gone, or damaged.
+    except (HookyardError, OSError):
         return None
 
 
 def _is_repeated(other: Attempt, attempt: Attempt, *, trains: bool) -> bool:
     """Return whether an attempt repeats the numbers of another one, after training for them if it
     `trains`."""
+    if not other.settings or [*attempt.hosts] != [*other.hosts]:
+        return False
+    if _get_data_sizes(attempt) != _get_data_sizes(other):
+        return False
+
     ignored = _WITHOUT_EFFECT if trains else _WITHOUT_EFFECT | _OF_TRAINING
     names = attempt.settings.keys() - ignored
-    sizes, other_sizes = (each.order and each.order.sizes for each in (attempt, other))
-    return (
-        bool(other.settings)
-        and all(attempt.settings[name] == other.settings.get(name) for name in names)
-        and sizes == other_sizes
-        and [*attempt.hosts] == [*other.hosts]
-    )
+    return all(attempt.settings[name] == other.settings.get(name) for name in names)
+
+
+def _get_data_sizes(attempt: Attempt) -> Any:
+    return attempt.order and attempt.order.sizes
 
 
 def _is_loss(metric: str, value: object) -> bool:

@@ -84,7 +84,7 @@ def _train(given: Assignment, reports: int = 99) -> list[str]:
     for _ in zip(range(reports), training, strict=False):
         pass
     training.close()
-    return [line.split(" is ")[0] for line in screen.lines if "with the same settings" in line]
+    return [line.split(" is ")[0] for line in screen.lines if "no setting has changed" in line]
 
 
 KINDS = {
@@ -133,7 +133,7 @@ def _train_on_rank(rank: int, world_size: int, given: Assignment) -> list[str]:
     screen = Screen()
     for _ in Session(given, World(rank, world_size, rank), display=screen).reports():
         pass
-    return [line.split(" is ")[0] for line in screen.lines if "with the same settings" in line]
+    return [line.split(" is ")[0] for line in screen.lines if "no setting has changed" in line]
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("", []), ("temperature", ["val/loss"])])

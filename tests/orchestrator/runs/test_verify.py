@@ -67,14 +67,14 @@ class Growing(nn.Module):
 
 
 class Outer(torch.optim.SGD):
-    """Holds other optimizers in a list, which its state dict leaves out."""
+    """Holds another optimizer in an object of its own, which its state dict leaves out."""
 
     def __init__(self, params: Any, lr: float = 0.1) -> None:
         super().__init__(params, lr, momentum=0.9)
-        self.parts = [torch.optim.SGD(self.param_groups, lr)]
+        self.base = types.SimpleNamespace(sgd=torch.optim.SGD(self.param_groups, lr))
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        self.parts[0].step()
+        self.base.sgd.step()
 
 
 class Endless(IterableDataset[Any]):
@@ -189,7 +189,7 @@ def _verify(kind: str, **fields: Any) -> list[Any]:
         ("epoch", "the train data: Points.epoch", {}),
         ("own generator", "the train data: Points.rng", {}),
         ("global generator", f"{__name__}.RNG", {}),
-        ("inner optimizer", "optimizer.parts[0].state", {}),
+        ("inner optimizer", "optimizer.base.sgd.state", {}),
         ("parameter", "task.scale", {}),
         ("hook", "hooks.counts._count", {}),
         ("growing buffer", "model.total", {}),
