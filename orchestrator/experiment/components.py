@@ -71,9 +71,11 @@ def find_misspelled_methods(task: type[Task]) -> Iterator[Problem]:
     A method that the modules of the task mention again is a helper.
     """
     classes = [cls for cls in task.__mro__ if issubclass(cls, Task) and cls is not Task]
-    files = {getattr(sys.modules.get(cls.__module__), "__file__", None) for cls in classes}
-    source = "".join(line for file in files if file for line in getlines(file))
-    for name in dict.fromkeys(name for cls in classes for name in vars(cls)):
+    names: dict[str, None] = {}
+    for cls in classes:
+        names.update(dict.fromkeys(vars(cls)))
+    source = _read_modules(classes)
+    for name in names:
         method = getattr(task, name)
         if name.startswith("_") or name in _TASK_METHODS or not inspect.isroutine(method):
             continue
@@ -84,30 +86,35 @@ def find_misspelled_methods(task: type[Task]) -> Iterator[Problem]:
             yield Problem("task", message, suggestion=hint)
 
 
+def _read_modules(classes: Iterable[type]) -> str:
+    """Return the source of the modules that define the classes, as far as it is known."""
+    files = {getattr(sys.modules.get(cls.__module__), "__file__", None) for cls in classes}
+    lines: list[str] = []
+    for file in files:
+        lines += getlines(file) if file else []
+    return "".join(lines)
+
+
 def find_wrong_arguments(task: Task) -> Iterator[Problem]:
     """Yield a problem for each method of a task that does not take the loop's arguments."""
     for name in _TASK_METHODS:
-        method, declared = getattr(task, name), getattr(Task, name)
+        method = getattr(task, name)
+        declared = getattr(Task, name)
         if not callable(method) or getattr(method, "__func__", None) is declared:
             continue
-        expected = list(inspect.signature(declared).parameters)[1:]
         try:
             signature = inspect.signature(method)
-            # Keys of the experiment give these methods their other arguments.
-            bind = (
-                signature.bind_partial
-                if name in ("train", "optimizer", "scheduler")
-                else signature.bind
-            )
-            bind(*expected)
-        except TypeError:
-            message = f"{type(task).__name__}.{name}() must take ({', '.join(expected)}), got"
-            yield Problem(
-                "task",
-                f"{message} ({', '.join(signature.parameters)}){find_source_location(method)}",
-            )
         except ValueError:  # a method in C has no signature
             continue
+        # Keys of the experiment give these methods their other arguments.
+        has_more = name in ("train", "optimizer", "scheduler")
+        expected = list(inspect.signature(declared).parameters)[1:]
+        try:
+            (signature.bind_partial if has_more else signature.bind)(*expected)
+        except TypeError:
+            message = f"{type(task).__name__}.{name}() must take ({', '.join(expected)})"
+            got = f"({', '.join(signature.parameters)}){find_source_location(method)}"
+            yield Problem("task", f"{message}, got {got}")
 
 
 class BuiltHook(NamedTuple):
@@ -130,7 +137,8 @@ def make_hooks(
     """
     required = to_config(required, "hooks")
     problems = [Problem(f"hooks.{name}", NAME_RULE) for name in entries if not NAME.fullmatch(name)]
-    names = dict.fromkeys([*(DEFAULT_HOOKS if defaults is None else defaults), *required, *entries])
+    first = DEFAULT_HOOKS if defaults is None else defaults
+    names = dict.fromkeys([*first, *required, *entries])
     hooks = {
         name: collect_problems(problems, _make_entry, name, entries, required) for name in names
     }
@@ -144,7 +152,8 @@ def _make_entry(
 ) -> BuiltHook | None:
     entry = _as_mapping(name, entries.get(name, True))
     if entry is not None:
-        return make_hook(name, {**(_as_mapping(name, required.get(name)) or {}), **entry}, entries)
+        default = _as_mapping(name, required.get(name)) or {}
+        return make_hook(name, {**default, **entry}, entries)
     if name in required:
         raise ConfigError.at(f"hooks.{name}", "cannot be turned off, as the task requires it")
     return None
@@ -176,11 +185,8 @@ def make_hook(name: str, entry: Mapping[str, Any], others: Iterable[str] = ()) -
     kind = entry.pop("type", name)
     if not isinstance(kind, str):
         raise ConfigError.at(f"{path}.type", f"must be a string, got {kind!r}")
-    cls = (
-        find_hook_class(kind, f"{path}.type")
-        if kind != name
-        else find_hook_class(name, path, others)
-    )
+    is_named = kind != name
+    cls = find_hook_class(kind, f"{path}.type" if is_named else path, () if is_named else others)
     problems: list[Problem] = []
     priority = collect_problems(problems, _take_priority, entry, cls, path)
     constructed = collect_problems(problems, construct, cls, entry, path)
@@ -188,7 +194,8 @@ def make_hook(name: str, entry: Mapping[str, Any], others: Iterable[str] = ()) -
         raise ConfigError(problems)
     hook, settings = constructed
     if priority is not None:
-        hook.priority, settings["priority"] = priority, int(priority)  # type: ignore[misc]  # for this instance alone
+        hook.priority = priority  # type: ignore[misc]  # for this instance alone
+        settings["priority"] = int(priority)
     return BuiltHook(hook, {"type": kind, **settings})
 
 

@@ -112,7 +112,8 @@ def _find_differences(
     """Yield the dotted paths and values that differ; a whole inner mapping if a key was removed or
     contains a dot."""
     for key, value in after.items():
-        old, inner = before.get(key), join(path, key)
+        old = before.get(key)
+        inner = join(path, key)
         if value == old:
             continue
         if not isinstance(old, dict) or not isinstance(value, dict):

@@ -22,8 +22,10 @@ def check_changes(experiment: Experiment, task: type[Task]) -> Iterator[Problem]
     for index, change in enumerate(experiment.changes):
         total = lengths[change.at.unit]
         if total is not None and change.at.count >= total:
-            message = f"must be less than the run's {total} {change.at.unit}, got {change.at}"
-            yield Problem(f"changes.{index}.at", message)
+            yield Problem(
+                f"changes.{index}.at",
+                f"must be less than the run's {total} {change.at.unit}, got {change.at}",
+            )
         for name, value in change.set.items():
             path = f"changes.{index}.set.{name}"
             for problem in _check_value(name, value, experiment, task):

@@ -67,11 +67,14 @@ def _check_distribution(experiment: Experiment, task: type[Task]) -> Iterator[Pr
     if experiment.accumulate == "auto":
         yield from _check_splitting(experiment, task)
     if experiment.sync_batchnorm and workers.max_count > 1 and not workers.gpu:
-        message = "needs GPUs, as torch's SyncBatchNorm does; write workers.gpu: true"
-        yield Problem("sync_batchnorm", message)
+        yield Problem(
+            "sync_batchnorm", "needs GPUs, as torch's SyncBatchNorm does; write workers.gpu: true"
+        )
     if experiment.cudnn_benchmark and experiment.deterministic:
-        message = "cannot be combined with deterministic: the fastest algorithm may differ"
-        yield Problem("cudnn_benchmark", message)
+        yield Problem(
+            "cudnn_benchmark",
+            "cannot be combined with deterministic: the fastest algorithm may differ",
+        )
 
 
 def _check_ddp(experiment: Experiment, task: type[Task]) -> Iterator[Problem]:
@@ -86,8 +89,9 @@ def _check_ddp(experiment: Experiment, task: type[Task]) -> Iterator[Problem]:
             yield Problem(path, f"has no effect: {reason}, without DDP")
 
     if ddp.static_graph and ddp.find_unused_parameters:
-        message = "has no effect with static_graph; remove it"
-        yield Problem("workers.ddp.find_unused_parameters", message)
+        yield Problem(
+            "workers.ddp.find_unused_parameters", "has no effect with static_graph; remove it"
+        )
     if ddp.static_graph and experiment.micro_batches > 1:
         yield Problem("workers.ddp.static_graph", "cannot be combined with accumulate")
 
@@ -109,8 +113,9 @@ def _check_fsdp(experiment: Experiment) -> Iterator[Problem]:
 def _check_splitting(experiment: Experiment, task: type[Task]) -> Iterator[Problem]:
     start = "cannot be combined with accumulate: auto"
     if has_turns(task):
-        message = "cannot be auto with turns(), which change the model between them"
-        yield Problem("accumulate", message)
+        yield Problem(
+            "accumulate", "cannot be auto with turns(), which change the model between them"
+        )
     if experiment.workers.strategy == "fsdp":
         reason = "ranks would wait for one that runs out of memory"
         yield Problem("workers.strategy", f"{start}: {reason}")

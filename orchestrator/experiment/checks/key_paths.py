@@ -42,19 +42,19 @@ def suggest_path(problem: Problem, task: type[Task] | None) -> Problem:
 def _list_key_paths() -> tuple[str, ...]:
     """Return the dotted paths of an experiment's keys, torch's optimizers and schedulers, and our
     hooks."""
-    classes: dict[str, Mapping[str, Any]] = {"optimizer": OPTIMIZERS, "scheduler": SCHEDULERS}
     paths = ["optimizer.groups", *_list_model_paths(Experiment)]
-    for path, table in classes.items():
-        paths += [
-            f"{path}.{name}"
-            for cls in table.values()
-            for name in make_signature_model(cls).model_fields
-        ]
-    paths += [f"hooks.{name}" for name in HOOKS]
-    paths += [
-        f"hooks.{name}.{field}" for name, cls in HOOKS.items() for field in list_parameters(cls)
-    ]
+    paths += _list_argument_paths("optimizer", OPTIMIZERS)
+    paths += _list_argument_paths("scheduler", SCHEDULERS)
+    for name, cls in HOOKS.items():
+        paths.append(f"hooks.{name}")
+        paths += [f"hooks.{name}.{field}" for field in list_parameters(cls)]
     return tuple(dict.fromkeys(paths))
+
+
+def _list_argument_paths(path: str, table: Mapping[str, Any]) -> Iterator[str]:
+    for cls in table.values():
+        for name in make_signature_model(cls).model_fields:
+            yield f"{path}.{name}"
 
 
 def _list_model_paths(model: type[BaseModel], path: str = "") -> Iterator[str]:

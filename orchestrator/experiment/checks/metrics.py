@@ -30,18 +30,18 @@ def infer_modes(data: Mapping[str, Any], sweep: Sweep | None = None) -> dict[str
     `sweep` is the sweep if the experiment is one of its trials.
     """
     if sweep is not None:
-        data = {
-            **data,
-            "sweep": {"metric": sweep.metric, "mode": [mode for _, mode in sweep.objectives]},
-        }
-    declared, inferred = declared_modes(data), {}
+        modes = [mode for _, mode in sweep.objectives]
+        data = {**data, "sweep": {"metric": sweep.metric, "mode": modes}}
+    declared = declared_modes(data)
+    inferred: dict[str, Any] = {}
     for monitored in find_monitored_metrics(data):
-        if monitored.entry.get("mode") is not None:
-            continue
-        modes = [direction(metric, declared) for metric in monitored.metrics]
         takes_over = _get_kind(monitored) in ("sweep", "checkpoint", "early_stopping")
-        if takes_over and declared.keys() & {*monitored.metrics} and all(modes):
-            inferred[f"{monitored.path}.mode"] = modes if len(modes) > 1 else modes[0]
+        has_mode = monitored.entry.get("mode") is not None
+        if has_mode or not takes_over or declared.keys().isdisjoint(monitored.metrics):
+            continue
+        known = [direction(metric, declared) for metric in monitored.metrics]
+        if all(known):
+            inferred[f"{monitored.path}.mode"] = known if len(known) > 1 else known[0]
     return inferred
 
 
@@ -57,10 +57,9 @@ def find_contradicting_modes(data: Mapping[str, Any]) -> Iterator[Problem]:
     for monitored in find_monitored_metrics(data):
         for metric, mode in monitored.modes.items():
             other = first.setdefault(metric, monitored)
-            if other.modes[metric] != mode:
-                message = (
-                    f"has mode {mode} for {metric}, but {other.path} has mode {other.modes[metric]}"
-                )
+            other_mode = other.modes[metric]
+            if other_mode != mode:
+                message = f"has mode {mode} for {metric}, but {other.path} has mode {other_mode}"
                 yield Problem(monitored.path, message)
 
 
@@ -78,17 +77,19 @@ class _Monitored(NamedTuple):
     @property
     def phase(self) -> str:
         """`train`, `val` or `test`; empty for a metric without a phase."""
-        return (
-            "val" if (self.kind, self.metric) == ("checkpoint", "auto") else phase_of(self.metric)
-        )
+        if (self.kind, self.metric) == ("checkpoint", "auto"):
+            return "val"
+        return phase_of(self.metric)
+
+    @property
+    def stops_training(self) -> bool:
+        """True if the metric is needed while the run trains."""
+        return self.kind in ("early_stopping", "param_scheduler")
 
     def make_problem(self, message: str, known: Iterable[str] = ()) -> Problem:
         near = nearest(self.metric, known)
-        return Problem(
-            self.path,
-            f"'{self.metric}' {message}",
-            suggestion=f"did you mean '{near}'?" if near else None,
-        )
+        hint = f"did you mean '{near}'?" if near else None
+        return Problem(self.path, f"'{self.metric}' {message}", suggestion=hint)
 
 
 def has_unknown_metrics(task: Task, hooks: Iterable[Hook]) -> bool:
@@ -106,37 +107,43 @@ def check_metrics(
     """Yield a problem for each monitored metric that no report of a resolved experiment can
     hold."""
     has_unknown = has_unknown_metrics(task, hooks.values())
-    never_validates = Interval.parse(data["validate_every"]).count == 0
+    validates = Interval.parse(data["validate_every"]).count > 0
     known = {} if has_unknown else _list_metric_names(task)
     for monitored in _list_monitored(data):
-        is_sweep, stops_training = (
-            monitored.kind == "sweep",
-            monitored.kind in ("early_stopping", "param_scheduler"),
-        )
-        # A meter of several values reports `val/confusion/0`, and averaged weights `val/ema/loss`.
-        has_ending = is_sweep and monitored.metric.endswith(_REPORTED_ENDINGS)
-        may_be_reported = has_ending or {*monitored.metric.split("/")[1:]} & {
-            *known.get(monitored.phase, ())
-        }
-        names = [f"{monitored.phase}/{name}" for name in known.get(monitored.phase, ())]
-        if stops_training and monitored.phase == "test":
+        is_sweep = monitored.kind == "sweep"
+        phase = monitored.phase
+        if phase == "test" and monitored.stops_training:
             yield monitored.make_problem("is measured after training; use a metric of train or val")
-        elif (
-            not monitored.phase
-            and not (is_sweep and "/" in monitored.metric)
-            and (stops_training or not has_unknown)
-        ):
-            metric = monitored.metric.rpartition("/")[2]
-            near = [f"{phase}/{name}" for phase in PHASES for name in known.get(phase, (metric,))]
-            yield monitored.make_problem(
-                "has no phase; metrics begin with train/, val/ or test/", near
-            )
-        elif monitored.phase == "val" and never_validates and not (has_unknown and is_sweep):
+        elif not phase:
+            # A sweep may compare trials by `stats/...`, and a custom hook may report any name.
+            is_other = (is_sweep and "/" in monitored.metric) or has_unknown
+            if monitored.stops_training or not is_other:
+                yield _explain_missing_phase(monitored, known)
+        elif phase == "val" and not validates and not (has_unknown and is_sweep):
             yield monitored.make_problem("is never measured with validate_every: 0")
-        elif names and monitored.metric != "auto" and not may_be_reported:
-            yield monitored.make_problem(
-                f"is not a metric of this task; available: {', '.join(names)}", names
-            )
+        elif phase in known and not _may_be_reported(monitored, known[phase]):
+            names = [f"{phase}/{name}" for name in known[phase]]
+            message = f"is not a metric of this task; available: {', '.join(names)}"
+            yield monitored.make_problem(message, names)
+
+
+def _explain_missing_phase(monitored: _Monitored, known: Mapping[str, list[str]]) -> Problem:
+    metric = monitored.metric.rpartition("/")[2]
+    near: list[str] = []
+    for phase in PHASES:
+        near += [f"{phase}/{name}" for name in known.get(phase, (metric,))]
+    message = "has no phase; metrics begin with train/, val/ or test/"
+    return monitored.make_problem(message, near)
+
+
+def _may_be_reported(monitored: _Monitored, names: Collection[str]) -> bool:
+    """Return whether a report may hold a metric, given the names of the task's metrics."""
+    if monitored.metric == "auto":
+        return True
+    if monitored.kind == "sweep" and monitored.metric.endswith(_REPORTED_ENDINGS):
+        return True
+    # A meter of several values reports `val/confusion/0`, and averaged weights `val/ema/loss`.
+    return not set(names).isdisjoint(monitored.metric.split("/")[1:])
 
 
 def check_phases_of_metrics(data: Mapping[str, Any], phases: Collection[str]) -> list[Problem]:
@@ -144,31 +151,27 @@ def check_phases_of_metrics(data: Mapping[str, Any], phases: Collection[str]) ->
     data."""
     problems = []
     for monitored in _list_monitored(data):
-        is_auto, phase = monitored.metric == "auto", monitored.phase
-        if phase and not (
-            phases_of("val", phases) if is_auto else phase_of(monitored.metric, phases)
-        ):
-            # The metric's name in each phase of the same kind
-            near = [
-                f"{other}/{monitored.metric.rpartition('/')[2]}"
-                for other in phases_of(phase, phases)
-            ]
-            message = (
-                f"is never measured: data() of the task returns {', '.join(phases)} and no {phase}"
-            )
-            problems.append(monitored.make_problem(message, near))
+        phase = monitored.phase
+        if monitored.metric == "auto":
+            has_data = bool(phases_of("val", phases))
+        else:
+            has_data = bool(phase_of(monitored.metric, phases))
+        if phase and not has_data:
+            metric = monitored.metric.rpartition("/")[2]
+            near = [f"{other}/{metric}" for other in phases_of(phase, phases)]
+            returned = f"data() of the task returns {', '.join(phases)} and no {phase}"
+            problems.append(monitored.make_problem(f"is never measured: {returned}", near))
     return problems
 
 
 def _list_monitored(data: Mapping[str, Any]) -> Iterator[_Monitored]:
     for part in find_monitored_metrics(data):
         kind = _get_kind(part)
-        if kind in ("checkpoint", "early_stopping", "param_scheduler") or (
-            kind == "sweep" and not any(map(_decides_metrics, part.entry.get("space") or ()))
-        ):
-            yield from (
-                _Monitored(f"{part.path}.{part.key}", kind, metric) for metric in part.metrics
-            )
+        space = part.entry.get("space") or ()
+        is_known_sweep = kind == "sweep" and not any(map(_decides_metrics, space))
+        if is_known_sweep or kind in ("checkpoint", "early_stopping", "param_scheduler"):
+            for metric in part.metrics:
+                yield _Monitored(f"{part.path}.{part.key}", kind, metric)
 
 
 def _decides_metrics(path: str) -> bool:

@@ -88,8 +88,14 @@ def check_optimizer_arguments(
     for optimization in experiment.optimizations.values():
         collect_problems(problems, check_optimizer, optimization, task)
         if optimization.scheduler and _is_stepped(hooks):
-            scheduler, path = optimization.scheduler, optimization.scheduler_path
-            schedule = collect_problems(problems, Schedule.make, scheduler, task, timeline, path)
+            schedule = collect_problems(
+                problems,
+                Schedule.make,
+                optimization.scheduler,
+                task,
+                timeline,
+                optimization.scheduler_path,
+            )
             for phase in schedule.phases if schedule else ():
                 collect_problems(problems, phase.check, task)
 
@@ -125,10 +131,10 @@ def _check_number(experiment: Experiment, task: type[Task]) -> Iterator[Problem]
     """Yield the problems of one optimizer or several that do not fit the task."""
     if not experiment.optimizers:
         if has_turns(task):
-            message = (
-                f"is missing: {task.__name__}.turns() needs an optimizer for each of its parts"
+            yield Problem(
+                "optimizers",
+                f"is missing: {task.__name__}.turns() needs an optimizer for each of its parts",
             )
-            yield Problem("optimizers", message)
         return
     if not has_turns(task):
         yield Problem("optimizers", f"needs a method {task.__name__}.turns()")
@@ -187,8 +193,10 @@ def _check_momentum(optimization: Optimization) -> Iterator[Problem]:
         return
     for path, entry in optimization.schedulers.items():
         if entry.type in ("CyclicLR", "OneCycleLR") and entry.arguments.get("cycle_momentum", True):
-            message = f"must be false: {kind} has no momentum for {entry.type} to vary"
-            yield Problem(f"{path}.cycle_momentum", message)
+            yield Problem(
+                f"{path}.cycle_momentum",
+                f"must be false: {kind} has no momentum for {entry.type} to vary",
+            )
 
 
 # The hook that steps schedulers
@@ -214,16 +222,19 @@ def _check_stepping(
         yield from _check_idle_hook(hook, path)
         return
     if hook.every.count == 0:
-        message = "must be at least 1 to step the scheduler, got 0; write scheduler: null for none"
-        yield Problem(f"{path}.every", message)
+        yield Problem(
+            f"{path}.every",
+            "must be at least 1 to step the scheduler, got 0; write scheduler: null for none",
+        )
         return
     for optimization in scheduled:
         yield from _check_monitor(optimization, hook, path, experiment)
     every = collect_problems([], compute_list_interval, optimizations, task)
     if every not in (None, hook.every):
         reason = "for a list of schedulers, which have their own `every`"
-        message = f"must be {every} {reason}; got {hook.every}"
-        yield Problem(f"{path}.every", message, suggestion="remove it")
+        yield Problem(
+            f"{path}.every", f"must be {every} {reason}; got {hook.every}", suggestion="remove it"
+        )
 
 
 def _check_idle_hook(hook: ParamScheduler, path: str) -> Iterator[Problem]:
@@ -246,8 +257,9 @@ def _check_monitor(
     entry_path = optimization.scheduler_path
     if not needs_metric(scheduler, entry_path):
         if hook.monitor is not None:
-            message = f"has no effect: {kind} takes no metric, got '{hook.monitor}'"
-            yield Problem(f"{path}.monitor", message)
+            yield Problem(
+                f"{path}.monitor", f"has no effect: {kind} takes no metric, got '{hook.monitor}'"
+            )
         return
     if hook.monitor is None:
         yield Problem(entry_path, f"{kind} needs a metric; set {path}.monitor, such as val/loss")

@@ -1,14 +1,13 @@
 """Values that Python code gives in mappings: whether the class of their field would get another
 value from a file."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestrator.errors import Problem, shorten
 from orchestrator.experiment.components import find_hook_class
 from orchestrator.experiment.fields.field_values import LostValue, convert_value, list_parameters
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.experiment.yaml.reader import join
 from orchestrator.task import Task
 from orchestrator.user_code import find_class
 
@@ -17,10 +16,12 @@ def find_changed_values(given: Mapping[str, Any], experiment: Experiment) -> Ite
     """Yield a problem for each value in `given` that would arrive changed in the task or a hook of
     the experiment."""
     # `find_class` only looks the class up, so it may be abstract.
-    classes: dict[str, type] = {"task_args": find_class(experiment.task, Task, {})}  # type: ignore[type-abstract]
+    task: type = find_class(experiment.task, Task, {})  # type: ignore[type-abstract]
+    classes = {"task_args": task}
     for name, entry in experiment.hooks.items():
         if isinstance(entry, Mapping):
             classes[f"hooks.{name}"] = find_hook_class(entry["type"])
+
     for path, field_path, value in _list_values(given):
         owner, _, name = field_path.rpartition(".")
         cls = classes.get(owner)
@@ -29,12 +30,10 @@ def find_changed_values(given: Mapping[str, Any], experiment: Experiment) -> Ite
         try:
             convert_value(cls, name, value)
         except LostValue as error:
-            if (
-                error.suggestion
-            ):  # other reasons may be those of a class or an object, which is written by name
-                yield Problem(
-                    path, f"{error}, got {shorten(repr(value))}", suggestion=error.suggestion
-                )
+            # Other reasons may be those of a class or an object, which is written by name.
+            if error.suggestion:
+                message = f"{error}, got {shorten(repr(value))}"
+                yield Problem(path, message, suggestion=error.suggestion)
 
 
 def _list_values(given: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
@@ -44,20 +43,20 @@ def _list_values(given: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
     for hook, entry in _as_mapping(given.get("hooks")).items():
         for name, value in _as_mapping(entry).items():
             yield f"hooks.{hook}.{name}", f"hooks.{hook}.{name}", value
+
     sweep = _as_mapping(given.get("sweep"))
     for path, domain in _as_mapping(sweep.get("space")).items():
-        for kind, values in _as_mapping(domain).items():
-            for value in (
-                values
-                if kind in ("choice", "grid", "fan_out") and isinstance(values, list | tuple)
-                else ()
-            ):
-                yield join("sweep.space", path), path, value
-    points = sweep.get("points")
-    for index, point in enumerate(points if isinstance(points, list | tuple) else ()):
+        for kind in ("choice", "grid", "fan_out"):
+            for value in _as_list(_as_mapping(domain).get(kind)):
+                yield f"sweep.space.{path}", path, value
+    for index, point in enumerate(_as_list(sweep.get("points"))):
         for path, value in _as_mapping(point).items():
             yield f"sweep.points.{index}.{path}", path, value
 
 
 def _as_mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
+
+
+def _as_list(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else ()

@@ -53,8 +53,10 @@ def check_train_method(experiment: Experiment, task: type[Task]) -> Iterator[Pro
     for key, field in Workers.model_fields.items():
         value = getattr(experiment.workers, key)
         if key not in _READ_WORKER_KEYS and any(find_changed_keys(value, field.default, key)):
-            message = f"has no effect: {method}, which trains, distributes its own model"
-            yield Problem(f"workers.{key}", message)
+            yield Problem(
+                f"workers.{key}",
+                f"has no effect: {method}, which trains, distributes its own model",
+            )
 
 
 def _check_declaration(
@@ -83,6 +85,8 @@ def _check_unread_keys(
             continue
         default = field.get_default(call_default_factory=True)
         if any(find_changed_keys(getattr(experiment, key), default, key)):
-            message = f"has no effect: {method}, which trains, does not declare {key}"
-            hint = f"remove it, or write def train(self, session, {key})"
-            yield Problem(key, message, suggestion=hint)
+            yield Problem(
+                key,
+                f"has no effect: {method}, which trains, does not declare {key}",
+                suggestion=f"remove it, or write def train(self, session, {key})",
+            )

@@ -1,8 +1,9 @@
 """Names of classes that cannot be found, and classes in their place, so that everything else is
 checked as well."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch.optim import Optimizer
@@ -14,7 +15,6 @@ from orchestrator.experiment.components import find_hook_class
 from orchestrator.experiment.optim.component import FROM_TASK
 from orchestrator.experiment.optim.optimizer import OPTIMIZERS
 from orchestrator.experiment.optim.scheduler import list_argument_names
-from orchestrator.experiment.yaml.reader import join
 from orchestrator.task import Task
 from orchestrator.user_code import find_class
 
@@ -69,58 +69,69 @@ class AnyHook(Hook):
     """Stands for an unknown hook."""
 
 
-def replace_unknown_classes(data: Mapping[str, Any], problems: list[Problem]) -> Mapping[str, Any]:
+def replace_unknown_classes(data: Mapping[str, Any], problems: list[Problem]) -> dict[str, Any]:
     """Return the data of an experiment with classes that stand for unknown ones, and add a problem
     for each of these.
 
     `replace_unknown_hooks` does the same for hooks, for which the task must be known.
     """
+    known = dict(data)
     name = data.get("task")
-    if (
-        isinstance(name, str)
-        and collect_problems(problems, find_class, name, Task, {}, "task") is None
-    ):
+    if isinstance(name, str) and not _is_known(problems, find_class, name, Task, {}, "task"):
         task = AnyTaskWithTurns if data.get("optimizers") else AnyTask
-        data = {**data, "task": _name(task), "task_args": {}}
-    changed = {
-        key: _replace_in_entry(data[key], key, problems)
-        for key in ("optimizer", "scheduler")
-        if key in data
-    }
+        known.update(task=_name(task), task_args={})
+
+    if "optimizer" in data:
+        known["optimizer"] = _replace_optimizer(data["optimizer"], "optimizer", problems)
+    if "scheduler" in data:
+        known["scheduler"] = _replace_schedulers(data["scheduler"], "scheduler", problems)
     optimizers = data.get("optimizers")
     if isinstance(optimizers, Mapping):
-        changed["optimizers"] = {
-            name: _replace_in_entry(entry, f"optimizers.{name}", problems)
+        known["optimizers"] = {
+            name: _replace_named_optimizer(entry, f"optimizers.{name}", problems)
             for name, entry in optimizers.items()
         }
-    return {**data, **changed}
+    return known
 
 
-def _replace_in_entry(entry: Any, path: str, problems: list[Problem]) -> Any:
-    """Return the entry of an optimizer, a scheduler or a list of schedulers without unknown
-    classes."""
+def _is_known(problems: list[Problem], find: Callable[..., Any], *args: Any) -> bool:
+    """Return whether `find` finds a class, and add its problem if it does not."""
+    return collect_problems(problems, find, *args) is not None
+
+
+def _replace_named_optimizer(entry: Any, path: str, problems: list[Problem]) -> Any:
+    entry = _replace_optimizer(entry, path, problems)
+    if not isinstance(entry, Mapping) or "scheduler" not in entry:
+        return entry
+    schedulers = _replace_schedulers(entry["scheduler"], f"{path}.scheduler", problems)
+    return {**entry, "scheduler": schedulers}
+
+
+def _replace_optimizer(entry: Any, path: str, problems: list[Problem]) -> Any:
+    kind = _get_class_name(entry)
+    find = partial(find_class, kind, Optimizer, OPTIMIZERS, f"{path}.type")
+    if not kind or _is_known(problems, find):
+        return entry
+    return {**entry, "type": _name(AnyOptimizer)}
+
+
+def _replace_schedulers(entry: Any, path: str, problems: list[Problem]) -> Any:
+    """Return the entry of a scheduler, or of a list of them, without unknown classes."""
     if isinstance(entry, list):
         return [
-            _replace_in_entry(item, join(path, index), problems) for index, item in enumerate(entry)
+            _replace_schedulers(item, f"{path}.{index}", problems)
+            for index, item in enumerate(entry)
         ]
-    if not isinstance(entry, Mapping):
+    kind = _get_class_name(entry)
+    if not kind or _is_known(problems, list_argument_names, kind, AnyTask, path):
         return entry
-    is_scheduler = "scheduler" in path.split(".")
-    changed, kind = dict(entry), entry.get("type")
-    if isinstance(kind, str) and kind not in ("", FROM_TASK):
-        if is_scheduler:
-            known: Any = collect_problems(problems, list_argument_names, kind, AnyTask, path)
-        else:
-            known = collect_problems(
-                problems, find_class, kind, Optimizer, OPTIMIZERS, join(path, "type")
-            )
-        if known is None:
-            changed["type"] = _name(AnyScheduler if is_scheduler else AnyOptimizer)
-    if not is_scheduler and path != "optimizer" and "scheduler" in entry:
-        changed["scheduler"] = _replace_in_entry(
-            entry["scheduler"], join(path, "scheduler"), problems
-        )
-    return changed
+    return {**entry, "type": _name(AnyScheduler)}
+
+
+def _get_class_name(entry: Any) -> str:
+    """Return the class that an entry names, or nothing."""
+    kind = entry.get("type") if isinstance(entry, Mapping) else None
+    return kind if isinstance(kind, str) and kind != FROM_TASK else ""
 
 
 def replace_unknown_hooks(
@@ -128,21 +139,20 @@ def replace_unknown_hooks(
 ) -> dict[str, Any]:
     """Return entries of hooks with a class that stands for unknown ones, and add a problem for each
     of these."""
-    changed = dict(entries)
+    known = dict(entries)
     for name, entry in entries.items():
         settings = entry if isinstance(entry, Mapping) else {}
         kind = settings.get("type", name)
         is_on = entry is True or isinstance(entry, Mapping)
-        if not is_on or not isinstance(kind, str) or (name in required and "type" not in settings):
+        is_required = name in required and "type" not in settings
+        if not is_on or is_required or not isinstance(kind, str):
             continue
         path = f"hooks.{name}" if kind == name else f"hooks.{name}.type"
-        if (
-            collect_problems(problems, find_hook_class, kind, path, entries if kind == name else ())
-            is None
-        ):
+        others = entries if kind == name else ()
+        if not _is_known(problems, find_hook_class, kind, path, others):
             priority = {key: value for key, value in settings.items() if key == "priority"}
-            changed[name] = {"type": _name(AnyHook), **priority}
-    return changed
+            known[name] = {"type": _name(AnyHook), **priority}
+    return known
 
 
 def _name(cls: type) -> str:

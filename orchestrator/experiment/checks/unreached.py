@@ -15,29 +15,31 @@ def find_unreached_settings(experiment: Experiment) -> Iterator[str]:
     space = experiment.sweep.space if experiment.sweep else {}
     if {"epochs", "steps", "validate_every"} & space.keys():
         return
-    length = (
-        Interval(experiment.epochs or 0)
-        if experiment.steps is None
-        else Interval(experiment.steps, "steps")
-    )
+    length = Interval(experiment.epochs or 0)
+    if experiment.steps is not None:
+        length = Interval(experiment.steps, "steps")
+
     swept = {path.split(".")[1] for path in space if path.startswith("hooks.")}
     for name, entry in experiment.hooks.items():
+        if name in swept:
+            continue
         for key, wait in _list_waits(entry or {}, experiment.validate_every):
-            if name not in swept and wait.unit == length.unit and wait.count >= length.count:
-                yield f"hooks.{name}.{key}: {entry[key]} is never reached, because the run ends after {length}"
+            if wait.unit == length.unit and wait.count >= length.count:
+                reason = f"because the run ends after {length}"
+                yield f"hooks.{name}.{key}: {entry[key]} is never reached, {reason}"
 
 
 def _list_waits(
     entry: Mapping[str, Any], validate_every: Interval
 ) -> Iterator[tuple[str, Interval]]:
     """Yield each key that makes a hook wait, and its minimum length."""
-    begin, every = entry.get("begin"), entry.get("every")
+    begin = entry.get("begin")
+    every = entry.get("every")
     with suppress(ValueError):  # another hook's parameter of this name
         if isinstance(begin, str):
             yield "begin", Interval.parse(begin)
-        elif isinstance(begin, int) and isinstance(
-            every, str
-        ):  # the number of the first epoch or step
+        elif isinstance(begin, int) and isinstance(every, str):
+            # The number of the first epoch or step.
             yield "begin", Interval(begin - 1, Interval.parse(every).unit)
     if entry.get("type") == "early_stopping" and phase_of(entry["monitor"]) == "val":
         yield "patience", Interval(entry["patience"] * validate_every.count, validate_every.unit)

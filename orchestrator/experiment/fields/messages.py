@@ -127,13 +127,17 @@ def _explain_unknown_key(
     if advice:
         # The advice of the table begins with the key to write.
         meant = next((name for name in known if advice.startswith(f"write {name}:")), None)
-        code, suggestion = FOREIGN_KEY, advice
     else:
         meant = find_nearest(key, known)
-        owner = "" if above else f" to {model.__name__}"
-        code, suggestion = UNKNOWN_KEY, did_you_mean(key, known) or _list_keys(known, owner)
-    path = join(dotted.removesuffix(key).removesuffix("."), meant) if meant else None
-    return Problem(dotted, "unknown key", suggestion=suggestion, code=code, meant=path)
+    owner = "" if above else f" to {model.__name__}"
+    parent = dotted.removesuffix(key).removesuffix(".")
+    return Problem(
+        dotted,
+        "unknown key",
+        suggestion=advice or did_you_mean(key, known) or _list_keys(known, owner),
+        code=FOREIGN_KEY if advice else UNKNOWN_KEY,
+        meant=join(parent, meant) if meant else None,
+    )
 
 
 @cache
@@ -187,7 +191,8 @@ def _describe(error: FieldError) -> str:
 
 
 def _describe_detail(detail: Detail) -> str:
-    kind, context = detail["type"], detail.get("ctx", {})
+    kind = detail["type"]
+    context = detail.get("ctx", {})
     if kind == "value_error":
         return str(context["error"])
     if kind == OWN_MESSAGE:
@@ -230,7 +235,8 @@ _KNOWN = {*_EXPECTED, *_RULES, "string_pattern_mismatch"}
 
 def _suggest_value(error: FieldError, model: type[BaseModel], values: Any) -> str | None:
     detail = error.details[0]
-    kind, value = detail["type"], detail["input"]
+    kind = detail["type"]
+    value = detail["input"]
     if kind in MAPPING_TYPES:
         # A dict has any keys.
         keys = [] if kind == "dict_type" else list_known_keys(model, error.location, values)

@@ -79,20 +79,15 @@ def check_with(
 def check_needs(model: BaseModel, settings: BaseModel, path: str = "") -> Iterator[Problem]:
     """Yield a problem for each field that differs from its default and has an unmet need."""
     for name, field in type(model).model_fields.items():
-        value, field_path = getattr(model, name), join(path, name)
-        unmet = next(
-            (
-                item
-                for item in field.metadata
-                if isinstance(item, Needs) and not item.is_met(settings)
-            ),
-            None,
-        )
+        value = getattr(model, name)
+        field_path = join(path, name)
+        needs = [item for item in field.metadata if isinstance(item, Needs)]
+        unmet = [need for need in needs if not need.is_met(settings)]
         if unmet:
-            for key in find_changed_keys(
-                value, field.get_default(call_default_factory=True), field_path
-            ):
-                yield Problem(key, f"has no effect {unmet.describe_unmet(settings)}; remove it")
+            message = f"has no effect {unmet[0].describe_unmet(settings)}; remove it"
+            default = field.get_default(call_default_factory=True)
+            for key in find_changed_keys(value, default, field_path):
+                yield Problem(key, message)
         elif isinstance(value, BaseModel):
             yield from check_needs(value, settings, field_path)
 
@@ -142,10 +137,13 @@ def make_fields_model(cls: type, path: str = "") -> type[BaseModel]:
     with catch_user_errors(
         path, f"the fields of {cls.__module__}.{cls.__qualname__} cannot be read"
     ):
-        own = {} if "__dataclass_fields__" in cls.__dict__ else inspect.get_annotations(cls)
-        if declared := [name for name, hint in own.items() if "ClassVar" not in str(hint)]:
-            message = f"{cls.__module__}.{cls.__qualname__} declares {', '.join(declared)} but is not a dataclass"
-            raise ConfigError.at(path, message, "put @dataclass above the class")
+        if "__dataclass_fields__" not in cls.__dict__:
+            own = inspect.get_annotations(cls)
+            declared = [name for name, hint in own.items() if "ClassVar" not in str(hint)]
+            if declared:
+                message = f"{cls.__module__}.{cls.__qualname__} declares {', '.join(declared)}"
+                hint = "put @dataclass above the class"
+                raise ConfigError.at(path, f"{message} but is not a dataclass", hint)
         return _make_fields_model(cls)
 
 
@@ -172,19 +170,22 @@ def make_signature_model(
     fields: dict[str, Any] = dict.fromkeys(extra_keys, (Any, None))
     for argument in arguments:
         is_named = argument.kind in (argument.POSITIONAL_OR_KEYWORD, argument.KEYWORD_ONLY)
-        if (
-            is_named and argument.name != "last_epoch"
-        ):  # a scheduler's position, which a checkpoint restores
-            default = ... if argument.default is argument.empty else argument.default
-            default_type = type(default) if type(default) in (int, float) else Any
-            hint = hints.get(argument.name, default_type)
-            if (
-                get_origin(hint) is collections.abc.Iterable
-            ):  # pydantic would check its elements only when used
-                hint = GenericAlias(list, get_args(hint))
-            fields[argument.name] = (hint, default)
+        # The position of a scheduler is restored from a checkpoint.
+        if is_named and argument.name != "last_epoch":
+            fields[argument.name] = _describe_argument(argument, hints)
     has_var_keyword = any(argument.kind is argument.VAR_KEYWORD for argument in arguments)
     return create_fields_model(cls, fields, "allow" if has_var_keyword else "forbid")
+
+
+def _describe_argument(argument: inspect.Parameter, hints: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return the type and the default of an argument."""
+    default = ... if argument.default is argument.empty else argument.default
+    default_type = type(default) if type(default) in (int, float) else Any
+    hint = hints.get(argument.name, default_type)
+    if get_origin(hint) is collections.abc.Iterable:
+        # Pydantic would check its elements only when they are used.
+        hint = GenericAlias(list, get_args(hint))
+    return hint, default
 
 
 def _get_type_hints(function: Callable[..., Any]) -> dict[str, Any]:

@@ -141,13 +141,16 @@ def get_class_path(cls: type, path: str) -> str:
     for name, hook in HOOKS.items():
         if hook is cls:
             return name
-    name, module = cls.__qualname__, cls.__module__
+    name = cls.__qualname__
+    module = cls.__module__
     if any(getattr(namespace, name, None) is cls for namespace in _OPTIM):
         return name
     if "." in name:
-        message = f"{name} is defined within a function or a class, where neither workers nor a resume can import it"
+        reason = "where neither workers nor a resume can import it"
         raise ConfigError.at(
-            path, message, "define it at the top level of its module, script or notebook"
+            path,
+            f"{name} is defined within a function or a class, {reason}",
+            "define it at the top level of its module, script or notebook",
         )
     if getattr(sys.modules.get(module), name, None) is not cls:
         message = f"is an older {name} than '{module}:{name}', which was defined again"
@@ -173,12 +176,9 @@ def find_main_classes(config: Any) -> dict[str, type]:
 def read_main_source(config: Any) -> str:
     """Return the source of these classes and of their bases in the script or notebook, as far as it
     is known."""
-    classes = [
-        base
-        for cls in find_main_classes(config).values()
-        for base in reversed(cls.__mro__)
-        if base.__module__ == MAIN
-    ]
+    classes: list[type] = []
+    for cls in find_main_classes(config).values():
+        classes += [base for base in reversed(cls.__mro__) if base.__module__ == MAIN]
     sources = []
     for cls in dict.fromkeys(classes):
         with suppress(OSError, TypeError):  # defined without a file or a cell

@@ -110,8 +110,9 @@ def fill_method_defaults(
     """Return the arguments for a method of the task, with the defaults that it declares; may raise
     ConfigError."""
     if not has_own_method(task, method):
-        message = f"'{FROM_TASK}' needs a method {task.__name__}.{method}()"
-        raise ConfigError.at(f"{path}.type", message)
+        raise ConfigError.at(
+            f"{path}.type", f"'{FROM_TASK}' needs a method {task.__name__}.{method}()"
+        )
 
     written = component.arguments
     try:
@@ -133,5 +134,8 @@ def _explain_undeclared(problem: Problem, task: type[Task], method: str) -> Prob
         return problem
     key = problem.path.rpartition(".")[2]
     hint = f"write task_args.{key}" if key in list_parameters(task) else problem.suggestion
-    message = f"has no effect: {task.__name__}.{method}() takes no {key}"
-    return replace(problem, message=message, suggestion=hint)
+    return replace(
+        problem,
+        message=f"has no effect: {task.__name__}.{method}() takes no {key}",
+        suggestion=hint,
+    )

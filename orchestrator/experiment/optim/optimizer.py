@@ -68,8 +68,13 @@ def check_optimizer(optimization: Optimization, task: type[Task]) -> None:
     _check_arguments(optimizer.type, arguments, path, ("type", "groups", *own_keys), problems)
     _check_groups(optimizer.type, arguments, groups, path, problems)
     if optimization.name and not optimization.patterns and not has_own_method(task, "parameters"):
-        message = f"is missing, and {task.__name__} defines no parameters()"
-        problems.append(Problem(f"{path}.params", message, suggestion="write patterns of names"))
+        problems.append(
+            Problem(
+                f"{path}.params",
+                f"is missing, and {task.__name__} defines no parameters()",
+                suggestion="write patterns of names",
+            )
+        )
     if problems:
         raise ConfigError(problems)
 
@@ -84,14 +89,19 @@ def _check_groups(
     """Check the optimizer's arguments in each group, which overrides them."""
     cls: Any = find_class(kind, Optimizer, OPTIMIZERS, f"{path}.type")
     if groups and issubclass(cls, torch.optim.LBFGS):
-        message = f"cannot be used with {cls.__name__}, which treats all parameters alike"
-        problems.append(Problem(f"{path}.groups", message))
+        problems.append(
+            Problem(
+                f"{path}.groups",
+                f"cannot be used with {cls.__name__}, which treats all parameters alike",
+            )
+        )
         return
     for index, group in enumerate(groups):
         group_path = f"{path}.groups.{index}"
         if group is None and "weight_decay" not in make_signature_model(cls).model_fields:
-            message = f"no_decay has no effect: {kind} has no weight_decay"
-            problems.append(Problem(group_path, message))
+            problems.append(
+                Problem(group_path, f"no_decay has no effect: {kind} has no weight_decay")
+            )
         else:
             settings = {**arguments, **group_settings(group)}
             _check_arguments(kind, settings, group_path, GROUP_KEYS, problems)
@@ -163,12 +173,15 @@ def _build_by_task(optimizer: Component, task: Task, model: nn.Module) -> Optimi
     method = f"{type(task).__name__}.optimizer()"
     built = task.optimizer(model, **optimizer.arguments)
     if not isinstance(built, Optimizer):
-        message = f"{method} must return an optimizer, got a {type(built).__name__}"
-        hint = "remove the method to use the file's optimizer; for several, define turns() and set optimizers"
-        raise ConfigError.at("task", message, hint)
+        raise ConfigError.at(
+            "task",
+            f"{method} must return an optimizer, got a {type(built).__name__}",
+            "remove the method to use the file's optimizer; for several, define turns() and set optimizers",
+        )
     if _list_trained([built]).isdisjoint(model.parameters()):
-        message = f"{method} has none of the model's parameters"
-        raise ConfigError.at("task", message, "pass model.parameters()")
+        raise ConfigError.at(
+            "task", f"{method} has none of the model's parameters", "pass model.parameters()"
+        )
     return built
 
 
@@ -190,8 +203,9 @@ def _select_parameters(
     selected = {name: parameter for name, parameter in named.items() if parameter in parameters}
     if not selected:
         method = f"{type(task).__name__}.parameters()"
-        message = f"is missing, and {method} returns none for '{optimization.name}'"
-        raise ConfigError.at(path, message)
+        raise ConfigError.at(
+            path, f"is missing, and {method} returns none for '{optimization.name}'"
+        )
     return selected
 
 
@@ -226,9 +240,11 @@ def _check_all_trained(optimizers: Iterable[Optimizer], model: nn.Module) -> Non
     ]
     if untrained:
         names = listed(untrained, 4)
-        message = f"leave {len(untrained)} parameters of the model untrained: {names}"
-        hint = "add them to params, or call requires_grad_(False) on them in model()"
-        raise ConfigError.at("optimizers", message, hint)
+        raise ConfigError.at(
+            "optimizers",
+            f"leave {len(untrained)} parameters of the model untrained: {names}",
+            "add them to params, or call requires_grad_(False) on them in model()",
+        )
 
 
 def _list_trained(optimizers: Iterable[Optimizer]) -> set[nn.Parameter]:

@@ -76,12 +76,11 @@ def read_groups(entries: Any, path: str) -> list[Group | None]:
     for index, group in enumerate(groups):
         group_path = join(path, f"groups.{index}")
         if group and not group.settings and not group.has_scale:
-            hint = "write lr_scale, or an argument of the optimizer such as weight_decay"
             problems.append(
                 Problem(
                     group_path,
                     "has no effect: it sets nothing for these parameters",
-                    suggestion=hint,
+                    suggestion="write lr_scale, or an argument of the optimizer such as weight_decay",
                 )
             )
         if group and "lr" in group.settings and group.has_scale:

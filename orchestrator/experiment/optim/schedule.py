@@ -110,12 +110,14 @@ def _make_single(
     arguments, extra = _split(scheduler, task, WarmUp, path)
     warm = check(WarmUp, extra, path)
     if extra and "warmup" not in extra:
-        message = "has no effect without `warmup`; set its length"
-        raise ConfigError.at(f"{path}.warmup_factor", message)
+        raise ConfigError.at(
+            f"{path}.warmup_factor", "has no effect without `warmup`; set its length"
+        )
     if timeline.every is None:
         if extra:
-            message = "needs the hook param_scheduler to step the scheduler"
-            raise ConfigError.at(f"{path}.warmup", message)
+            raise ConfigError.at(
+                f"{path}.warmup", "needs the hook param_scheduler to step the scheduler"
+            )
         yield LRPhase(path, kind, arguments)
         return
 
@@ -141,16 +143,21 @@ def _check_warmup(
     excludes."""
     path = f"{path}.warmup"
     if needs_metric(scheduler, path.removesuffix(".warmup")):
-        message = f"cannot be combined with {scheduler.type}, which steps by a metric"
-        raise ConfigError.at(path, message)
+        raise ConfigError.at(
+            path, f"cannot be combined with {scheduler.type}, which steps by a metric"
+        )
     if (warmup.unit, every.unit) == ("steps", "epochs"):
-        message = f"must be in epochs, because the scheduler steps every {every}; got {warmup}"
-        raise ConfigError.at(path, message, "write hooks.param_scheduler.every: 1 step")
+        raise ConfigError.at(
+            path,
+            f"must be in epochs, because the scheduler steps every {every}; got {warmup}",
+            "write hooks.param_scheduler.every: 1 step",
+        )
     begin = timeline.count(warmup)
     total = timeline.count(timeline.length)
     if begin and total and begin >= total:
-        message = f"must be shorter than the run of {timeline.length}, got {warmup}"
-        raise ConfigError.at(path, message)
+        raise ConfigError.at(
+            path, f"must be shorter than the run of {timeline.length}, got {warmup}"
+        )
 
 
 def _make_several(
@@ -188,13 +195,17 @@ def _check_order(
     """Raise ConfigError for a phase outside of the run, or one that begins within another."""
     total = timeline.count(timeline.length)
     if total is not None and begin >= total:
-        message = f"must begin before the end at {timeline.length}, got {bounds.begin}"
-        raise ConfigError.at(path, message)
+        raise ConfigError.at(
+            path, f"must begin before the end at {timeline.length}, got {bounds.begin}"
+        )
     if begin >= end:
         raise ConfigError.at(path, f"begins after {bounds.begin}, but ends after {bounds.end}")
     if 0 < begin < last_end:
-        message = f"begins after {bounds.begin}, before another has ended"
-        raise ConfigError.at(path, message, "begin later, or together at 0")
+        raise ConfigError.at(
+            path,
+            f"begins after {bounds.begin}, before another has ended",
+            "begin later, or together at 0",
+        )
 
 
 def _collect_bounds(
@@ -207,14 +218,17 @@ def _collect_bounds(
     for index, scheduler in enumerate(schedulers):
         entry_path = f"{path}.{index}"
         if needs_metric(scheduler, entry_path):
-            message = f"cannot be in a list: {scheduler.type} steps by a metric"
-            raise ConfigError.at(entry_path, message)
+            raise ConfigError.at(
+                entry_path, f"cannot be in a list: {scheduler.type} steps by a metric"
+            )
         bounds = check(PhaseBounds, _split(scheduler, task, PhaseBounds, entry_path)[1], entry_path)
         begin = bounds.begin or begin
         if begin is None:
-            hint = f"write {path}.{index - 1}.end, or begin: 0 to have both together"
-            message = "needs a begin, as the scheduler before it has no end"
-            raise ConfigError.at(entry_path, message, hint)
+            raise ConfigError.at(
+                entry_path,
+                "needs a begin, as the scheduler before it has no end",
+                f"write {path}.{index - 1}.end, or begin: 0 to have both together",
+            )
         all_bounds.append(bounds.model_copy(update={"begin": begin}))
         begin = bounds.end
 

@@ -99,8 +99,10 @@ def _check_cycle_length(arguments: Mapping[str, Any], length: int, path: str) ->
     written = [count for count in counts if type(count) is int]
     total = math.prod(written)
     if len(written) == len(counts) and 0 < total < length:
-        message = f"must be at least {length}, the scheduler's steps in this run, got {total}"
-        raise ConfigError.at(f"{path}.total_steps", message)
+        raise ConfigError.at(
+            f"{path}.total_steps",
+            f"must be at least {length}, the scheduler's steps in this run, got {total}",
+        )
 
 
 def count_from(begin: int, arguments: dict[str, Any], path: str) -> dict[str, Any]:
@@ -112,8 +114,7 @@ def count_from(begin: int, arguments: dict[str, Any], path: str) -> dict[str, An
         counts = value if isinstance(value, list) else [value]
         if not all(type(count) is int and count > begin for count in counts):
             rule = f"must be greater than the warm-up of {begin}, got {value!r}"
-            message = f"counts from the run's beginning, and {rule}"
-            raise ConfigError.at(f"{path}.{key}", message)
+            raise ConfigError.at(f"{path}.{key}", f"counts from the run's beginning, and {rule}")
         rest = [count - begin for count in counts]
         changed[key] = rest if isinstance(value, list) else rest[0]
     return changed

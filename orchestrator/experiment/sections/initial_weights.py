@@ -59,13 +59,13 @@ class Init(Model):
         The first rename that matches applies. Raises ConfigError for a pattern without match, and
         for equal new names.
         """
-        names, new_names = list(names), dict[str, str]()
+        names = list(names)
+        new_names: dict[str, str] = {}
         for old, new in self.rename.items():
             _require_matches("init.rename", old, names)
             pattern = re.compile("(.*)".join(map(re.escape, old.split("*"))))
             for match in filter(None, map(pattern.fullmatch, names)):
-                pairs = zip(new.split("*"), (*match.groups(), ""), strict=True)
-                new_names.setdefault(match[0], "".join(part for pair in pairs for part in pair))
+                new_names.setdefault(match[0], _fill(new, match.groups()))
         old_names: dict[str, str] = {}
         for name in names:
             new = new_names.get(name, name)
@@ -87,8 +87,17 @@ class Init(Model):
         _require_matches("init.except", self.excluded, names)
 
 
+def _fill(pattern: str, parts: Iterable[str]) -> str:
+    """Return a name with the parts in place of each *."""
+    first, *others = pattern.split("*")
+    return first + "".join(map("".join, zip(parts, others, strict=True)))
+
+
 def _find_matches(patterns: Iterable[str], names: Collection[str]) -> set[str]:
-    return {name for pattern in patterns for name in names if compiled(pattern).fullmatch(name)}
+    found: set[str] = set()
+    for pattern in patterns:
+        found.update(filter(compiled(pattern).fullmatch, names))
+    return found
 
 
 def _require_matches(path: str, patterns: Patterns | tuple[()], names: Collection[str]) -> None:

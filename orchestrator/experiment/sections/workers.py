@@ -59,21 +59,22 @@ class Workers(Model):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
-        count, gpu, accelerator = self.count, self.gpu, self.accelerator
+        count = self.count
         if isinstance(count, list) and count[0] >= count[1]:
-            raise make_value_error(
-                "count", f"must be a number, or [min, max] with min < max, got {count}"
-            )
-        if isinstance(gpu, float) and self.max_count > 1:
-            message = f"must be true or false when count is greater than 1, got {gpu:g} with count: {count}"
-            raise make_value_error("gpu", f"{message}; NCCL needs a whole GPU for each rank")
-        if accelerator and not gpu:
+            message = f"must be a number, or [min, max] with min < max, got {count}"
+            raise make_value_error("count", message)
+        if isinstance(self.gpu, float) and self.max_count > 1:
+            rule = "must be true or false when count is greater than 1"
+            got = f"got {self.gpu:g} with count: {count}"
+            raise make_value_error("gpu", f"{rule}, {got}; NCCL needs a whole GPU for each rank")
+        if self.accelerator and not self.gpu:
             raise make_value_error("accelerator", "has no effect without `gpu: true`")
-        if reserved := {"CPU", "GPU", "memory"}.intersection(self.resources):
-            names = " and ".join(sorted(reserved))
-            raise make_value_error(
-                "resources", f"cannot hold {names}; use the keys cpus, gpu and memory"
+        reserved = {"CPU", "GPU", "memory"}.intersection(self.resources)
+        if reserved:
+            message = (
+                f"cannot hold {' and '.join(sorted(reserved))}; use the keys cpus, gpu and memory"
             )
+            raise make_value_error("resources", message)
         return self
 
     @property
@@ -86,11 +87,9 @@ class Workers(Model):
 
     def describe(self, noun: str) -> str:
         """Return the number of workers as text: `1 rank`, `2 to 8 ranks`."""
-        number = (
-            str(self.max_count)
-            if self.min_count == self.max_count
-            else f"{self.min_count} to {self.max_count}"
-        )
+        number = str(self.max_count)
+        if self.min_count < self.max_count:
+            number = f"{self.min_count} to {self.max_count}"
         return f"{number} {noun}{'s' if self.max_count > 1 else ''}"
 
     def bundle(self) -> dict[str, float]:
@@ -101,14 +100,15 @@ class Workers(Model):
             "memory": float(self.memory or 0),
             **self.resources,
         }
-        # Ray's own way to request a node with such a GPU, which any number of ranks may.
-        bundle |= {f"accelerator_type:{self.accelerator}": 0.001} if self.accelerator else {}
+        if self.accelerator:
+            # Ray's own way to request a node with such a GPU, which any number of ranks may.
+            bundle[f"accelerator_type:{self.accelerator}"] = 0.001
         return {name: amount for name, amount in bundle.items() if amount}
 
 
 def rank_count_overrides(count: int) -> dict[str, Any]:
     """Return the values to set for an experiment that continues with another number of ranks."""
-    return {
-        "workers.count": count,
-        **({"workers.strategy": "ddp", "workers.meta_device": False} if count == 1 else {}),
-    }
+    values: dict[str, Any] = {"workers.count": count}
+    if count == 1:
+        values |= {"workers.strategy": "ddp", "workers.meta_device": False}
+    return values

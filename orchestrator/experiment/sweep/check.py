@@ -65,9 +65,11 @@ def _find_overridden_paths(source: ExperimentSource, sweep: Sweep) -> Iterator[P
     overrides = dict(source.values)
     for path in sweep.space:
         if overrides.get(path) is not None:
-            hint = f"remove it, or keep it for all trials: sweep.space.{path}=null"
-            message = "has no effect: sweep.space sets it in each trial"
-            yield Problem(path, message, suggestion=hint)
+            yield Problem(
+                path,
+                "has no effect: sweep.space sets it in each trial",
+                suggestion=f"remove it, or keep it for all trials: sweep.space.{path}=null",
+            )
 
 
 def _write_objectives(sweep: Sweep) -> dict[str, Any]:
@@ -112,8 +114,11 @@ def _remove_setting(settings: dict[str, Any], path: str) -> None:
 def _check_values(space: Mapping[str, Domain], data: Mapping[str, Any]) -> Iterator[Problem]:
     """Check each listed value and both ends of each range in the experiment, one at a time."""
     if sum(len(domain.candidates()) for domain in space.values()) > MAX_CHECKED_VALUES:
-        message = f"has more than {MAX_CHECKED_VALUES:,} values to check before the first trial"
-        yield Problem("sweep.space", message, suggestion="remove values, or use ranges")
+        yield Problem(
+            "sweep.space",
+            f"has more than {MAX_CHECKED_VALUES:,} values to check before the first trial",
+            suggestion="remove values, or use ranges",
+        )
         return
 
     known: dict[str, Sequence[Problem]] = {}

@@ -46,11 +46,14 @@ def _check_metrics(sweep: Sweep) -> Iterator[Problem]:
     if len(sweep.metrics) == 1:
         return
     if sweep.search != "optuna":
-        message = f"cannot be a list with search: {sweep.search}; use search: optuna"
-        yield Problem("sweep.metric", message)
+        yield Problem(
+            "sweep.metric", f"cannot be a list with search: {sweep.search}; use search: optuna"
+        )
     if sweep.scheduler.type != "fifo":
-        message = f"cannot be a list with scheduler: {sweep.scheduler.type}; use scheduler: fifo"
-        yield Problem("sweep.metric", message)
+        yield Problem(
+            "sweep.metric",
+            f"cannot be a list with scheduler: {sweep.scheduler.type}; use scheduler: fifo",
+        )
 
 
 def _check_search(sweep: Sweep) -> Iterator[Problem]:
@@ -60,20 +63,21 @@ def _check_search(sweep: Sweep) -> Iterator[Problem]:
     if sweep.search != "grid":
         return
     if sweep.points:
-        message = "has no effect with search: grid, which tries all points"
-        yield Problem("sweep.points", message)
+        yield Problem("sweep.points", "has no effect with search: grid, which tries all points")
     if sweep.seed and not sweep.scheduler.is_random:
-        message = f"has no effect: search: grid draws nothing {with_scheduler}"
-        yield Problem("sweep.seed", message)
+        yield Problem("sweep.seed", f"has no effect: search: grid draws nothing {with_scheduler}")
 
 
 def _check_repeats(sweep: Sweep) -> Iterator[Problem]:
     if sweep.repeats == 1 and sweep.aggregate == "lower_bound":
-        message = "lower_bound needs several seeds; set sweep.repeats, such as repeats: 5"
-        yield Problem("sweep.aggregate", message)
+        yield Problem(
+            "sweep.aggregate",
+            "lower_bound needs several seeds; set sweep.repeats, such as repeats: 5",
+        )
     if sweep.repeats > 1 and isinstance(sweep.scheduler, PBT):
-        message = "cannot be combined with scheduler: pbt; increase trials instead"
-        yield Problem("sweep.repeats", message)
+        yield Problem(
+            "sweep.repeats", "cannot be combined with scheduler: pbt; increase trials instead"
+        )
 
 
 def _check_scheduler(sweep: Sweep) -> Iterator[Problem]:
@@ -83,32 +87,36 @@ def _check_scheduler(sweep: Sweep) -> Iterator[Problem]:
         return
     with_scheduler = f"with scheduler: {sweep.scheduler.type}"
     if sweep.max_concurrent:
-        message = f"has no effect {with_scheduler}, whose trials wait"
-        yield Problem("sweep.max_concurrent", message)
+        yield Problem("sweep.max_concurrent", f"has no effect {with_scheduler}, whose trials wait")
     if sweep.engine == "train":
-        message = f"cannot be train {with_scheduler}, which pauses; use gang"
-        yield Problem("sweep.engine", message)
+        yield Problem("sweep.engine", f"cannot be train {with_scheduler}, which pauses; use gang")
 
 
 def _check_race(sweep: Sweep) -> Iterator[Problem]:
     if sweep.repeats == 1:
         yield Problem("sweep.repeats", "must be at least 2 with scheduler: race")
     if sweep.aggregate == "lower_bound":
-        message = "cannot be lower_bound with scheduler: race, which compares means"
-        yield Problem("sweep.aggregate", message)
+        yield Problem(
+            "sweep.aggregate", "cannot be lower_bound with scheduler: race, which compares means"
+        )
     if sweep.budget and sweep.budget.trials:
-        message = "cannot be combined with scheduler: race; set fewer trials"
-        yield Problem("sweep.budget.trials", message)
+        yield Problem(
+            "sweep.budget.trials", "cannot be combined with scheduler: race; set fewer trials"
+        )
 
 
 def _check_workers(sweep: Sweep, experiment: Experiment) -> Iterator[Problem]:
     workers = experiment.workers
     if sweep.engine == "gang" and isinstance(workers.count, list):
-        message = f"must be one number for engine: gang, got {workers.count}"
-        yield Problem("workers.count", message, suggestion="write sweep.engine: train for a range")
+        yield Problem(
+            "workers.count",
+            f"must be one number for engine: gang, got {workers.count}",
+            suggestion="write sweep.engine: train for a range",
+        )
     if workers.spares:
-        message = "has no effect in a sweep, where Ray Tune restarts a trial; remove it"
-        yield Problem("workers.spares", message)
+        yield Problem(
+            "workers.spares", "has no effect in a sweep, where Ray Tune restarts a trial; remove it"
+        )
 
 
 # The number of trials, for a valid space
@@ -118,17 +126,24 @@ def check_trial_count(sweep: Sweep) -> Iterator[Problem]:
     per_round = count_points(sweep) * sweep.repeats
     trials = sweep.trials or per_round
     if sweep.repeats > 1 and "seed" in sweep.space:
-        message = f"conflicts with repeats: {sweep.repeats}, which sets the seeds; remove one"
-        yield Problem("sweep.space.seed", message)
+        yield Problem(
+            "sweep.space.seed",
+            f"conflicts with repeats: {sweep.repeats}, which sets the seeds; remove one",
+        )
 
     if count_trials(sweep) > MAX_TRIALS:
         path = "sweep.trials" if sweep.trials else "sweep.space"
-        message = f"makes {count_trials(sweep):,} trials, at most {MAX_TRIALS:,} are allowed"
-        yield Problem(path, message, suggestion="use search: random, or remove values")
+        yield Problem(
+            path,
+            f"makes {count_trials(sweep):,} trials, at most {MAX_TRIALS:,} are allowed",
+            suggestion="use search: random, or remove values",
+        )
     elif sweep.search == "grid" and trials != per_round:
-        message = f"must be {per_round} ({_describe_round(sweep)}), got {trials}"
-        hint = "remove it; budget.trials ends a sweep before its grid is complete, and repeats adds seeds"
-        yield Problem("sweep.trials", message, suggestion=hint)
+        yield Problem(
+            "sweep.trials",
+            f"must be {per_round} ({_describe_round(sweep)}), got {trials}",
+            suggestion="remove it; budget.trials ends a sweep before its grid is complete, and repeats adds seeds",
+        )
     elif trials % per_round:
         message = f"must be a multiple of {per_round} ({_describe_round(sweep)}), got {trials}"
         below = trials // per_round * per_round
@@ -146,8 +161,10 @@ def _check_points_fit(sweep: Sweep, trials: int) -> Iterator[Problem]:
     combinations = sum(1 for _ in combine_points_with_grid(sweep))
     needed = combinations * len(make_fan_out_points(sweep)) * sweep.repeats
     if needed > trials:
-        message = f"need {needed} trials for {len(sweep.points)} points, and there are {trials}"
-        yield Problem("sweep.points", message)
+        yield Problem(
+            "sweep.points",
+            f"need {needed} trials for {len(sweep.points)} points, and there are {trials}",
+        )
 
 
 # What a population changes
@@ -182,5 +199,6 @@ def check_mutation(sweep: Sweep, experiment: Experiment) -> Iterator[Problem]:
         needed = "a swept field of a hook or number of the optimizer to change"
         yield Problem("sweep.scheduler", f"{scheduler.type} needs {needed}", suggestion=hint)
     elif count_trials(sweep) < 2:
-        message = f"must be at least 2 with scheduler: pbt, got {count_trials(sweep)}"
-        yield Problem("sweep.trials", message)
+        yield Problem(
+            "sweep.trials", f"must be at least 2 with scheduler: pbt, got {count_trials(sweep)}"
+        )

@@ -67,8 +67,9 @@ def check_point(point: Mapping[str, Any], path: str, sweep: Sweep) -> Iterator[P
             hint = did_you_mean(name, sweep.space)
             yield Problem(place, "is not in the space", suggestion=hint)
         elif domain.kind == "fan_out":
-            message = "cannot be in a point: each point runs with all fan_out values; remove it"
-            yield Problem(place, message)
+            yield Problem(
+                place, "cannot be in a point: each point runs with all fan_out values; remove it"
+            )
         elif value not in domain:
             allowed = shorten(str(domain))
             yield Problem(place, f"must be within {allowed}, got {shorten(repr(value))}")

@@ -45,10 +45,11 @@ class SharedPaths:
         its leader."""
         groups: dict[str, list[int]] = {}
         for number, values in trials:
-            rest = {path: value for path, value in values.items() if path not in self.paths}
-            groups.setdefault(
-                json.dumps(rest, sort_keys=True) if self.paths else str(number), []
-            ).append(number)
+            key = str(number)
+            if self.paths:
+                rest = {path: value for path, value in values.items() if path not in self.paths}
+                key = json.dumps(rest, sort_keys=True)
+            groups.setdefault(key, []).append(number)
         return list(groups.values())
 
 
@@ -58,24 +59,26 @@ def find_shared_paths(source: ExperimentSource, sweep: Sweep) -> SharedPaths:
     swept = [path for path in sweep.space if path.startswith("hooks.")]
     if not swept:
         return SharedPaths()
-    if reason := _explain_sweep(sweep):
+    reason = _explain_sweep(sweep)
+    if reason:
         return SharedPaths((), {"": reason})
-    resolved = {path: list(_resolve_each(source.without_sweep(), sweep, path)) for path in swept}
+
+    source = source.without_sweep()
     fan_out_only = _explain_fan_out_only(sweep)
-    reasons = {}
+    reasons: dict[str, str] = {}
+    training_reasons: list[str] = []
     for path in swept:
-        not_listed = fan_out_only if sweep.space[path].kind != "fan_out" else ""
-        hook_reasons = filter(
-            None, (_explain_hook(path, sweep, experiment) for experiment in resolved[path])
-        )
-        if reason := not_listed or next(hook_reasons, ""):
+        resolved = list(_resolve_each(source, sweep, path))
+        hook_reasons = filter(None, (_explain_hook(path, sweep, each) for each in resolved))
+        if fan_out_only and sweep.space[path].kind != "fan_out":
+            reasons[path] = fan_out_only
+        elif reason := next(hook_reasons, ""):
             reasons[path] = reason
+        for each in resolved:
+            training_reasons += _explain_training(each)
     paths = tuple(path for path in swept if path not in reasons)
-    training_reasons = (
-        reason for path in swept for each in resolved[path] for reason in _explain_training(each)
-    )
-    if paths and (reason := next(training_reasons, "")):
-        return SharedPaths((), {"": reason})
+    if paths and training_reasons:
+        return SharedPaths((), {"": training_reasons[0]})
     return SharedPaths(paths, reasons)
 
 
@@ -88,42 +91,39 @@ def find_unshareable_paths(source: ExperimentSource, sweep: Sweep) -> Iterator[P
         )
     fan_outs = [path for path, domain in sweep.space.items() if domain.kind == "fan_out"]
     shared = find_shared_paths(source, sweep) if fan_outs else SharedPaths()
+    other_kind = "choice" if sweep.search == "optuna" else "grid"
     for path in fan_outs:
         if path not in shared.paths:
-            reason = (
-                shared.reasons.get("")
-                or shared.reasons.get(path)
-                or "only parameters of observing hooks can"
+            general = shared.reasons.get("", "only parameters of observing hooks can")
+            yield Problem(
+                f"sweep.space.{path}.fan_out",
+                f"cannot train once for all values: {shared.reasons.get(path, general)}",
+                suggestion=f"use {other_kind} instead of fan_out",
             )
-            hint = f"use {'choice' if sweep.search == 'optuna' else 'grid'} instead of fan_out"
-            message = f"cannot train once for all values: {reason}"
-            yield Problem(f"sweep.space.{path}.fan_out", message, suggestion=hint)
 
 
 def _explain_sweep(sweep: Sweep) -> str:
     """Return why no trials of a sweep can share a training run; empty if some can."""
-    reasons = {
-        "share_training is false": not sweep.share_training,
-        "engine: train starts a job for each trial": sweep.engine == "train",
-        f"{sweep.scheduler.type} copies weights between trials": isinstance(sweep.scheduler, PBT),
-        "hyperband pauses each trial on its own": isinstance(sweep.scheduler, HyperBand),
-        "race starts the trials of a configuration one after another": isinstance(
-            sweep.scheduler, Race
-        ),
-        "several metrics have no single best trial": len(sweep.metrics) > 1,
-    }
-    return next((reason for reason, applies in reasons.items() if applies), "")
+    if not sweep.share_training:
+        return "share_training is false"
+    if sweep.engine == "train":
+        return "engine: train starts a job for each trial"
+    if isinstance(sweep.scheduler, PBT):
+        return "pbt copies weights between trials"
+    if isinstance(sweep.scheduler, HyperBand):
+        return "hyperband pauses each trial on its own"
+    if isinstance(sweep.scheduler, Race):
+        return "race starts the trials of a configuration one after another"
+    return "several metrics have no single best trial" if len(sweep.metrics) > 1 else ""
 
 
 def _explain_fan_out_only(sweep: Sweep) -> str:
-    if sweep.search != "optuna" and isinstance(sweep.scheduler, Fifo):
+    if sweep.search == "optuna":
+        reason = "optuna learns from each trial"
+    elif isinstance(sweep.scheduler, Fifo):
         return ""
-    optuna = "optuna learns from each trial"
-    reason = (
-        optuna
-        if sweep.search == "optuna"
-        else f"{sweep.scheduler.type} stops each trial on its own"
-    )
+    else:
+        reason = f"{sweep.scheduler.type} stops each trial on its own"
     return f"{reason}; use fan_out: [...] to train all values in one run"
 
 

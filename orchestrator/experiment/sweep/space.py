@@ -68,11 +68,12 @@ def choose_context(name: str, space: Mapping[str, Domain]) -> dict[str, Any]:
         owner = other.removesuffix("type") if other.endswith(".type") else f"{other}."
         if other == name or not (other == "task" or name.startswith(owner)):
             continue
-        candidates, inner = space[other].candidates(), name.removeprefix(f"{other}.")
-        values[other] = next(
-            (value for value in candidates if inner == name or leaves_open(inner, value)),
-            candidates[0],
-        )
+        candidates = space[other].candidates()
+        open_values = candidates
+        if name.startswith(f"{other}."):
+            inner = name.removeprefix(f"{other}.")
+            open_values = [value for value in candidates if leaves_open(inner, value)]
+        values[other] = (open_values or candidates)[0]
     return values
 
 
@@ -81,10 +82,12 @@ def choose_context(name: str, space: Mapping[str, Domain]) -> dict[str, Any]:
 
 def make_grid_points(sweep: Sweep) -> Iterator[dict[str, Any]]:
     """Yield the points of the grid without `fan_out` paths; one empty point if there is no grid."""
-    grid = _make_grid(sweep)
-    return _multiply(
-        {name: grid[name] for name in grid if sweep.space[name].kind != "fan_out"}, sweep.space
-    )
+    grid = {
+        name: values
+        for name, values in _make_grid(sweep).items()
+        if sweep.space[name].kind != "fan_out"
+    }
+    return _multiply(grid, sweep.space)
 
 
 def combine_points_with_grid(sweep: Sweep) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -117,9 +120,10 @@ def count_points(sweep: Sweep) -> int:
         ]
         return math.prod(len(values[name]) for name in inner)
 
-    return math.prod(
-        sum(count_inside(name, value) for value in values[name]) for name in inside[None]
-    )
+    total = 1
+    for outer in inside[None]:
+        total *= sum(count_inside(outer, value) for value in values[outer])
+    return total
 
 
 def _make_grid(sweep: Sweep) -> dict[str, list[Any]]:
@@ -156,19 +160,18 @@ def count_trials(sweep: Sweep) -> int:
     """Return the number of trials within the budget; by default each point of the grid, or one,
     with each seed."""
     trials = sweep.trials or count_points(sweep) * sweep.repeats
-    return min(trials, sweep.budget.trials) if sweep.budget and sweep.budget.trials else trials
+    if sweep.budget and sweep.budget.trials:
+        return min(trials, sweep.budget.trials)
+    return trials
 
 
 def count_trainings(sweep: Sweep, first: int = 0) -> int:
     """Return the number of trainings that the trials from number `first` on need if all `fan_out`
     values share one."""
     trials_per_draw = len(make_fan_out_points(sweep)) * sweep.repeats
-    return len(
-        {
-            (number // trials_per_draw, number % sweep.repeats)
-            for number in range(first, count_trials(sweep))
-        }
-    )
+    numbers = range(first, count_trials(sweep))
+    trainings = {(number // trials_per_draw, number % sweep.repeats) for number in numbers}
+    return len(trainings)
 
 
 def count_concurrent_trials(
@@ -179,16 +182,17 @@ def count_concurrent_trials(
     With a range of ranks, each trial takes the maximum, so that trials do not compete; a single one
     runs with fewer.
     """
-    bundle = workers.bundle()
-    slots = sum(
-        min(
-            _count_units(node.get(name, 0)) // max(1, _count_units(amount))
-            for name, amount in bundle.items()
-        )
-        for node in nodes
-    )
+    slots = sum(_count_ranks(node, workers) for node in nodes)
     fitting = max(slots // workers.max_count, min(1, slots // workers.min_count))
-    return min([trials, fitting, *([sweep.max_concurrent] if sweep.max_concurrent else [])])
+    return min(trials, fitting, sweep.max_concurrent or trials)
+
+
+def _count_ranks(node: Mapping[str, float], workers: Workers) -> int:
+    """Return how many ranks fit on a node."""
+    return min(
+        _count_units(node.get(name, 0)) // max(1, _count_units(amount))
+        for name, amount in workers.bundle().items()
+    )
 
 
 def _count_units(amount: float) -> int:

@@ -28,7 +28,8 @@ class ParentCheckpoint:
     step: int
 
     def __str__(self) -> str:
-        return f"{self.run}, checkpoint {self.checkpoint} (epochs completed: {self.epoch}, steps: {self.step})"
+        position = f"epochs completed: {self.epoch}, steps: {self.step}"
+        return f"{self.run}, checkpoint {self.checkpoint} ({position})"
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class InitialWeights:
 
     def __str__(self) -> str:
         checkpoint = f", checkpoint {self.checkpoint}" if self.checkpoint else ""
-        return f"{self.path}{checkpoint}{f' ({self.weights})' if self.weights else ''}"
+        weights = f" ({self.weights})" if self.weights else ""
+        return f"{self.path}{checkpoint}{weights}"
 
 
 @dataclass(frozen=True)
@@ -79,11 +81,8 @@ class ExperimentSource:
     def from_record(cls, record: Any) -> Self:
         """Return a source from its JSON form; raise ValueError if it is incomplete."""
         optional = ("continued_from", "main_classes")
-        missing = [
-            field.name
-            for field in fields(cls)
-            if field.name not in (*optional, *check_mapping(record))
-        ]
+        present = check_mapping(record).keys() | set(optional)
+        missing = [field.name for field in fields(cls) if field.name not in present]
         if missing:
             raise ValueError(f"it has no `{missing[0]}`")
         return validate(record, cls)
@@ -132,20 +131,18 @@ def expand_short_form(value: Any, path: str) -> Any:
 
 def check_path(path: str) -> None:
     """Raise ConfigError for a dotted path that is deeper than any config."""
-    if path.count(".") >= MAX_DEPTH:
-        raise ConfigError.at(
-            shorten(path), f"has {path.count('.') + 1} keys; at most {MAX_DEPTH} are allowed"
-        )
+    count = path.count(".") + 1
+    if count > MAX_DEPTH:
+        message = f"has {count} keys; at most {MAX_DEPTH} are allowed"
+        raise ConfigError.at(shorten(path), message)
 
 
 def _split(path: str) -> list[str]:
     """Split a dotted path into keys; the keys of a sweep's space are dotted paths themselves."""
     keys = path.split(".")
-    return (
-        [*keys[:2], ".".join(keys[2:])]
-        if keys[:2] == ["sweep", "space"] and len(keys) > 2
-        else keys
-    )
+    if keys[:2] == ["sweep", "space"] and len(keys) > 2:
+        return [*keys[:2], ".".join(keys[2:])]
+    return keys
 
 
 def _with_value(data: Any, keys: Sequence[str], depth: int, value: Any) -> Any:
@@ -153,22 +150,20 @@ def _with_value(data: Any, keys: Sequence[str], depth: int, value: Any) -> Any:
         return value
     if data is None or isinstance(data, bool):
         data = {}
-    key, parent = keys[depth], ".".join(keys[:depth])
+    key = keys[depth]
+    parent = ".".join(keys[:depth])
     data = expand_short_form(data, parent)
-    if isinstance(data, list) and key.isdecimal() and int(key) < len(data):
-        return [
-            *data[: int(key)],
-            _with_value(data[int(key)], keys, depth + 1, value),
-            *data[int(key) + 1 :],
-        ]
     if isinstance(data, Mapping):
         return {**data, key: _with_value(data.get(key), keys, depth + 1, value)}
-    is_list = isinstance(data, list)
-    shown = (
-        f"a list of {len(data)}, numbered from 0"
-        if is_list
-        else f"{shorten(repr(data))}, not a mapping"
-    )
+    if isinstance(data, list) and key.isdecimal() and int(key) < len(data):
+        changed = list(data)
+        changed[int(key)] = _with_value(data[int(key)], keys, depth + 1, value)
+        return changed
+
+    if isinstance(data, list):
+        shown = f"a list of {len(data)}, numbered from 0"
+    else:
+        shown = f"{shorten(repr(data))}, not a mapping"
     raise ConfigError.at(".".join(keys), f"cannot be set: {parent} is {shown}")
 
 
