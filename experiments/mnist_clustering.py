@@ -13,8 +13,8 @@ from experiments.losses.deepcluster import DeepClusterLoss
 from experiments.losses.swav import SwAVLoss
 from experiments.mnist_ssl import MnistViews, backbone, head
 from experiments.random_views import RandomView
-from hooks.parts.self_supervised.prototypes import SwappedViews
 from hooks.self_supervised.deepcluster import ClusteredViews
+from hooks.self_supervised.shared.prototypes import SwappedViews
 
 
 class PrototypesNetwork(nn.Module):

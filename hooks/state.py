@@ -12,10 +12,10 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
+from hooks.distributed import sharded_tensors as shards
 from hooks.metrics.direction import find_monitored_metrics
 from hooks.metrics.names import phase_of
 from hooks.parameter_names import listed
-from hooks.parts import sharded_tensors as shards
 from hooks.position import Position, Stage
 from hooks.private_torch import foreach_norm
 

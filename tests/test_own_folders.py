@@ -27,7 +27,7 @@ def test_hooks_and_orchestrator_are_all_that_is_installed() -> None:
     ]
     installed = find_packages(str(ROOT), **found)
     assert {name.partition(".")[0] for name in installed} == {"hooks", "orchestrator"}
-    assert {"hooks.parts.logs", "orchestrator.cli.starter", "orchestrator.report.views"} <= set(
+    assert {"hooks.logs.shared", "orchestrator.cli.starter", "orchestrator.report.views"} <= set(
         installed
     )
 

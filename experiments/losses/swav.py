@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hooks.parts.self_supervised.prototypes import SwappedViews
+from hooks.self_supervised.shared.prototypes import SwappedViews
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from hooks.errors import SettingError
 from hooks.hook import NEEDS_MODEL, Hook, Needs, Priority, Ranks, Setup
 from hooks.interval import Interval, at_interval
-from hooks.parts.activation_checkpointing import keep_activations
-from hooks.parts.eval_mode import evaluating, first_batch
-from hooks.parts.layers import tensors
+from hooks.model.activation_checkpointing import keep_activations
+from hooks.model.eval_mode import evaluating, first_batch
+from hooks.model.layers import tensors
 from hooks.position import Position
 from hooks.private_torch import tree_map
 from hooks.state import State

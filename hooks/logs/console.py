@@ -8,8 +8,8 @@ from time import perf_counter
 from typing import Any
 
 from hooks.interval import at_interval, count_iterations
-from hooks.parts.logs.readings import learning_rates, phase_metrics
-from hooks.parts.logs.window_statistics import Window, WindowLogger, Windows
+from hooks.logs.shared.readings import learning_rates, phase_metrics
+from hooks.logs.shared.window_statistics import Window, WindowLogger, Windows
 from hooks.state import State
 
 _RATE = re.compile(r"lr(_\d+)?")

@@ -10,8 +10,8 @@ from typing import IO, Any, ClassVar
 
 from hooks.hook import Cleanup
 from hooks.interval import Interval, at_interval
-from hooks.parts.logs.readings import current_row, learning_rates, phase_metrics
-from hooks.parts.logs.window_statistics import LookBack, WindowLogger
+from hooks.logs.shared.readings import current_row, learning_rates, phase_metrics
+from hooks.logs.shared.window_statistics import LookBack, WindowLogger
 from hooks.state import State
 
 FILE = "scalars.jsonl"

@@ -10,8 +10,8 @@ from hashlib import sha256
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
 
-from hooks.parts.logs.readings import flatten
-from hooks.parts.logs.tracker import Tracker
+from hooks.logs.shared.readings import flatten
+from hooks.logs.shared.tracker import Tracker
 from hooks.state import State
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from hooks.hook import NEEDS_MODEL, Cleanup, Needs, Setup
 from hooks.interval import Duration, Interval, StepsOrNever, at_interval
+from hooks.logs.shared.readings import current_row, flatten
+from hooks.logs.shared.window_statistics import CurveLogger, LookBack
 from hooks.metrics.names import PHASES
-from hooks.parts.eval_mode import evaluating, first_batch
-from hooks.parts.logs.readings import current_row, flatten
-from hooks.parts.logs.window_statistics import CurveLogger, LookBack
+from hooks.model.eval_mode import evaluating, first_batch
 from hooks.private_torch import tree_flatten, tree_leaves, tree_unflatten
 from hooks.state import State
 

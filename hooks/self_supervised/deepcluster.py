@@ -8,11 +8,11 @@ from annotated_types import Ge, Gt, MinLen
 from torch import Tensor
 from torch.nn import functional
 
+from hooks.distributed import collectives
+from hooks.distributed.collectives import batch_sizes, gather
 from hooks.errors import SettingError
 from hooks.hook import Hook, Priority, Setup
-from hooks.parts import collectives
-from hooks.parts.collectives import batch_sizes, gather
-from hooks.parts.eval_mode import evaluating
+from hooks.model.eval_mode import evaluating
 from hooks.state import State
 
 UNASSIGNED = -100

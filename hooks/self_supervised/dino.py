@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hooks.parts.self_supervised.teacher import (
+from hooks.self_supervised.shared.teacher import (
     CenteredTeacher,
     check_outputs,
     place_center,

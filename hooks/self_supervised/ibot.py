@@ -8,7 +8,7 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from hooks.hook import Needs
-from hooks.parts.self_supervised.teacher import (
+from hooks.self_supervised.shared.teacher import (
     CenteredTeacher,
     place_center,
     update_center,

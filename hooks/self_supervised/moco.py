@@ -8,10 +8,10 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hooks.distributed.collectives import batch_sizes, gather
 from hooks.errors import SettingError
-from hooks.parts.collectives import batch_sizes, gather
-from hooks.parts.layers import BatchNorm
-from hooks.parts.self_supervised.teacher import MomentumTeacher
+from hooks.model.layers import BatchNorm
+from hooks.self_supervised.shared.teacher import MomentumTeacher
 from hooks.state import State
 
 

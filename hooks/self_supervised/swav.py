@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from hooks.parts.self_supervised import prototypes
-from hooks.parts.self_supervised.prototypes import SwappedPrediction
+from hooks.self_supervised.shared import prototypes
+from hooks.self_supervised.shared.prototypes import SwappedPrediction
 from hooks.state import State
 
 

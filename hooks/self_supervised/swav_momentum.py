@@ -6,9 +6,9 @@ from typing import Annotated, ClassVar
 import torch
 from annotated_types import Ge, Le
 
-from hooks.parts.self_supervised import prototypes
-from hooks.parts.self_supervised.prototypes import SwappedPrediction
-from hooks.parts.self_supervised.teacher import Teacher
+from hooks.self_supervised.shared import prototypes
+from hooks.self_supervised.shared.prototypes import SwappedPrediction
+from hooks.self_supervised.shared.teacher import Teacher
 from hooks.state import State
 
 

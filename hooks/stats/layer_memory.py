@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from hooks.parts.layers import LayerMonitor, tensors
+from hooks.model.layers import LayerMonitor, tensors
 from hooks.state import State
 
 

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from torch.utils.hooks import RemovableHandle
 
 from hooks.hook import NEEDS_MODEL, Hook, Ranks, Setup
-from hooks.parts.eval_mode import evaluating, first_batch
+from hooks.model.eval_mode import evaluating, first_batch
 from hooks.private_torch import CPU_ATTENTION
 from hooks.state import State
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from hooks.hook import Hook
 from hooks.interval import Interval, Iterations, at_interval
-from hooks.parts.logs.readings import read
+from hooks.logs.shared.readings import read
 from hooks.state import RECENT, State
 
 PEAKS: dict[tuple[str, ...], dict[str, float]] = {

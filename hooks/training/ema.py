@@ -10,12 +10,13 @@ import torch
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from torch import Tensor, nn
 
+from hooks.distributed import collectives
+from hooks.distributed import sharded_tensors as shards
 from hooks.errors import SettingError
 from hooks.hook import Hook, Needs
 from hooks.interval import Interval, Steps, at_interval
-from hooks.parts import collectives, power_average
-from hooks.parts import sharded_tensors as shards
-from hooks.parts.averaged_parameters import (
+from hooks.model import power_average
+from hooks.model.averaged_parameters import (
     AveragedParameters,
     Snapshots,
     copy_in_full_precision,

@@ -8,9 +8,9 @@ import torch
 from annotated_types import Ge, Gt
 from torch import Tensor
 
+from hooks.distributed import collectives
 from hooks.errors import TrainingFailed
 from hooks.hook import NEEDS_WHOLE_BATCHES, Hook, Priority, Setup
-from hooks.parts import collectives
 from hooks.state import State
 
 

@@ -8,10 +8,10 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
+from hooks.distributed import sharded_tensors as shards
 from hooks.errors import TrainingFailed
 from hooks.hook import Hook, Needs, Priority
 from hooks.interval import Interval, Steps
-from hooks.parts import sharded_tensors as shards
 from hooks.state import State
 
 

@@ -8,9 +8,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional
 
+from hooks.distributed import collectives
 from hooks.errors import SettingError
 from hooks.hook import Hook, Setup
-from hooks.parts import collectives
 from hooks.state import State
 
 

@@ -10,10 +10,10 @@ import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
+from hooks.distributed import collectives
 from hooks.hook import NEEDS_MODEL, Hook, Setup
-from hooks.parts import collectives
-from hooks.parts.eval_mode import borrowing
-from hooks.parts.layers import BatchNorm
+from hooks.model.eval_mode import borrowing
+from hooks.model.layers import BatchNorm
 from hooks.private_torch import tree_map_only
 from hooks.state import State
 

@@ -4,7 +4,7 @@ import logging
 from dataclasses import dataclass
 
 from hooks.hook import NEEDS_MODEL, Hook, Setup
-from hooks.parts.epochs import find_parts_with_epoch
+from hooks.loader_parts import find_parts_with_epoch
 from hooks.state import State
 
 logger = logging.getLogger("hookyard")

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from hooks.distributed import collectives
 from hooks.hook import NEEDS_MODEL, Hook, Setup
-from hooks.parts import collectives
-from hooks.parts.buffers import copy_expanded_buffers
+from hooks.model.buffers import copy_expanded_buffers
 from hooks.state import State
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hooks.parts.power_average import LARGEST_STD, combination
+from hooks.model.power_average import LARGEST_STD, combination
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import CheckpointError, StorageError, UsageError

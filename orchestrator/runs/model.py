@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from hooks.import_path import extend_import_path
-from hooks.parts.buffers import copy_expanded_buffers, restore_buffers
+from hooks.model.buffers import copy_expanded_buffers, restore_buffers
 from orchestrator.errors import CheckpointError, ConfigError, UsageError
 from orchestrator.experiment.components import make_task
 from orchestrator.loop.model.initial_weights import describe_mismatches

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hooks import Hook, Priority, State
-from hooks.parts import sharded_tensors as shards
+from hooks.distributed import sharded_tensors as shards
 from hooks.private_torch import tree_leaves
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.engines.in_process import find_device

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
+from hooks.distributed import sharded_tensors as shards
 from hooks.hook import WITHIN_ITERATION, Hook
-from hooks.parts import sharded_tensors as shards
 from hooks.plan import Call, Plan
 from hooks.private_torch import tree_leaves
 from hooks.state import State

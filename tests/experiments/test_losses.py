@@ -7,9 +7,9 @@ from torch.nn import functional
 from experiments.losses.deepcluster import DeepClusterLoss
 from experiments.losses.distillation import DistillationLoss
 from experiments.losses.swav import SwAVLoss
-from hooks.parts.self_supervised.prototypes import SwappedViews
 from hooks.self_supervised.deepcluster import UNASSIGNED, ClusteredViews
 from hooks.self_supervised.distillation import DistillationOutput
+from hooks.self_supervised.shared.prototypes import SwappedViews
 
 
 def test_the_loss_is_the_cross_entropy_of_every_view_with_its_samples_cluster() -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.serialization import add_safe_globals, get_safe_globals
 
-from hooks.parts import sharded_tensors as shards
+from hooks.distributed import sharded_tensors as shards
 from orchestrator.errors import RunError
 
 INDEX = "shards.pt"

@@ -9,9 +9,9 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from hooks.errors import describe_error
+from hooks.loader_parts import describe_attributes, find_parts, find_parts_with_epoch
 from hooks.metrics.names import kind_of
 from hooks.parameter_names import listed
-from hooks.parts.epochs import describe_attributes, find_parts, find_parts_with_epoch
 from hooks.private_torch import end_processes, tree_leaves
 from orchestrator.errors import ConfigError, RunError, TaskError
 from orchestrator.experiment.checks.data import describe_size, get_length, make_drop_last_error

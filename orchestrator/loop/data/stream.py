@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from hooks.parts.epochs import find_parts_with_epoch
+from hooks.loader_parts import find_parts_with_epoch
 from orchestrator.errors import CheckpointError, ConfigError, RunError, TaskError
 from orchestrator.experiment.checks.data import get_length
 from orchestrator.experiment.sections.experiment import Experiment

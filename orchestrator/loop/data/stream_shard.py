@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from hooks.parts.epochs import find_parts_with_epoch
+from hooks.loader_parts import find_parts_with_epoch
 from orchestrator.errors import ConfigError
 from orchestrator.private_api.hf_datasets import has_shuffle_buffer, is_split_by_node
 from orchestrator.randomness import random_state, restore_random_state, seeded

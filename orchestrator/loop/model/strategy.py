@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from hooks.distributed import collectives
+from hooks.distributed import sharded_tensors as shards
+from hooks.model.buffers import copy_expanded_buffers
+from hooks.model.layers import RunningNorm
 from hooks.parameter_names import listed
-from hooks.parts import collectives
-from hooks.parts import sharded_tensors as shards
-from hooks.parts.buffers import copy_expanded_buffers
-from hooks.parts.layers import RunningNorm
 from hooks.private_torch import gradients_never_exchanged
 from orchestrator.errors import ConfigError, TaskError
 from orchestrator.experiment.sections.experiment import Experiment

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from hooks.model.activation_checkpointing import keep_no_activations
+from hooks.model.layers import BatchNorm
 from hooks.parameter_names import Patterns, matched
-from hooks.parts.activation_checkpointing import keep_no_activations
-from hooks.parts.layers import BatchNorm
 from hooks.private_torch import compile_in_place
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.fields.parameters import find_changed_keys

@@ -4,7 +4,7 @@ means."""
 from collections.abc import Mapping
 from typing import Any
 
-from hooks.parts.buffers import describe_buffers, restore_buffers
+from hooks.model.buffers import describe_buffers, restore_buffers
 from hooks.position import Position
 from hooks.state import State
 from orchestrator.disk.checkpoints.manifest import parse_position

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from hooks.parts import collectives
-from hooks.parts.layers import BatchNorm
+from hooks.distributed import collectives
+from hooks.model.layers import BatchNorm
 from orchestrator.errors import RunError, TaskError
 from orchestrator.loop.step.iterations import IterationRunner, Timestamps, make_clear_gradients
 from orchestrator.loop.step.transfer import container_with, items_in, leaves, moves_itself

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from hooks.parts import collectives
+from hooks.distributed import collectives
 from orchestrator.experiment.optim.closures import needs_gradients_before
 from orchestrator.loop.model.strategy import check_gradients_synced
 from orchestrator.loop.step.iterations import IterationRunner, make_clear_gradients

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from hooks.parts import sharded_tensors as shards
+from hooks.distributed import sharded_tensors as shards
 
 
 class OptimizerModes:

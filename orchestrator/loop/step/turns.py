@@ -8,8 +8,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from hooks.distributed import collectives
 from hooks.parameter_names import listed
-from hooks.parts import collectives
 from hooks.state import order_like_model
 from orchestrator.errors import TaskError, did_you_mean
 from orchestrator.loop.model.torch_settings import Precision

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hooks.parts import collectives
+from hooks.distributed import collectives
 from hooks.state import State
 from orchestrator.loop.step.transfer import leaves
 from orchestrator.loop.task_errors import unexpected

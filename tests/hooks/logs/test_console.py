@@ -11,7 +11,7 @@ from hooks import State
 from hooks.interval import Interval
 from hooks.logs import console
 from hooks.logs.console import Console
-from hooks.parts.logs.window_statistics import Window
+from hooks.logs.shared.window_statistics import Window
 from tests.hooks.phases import Screen, Ticks, loss_rows, run_phase
 
 

@@ -13,14 +13,14 @@ from torch import nn
 from torch.utils.tensorboard import SummaryWriter
 
 from hooks import Hook, Interval, Priority, State
+from hooks.logs.shared.readings import flatten
 from hooks.logs.tensorboard import FOLDER, TensorBoard, add_graph
-from hooks.parts.logs.readings import flatten
 from hooks.private_torch import compile_in_place
 from hooks.training.gradient_clip import GradientClip
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_loop import RunContext
 from tests.hooks.logs.conftest import Start
-from tests.hooks.parts.logs.test_readings import CONFIG
+from tests.hooks.logs.shared.test_readings import CONFIG
 from tests.hooks.phases import loss_rows, run_phase
 from tests.tasks import Points, experiment, numbers
 

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
 from hooks import Interval, State
-from hooks.parts.power_average import exponent
+from hooks.model.power_average import exponent
 from hooks.state import Weights
 from hooks.training.ema import EMA
 from orchestrator.errors import ConfigError

@@ -13,7 +13,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from hooks import Hook, State
-from hooks.parts.power_average import exponent
+from hooks.model.power_average import exponent
 from orchestrator import Run, run
 from orchestrator.cli import app
 from orchestrator.runs.averaging import MAX_ERROR

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hooks import State
-from hooks.parts.logs.window_statistics import Statistic, Windows
+from hooks.logs.shared.window_statistics import Statistic, Windows
 from orchestrator.disk.rows.file_format import read_stream
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.disk.rows.rows import Layout

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hooks.distributed import sharded_tensors as shards
 from hooks.interval import Interval
-from hooks.parts import sharded_tensors as shards
 from hooks.private_torch import foreach_lerp_
 from hooks.state import State
 

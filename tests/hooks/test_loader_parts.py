@@ -5,7 +5,7 @@ import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, StackDataset, Subset
 
-from hooks.parts.epochs import describe_attributes, find_parts, find_parts_with_epoch
+from hooks.loader_parts import describe_attributes, find_parts, find_parts_with_epoch
 
 
 class Part(list[Any]):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from hooks import State
-from hooks.parts.layers import LayerMonitor
+from hooks.model.layers import LayerMonitor
 
 
 class Sizes(LayerMonitor):

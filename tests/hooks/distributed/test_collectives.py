@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from hooks.parts import collectives
+from hooks.distributed import collectives
 from hooks.training.ema import EMA
 from hooks.training.loss_spike import LossSpike
 from hooks.training.precise_batch_norm import PreciseBatchNorm

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hooks import State
-from hooks.parts.eval_mode import borrowing, evaluating, first_batch
+from hooks.model.eval_mode import borrowing, evaluating, first_batch
 
 
 class Careless(nn.Module):

@@ -11,8 +11,8 @@ from torch import nn
 from hooks import Interval, Plan, State
 from hooks.logs.console import Console
 from hooks.logs.json_lines import JsonLines
+from hooks.logs.shared.readings import flatten, learning_rates, read, read_numbers
 from hooks.logs.tensorboard import TensorBoard
-from hooks.parts.logs.readings import flatten, learning_rates, read, read_numbers
 from tests.hooks.phases import Screen
 
 

@@ -4,7 +4,7 @@ from torch import nn
 
 from hooks import HOOKS, Hook, State
 from hooks.errors import HookError
-from hooks.parts.self_supervised.teacher import Teacher, completed_fraction, find_part
+from hooks.self_supervised.shared.teacher import Teacher, completed_fraction, find_part
 from orchestrator.testing import train
 from tests.hooks.self_supervised.views import Miniature, pairs, plain
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from hooks import State
-from hooks.parts.collectives import batch_sizes, gather
-from hooks.parts.self_supervised.prototypes import assign_codes, find_layer
+from hooks.distributed.collectives import batch_sizes, gather
+from hooks.self_supervised.shared.prototypes import assign_codes, find_layer
 from tests.ranks import on_ranks
 
 

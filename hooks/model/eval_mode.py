@@ -8,8 +8,8 @@ from typing import Any
 import numpy
 import torch
 
-from hooks.parts.buffers import copy_expanded_buffers
-from hooks.parts.layers import run_uncompiled
+from hooks.model.buffers import copy_expanded_buffers
+from hooks.model.layers import run_uncompiled
 from hooks.state import State
 
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from hooks.errors import SettingError
 from hooks.hook import Hook, Needs, Priority, Setup
-from hooks.parts.buffers import restore_buffers
-from hooks.parts.layers import RunningNorm
+from hooks.model.buffers import restore_buffers
+from hooks.model.layers import RunningNorm
 from hooks.private_torch import foreach_lerp_
 from hooks.state import State
 

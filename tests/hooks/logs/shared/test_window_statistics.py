@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from hooks import Hook, State
-from hooks.parts.logs import readings
-from hooks.parts.logs.window_statistics import Statistic, Windows
+from hooks.logs.shared import readings
+from hooks.logs.shared.window_statistics import Statistic, Windows
 from tests.hooks.phases import run_phase
 
 GENERATOR = np.random.default_rng(0)

@@ -9,9 +9,9 @@ import pytest
 
 from hooks import Hook, Plan, State
 from hooks.logs.mlflow import MLflow
+from hooks.logs.shared import tracker as sender
+from hooks.logs.shared.tracker import BackgroundSender
 from hooks.logs.wandb import WandB
-from hooks.parts.logs import tracker as sender
-from hooks.parts.logs.tracker import BackgroundSender
 from tests.hooks.phases import loss_rows, run_phase
 
 

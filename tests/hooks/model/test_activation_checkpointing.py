@@ -4,7 +4,7 @@ from copy import deepcopy
 import torch
 from torch import nn
 
-from hooks.parts.activation_checkpointing import keep_activations, keep_no_activations
+from hooks.model.activation_checkpointing import keep_activations, keep_no_activations
 
 
 def test_copy_has_its_own_weights_and_can_keep_activations() -> None:

@@ -16,7 +16,13 @@ from torch import Tensor
 
 from hooks.hook import Hook, Priority, Ranks
 from hooks.interval import Interval, Units, at_interval
-from hooks.parts.logs.readings import current_row, learning_rates, phase_metrics, read, read_numbers
+from hooks.logs.shared.readings import (
+    current_row,
+    learning_rates,
+    phase_metrics,
+    read,
+    read_numbers,
+)
 from hooks.state import RECENT, Recent, State
 
 Method = Literal["mean", "median", "min", "max", "current"]

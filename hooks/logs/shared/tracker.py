@@ -11,7 +11,7 @@ from time import monotonic, time
 from typing import ClassVar
 
 from hooks.interval import Duration
-from hooks.parts.logs.window_statistics import CurveLogger
+from hooks.logs.shared.window_statistics import CurveLogger
 from hooks.state import State
 
 logger = logging.getLogger("hookyard")

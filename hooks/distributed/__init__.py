@@ -1,0 +1,1 @@
+"""Tensors of several ranks: collectives and shards."""

@@ -1,0 +1,1 @@
+"""Base classes of the loggers, and how they read numbers."""

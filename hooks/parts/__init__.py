@@ -1,1 +1,0 @@
-"""Parts that hooks share. No hook lies here."""

@@ -1,1 +1,0 @@
-"""Parts that the self-supervised hooks share."""

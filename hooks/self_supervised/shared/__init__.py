@@ -1,0 +1,1 @@
+"""Base classes of the self-supervised hooks: teachers and prototypes."""
