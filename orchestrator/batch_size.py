@@ -21,35 +21,42 @@ def count_samples(batch: Any, *, is_stacked: bool) -> int:
     sizes = list(_sizes(batch, is_outermost=True))
     if not sizes:
         raise TaskError(
-            f"the batch has no tensor with a dimension, so its number of samples is unknown; {_ADVICE}"
+            "the batch has no tensor with a dimension, so its number of samples is unknown; "
+            f"{_ADVICE}"
         )
-    with_lists = list(_sizes_with_lists(batch, is_outermost=True))
     if is_stacked:
         return sizes[0]
-    if with_lists == sizes:  # a list of values may hold the size of an image
+
+    with_lists = list(_sizes_with_lists(batch, is_outermost=True))
+    if with_lists == sizes:
+        # A list of values may hold the size of an image.
         tensors = list(_sizes(batch, is_outermost=True, counts_values=False))
         if tensors and tensors[0] != sizes[0]:
             raise _ambiguous(tensors, with_lists)
         return sizes[0]
+
     candidates = {numbers[0] for numbers in (sizes, with_lists) if len(set(numbers)) == 1}
     if len(candidates) == 1:
         return candidates.pop()
-    if candidates and _has_listed_mappings(batch):  # all images may happen to have three boxes
+    # All images of a batch may happen to have three boxes, as many as channels.
+    if candidates and _has_listed_mappings(batch):
         return with_lists[0]
     raise _ambiguous(sizes, with_lists)
 
 
 def _ambiguous(sizes: list[int], with_lists: list[int]) -> TaskError:
     return TaskError(
-        f"the number of samples in the batch is ambiguous: its tensors begin with dimensions of {_listed(sizes)}, and"
-        f" its parts have lengths of {_listed(with_lists)}; {_ADVICE}"
+        "the number of samples in the batch is ambiguous: its tensors begin with dimensions of "
+        f"{_list_numbers(sizes)}, and its parts have lengths of {_list_numbers(with_lists)}; "
+        f"{_ADVICE}"
     )
 
 
 def _sizes(part: Any, *, is_outermost: bool = False, counts_values: bool = True) -> Iterator[int]:
     """Yield the number of samples in each leaf of a batch, depth first: in a tensor, a graph, and
     with `counts_values` in a list of texts or numbers."""
-    size, items = _own_size(part), _items(part)
+    size = _own_size(part)
+    items = _items(part)
     if size is not None:
         yield size
     elif items and isinstance(part, list | tuple) and not any(map(_holds_more, items)):
@@ -63,37 +70,43 @@ def _sizes(part: Any, *, is_outermost: bool = False, counts_values: bool = True)
 def _sizes_with_lists(part: Any, *, is_outermost: bool = False) -> Iterator[int]:
     """Yield the number of samples in each part, if lists and tuples have an item for each
     sample."""
-    size, items = _own_size(part), _items(part)
+    size = _own_size(part)
+    items = _items(part)
     if size is not None:
         yield size
         return
+
     is_inner_list = isinstance(part, list | tuple) and not is_outermost
-    has_sample_mappings = isinstance(part, list) and all(
-        isinstance(item, Mapping) for item in items
-    )
-    if items and (is_inner_list or has_sample_mappings):
+    if items and (is_inner_list or _is_list_of(Mapping, part)):
         yield len(items)
         return
-    if items and isinstance(part, list) and all(isinstance(item, tuple) for item in items):
-        yield len(items)  # either its tuples are samples, or they list samples
+
+    # The tuples of a list are samples, or each of them lists samples.
+    if items and _is_list_of(tuple, part):
+        yield len(items)
     for item in items:
         yield from _sizes_with_lists(item)
 
 
 def _has_listed_mappings(batch: Any) -> bool:
     """Return whether a part of a batch is a list of mappings, such as the targets of a detector."""
-    parts = [part for part in _items(batch) if isinstance(part, list | tuple)]
-    return any(part and all(isinstance(item, Mapping) for item in part) for part in parts)
+    return any(part and _is_list_of(Mapping, part) for part in _items(batch))
+
+
+def _is_list_of(kind: type[Any], part: Any) -> bool:
+    return isinstance(part, list) and all(isinstance(item, kind) for item in part)
 
 
 def _own_size(part: Any) -> int | None:
     """Return the number of samples that an object itself tells; None for a container and for a
     scalar."""
-    for name in ("num_graphs", "batch_size"):  # of PyG and DGL
+    # The names of PyG and DGL.
+    for name in ("num_graphs", "batch_size"):
         value = getattr(part, name, None)
         if type(value) is int:
             return value
-    if hasattr(part, "batch_sizes"):  # a PackedSequence
+    # A PackedSequence.
+    if hasattr(part, "batch_sizes"):
         return int(part.batch_sizes[0])
     if getattr(part, "is_nested", False):
         return int(part.size(0))
@@ -118,5 +131,5 @@ def _holds_more(item: Any) -> bool:
     return item is not None and not isinstance(item, str | bytes | int | float)
 
 
-def _listed(numbers: list[int]) -> str:
+def _list_numbers(numbers: list[int]) -> str:
     return ", ".join(map(str, dict.fromkeys(numbers)))

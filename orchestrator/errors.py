@@ -6,20 +6,20 @@ HookyardError
 │   ├── TaskError       a method of the task returns what the loop cannot use (exit code 2)
 │   └── MetricMissing   a trial's reports lack the sweep's metric (exit code 2)
 ├── CheckpointError     a checkpoint is missing, incomplete or damaged (exit code 1)
-├── StorageError        a storage is unreachable or refuses access (exit code 1; 2 if nothing was
-started) │   └── DamagedFile     a damaged file of a run: its name, the damage, and advice
+├── StorageError        a storage is unreachable (exit code 1; 2 if nothing was started)
+│   └── DamagedFile     a damaged file of a run: its name, the damage, and advice
 └── RunError            a run failed (exit code 1)
     ├── RankMismatch    the ranks do not run the same plan
     └── LeaseLost       another driver has taken over the run
 """
 
 import dis
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher, get_close_matches
 from functools import lru_cache
 from types import TracebackType
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 _MAX_PROBLEMS = 200
 """Maximum number of problems that one error prints."""
@@ -63,12 +63,11 @@ class Problem:
 
     def shorten(self) -> "Problem":
         """Return the problem with long texts truncated."""
-        texts = {
-            name: shorten(value, _MAX_TEXT)
-            for name, value in vars(self).items()
-            if isinstance(value, str)
-        }
-        return replace(self, **texts)  # type: ignore[arg-type]  # `line` is no text
+        texts: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, str):
+                texts[name] = shorten(value, _MAX_TEXT)
+        return replace(self, **texts)
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.file and self.line else self.file or ""
@@ -81,12 +80,10 @@ class ConfigError(UsageError):
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problem.shorten() for problem in problems)
-        rest = (
-            [f"and {len(problems) - _MAX_PROBLEMS:,} more problems"]
-            if len(problems) > _MAX_PROBLEMS
-            else []
-        )
-        super().__init__("\n".join([*map(str, self.problems[:_MAX_PROBLEMS]), *rest]))
+        lines = [str(problem) for problem in self.problems[:_MAX_PROBLEMS]]
+        if len(problems) > _MAX_PROBLEMS:
+            lines.append(f"and {len(problems) - _MAX_PROBLEMS:,} more problems")
+        super().__init__("\n".join(lines))
 
     @classmethod
     def at(cls, path: str, message: str, suggestion: str | None = None) -> "ConfigError":
@@ -135,41 +132,50 @@ def find_nearest(name: str, known: Iterable[str]) -> str | None:
 @lru_cache(maxsize=1000)
 def _find_nearest(name: str, known: tuple[str, ...]) -> str | None:
     names = {candidate.lower(): candidate for candidate in known}
-    name = name.lower()
-    near = [
-        match for match in get_close_matches(name, names, cutoff=0.75) if _can_be_meant(name, match)
-    ]
-    # `cosine` means CosineAnnealingLR, although they have few letters in common.
-    near = near or sorted(
-        (candidate for candidate in names if len(name) > 2 and name in candidate), key=len
-    )
-    # `rl` and `learning_rate` mean `lr`.
-    initials = "".join(word[:1] for word in name.split("_"))
-    near = near or [
-        candidate
-        for candidate in names
-        if candidate == initials or sorted(candidate) == sorted(name)
-    ]
-    # One wrong letter is a large part of a short name.
-    if len(name) <= 5:
-        near = near or get_close_matches(name, names, n=1)
+    near = _list_near(name.lower(), names)
     return names[near[0]] if near else None
+
+
+def _list_near(name: str, names: Collection[str]) -> list[str]:
+    """Return the names that may be meant, the nearest first; all are in lower case."""
+    matches = get_close_matches(name, names, cutoff=0.75)
+    near = [match for match in matches if _can_be_meant(name, match)]
+    if near:
+        return near
+
+    # `cosine` means CosineAnnealingLR, although they have few letters in common.
+    if len(name) > 2:
+        near = sorted((candidate for candidate in names if name in candidate), key=len)
+        if near:
+            return near
+
+    # `rl` and `learning_rate` mean `lr`.
+    letters = sorted(name)
+    initials = "".join(word[:1] for word in name.split("_"))
+    for candidate in names:
+        if candidate == initials or sorted(candidate) == letters:
+            return [candidate]
+
+    # One wrong letter is a large part of a short name.
+    return get_close_matches(name, names, n=1) if len(name) <= 5 else []
 
 
 def _can_be_meant(name: str, candidate: str) -> bool:
     """Return whether no word of the name has another word in its place: `save_best` does not mean
     `save_last`."""
     fewer, more = sorted((name.split("_"), candidate.split("_")), key=len)
-    return all(any(_are_near(word, other) for other in more) for word in fewer)
+
+    def has_counterpart(word: str) -> bool:
+        return any(_are_near(word, other) for other in more)
+
+    return all(has_counterpart(word) for word in fewer)
 
 
 def _are_near(word: str, other: str) -> bool:
     short, long = sorted((word, other), key=len)
-    return (
-        len(short) < 3
-        or long.startswith(short)
-        or SequenceMatcher(None, word, other).ratio() >= 0.6
-    )
+    if len(short) < 3 or long.startswith(short):
+        return True
+    return SequenceMatcher(None, word, other).ratio() >= 0.6
 
 
 class CheckpointError(HookyardError):
@@ -191,10 +197,11 @@ class DamagedFile(StorageError):
     """Status of the run in tables."""
 
     def __init__(self, file: str, what: str, advice: str) -> None:
-        super().__init__(
-            f"{file} is {'missing' if what == MISSING else f'damaged: {what}'}. {advice}"
-        )
-        self.file, self.what, self.advice = file, what, advice
+        state = "missing" if what == MISSING else f"damaged: {what}"
+        super().__init__(f"{file} is {state}. {advice}")
+        self.file = file
+        self.what = what
+        self.advice = advice
 
     def __reduce__(self) -> "tuple[type[DamagedFile], tuple[str, str, str]]":
         return type(self), (self.file, self.what, self.advice)
@@ -207,14 +214,12 @@ class NewerFormat(DamagedFile, UsageError):
     status = "newer"
 
     def __init__(self, file: str, number: int, known: int) -> None:
+        reads = "this version of Hookyard reads"
         HookyardError.__init__(
-            self,
-            f"{file} has format {number}, and this version of Hookyard reads formats up to {known}. Upgrade Hookyard",
+            self, f"{file} has format {number}, and {reads} formats up to {known}. Upgrade Hookyard"
         )
-        self.file, self.what = (
-            file,
-            f"its format is {number}, and this version of Hookyard reads up to {known}",
-        )
+        self.file = file
+        self.what = f"its format is {number}, and {reads} up to {known}"
         self.advice = "Upgrade Hookyard"
         self._numbers = number, known
 

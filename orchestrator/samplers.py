@@ -1,6 +1,7 @@
 """Samplers for `Task.sampler`. They draw from torch's global generator, which the loop seeds for
 each epoch."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -27,9 +28,8 @@ class StratifiedSampler(Sampler[int]):
             indices = indices[torch.randperm(len(indices))]
             # Divide the epoch into as many equal parts as the label has samples, and put one sample
             # into each.
-            keys[indices] = (
-                torch.arange(len(indices)) + torch.rand(len(indices), dtype=torch.float64)
-            ) / len(indices)
+            places = torch.rand(len(indices), dtype=torch.float64)
+            keys[indices] = (torch.arange(len(indices)) + places) / len(indices)
         return iter(keys.argsort().tolist())
 
     def __len__(self) -> int:
@@ -50,18 +50,19 @@ class MixtureSampler(Sampler[int]):
         sizes = [len(part) for part in dataset.datasets]  # type: ignore[arg-type]  # each has a length
         if len(weights) != len(sizes) or min(weights) < 0 or not 0 < sum(weights) < float("inf"):
             raise ValueError(
-                f"a mixture of {len(sizes)} datasets needs as many weights, from 0 and not all 0, got {list(weights)}"
+                f"a mixture of {len(sizes)} datasets needs as many weights, from 0 and not all 0, "
+                f"got {list(weights)}"
             )
         self._starts = [0, *dataset.cumulative_sizes[:-1]]
         self._sizes = sizes
         self._counts = _apportion(len(dataset) if length is None else length, weights)
 
     def __iter__(self) -> Iterator[int]:
-        parts = [
-            start + torch.cat([torch.randperm(size) for _ in range(-(-count // size))])[:count]
-            for start, size, count in zip(self._starts, self._sizes, self._counts, strict=True)
-            if count
-        ]
+        parts = []
+        for start, size, count in zip(self._starts, self._sizes, self._counts, strict=True):
+            if count:
+                rounds = [torch.randperm(size) for _ in range(math.ceil(count / size))]
+                parts.append(start + torch.cat(rounds)[:count])
         indices = torch.cat(parts)
         return iter(indices[torch.randperm(len(indices))].tolist())
 

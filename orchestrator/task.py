@@ -152,7 +152,8 @@ class Task(ABC):
         else:
             first = None
         try:
-            return first.shape[0]  # type: ignore[union-attr,no-any-return]  # most batches begin with a tensor
+            # Most batches begin with a tensor.
+            return first.shape[0]  # type: ignore[union-attr,no-any-return]
         except (AttributeError, IndexError, RuntimeError):
             is_stacked = type(self).collate is Task.collate and type(self).loader is Task.loader
             return count_samples(batch, is_stacked=is_stacked)
@@ -215,7 +216,8 @@ class Task(ABC):
             except ModuleNotFoundError:
                 raise ConfigError.at(
                     "task",
-                    f"the {phase} data is an iterable dataset, whose loader needs the package torchdata",
+                    f"the {phase} data is an iterable dataset, whose loader needs the package "
+                    "torchdata",
                     suggestion="pip install 'hookyard[torchdata]'",
                 ) from None
 
@@ -235,17 +237,21 @@ class Task(ABC):
         from torch import nn
 
         def list_members(kind: type[nn.Module]) -> list[nn.Module]:
-            containers = [module for module in model.modules() if isinstance(module, kind)]
-            return [
-                member
-                for container in containers
-                for member in container.children()
-                if type(member) is not kind
-            ]
+            members: list[nn.Module] = []
+            for container in model.modules():
+                if isinstance(container, kind):
+                    members += container.children()
+            return [member for member in members if type(member) is not kind]
+
+        blocks = list_members(nn.ModuleList)
+        if blocks:
+            return blocks
 
         layers = list_members(nn.Sequential)
-        nested = {inner for layer in layers for inner in layer.modules() if inner is not layer}
-        return list_members(nn.ModuleList) or [layer for layer in layers if layer not in nested]
+        nested: set[nn.Module] = set()
+        for layer in layers:
+            nested |= {*layer.modules()} - {layer}
+        return [layer for layer in layers if layer not in nested]
 
     def required_hooks(self) -> Mapping[str, Any]:
         """Return required hooks by name: as in YAML, a class, or an object. Experiments may
@@ -271,9 +277,8 @@ def has_custom_loop(task: type[Task]) -> bool:
 
 def _make_missing_method(name: str) -> Callable[..., Any]:
     def method(self: Task, *arguments: Any) -> Any:
-        raise NotImplementedError(
-            f"{type(self).__name__} has its own training loop, and no {name}()"
-        )
+        kind = type(self).__name__
+        raise NotImplementedError(f"{kind} has its own training loop, and no {name}()")
 
     return method
 

@@ -50,7 +50,9 @@ class TrainingSession:
 
     def __init__(self, loop: SessionLoop) -> None:
         state = loop.state
-        self.rank, self.world_size, self.local_rank = state.rank, state.world_size, state.local_rank
+        self.rank = state.rank
+        self.world_size = state.world_size
+        self.local_rank = state.local_rank
         self.device = state.device
         self.config = state.config
         """Resolved experiment, as in experiment.yaml."""
@@ -119,7 +121,8 @@ class TrainingSession:
         may continue."""
         if self._call is None:
             raise RuntimeError(
-                "session.report() is for callbacks within session.reports_of(call); elsewhere write `yield metrics`"
+                "session.report() is for callbacks within session.reports_of(call); "
+                "elsewhere write `yield metrics`"
             )
         self._call.report(metrics)
 
@@ -132,7 +135,8 @@ class _Call:
     """Call in a separate thread, which waits while the loop handles a report."""
 
     def __init__(self, call: Callable[[], Any], device: torch.device) -> None:
-        self._call, self._device = call, device
+        self._call = call
+        self._device = device
         self._reports: SimpleQueue[Mapping[str, Any] | None] = SimpleQueue()
         self._taken: SimpleQueue[None] = SimpleQueue()
         self._has_ended = False
@@ -165,11 +169,13 @@ class _Call:
             if self._device.type == "cuda":
                 import torch
 
-                torch.cuda.set_device(self._device)  # per thread
+                # Each thread has a current device of its own.
+                torch.cuda.set_device(self._device)
             self._call()
         except _Ended:
             pass
-        except BaseException as error:  # `reports` raises it
+        # `reports` raises it.
+        except BaseException as error:
             self._error = error
         finally:
             self._reports.put(None)
