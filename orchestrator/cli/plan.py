@@ -87,7 +87,7 @@ def _plan_sweep(experiment: Experiment, sweep: Sweep, present: Resources | None)
         count_trainings,
         count_trials,
     )
-    from orchestrator.sweeps.search.search import draw_trials
+    from orchestrator.sweeps.search.drawing import draw_trials
 
     sharing, trainings = find_shared_paths(experiment.source, sweep), count_trainings(sweep)
     if sharing.paths and sweep.search != "optuna":

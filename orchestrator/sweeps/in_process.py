@@ -32,29 +32,28 @@ class SequentialTrials:
         """Run until all trials or the sweep have ended. A failed trial ends the sweep only if
         `fail_fast` is set."""
         for _ in range(self._sweep.search.count):
-            if (
-                self._rules.should_end_sweep()
-                or (suggestion := self._sweep.search.suggest()) is None
-            ):
+            if self._rules.should_end_sweep():
                 return
-            started = [
-                self._begin(trial["number"], trial["values"])
-                for trial in (suggestion, *suggestion["followers"])
-            ]
-            trials = [trial for trial in started if trial]
+            suggestion = self._sweep.search.suggest()
+            if suggestion is None:
+                return
+            trials = []
+            for member in (suggestion, *suggestion["followers"]):
+                trial = self._begin(member["number"], member["values"])
+                if trial:
+                    trials.append(trial)
             self._sweep.begin({trial.number: trial.values for trial in trials})
             self._train(trials)
 
     def _begin(self, number: int, values: Mapping[str, Any]) -> ActiveTrial | None:
         sweep = self._sweep
         try:
-            trial = ActiveTrial.begin(
+            return ActiveTrial.begin(
                 sweep.folder.location, number, sweep.experiment.source, sweep.settings, values
             )
         except ConfigError as error:
             sweep.record_failure(number, values, str(error), metric_missing=False)
             return None
-        return trial
 
     def _train(self, trials: Sequence[ActiveTrial]) -> None:
         """Train trials that share a training run until all have ended. If one fails, the others

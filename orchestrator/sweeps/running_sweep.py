@@ -10,11 +10,12 @@ from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import trial_folder, trial_name
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.schedulers.race import Race as RaceSettings
+from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.experiment.sweep.shared_training import find_shared_paths
+from orchestrator.sweeps.search.optuna_trials import OptunaTrials
 from orchestrator.sweeps.search.race import Race
 from orchestrator.sweeps.search.search import (
     DrawnTrials,
-    OptunaTrials,
     Search,
     list_remaining_trials,
 )
@@ -42,21 +43,11 @@ class RunningSweep:
         stop_requested: Callable[[], bool] = lambda: False,
     ) -> None:
         assert experiment.sweep is not None
-        self.experiment, self.settings, self.folder, self.previous = (
-            experiment,
-            experiment.sweep,
-            folder,
-            previous,
-        )
-        settings, seed = self.settings, experiment.seed
-        self.search: Search
-        if isinstance(settings.scheduler, RaceSettings):
-            self.search = Race(settings, seed, previous, display.line)
-        else:
-            kind = OptunaTrials if settings.search == "optuna" else DrawnTrials
-            self.search = kind(
-                settings, seed, previous, find_shared_paths(experiment.source, settings)
-            )
+        self.experiment = experiment
+        self.settings = experiment.sweep
+        self.folder = folder
+        self.previous = previous
+        self.search = _make_search(experiment, self.settings, previous, display)
         self.index = TrialIndex(folder, self.settings.objectives)
         self.rules = StoppingRules(
             self.settings,
@@ -77,8 +68,9 @@ class RunningSweep:
         self._last: dict[int, Mapping[str, Any]] = {}
         """Last report of each trial, which may be of an earlier attempt."""
         for number, trial in previous.items():
-            for report in trial.compared_reports if trial.status != "failed" else ():
-                self._keep(number, report)
+            if trial.status != "failed":
+                for report in trial.compared_reports:
+                    self._keep(number, report)
 
     def active_trials(self) -> list[RunFolder]:
         return [trial_folder(self.folder.location, number) for number in sorted(self._active)]
@@ -134,8 +126,10 @@ class RunningSweep:
         self.index.keep(name)
 
     def _show_progress(self) -> None:
-        label = f"{'best trial' if self.settings.repeats > 1 else 'best'} {self._metric}"
-        best = f"{label} {self._better(self._best.values()):.4g}" if self._best else ""
+        best = ""
+        if self._best:
+            label = "best trial" if self.settings.repeats > 1 else "best"
+            best = f"{label} {self._metric} {self._better(self._best.values()):.4g}"
         self._display.progress("trials", self._ended, self._total, best)
 
     def _keep(self, number: int, report: Mapping[str, Any]) -> None:
@@ -145,8 +139,22 @@ class RunningSweep:
             self._best[number] = self._better(self._best.get(number, value), value)
 
 
+def _make_search(
+    experiment: Experiment,
+    settings: Sweep,
+    previous: Mapping[int, TrialRecord],
+    display: Display,
+) -> Search:
+    if isinstance(settings.scheduler, RaceSettings):
+        return Race(settings, experiment.seed, previous, display.line)
+    shared = find_shared_paths(experiment.source, settings)
+    kind = OptunaTrials if settings.search == "optuna" else DrawnTrials
+    return kind(settings, experiment.seed, previous, shared)
+
+
 def _format_values(values: Mapping[str, Any]) -> str:
-    return " ".join(
-        f"{path}={value:.4g}" if isinstance(value, float) else f"{path}={value}"
+    shown = {
+        path: f"{value:.4g}" if isinstance(value, float) else str(value)
         for path, value in values.items()
-    )
+    }
+    return " ".join(f"{path}={value}" for path, value in shown.items())

@@ -46,11 +46,16 @@ class StoppingRules:
         fail_fast: bool = False,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        self.stop_requested, self._fail_fast, self._search = stop_requested, fail_fast, search
-        self._stop, self._budget = settings.stop or Stop(), settings.budget or Budget()
+        self.stop_requested = stop_requested
+        self._fail_fast = fail_fast
+        self._search = search
+        self._stop = settings.stop or Stop()
+        self._budget = settings.budget or Budget()
         self._metric, mode = settings.objectives[0]
         self._sign = 1 if mode == "max" else -1
-        self._ranks, self._clock, self._started_at = ranks, clock, clock()
+        self._ranks = ranks
+        self._clock = clock
+        self._started_at = clock()
         self._trials: defaultdict[str, _Progress] = defaultdict(_Progress)
         self._samples = 0
         self._failed_trial: str | None = None
@@ -85,10 +90,11 @@ class StoppingRules:
         progress = self._trials[trial]
         self._count_report(progress, metrics)
         # The search gets every report, even if another rule stops the trial.
-        by_search = (
-            self._search.record_report(trial_number(trial), metrics) if self._search else None
-        )
-        if reason := self._find_reason(progress, metrics[self._metric], seconds) or by_search:
+        reason_of_search = None
+        if self._search:
+            reason_of_search = self._search.record_report(trial_number(trial), metrics)
+        reason = self._find_reason(progress, metrics[self._metric], seconds) or reason_of_search
+        if reason:
             self.reasons[trial] = reason
         return reason is not None
 
@@ -96,11 +102,15 @@ class StoppingRules:
         number = metrics.get("training_iteration", progress.reports + 1)
         if number <= progress.reports:
             return  # repeated after a process was replaced
-        value, plateau = metrics[self._metric], self._stop.plateau or Plateau()
+        progress.reports = number
+        progress.reports_without_gain += 1
+        value = metrics[self._metric]
+        plateau = self._stop.plateau or Plateau()
         gain = self._sign * (value - progress.best)
-        progress.reports, progress.reports_without_gain = number, progress.reports_without_gain + 1
         if math.isfinite(value) and (math.isnan(progress.best) or gain > plateau.min_delta):
-            progress.best, progress.reports_without_gain = value, 0
+            progress.best = value
+            progress.reports_without_gain = 0
+
         # A trial that continues from another trial's checkpoint may have fewer samples than before.
         samples = metrics.get("samples", 0)
         counted = max((shared.samples for shared in progress.training), default=progress.samples)
@@ -108,27 +118,29 @@ class StoppingRules:
         progress.samples = samples
 
     def _find_reason(self, progress: _Progress, value: float, seconds: float) -> str | None:
-        stop, metric, plateau = self._stop, self._metric, self._stop.plateau
-        if (
-            stop.target is not None
-            and math.isfinite(value)
-            and self._sign * (value - stop.target) >= 0
-        ):
-            return f"{metric} {value:g} reached the target {stop.target:g}"
+        stop = self._stop
+        if stop.target is not None and self._has_reached(stop.target, value):
+            return f"{self._metric} {value:g} reached the target {stop.target:g}"
         if stop.max_reports is not None and progress.reports >= stop.max_reports:
             return f"max_reports: {stop.max_reports} reached"
         if stop.time is not None and seconds >= stop.time:
             return f"trained for {seconds:.0f} s of {stop.time:g} s"
-        if (
-            plateau
-            and progress.reports > plateau.grace_period
-            and progress.reports_without_gain >= plateau.patience
-        ):
-            return (
-                f"{metric} has not improved on {progress.best:g} by more than {plateau.min_delta:g} in"
-                f" {progress.reports_without_gain} report{'' if progress.reports_without_gain == 1 else 's'}"
-            )
-        return None
+        return self._find_plateau(progress)
+
+    def _has_reached(self, target: float, value: float) -> bool:
+        return math.isfinite(value) and self._sign * (value - target) >= 0
+
+    def _find_plateau(self, progress: _Progress) -> str | None:
+        plateau = self._stop.plateau
+        if plateau is None or progress.reports <= plateau.grace_period:
+            return None
+        count = progress.reports_without_gain
+        if count < plateau.patience:
+            return None
+        return (
+            f"{self._metric} has not improved on {progress.best:g} by more than"
+            f" {plateau.min_delta:g} in {count} report{'' if count == 1 else 's'}"
+        )
 
     def budget_used(self) -> str | None:
         """Return the reason if a budget of the sweep is used up."""
@@ -148,9 +160,9 @@ class StoppingRules:
 
     def should_end_sweep(self) -> bool:
         self._used_budget = self._used_budget or self.budget_used()
-        return (
-            self._used_budget is not None or self._failed_trial is not None or self.stop_requested()
-        )
+        if self._used_budget or self._failed_trial:
+            return True
+        return self.stop_requested()
 
     def ending(self, trial: str) -> tuple[str, str]:
         """Return the status of a trial that the driver ended, and the reason."""
@@ -160,8 +172,6 @@ class StoppingRules:
             return "stopped", self._used_budget
         if self._failed_trial:
             return "interrupted", f"{self._failed_trial} failed, which ends the sweep"
-        return (
-            ("interrupted", "interrupted")
-            if self.stop_requested()
-            else ("stopped", SCHEDULER_REASON)
-        )
+        if self.stop_requested():
+            return "interrupted", "interrupted"
+        return "stopped", SCHEDULER_REASON

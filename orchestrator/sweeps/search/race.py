@@ -22,10 +22,10 @@ import numpy as np
 from orchestrator.experiment.sections.schedulers.race import Race as RaceSettings
 from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.experiment.sweep.space import count_trials
+from orchestrator.sweeps.search.drawing import draw_trials
 from orchestrator.sweeps.search.search import (
     Search,
     TrialConfig,
-    draw_trials,
     list_remaining_trials,
     make_trial_config,
 )
@@ -51,13 +51,12 @@ class Race(Search):
     ) -> None:
         super().__init__(settings)
         assert isinstance(settings.scheduler, RaceSettings)
-        self._repeats, self._configurations = (
-            settings.repeats,
-            count_trials(settings) // settings.repeats,
-        )
+        self._repeats = settings.repeats
+        self._configurations = count_trials(settings) // settings.repeats
         self._level = settings.scheduler.level / max(1, self._configurations - 1)
-        (self._metric, mode), self._show_line = settings.objectives[0], show_line
+        self._metric, mode = settings.objectives[0]
         self._sign = 1 if mode == "max" else -1
+        self._show_line = show_line
         self._values = dict(enumerate(draw_trials(settings, seed)))
         self._values |= {number: dict(trial.values) for number, trial in previous.items()}
         self.count = len(list_remaining_trials(settings, previous))
@@ -69,6 +68,10 @@ class Race(Search):
         self._ended: set[int] = set()
         self._failed: set[int] = set()
         self._paused: set[int] = set()
+        self._replay(previous)
+        self._interrupted = deque(self._list_interrupted(previous))
+
+    def _replay(self, previous: Mapping[int, TrialRecord]) -> None:
         # In the order of their ends, because an eliminated configuration stays eliminated.
         for number, trial in sorted(previous.items(), key=lambda entry: entry[1].ended or ""):
             for report in trial.compared_reports:
@@ -77,15 +80,16 @@ class Race(Search):
                 self._started.add(number)
                 self._end(number, failed=trial.status == "failed")
                 self._eliminate()
-        # A failed trial runs again only if its configuration can still win.
-        lost = {
-            number
-            for number, trial in previous.items()
-            if trial.error and number // self._repeats in self.eliminated
-        }
-        self._interrupted = deque(
-            number for number in sorted(previous.keys() - lost) if not previous[number].has_ended
-        )
+
+    def _list_interrupted(self, previous: Mapping[int, TrialRecord]) -> list[int]:
+        """Return the trials to continue. A failed one runs again only if its configuration can
+        still win."""
+        numbers = []
+        for number, trial in sorted(previous.items()):
+            is_lost = trial.error and number // self._repeats in self.eliminated
+            if not trial.has_ended and not is_lost:
+                numbers.append(number)
+        return numbers
 
     def suggest(self) -> TrialConfig | None:
         number = self._interrupted.popleft() if self._interrupted else self._choose_next()
@@ -115,24 +119,27 @@ class Race(Search):
             self._best[number] = max(value, self._best.get(number, value))
 
     def _end(self, number: int, *, failed: bool) -> None:
-        (self._failed if failed or number not in self._best else self._ended).add(number)
+        has_result = not failed and number in self._best
+        trials = self._ended if has_result else self._failed
+        trials.add(number)
 
     def _choose_next(self) -> int | None:
         """Return the next trial: the first seed of each configuration, then all of the best one,
         then the rest."""
         contenders = self._list_contenders()
-        waiting: list[int] = [
-            min(remaining)
-            for configuration in contenders
-            if (remaining := {*self._list_trials(configuration)} - self._started)
-        ]
-        if first_seeds := [number for number in waiting if number % self._repeats == 0]:
+        waiting: list[int] = []
+        for configuration in contenders:
+            not_started = {*self._list_trials(configuration)} - self._started
+            if not_started:
+                waiting.append(min(not_started))
+
+        first_seeds = [number for number in waiting if self._is_first_seed(number)]
+        if first_seeds:
             return min(first_seeds)
-        if any(
-            number % self._repeats == 0 and number // self._repeats in contenders
-            for number in self._list_running()
-        ):
+        running = [number for number in self._list_running() if self._is_first_seed(number)]
+        if any(number // self._repeats in contenders for number in running):
             return None
+
         best = max(contenders, key=self._compute_mean)
 
         def sort_key(number: int) -> tuple[bool, int, float]:
@@ -140,6 +147,9 @@ class Race(Search):
             return configuration != best, seed, -self._compute_mean(configuration)
 
         return min(waiting, key=sort_key, default=None)
+
+    def _is_first_seed(self, number: int) -> bool:
+        return number % self._repeats == 0
 
     def _list_trials(self, configuration: int) -> range:
         return range(configuration * self._repeats, (configuration + 1) * self._repeats)
@@ -167,22 +177,24 @@ class Race(Search):
         return fmean(results.values()) if results else -math.inf
 
     def _eliminate(self) -> None:
-        results = {
-            number: ended
-            for number in self._list_contenders()
-            if (ended := self._get_results(number))
-        }
+        results = {}
+        for configuration in self._list_contenders():
+            ended = self._get_results(configuration)
+            if ended:
+                results[configuration] = ended
         if not results:
             return
+
         best = max(results, key=self._compute_mean)
         probabilities = compute_win_probabilities(results, best, self._repeats)
-        for other, compute_probability in probabilities.items():
+        for other, probability in probabilities.items():
             seeds = len(results[other])
-            if seeds < self._repeats and compute_probability <= self._level:
+            if seeds < self._repeats and probability <= self._level:
                 gap = self._compute_mean(best) - self._compute_mean(other)
                 self.eliminated[other] = (
-                    f"configuration {other} eliminated: {gap:.4g} behind configuration {best} over {seeds}"
-                    f" seed{'s' if seeds > 1 else ''}; probability of overtaking it: {compute_probability:.2g}"
+                    f"configuration {other} eliminated: {gap:.4g} behind configuration {best} over"
+                    f" {seeds} seed{'s' if seeds > 1 else ''}; probability of overtaking it:"
+                    f" {probability:.2g}"
                 )
                 self._show_line(self.eliminated[other])
 
@@ -196,10 +208,9 @@ def compute_win_probabilities(
     `results` has the result of each configuration and seed. Of n values out of R, with mean m and
     variance v, the mean over all R is m with the variance v (R - n) / (R n) (stochastic
     curtailment: Lan, Simon and Halperin 1982). The variance between seeds is pooled over
-        configurations, or a configuration's own where that is larger. The difference
-    of two means has Student's t distribution. If a seed is good or bad for all configurations, the
-    differences between trials with the same seed vary less, so the smaller of the two probabilities
-    is used.
+    configurations, or a configuration's own where that is larger. The difference of two means has
+    Student's t distribution. If a seed is good or bad for all configurations, the differences
+    between trials with the same seed vary less, so the smaller of the two probabilities is used.
     """
     pooled, freedom = compute_pooled_variance([values.values() for values in results.values()])
     paired, paired_freedom = _compute_difference_variance(results)
@@ -209,24 +220,21 @@ def compute_win_probabilities(
         return variance * (repeats - len(values)) / (repeats * len(values))
 
     def compute_probability(configuration: int) -> float:
-        own_results, best_results = results[configuration], results[best]
-        variance = compute_variance_of_mean(
-            own_results.values(), pooled
-        ) + compute_variance_of_mean(best_results.values(), pooled)
-        unpaired = _compute_overtaking_probability(
-            fmean(best_results.values()) - fmean(own_results.values()), variance, freedom
-        )
-        differences = [
-            best_results[seed] - own_results[seed]
-            for seed in own_results.keys() & best_results.keys()
-        ]
+        own_results = results[configuration]
+        best_results = results[best]
+        lead = fmean(best_results.values()) - fmean(own_results.values())
+        own_variance = compute_variance_of_mean(own_results.values(), pooled)
+        best_variance = compute_variance_of_mean(best_results.values(), pooled)
+        unpaired = _compute_overtaking_probability(lead, own_variance + best_variance, freedom)
+
+        seeds = own_results.keys() & best_results.keys()
+        differences = [best_results[seed] - own_results[seed] for seed in seeds]
         if not differences or paired_freedom < _MIN_DEGREES_OF_FREEDOM:
             return unpaired
+        variance = compute_variance_of_mean(differences, paired)
         return min(
             unpaired,
-            _compute_overtaking_probability(
-                fmean(differences), compute_variance_of_mean(differences, paired), paired_freedom
-            ),
+            _compute_overtaking_probability(fmean(differences), variance, paired_freedom),
         )
 
     return {
@@ -243,34 +251,36 @@ def _compute_difference_variance(results: Mapping[int, Mapping[int, float]]) -> 
     It is twice the residual variance after subtracting the means of configurations and seeds, in
     the largest table of configurations with the same seeds.
     """
-    variance, max_freedom = 0.0, 0
+    variance = 0.0
+    max_freedom = 0
     for seeds in {frozenset(values) for values in results.values()}:
-        table = np.array(
-            [
-                [values[seed] for seed in seeds]
-                for values in results.values()
-                if values.keys() >= seeds
-            ]
-        )
+        rows = []
+        for values in results.values():
+            if values.keys() >= seeds:
+                rows.append([values[seed] for seed in seeds])
+        table = np.array(rows)
         freedom = (table.shape[0] - 1) * (table.shape[1] - 1)
         if freedom > max_freedom:
-            residuals = (
-                table - table.mean(axis=0) - table.mean(axis=1, keepdims=True) + table.mean()
-            )
-            variance, max_freedom = 2 * float((residuals**2).sum()) / freedom, freedom
+            effects = table.mean(axis=0) + table.mean(axis=1, keepdims=True) - table.mean()
+            residuals = table - effects
+            variance = 2 * float((residuals**2).sum()) / freedom
+            max_freedom = freedom
     return variance, max_freedom
 
 
 def compute_pooled_variance(groups: Iterable[Collection[float]]) -> tuple[float, int]:
     """Return the variance around each group's mean, and its degrees of freedom."""
-    squares = largest = 0.0
+    squares = 0.0
+    largest = 0.0
     freedom = 0
     for group in groups:
         mean = fmean(group)
         squares += sum((value - mean) ** 2 for value in group)
-        largest, freedom = max(largest, *map(abs, group)), freedom + len(group) - 1
+        largest = max(largest, *map(abs, group))
+        freedom += len(group) - 1
     # Equal sums may differ by rounding errors.
-    return (squares / freedom if freedom and squares > (1e-12 * largest) ** 2 else 0.0), freedom
+    has_variance = freedom > 0 and squares > (1e-12 * largest) ** 2
+    return (squares / freedom if has_variance else 0.0), freedom
 
 
 def _compute_overtaking_probability(lead: float, variance: float, freedom: int) -> float:

@@ -167,7 +167,7 @@ def test_budget_may_cut_a_large_grid() -> None:
     axes = grid(seed=20, batch_size=20, accumulate=20, epochs=20)
     sweep = {"metric": "train/loss", "budget": {"trials": 4}, **axes}
     settings = make_experiment({**LINE, "sweep": sweep}).sweep
-    from orchestrator.sweeps.search.search import draw_points
+    from orchestrator.sweeps.search.drawing import draw_points
 
     assert settings is not None
     assert [point["epochs"] for point in draw_points(settings)] == [1, 2, 3, 4]

@@ -4,7 +4,8 @@ from typing import Any
 
 from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.experiment.sweep.shared_training import SharedPaths
-from orchestrator.sweeps.search.search import DrawnTrials, OptunaTrials
+from orchestrator.sweeps.search.optuna_trials import OptunaTrials
+from orchestrator.sweeps.search.search import DrawnTrials
 from orchestrator.tables.trial_index import TrialRecord
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from orchestrator.experiment.sections.sweep import Sweep
-from orchestrator.sweeps.search.search import draw, draw_points, mutate
+from orchestrator.sweeps.search.drawing import draw, draw_points, mutate
 from tests.orchestrator.sweeps.search.draws import Draws, previous_trial
 
 pytest.importorskip("optuna")

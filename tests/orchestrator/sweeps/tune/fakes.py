@@ -9,7 +9,7 @@ from ray.tune.experiment import Trial
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.sweeps.results.population import History
-from orchestrator.sweeps.search.search import draw_points
+from orchestrator.sweeps.search.drawing import draw_points
 from orchestrator.sweeps.tune.schedulers import make_scheduler
 from orchestrator.sweeps.tune.trial_data import make_tune_config
 

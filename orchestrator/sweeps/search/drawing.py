@@ -1,0 +1,130 @@
+"""Values drawn from a sweep's space: grids, random values, and mutations."""
+
+import copy
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from orchestrator.experiment.sections.schedulers.pbt import PBT
+from orchestrator.experiment.sections.sweep import Domain, Sweep
+from orchestrator.experiment.sweep.space import (
+    combine_points_with_grid,
+    count_trials,
+    is_drawn,
+    list_mutated_paths,
+    make_fan_out_points,
+    make_grid_points,
+    sort_outer_first,
+)
+
+
+def draw_trials(sweep: Sweep, seed: int) -> list[dict[str, Any]]:
+    """Draw the values of each trial of a grid or random search. First repeats have the seed
+    `seed`."""
+    trials = []
+    for point in draw_points(sweep):
+        trials.extend(add_seeds(sweep, point, seed))
+    return trials
+
+
+def add_seeds(sweep: Sweep, values: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
+    """Return the values of each trial of a configuration. Repeats have consecutive seeds, starting
+    at `seed`."""
+    if sweep.repeats == 1:
+        return [dict(values)]
+    return [{**values, "seed": seed + repeat} for repeat in range(sweep.repeats)]
+
+
+def draw_points(sweep: Sweep) -> list[dict[str, Any]]:
+    """Draw the configurations of a grid or random search, without repeats. The same seed gives the
+    same ones."""
+    random = np.random.RandomState(sweep.seed)
+    fan_out = make_fan_out_points(sweep)
+    count = math.ceil(count_trials(sweep) / sweep.repeats / len(fan_out))
+
+    points: list[dict[str, Any]] = []
+    for fixed in itertools.islice(_combine_points_and_grid(sweep), count):
+        drawn = fill_point(sweep, lambda _, domain: draw(domain, random), {**fixed, **fan_out[0]})
+        points.extend({**drawn, **copy.deepcopy(values)} for values in fan_out)
+    return points
+
+
+def _combine_points_and_grid(sweep: Sweep) -> Iterator[dict[str, Any]]:
+    """Yield each of `points` with the grid values that it leaves open, then the rest of each round
+    of the grid."""
+    tried = []
+    for written, point in combine_points_with_grid(sweep):
+        tried.append(point)
+        yield {**point, **written}
+    for point in itertools.cycle(make_grid_points(sweep)):
+        if point in tried:
+            tried.remove(point)
+        else:
+            yield point
+
+
+def fill_point(
+    sweep: Sweep, choose: Callable[[str, Domain], Any], fixed: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the values of a configuration: the fixed ones, and a choice for every other path to
+    draw."""
+    values: dict[str, Any] = {}
+    for name in sort_outer_first(sweep.space):
+        if is_drawn(name, sweep.space, values):
+            value = fixed[name] if name in fixed else choose(name, sweep.space[name])
+            values[name] = copy.deepcopy(value)
+    return values
+
+
+def draw(domain: Domain, random: np.random.RandomState) -> Any:
+    if domain.is_list:
+        return domain.values[random.randint(len(domain.values))]
+    if domain.kind == "normal":
+        return domain.nearest(random.normal(domain.values[0], domain.values[1]))
+
+    low, high = domain.ends
+    if domain.kind == "randint":
+        return int(random.randint(low, high + 1))
+    if domain.kind == "lograndint":
+        # An integer has the share of the logarithmic scale up to the next integer.
+        logarithm = random.uniform(math.log(low), math.log(high + 1))
+        return min(math.floor(math.exp(logarithm)), high)
+    if domain.is_logarithmic:
+        return domain.nearest(math.exp(random.uniform(math.log(low), math.log(high))))
+    return domain.nearest(random.uniform(low, high))
+
+
+# Mutation
+
+
+def mutate(
+    sweep: Sweep, values: Mapping[str, Any], random: np.random.RandomState
+) -> dict[str, Any]:
+    """Return the new values of a trial that exploits one with `values`: each is resampled or
+    perturbed, as in PBT."""
+    scheduler = sweep.scheduler
+    assert isinstance(scheduler, PBT)
+    changed = copy.deepcopy(dict(values))
+    for name in list_mutated_paths(sweep):
+        if name not in changed:
+            continue
+        domain = sweep.space[name]
+        resamples = random.uniform() < scheduler.resample_probability
+        # An edited domain may not have the value of a resumed trial.
+        if resamples or changed[name] not in domain:
+            changed[name] = draw(domain, random)
+        else:
+            changed[name] = perturb(domain, changed[name], scheduler, random)
+    return changed
+
+
+def perturb(domain: Domain, value: Any, scheduler: PBT, random: np.random.RandomState) -> Any:
+    """Multiply a number by one of the factors, within its domain; in a list, choose the previous or
+    next value."""
+    if domain.is_list:
+        index = domain.values.index(value) + random.choice([-1, 1])
+        return domain.values[min(max(index, 0), len(domain.values) - 1)]
+    return domain.nearest(value * random.choice(scheduler.perturbation_factors))
