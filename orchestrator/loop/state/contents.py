@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from hooks.position import Position
+from orchestrator.disk.checkpoints.manifest import parse_position
 from orchestrator.errors import CheckpointError
 
 
@@ -24,6 +26,11 @@ class LoadedCheckpoint:
     def world_size(self) -> int:
         """Number of ranks that saved it."""
         return int(self.manifest["world_size"])
+
+    @property
+    def position(self) -> Position:
+        """Position of the training at which it was saved."""
+        return parse_position(self.manifest["position"])
 
     def read_per_rank(self, key: str, world_size: int) -> dict[str, Any]:
         """Return an entry of this rank's contents.

@@ -1,13 +1,13 @@
-"""Checkpoint contents of the hooked loop: model, optimizers, position in the data, running
-means."""
+"""Checkpoint contents of the hooked loop: model, optimizers, position in the data, means."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
+
+from torch.optim import Optimizer
 
 from hooks.model.buffers import describe_buffers, restore_buffers
 from hooks.position import Position
 from hooks.state import State
-from orchestrator.disk.checkpoints.manifest import parse_position
 from orchestrator.errors import CheckpointError, UsageError
 from orchestrator.experiment.optim.schedule import Schedule
 from orchestrator.loop.data.phases import Data
@@ -36,8 +36,11 @@ class HookedContents:
         schedules: Mapping[str, Schedule | None],
         modes: OptimizerModes,
     ) -> None:
+        self._state = state
+        self._iterations = iterations
+        self._data = data
+        self._changes = changes
         self._modes = modes
-        self._state, self._iterations, self._data, self._changes = state, iterations, data, changes
         self._schedules = {
             name: schedule.record() if schedule else None for name, schedule in schedules.items()
         }
@@ -48,19 +51,21 @@ class HookedContents:
         return mesh_of(self._state.module)
 
     def shared(self) -> dict[str, Any]:
-        state = self._state
-        optimizers = {
-            name: {
-                "optimizer": save_state(optimizer),
-                "scheduler": scheduler.state_dict()
-                if (scheduler := state.schedulers[name])
-                else None,
-                "scaler": scaler.state_dict() if (scaler := state.scalers[name]) else None,
-                "kept_weights": self._modes.get_kept_weights(name),
-            }
-            for name, optimizer in state.optimizers.items()
+        optimizers = {name: self._save_optimizer(name) for name in self._state.optimizers}
+        return {
+            "model": self._state.module.state_dict(),
+            "optimizer": optimizers.get("", optimizers),
         }
-        return {"model": state.module.state_dict(), "optimizer": optimizers.get("", optimizers)}
+
+    def _save_optimizer(self, name: str) -> dict[str, Any]:
+        scheduler = self._state.schedulers[name]
+        scaler = self._state.scalers[name]
+        return {
+            "optimizer": save_state(self._state.optimizers[name]),
+            "scheduler": scheduler.state_dict() if scheduler else None,
+            "scaler": scaler.state_dict() if scaler else None,
+            "kept_weights": self._modes.get_kept_weights(name),
+        }
 
     def per_rank(self) -> dict[str, Any]:
         return {
@@ -85,105 +90,113 @@ class HookedContents:
         }
 
     def _list_remade_buffers(self) -> list[str]:
-        """Return the buffers that did not exist when the model was built, or had another shape or
-        dtype."""
+        """Return the buffers that were made, or changed in shape or dtype, since the start."""
         before = self._buffers_at_start
-        return [
-            name
-            for name, now in describe_buffers(self._state.module).items()
-            if before.get(name) != now
-        ]
+        now = describe_buffers(self._state.module)
+        return [name for name in now if now[name] != before.get(name)]
 
     def restore(self, loaded: LoadedCheckpoint) -> None:
-        state, manifest, rank_state = self._state, loaded.manifest, loaded.rank_state
-        position, saved = parse_position(manifest["position"]), self._saved_optimizers(manifest)
+        manifest = loaded.manifest
+        saved = self._read_saved_optimizers(manifest)
         rescheduled = {
-            key for key, record in self._schedules.items() if saved[key]["scheduler"] != record
+            name for name, record in self._schedules.items() if saved[name]["scheduler"] != record
         }
-        self._restore_training(loaded, dict.fromkeys(rescheduled, position))
+        self._restore_training(loaded, rescheduled)
         self._iterations.microbatches = manifest.get("microbatches", 1)
-        self._check_data(loaded.name, manifest.get("data", {}), position)
+        self._check_data(loaded)
         self._changes.restore(
-            {key: {} if key in rescheduled else entry["optimizer"] for key, entry in saved.items()}
+            {
+                name: {} if name in rescheduled else entry["optimizer"]
+                for name, entry in saved.items()
+            }
         )
         self._restore_buffers(loaded)
-        if task_state := loaded.read_per_rank("task", state.world_size):
+        task_state = loaded.read_per_rank("task", self._state.world_size)
+        if task_state:
             self._iterations.task.load_state_dict(task_state)
-        means = self._iterations.means = Means()
-        means.include(rank_state.get("means", {}))
-        self._data.train.restore(rank_state.get("data"), loaded.world_size)
+        self._restore_means(loaded)
+        self._data.train.restore(loaded.rank_state.get("data"), loaded.world_size)
         if self._data.train.is_exhausted:
-            state.max_steps = state.step
+            self._state.max_steps = self._state.step
+
+    def _restore_means(self, loaded: LoadedCheckpoint) -> None:
+        state = self._state
+        means = Means()
+        means.include(loaded.rank_state.get("means", {}))
         for rank in range(state.rank + state.world_size, loaded.world_size, state.world_size):
             # The means of the current phase include the samples of ranks that no longer exist.
             means.include(loaded.load_rank_state(rank)["means"])
+        self._iterations.means = means
 
-    def _saved_optimizers(self, manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-        """Return the checkpoint's optimizer entries by name; raises CheckpointError if names or
-        types differ."""
+    def _read_saved_optimizers(self, manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+        """Return the checkpoint's optimizer entries by name.
+
+        Raises CheckpointError if names or types differ.
+        """
         saved: dict[str, Mapping[str, Any]] = manifest.get("optimizers") or {"": manifest}
         if saved.keys() != self._schedules.keys():
-            before, now = (
-                ", ".join(filter(None, names)) or "a single one"
-                for names in (saved, self._schedules)
-            )
             raise CheckpointError(
-                f"the checkpoint was made with other optimizers ({before}), and cannot continue with these ({now})"
+                f"the checkpoint was made with other optimizers ({_join_names(saved)}), and cannot continue with these"
+                f" ({_join_names(self._schedules)})"
             )
         for name, entry in saved.items():
-            before, now = entry["optimizer"]["type"], self._changes.current_settings(name)["type"]
+            before = entry["optimizer"]["type"]
+            now = self._changes.current_settings(name)["type"]
             if before != now:
                 raise CheckpointError(
                     f"the checkpoint was made with the optimizer {before} and cannot continue with {now}"
                 )
         return saved
 
-    def _check_data(self, name: str, before: Mapping[str, int], position: Position) -> None:
+    def _check_data(self, loaded: LoadedCheckpoint) -> None:
         """Print a line for each phase whose number of samples has changed.
 
         Raises CheckpointError if the position in the epoch is beyond the last sample.
         """
+        position = loaded.position
+        sizes_before = loaded.manifest.get("data", {})
         for phase, now in self._data.sizes().items():
-            then = before.get(phase, now)
-            if then == now:
+            before = sizes_before.get(phase, now)
+            if before == now:
                 continue
-            text = f"{phase} had {then:,} samples when checkpoint '{name}' was made, and has {now:,} now"
-            is_within_epoch = phase == "train" and position.phase_iteration > 0
-            if is_within_epoch and position.offset >= now:
-                raise CheckpointError(
-                    f"{text} within an epoch, after {position.offset:,} of them; restore the data, or start a new run"
-                    " from a checkpoint at the end of an epoch"
-                )
-            effect = "; the rest of this epoch may repeat or miss some" if is_within_epoch else ""
-            if self._state.is_master:
-                self._state.show(text + effect)
 
-    def _restore_training(
-        self, loaded: LoadedCheckpoint, rescheduled: Mapping[str, Position]
-    ) -> None:
-        state, saved, weights = (
-            self._state,
-            loaded.shared.get("optimizer", {}),
-            loaded.shared["model"],
-        )
+            message = f"{phase} had {before:,} samples when checkpoint '{loaded.name}' was made, and has {now:,} now"
+            if phase == "train" and position.phase_iteration > 0:
+                if position.offset >= now:
+                    raise CheckpointError(
+                        f"{message} within an epoch, after {position.offset:,} of them; restore the data, or start a"
+                        " new run from a checkpoint at the end of an epoch"
+                    )
+                message += "; the rest of this epoch may repeat or miss some"
+            if self._state.is_master:
+                self._state.show(message)
+
+    def _restore_training(self, loaded: LoadedCheckpoint, rescheduled: Collection[str]) -> None:
+        """Restore the model, the optimizers, their schedules and their scalers.
+
+        The optimizers `rescheduled` keep their new schedules. Raises UsageError if anything does
+        not fit.
+        """
+        module = self._state.module
+        weights = loaded.shared["model"]
         remade = loaded.manifest.get("remade_buffers", ())
-        restore_buffers(
-            state.module,
-            {name: weights[name] for name in remade if name in weights},
-            remade,
-            weights,
-        )
+        remade_weights = {name: weights[name] for name in remade if name in weights}
+        restore_buffers(module, remade_weights, remade, persistent=weights)
+
+        optimizers = loaded.shared.get("optimizer", {})
+        if "" in self._state.optimizers and optimizers:
+            optimizers = {"": optimizers}
         try:
-            state.module.load_state_dict(sharded_model(weights, state.module))
-            for key in state.optimizers if saved else ():
-                self._restore_optimizer(key, saved[key] if key else saved, rescheduled.get(key))
+            module.load_state_dict(sharded_model(weights, module))
+            for name, saved in optimizers.items():
+                position = loaded.position if name in rescheduled else None
+                self._restore_optimizer(name, saved, position)
         except (RuntimeError, ValueError, KeyError) as error:
-            model = state.module.state_dict()
-            reasons = describe_mismatches(weights, model, model) or [
-                f"its optimizer's state has no {error}"
-                if isinstance(error, KeyError)
-                else str(error)
-            ]
+            model = module.state_dict()
+            reasons = describe_mismatches(weights, model, model)
+            if not reasons:
+                is_missing = isinstance(error, KeyError)
+                reasons = [f"its optimizer's state has no {error}" if is_missing else str(error)]
             raise UsageError(
                 f"checkpoint '{loaded.name}' does not fit this experiment: {'; '.join(reasons)}. Undo the change, or"
                 " start another run with init.from"
@@ -197,25 +210,18 @@ class HookedContents:
         With `rescheduled`, advance the new schedule to that position instead of restoring the
         checkpoint's.
         """
-        state, optimizer_state, schedule = self._state, saved["optimizer"], saved["scheduler"]
-        optimizer, scheduler, scaler = (
-            state.optimizers[name],
-            state.schedulers[name],
-            state.scalers[name],
-        )
-        if rescheduled is not None:
-            self._changes.replay(
-                name, rescheduled, default=schedule.get("last_epoch", 0) if schedule else 0
-            )
-            groups = zip(optimizer_state["param_groups"], optimizer.param_groups, strict=True)
-            kept = {"params", *list_counters(optimizer)}
-            settings = [
-                {**group, **now, **{key: group[key] for key in kept}} for group, now in groups
-            ]
-            optimizer_state = {**optimizer_state, "param_groups": settings}
-        load_state(optimizer, optimizer_state)
-        if scheduler is not None and schedule is not None and rescheduled is None:
-            scheduler.load_state_dict(schedule)
+        optimizer = self._state.optimizers[name]
+        scheduler = self._state.schedulers[name]
+        scaler = self._state.scalers[name]
+        schedule = saved["scheduler"]
+        if rescheduled is None:
+            load_state(optimizer, saved["optimizer"])
+            if scheduler is not None and schedule is not None:
+                scheduler.load_state_dict(schedule)
+        else:
+            default = schedule.get("last_epoch", 0) if schedule else 0
+            self._changes.replay(name, rescheduled, default)
+            load_state(optimizer, _keep_settings(optimizer, saved["optimizer"]))
         if scaler is not None and saved["scaler"] is not None:
             scaler.load_state_dict(saved["scaler"])
         self._modes.restore(name, saved["kept_weights"])
@@ -226,14 +232,30 @@ class HookedContents:
         restore_buffers(self._state.module, saved, remade, persistent=loaded.shared["model"])
 
 
+def _keep_settings(optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
+    """Return a saved state with the settings that the optimizer has now, except for its counters."""
+    kept = {"params", *list_counters(optimizer)}
+    groups = []
+    for before, now in zip(saved["param_groups"], optimizer.param_groups, strict=True):
+        counters = {key: before[key] for key in kept}
+        groups.append({**before, **now, **counters})
+    return {**saved, "param_groups": groups}
+
+
+def _join_names(names: Iterable[str]) -> str:
+    return ", ".join(filter(None, names)) or "a single one"
+
+
 class EvaluationContents(HookedContents):
-    """Contents that an evaluation restores, on any number of ranks: weights, buffers and changed
-    hook fields."""
+    """Contents that an evaluation restores, on any number of ranks.
+
+    They are weights, buffers and changed fields of hooks.
+    """
 
     files = ("model",)
     unread = ("optimizer",)
 
     def restore(self, loaded: LoadedCheckpoint) -> None:
-        self._restore_training(loaded, {})
+        self._restore_training(loaded, ())
         self._changes.restore({name: {} for name in self._schedules})
         self._restore_buffers(loaded)
