@@ -1,5 +1,4 @@
-"""Values that the objects of a user keep in their attributes: numbers, arrays, tensors and random
-generators."""
+"""Values in the attributes of a user's objects: numbers, arrays, tensors and random generators."""
 
 import logging
 import random
@@ -21,19 +20,29 @@ _MAX_DEPTH = 6
 _MAX_ENTRIES = 64
 """Longer containers hold data, such as the samples of a dataset."""
 _OPAQUE = (
-    *(type, ModuleType, MethodType, BuiltinFunctionType, str, bytes, bool, logging.Logger),
-    *(State, LRScheduler, DataLoader),
+    type,
+    ModuleType,
+    MethodType,
+    BuiltinFunctionType,
+    str,
+    bytes,
+    bool,
+    logging.Logger,
+    State,
+    LRScheduler,
+    DataLoader,
 )
+"""Types into which `list_values` does not look."""
 _OWN_PACKAGES = ("orchestrator.", "hooks.")
 _OF_OPTIMIZERS = {*vars(SGD([nn.Parameter(torch.empty(0))])), "_step_count", "_opt_called"}
 _OF_MODULES = vars(nn.Module()).keys()
 
 
 def list_values(root: object, name: str, ignored: Collection[int] = ()) -> dict[str, Any]:
-    """Return numbers, arrays, tensors and generators in an object's attributes by path, such as
-    `task.noise.rng`.
+    """Return values in an object's attributes by path, such as `task.noise.rng`.
 
-    Looks into containers, modules and other objects, and skips objects whose id is in `ignored`.
+    They are numbers, arrays, tensors and generators. Looks into containers, modules and other
+    objects, and skips objects whose id is in `ignored`.
     """
     return dict(_walk(root, name, {*ignored}, _MAX_DEPTH))
 
@@ -47,9 +56,10 @@ def _walk(value: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple[s
     seen.add(id(value))
     if isinstance(value, (Tensor, numpy.ndarray, *GENERATORS)):
         yield path, value
-    elif depth == _MAX_DEPTH or (
-        depth > 0 and not type(value).__module__.startswith(_OWN_PACKAGES)
-    ):
+        return
+    is_root = depth == _MAX_DEPTH
+    is_own = type(value).__module__.startswith(_OWN_PACKAGES)
+    if is_root or (depth > 0 and not is_own):
         for name, inner in _list_parts(value, path):
             yield from _walk(inner, name, seen, depth - 1)
 
@@ -57,24 +67,13 @@ def _walk(value: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple[s
 def _list_parts(value: Any, path: str) -> list[tuple[str, Any]]:
     """Return the attributes or entries of an object with their paths."""
     if isinstance(value, nn.Module):
-        return [
-            part
-            for name, module in value.named_modules()
-            for part in _list_own_parts(module, _join(path, name))
-        ]
+        return _list_module_parts(value, path)
     if isinstance(value, Optimizer):
-        states = [
-            (f"{path}.state[{index}]", state) for index, state in enumerate(value.state.values())
-        ]
-        others = [
-            (f"{path}.{name}", part)
-            for name, part in vars(value).items()
-            if name not in _OF_OPTIMIZERS
-        ]
-        return states + others
+        return _list_optimizer_parts(value, path)
     if isinstance(value, (dict, list, tuple)) and len(value) > _MAX_ENTRIES:
         return []
-    if isinstance(value, dict):  # another mapping may load its values
+    # Another kind of mapping may load its values.
+    if isinstance(value, dict):
         return [(f"{path}[{key!r}]", inner) for key, inner in value.items()]
     if isinstance(value, (list, tuple)):
         return [(f"{path}[{index}]", inner) for index, inner in enumerate(value)]
@@ -84,11 +83,24 @@ def _list_parts(value: Any, path: str) -> list[tuple[str, Any]]:
     ]
 
 
-def _list_own_parts(module: nn.Module, path: str) -> list[tuple[str, Any]]:
-    """Return the tensors and other attributes of a module itself, with their paths."""
-    tensors = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
-    others = [(name, value) for name, value in vars(module).items() if name not in _OF_MODULES]
-    return [(_join(path, name), value) for name, value in [*tensors, *others]]
+def _list_module_parts(module: nn.Module, path: str) -> list[tuple[str, Any]]:
+    """Return the tensors and other attributes of a module and its submodules."""
+    parts: list[tuple[str, Any]] = []
+    for place, part in module.named_modules():
+        own = [*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)]
+        own += [item for item in vars(part).items() if item[0] not in _OF_MODULES]
+        parts += [(_join(_join(path, place), name), value) for name, value in own]
+    return parts
+
+
+def _list_optimizer_parts(optimizer: Optimizer, path: str) -> list[tuple[str, Any]]:
+    parts = [
+        (f"{path}.state[{index}]", state) for index, state in enumerate(optimizer.state.values())
+    ]
+    for name, value in vars(optimizer).items():
+        if name not in _OF_OPTIMIZERS:
+            parts.append((f"{path}.{name}", value))
+    return parts
 
 
 def _join(path: str, name: str) -> str:
@@ -102,10 +114,6 @@ def read_generator(generator: Any) -> str:
     if isinstance(generator, random.Random):
         return str(generator.getstate())
     if isinstance(generator, numpy.random.RandomState):
-        return str(
-            [
-                part.tobytes() if hasattr(part, "tobytes") else part
-                for part in generator.get_state(legacy=True)
-            ]
-        )
+        parts = generator.get_state(legacy=True)
+        return str([part.tobytes() if hasattr(part, "tobytes") else part for part in parts])
     return str(generator.bit_generator.state)

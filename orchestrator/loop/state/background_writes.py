@@ -28,8 +28,7 @@ PEER_TIMEOUT_S = 10.0
 
 
 class Background:
-    """Thread that writes copies of checkpoints during training, and deletes old ones. Used in
-    workers.
+    """Thread of a worker that writes copies of checkpoints during training, and deletes old ones.
 
     Host memory for the copies is reused from one checkpoint to the next; it is pinned if they come
     from a GPU.
@@ -37,12 +36,12 @@ class Background:
     """
 
     def __init__(self, world: World, store: CheckpointStore) -> None:
-        from torch.distributed.checkpoint.staging import (
-            DefaultStager,
-            StagingOptions,
-        )  # slow to import: half a second
+        # Its import takes half a second.
+        from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
-        self.world, self.store, on_gpu = world, store, world.device.type == "cuda"
+        self.world = world
+        self.store = store
+        on_gpu = world.device.type == "cuda"
         options = StagingOptions(
             use_pinned_memory=on_gpu,
             use_shared_memory=False,
@@ -51,24 +50,24 @@ class Background:
         )
         self._new_stager = partial(DefaultStager, options)
         self._stager = self._new_stager()
-        finalize(self, self._stager.close)  # a reference cycle in the stager would keep all copies
+        # A reference cycle in the stager would keep all copies.
+        finalize(self, self._stager.close)
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._deletions: list[Future[None]] = []
         store.index.defer = lambda call: self._deletions.append(self.thread.submit(call))
 
     def copy(self, tree: Any) -> Any:
-        """Return a finished copy on the CPU. Tensors that share memory also share it in the
-        copy."""
+        """Return a finished copy on the CPU, in which tensors share memory as they do in `tree`."""
         tensors: dict[Any, Tensor] = {
             id(tensor): tensor for tensor in placeholders.tensors_in(tree)
         }
+        # The stager gets only the tensors, because it changes parameters, and containers other than
+        # dicts.
+        plain_tensors = {
+            key: tensor.detach().resolve_conj().resolve_neg() for key, tensor in tensors.items()
+        }
         try:
-            copies: Any = self._stager.stage(
-                {
-                    key: tensor.detach().resolve_conj().resolve_neg()
-                    for key, tensor in tensors.items()
-                }
-            )
+            copies: Any = self._stager.stage(plain_tensors)
         except torch.AcceleratorError:
             raise
         except (RuntimeError, AssertionError) as error:
@@ -76,18 +75,17 @@ class Background:
                 f"the checkpoint cannot be copied to host memory: {error}; set hooks.checkpoint.background: false"
             ) from error
         if torch.__version__ < "2.13":
-            self._stager = self._new_stager()  # an older stager closes itself after a copy
+            # An older stager closes itself after a copy.
+            self._stager = self._new_stager()
         if self.world.device.type == "cuda":
-            torch.cuda.synchronize(
-                self.world.device
-            )  # the stager synchronizes only the current device
-        # The stager gets only the tensors, because it changes parameters, and containers other than
-        # dicts.
+            # The stager synchronizes only the current device.
+            torch.cuda.synchronize(self.world.device)
         return deepcopy(tree, {key: _like(copies[key], tensor) for key, tensor in tensors.items()})
 
     def finish_deletions(self) -> None:
         """Wait for all deletions; raises the first error."""
-        deletions, self._deletions = self._deletions, []
+        deletions = self._deletions
+        self._deletions = []
         for deletion in deletions:
             deletion.result()
 
@@ -100,8 +98,7 @@ def _like(copy: Tensor, tensor: Tensor) -> Tensor:
 
 
 class BackgroundWrite:
-    """Write of this rank's files of one checkpoint in a thread, which calls no collective. Used in
-    workers.
+    """Write of this rank's files of one checkpoint in a thread, which calls no collective.
 
     Each rank writes a file with its manifest entries. The master's thread commits once all of them
     exist.
@@ -114,16 +111,21 @@ class BackgroundWrite:
         files: Mapping[str, Any],
         commit: Callable[[Entries], None],
     ) -> None:
-        self.name, self._files, self._commit = name, files, commit
-        self._world, self._store, thread = background.world, background.store, background.thread
+        self.name = name
+        self._files = files
+        self._commit = commit
+        self._world = background.world
+        self._store = background.store
         self._folder = self._store.storage / self._store.get_staging_folder(name)
         self._given_up = Event()
         self.seconds = 0.0
         """Seconds that the write has taken."""
         self._entries: Entries = {}
         """Files that this rank has written."""
-        self._written = thread.submit(self._write)
-        self._published = thread.submit(self._publish) if self._world.is_master else self._written
+        self._written = background.thread.submit(self._write)
+        self._published = self._written
+        if self._world.is_master:
+            self._published = background.thread.submit(self._publish)
 
     @property
     def is_writing(self) -> bool:
@@ -159,18 +161,18 @@ class BackgroundWrite:
         return True
 
     def _publish(self) -> bool:
+        """Commit once all ranks have written their files; return whether they have."""
         if not self._entries:
             return False
-        entries = dict(self._entries)
-        start, files = (
-            perf_counter(),
-            [_entries_file(rank) for rank in range(1, self._world.world_size)],
-        )
+        start = perf_counter()
+        files = [_entries_file(rank) for rank in range(1, self._world.world_size)]
         pause_s = 0.01
-        while files and not {*files} <= {*self._folder.names()}:
+        while files and not set(files).issubset(self._folder.names()):
             if self._given_up.wait(pause_s):
                 return False
             pause_s = min(2 * pause_s, _POLL_S)
+
+        entries = dict(self._entries)
         for text in self._folder.map(self._folder.read, files):
             entries |= parse_json(text)
         self._folder.map(self._folder.delete, files)

@@ -26,13 +26,14 @@ class EpochProgress:
         length_after: Callable[[int], int] = lambda offset: 0,
         samples_per_iteration: int = 0,
     ) -> None:
-        """`length_after` returns the remaining iterations of an epoch after a number of samples of
-        all ranks.
+        """Make the progress of a run that has not begun.
 
-        `samples_per_iteration` counts the samples of all ranks; 0 if the data keeps its own
+        `length_after` returns the remaining iterations of an epoch after a number of samples of all
+        ranks. `samples_per_iteration` counts the samples of all ranks; 0 if the data keeps its own
         position.
         """
-        self._state, self._length_after = state, length_after
+        self._state = state
+        self._length_after = length_after
         self._samples_per_iteration = samples_per_iteration
         self._consumed_before = 0
         """Samples of this epoch that were consumed in iterations of a different size."""
@@ -40,13 +41,19 @@ class EpochProgress:
         """Training iterations of this epoch on each rank."""
 
     def shorten(self, iterations: int) -> None:
-        """End each epoch after at most this number of iterations; call it before training and a
-        restore."""
-        length_after, size = self._length_after, self._samples_per_iteration
-        self._length_after = lambda offset: min(
-            length_after(offset), iterations - (offset // size if size else 0)
-        )
-        self.length = self._length_after(0)
+        """End each epoch after at most this number of iterations.
+
+        Call it before training and a restore.
+        """
+        length_after = self._length_after
+        size = self._samples_per_iteration
+
+        def shortened(offset: int) -> int:
+            done = offset // size if size else 0
+            return min(length_after(offset), iterations - done)
+
+        self._length_after = shortened
+        self.length = shortened(0)
 
     @property
     def has_begun(self) -> bool:
@@ -54,8 +61,10 @@ class EpochProgress:
         return self._state.phase_iteration > 0 or self._consumed_before > 0
 
     def consumed(self) -> int:
-        """Return the samples of this epoch that all ranks have consumed; 0 if the data keeps its
-        own position."""
+        """Return the samples of this epoch that all ranks have consumed.
+
+        Returns 0 if the data keeps its own position.
+        """
         return self._state.phase_iteration * self._samples_per_iteration + self._consumed_before
 
     def complete(self) -> None:
@@ -68,23 +77,24 @@ class EpochProgress:
         self.length = self._length_after(0)
 
     def restore(self, offset: int) -> None:
-        """Continue after `offset` samples of all ranks, possibly with a different number of ranks
-        or batch size."""
-        if self._samples_per_iteration and offset not in (0, self.consumed()):
+        """Continue after `offset` samples of all ranks, whatever their number and batch size."""
+        size = self._samples_per_iteration
+        if size and offset not in (0, self.consumed()):
             # Iterations had a different size. The consumed samples are a prefix of the epoch's
             # order.
-            self._state.phase_iteration, self._consumed_before = divmod(
-                offset, self._samples_per_iteration
-            )
+            self._state.phase_iteration, self._consumed_before = divmod(offset, size)
             self.length = self._state.phase_iteration + self._length_after(offset)
 
 
 class RunCursor:
-    """Stage of a run's current round, and its validation counters. A checkpoint stores them as a
-    `Position`."""
+    """Stage of a run's current round, and its validation counters.
+
+    A checkpoint stores them as a `Position`.
+    """
 
     def __init__(self, state: State, epoch: EpochProgress) -> None:
-        self._state, self.epoch = state, epoch
+        self._state = state
+        self.epoch = epoch
         self.stage = Stage.REPORTED
         self.eval_iterations: dict[str, int] = {}
         """Completed iterations of each val phase in this epoch."""
@@ -93,8 +103,7 @@ class RunCursor:
 
     @property
     def epoch_label(self) -> int:
-        """Epoch of rows and reports, from 0: the current epoch, or between two epochs the previous
-        one."""
+        """Epoch of rows and reports, from 0; between two epochs it is the previous one."""
         epoch = self._state.epoch
         return epoch if self.epoch.has_begun else max(0, epoch - 1)
 
@@ -117,15 +126,12 @@ class RunCursor:
         state = self._state
         for name in _COUNTERS:
             setattr(state, name, getattr(position, name))
-        state.epoch_completed = (
-            position.stage is not Stage.TRAIN and position.phase_iteration == position.offset == 0
-        )
+        is_between_epochs = position.phase_iteration == position.offset == 0
         state.between_phases = position.stage is not Stage.TRAIN
+        state.epoch_completed = state.between_phases and is_between_epochs
         state.stepped = state.between_phases and position.iteration == position.step_iteration
         state.phase = "train"
-        self.eval_iterations, self.val_iterations = (
-            dict(position.eval_iterations),
-            position.val_iterations,
-        )
+        self.eval_iterations = dict(position.eval_iterations)
+        self.val_iterations = position.val_iterations
         self.stage = position.stage
         self.epoch.restore(position.offset)

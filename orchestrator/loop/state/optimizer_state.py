@@ -16,12 +16,15 @@ _OF_SCHEDULERS = {"lr", "momentum", "betas"}
 
 
 def find_inner_optimizers(optimizer: Optimizer) -> dict[str, Optimizer]:
-    """Return the optimizers that an optimizer holds in its attributes, or in containers there, by
-    name, such as `base_optimizer` of SAM."""
+    """Return the optimizers that an optimizer holds, by name, such as `base_optimizer` of SAM.
+
+    They are its attributes, or in containers there.
+    """
     found: dict[str, Optimizer] = {}
     for name, value in vars(optimizer).items():
-        entries = _list_entries(name, value)
-        found |= {path: part for path, part in entries if isinstance(part, Optimizer)}
+        for path, part in _list_entries(name, value):
+            if isinstance(part, Optimizer):
+                found[path] = part
     return found
 
 
@@ -34,10 +37,10 @@ def _list_entries(name: str, value: object) -> list[tuple[str, Any]]:
 
 
 def list_counters(optimizer: Optimizer) -> set[str]:
-    """Return the keys of parameter groups in which an optimizer counts its own progress, as
-    schedule-free ones do.
+    """Return the keys of parameter groups in which an optimizer counts its own progress.
 
-    Such a key has a default, but is no argument of the class, and no scheduler sets it.
+    Schedule-free optimizers have some. Such a key has a default, but is no argument of the class,
+    and no scheduler sets it.
     """
     parameters = signature(type(optimizer)).parameters
     if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values()):
@@ -46,8 +49,10 @@ def list_counters(optimizer: Optimizer) -> set[str]:
 
 
 def save_state(optimizer: Optimizer) -> dict[str, Any]:
-    """Return an optimizer's state dict, and under `inner` those of optimizers in it that it may not
-    save."""
+    """Return an optimizer's state dict, with those of the optimizers in it that it may not save.
+
+    They are under `inner`.
+    """
     state = optimizer.state_dict()
     saved = {id(tensor) for tensor in tensors_in(state)}
     inner = {name: save_state(part) for name, part in find_inner_optimizers(optimizer).items()}
@@ -61,8 +66,7 @@ def save_state(optimizer: Optimizer) -> dict[str, Any]:
 
 
 def load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:
-    """Load the result of `save_state` into an optimizer, with the dtypes that its tensors were
-    saved with.
+    """Load the result of `save_state` into an optimizer, with the dtypes of the saved tensors.
 
     `load_state_dict` converts floating-point tensors to the parameter's dtype, which would change
     the single-precision factors of ASGD and NAdam. It also replaces the parameter groups, which an
@@ -73,16 +77,19 @@ def load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:
     unsaved = saved.get(_INNER, {})
     for name in inner.keys() & unsaved.keys():
         load_state(inner[name], unsaved[name])
-    saved = sharded_optimizer(
-        {name: part for name, part in saved.items() if name != _INNER}, optimizer
-    )
-    optimizer.load_state_dict(saved)
+
+    own = {name: part for name, part in saved.items() if name != _INNER}
+    own = sharded_optimizer(own, optimizer)
+    optimizer.load_state_dict(own)
     for part in sharing:
         part.param_groups = optimizer.param_groups
-    numbers = [number for group in saved["param_groups"] for number in group["params"]]
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for number, parameter in zip(numbers, parameters, strict=True):
-        state = optimizer.state.get(parameter, {})
-        for name, value in saved["state"].get(number, {}).items():
-            if isinstance(value, Tensor) and value.dtype != state[name].dtype:
-                state[name] = value.to(state[name].device)
+    for before, now in zip(own["param_groups"], optimizer.param_groups, strict=True):
+        for number, parameter in zip(before["params"], now["params"], strict=True):
+            state = optimizer.state.get(parameter, {})
+            _restore_dtypes(state, own["state"].get(number, {}))
+
+
+def _restore_dtypes(state: dict[str, Any], saved: Mapping[str, Any]) -> None:
+    for name, value in saved.items():
+        if isinstance(value, Tensor) and value.dtype != state[name].dtype:
+            state[name] = value.to(state[name].device)

@@ -1,7 +1,7 @@
 """Warnings of state that training changes and no checkpoint holds. Runs in workers."""
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
@@ -21,23 +21,31 @@ _DRAW_ELSEWHERE = (
 )
 _IN_MODEL = "Make it a part of the module that model() returns, which is trained, saved and equal on all ranks"
 
+_STATE_METHODS = ("state_dict", "rank_state_dict")
+_MAX_COMPARED_BYTES = 65536
+"""Size from which an array is compared only by its identity."""
+
 
 class UnsavedState:
-    """The state of a task, its data and its hooks outside the model, which checkpoints hold only if
-    they return it.
+    """The state of a task, its data and its hooks that no model, optimizer or hook saves.
 
     Compares attributes at the start with those at the first checkpoint. Attributes that were not
     set at the start, such as the last output, are taken for caches.
     """
 
     def __init__(self, task: Task, state: State, data: Data, plan: Plan) -> None:
-        self._task, self._state, self._plan = task, state, plan
-        self._ids = {
-            id(part) for part in [state.model, *state.module.modules(), *state.module.parameters()]
-        }
-        self._ids |= {id(buffer) for buffer in state.module.buffers()} | {
-            id(optimizer) for optimizer in state.optimizers.values()
-        }
+        self._task = task
+        self._state = state
+        self._plan = plan
+        module = state.module
+        saved_objects = [
+            state.model,
+            *module.modules(),
+            *module.parameters(),
+            *module.buffers(),
+            *state.optimizers.values(),
+        ]
+        self._saved_ids = {id(value) for value in saved_objects}
         self._datasets = {
             phase: loader.dataset
             for phase, loader in data.loaders.items()
@@ -49,23 +57,13 @@ class UnsavedState:
         self._before = {path: _describe(value) for path, value in self._values.items()}
 
     def _list_values(self) -> dict[str, Any]:
-        values = list_values(self._task, "task", self._ids)
-        known = {*self._ids, *map(id, values.values())}
+        values = list_values(self._task, "task", self._saved_ids)
+        known = self._saved_ids.union(map(id, values.values()))
         for phase, dataset in self._datasets.items():
-            values_of_part = list_values(
-                dataset, f"the {phase} data: {type(dataset).__name__}", known
-            )
-            values |= {
-                path: value
-                for path, value in values_of_part.items()
-                if isinstance(value, GENERATORS)
-            }
-        values_of_part = list_values(
-            self._state.module, "model", {*known, *self._ids} - {id(self._state.module)}
-        )
-        values |= {
-            path: value for path, value in values_of_part.items() if isinstance(value, GENERATORS)
-        }
+            name = f"the {phase} data: {type(dataset).__name__}"
+            values |= _list_generators(dataset, name, known)
+        module = self._state.module
+        values |= _list_generators(module, "model", known - {id(module)})
         for name, hook in self._plan.hooks.items():
             if not hook.observes and not type(hook).__module__.startswith("hooks."):
                 values |= list_values(hook, f"hooks.{name}", known)
@@ -87,24 +85,24 @@ class UnsavedState:
         """Return a line for each value that has changed since the start and is in no checkpoint."""
         return [*self._find_untrained(), *self._find_generators(), *self._find_values()]
 
-    def _list_trained(self) -> Collection[int]:
-        groups = [
-            group
-            for optimizer in self._state.optimizers.values()
-            for group in optimizer.param_groups
-        ]
-        return {id(parameter) for group in groups for parameter in group["params"]}
+    def _list_trained(self) -> set[int]:
+        """Return the ids of the parameters that optimizers train."""
+        trained: set[int] = set()
+        for optimizer in self._state.optimizers.values():
+            for group in optimizer.param_groups:
+                trained.update(map(id, group["params"]))
+        return trained
 
     def _find_untrained(self) -> Iterator[str]:
         trained = self._list_trained()
         for path, value in self._values.items():
-            if (
-                isinstance(value, nn.Parameter)
-                and value.grad is not None
-                and id(value) not in trained
-            ):
-                problem = "gets gradients, but no optimizer trains it, because it is not part of the model"
-                yield f"{path} {problem}. {_IN_MODEL}"
+            if not isinstance(value, nn.Parameter) or id(value) in trained:
+                continue
+            if value.grad is not None:
+                yield (
+                    f"{path} gets gradients, but no optimizer trains it, because it is not part of the model."
+                    f" {_IN_MODEL}"
+                )
 
     def _find_generators(self) -> Iterator[str]:
         saved = self._list_saved()
@@ -114,49 +112,45 @@ class UnsavedState:
             in_workers = self._has_processes and path.startswith("the train data: ")
             if in_workers or read_generator(value) != self._before[path]:
                 verb = "may draw" if in_workers else "draws"
-                problem = f"is a generator of its own, from which training {verb}, and no checkpoint holds its state"
-                yield f"{path} {problem}: a resumed run gets other random numbers. {_DRAW_ELSEWHERE}"
+                yield (
+                    f"{path} is a generator of its own, from which training {verb}, and no checkpoint holds its state:"
+                    f" a resumed run gets other random numbers. {_DRAW_ELSEWHERE}"
+                )
 
     def _find_values(self) -> Iterator[str]:
-        now, saved = self._list_values(), self._list_saved()
+        now = self._list_values()
+        saved = self._list_saved()
         for path, before in self._before.items():
             value = now.get(path)
-            if (
-                value is None
-                or _begins_with(path, saved)
-                or isinstance(value, (nn.Parameter, *GENERATORS))
-            ):
+            if value is None or _begins_with(path, saved):
                 continue
-            if (
-                type(value) is not type(self._values[path])
-                or _describe(value) == before
-                or self._is_time(value)
-            ):
+            if isinstance(value, (nn.Parameter, *GENERATORS)):
                 continue
-            remedy = (
-                "Return it from the task's state_dict(), and restore it in load_state_dict()"
-                if path.startswith("task.")
-                else "Name it in the hook's state_fields, or rank_state_fields if ranks differ"
-            )
+            if type(value) is not type(self._values[path]):
+                continue
+            if _describe(value) == before or self._is_time(value):
+                continue
+            if path.startswith("task."):
+                remedy = (
+                    "Return it from the task's state_dict(), and restore it in load_state_dict()"
+                )
+            else:
+                remedy = "Name it in the hook's state_fields, or rank_state_fields if ranks differ"
             yield (
                 f"{path} has changed since the start, and no checkpoint holds it: a resumed run begins with its first"
                 f" value. {remedy}, if training depends on it"
             )
 
     def _list_saved(self) -> tuple[str, ...]:
-        """Return the beginnings of paths whose values checkpoints hold, because an owner saves
-        them."""
-        own = [
-            f"hooks.{name}."
-            for name, hook in self._plan.hooks.items()
-            if _has_own_method(hook, Hook)
-        ]
-        fields = [
-            f"hooks.{name}.{field}."
-            for name, hook in self._plan.hooks.items()
-            for field in list_state_fields(hook)
-        ]
-        return (*own, *fields, *(["task."] if _has_own_method(self._task, Task) else []))
+        """Return the beginnings of paths whose values an owner saves in checkpoints."""
+        saved = []
+        if _has_own_method(self._task, Task):
+            saved.append("task.")
+        for name, hook in self._plan.hooks.items():
+            if _has_own_method(hook, Hook):
+                saved.append(f"hooks.{name}.")
+            saved += [f"hooks.{name}.{field}." for field in list_state_fields(hook)]
+        return tuple(saved)
 
     def _is_time(self, value: object) -> bool:
         """Return whether a number is a time that was read from a clock since the start."""
@@ -167,12 +161,14 @@ class UnsavedState:
         )
 
 
+def _list_generators(root: object, name: str, ignored: set[int]) -> dict[str, Any]:
+    values = list_values(root, name, ignored)
+    return {path: value for path, value in values.items() if isinstance(value, GENERATORS)}
+
+
 def _begins_with(path: str, beginnings: tuple[str, ...]) -> bool:
     """Return whether a path is one of these, which end in a dot, or leads to a part of one."""
     return f"{path.replace('[', '.[')}.".startswith(beginnings)
-
-
-_STATE_METHODS = ("state_dict", "rank_state_dict")
 
 
 def _has_own_method(owner: Task | Hook, base: type[Task | Hook]) -> bool:
@@ -188,5 +184,7 @@ def _describe(value: Any) -> Any:
     if isinstance(value, Tensor):
         return id(value), get_version(value)
     if isinstance(value, (int, float)):
-        return value if value == value else "NaN"  # which is unequal to itself
-    return id(value), value.tobytes() if value.nbytes < 65536 else b""
+        # NaN is unequal to itself.
+        return value if value == value else "NaN"
+    content = value.tobytes() if value.nbytes < _MAX_COMPARED_BYTES else b""
+    return id(value), content
