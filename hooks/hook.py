@@ -204,6 +204,9 @@ class Hook:
     keeps_record: ClassVar[bool] = False
     """True if the hook saves data under its name in each checkpoint, which can then be
     published."""
+    phase_metrics: ClassVar[frozenset[str]] = frozenset()
+    """Metrics that the hook adds for each phase in `on_report`, such as `samples_per_s` for
+    `val/samples_per_s`. Metrics of the task cannot use these names."""
     evaluates: ClassVar[bool] = True
     """False if the hook takes no part in the evaluation of a stored checkpoint."""
     state_fields: ClassVar[tuple[str, ...]] = ()
@@ -396,6 +399,11 @@ def _set_state(hook: Hook, kind: str, method: str, state: Mapping[str, Any]) -> 
             getattr(part, method)(value)
         else:
             setattr(hook, name, value)
+
+
+def find_hook_with_metric(name: str, hooks: Mapping[str, Hook]) -> str | None:
+    """Return the name of the hook that adds a metric of this name for each phase, or None."""
+    return next((key for key, hook in hooks.items() if name in hook.phase_metrics), None)
 
 
 EVENTS: tuple[str, ...] = tuple(name for name in vars(Hook) if name.startswith("on_"))

@@ -38,6 +38,7 @@ class MemoryStats(Hook):
     every: Iterations = Interval(10, "iterations")
     """Iterations between readings; the first row of a phase has one too."""
 
+    phase_metrics: ClassVar[frozenset[str]] = frozenset(_PEAKS.values())
     rank_state_fields: ClassVar[tuple[str, ...]] = ("_run", "_phases", "_retries")
 
     def __post_init__(self) -> None:
@@ -75,8 +76,7 @@ class MemoryStats(Hook):
             _keep_largest(self._run, peaks)
         metrics.update(_name_peaks("memory", self._run))
         for phase, peaks in self._phases.items():
-            named = _name_peaks(phase, peaks)
-            metrics.update({name: peak for name, peak in named.items() if name not in metrics})
+            metrics.update(_name_peaks(phase, peaks))
         self._phases = {}
 
     def _read_in(self, phase: str) -> dict[str, int]:

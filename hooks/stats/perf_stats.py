@@ -21,6 +21,7 @@ class PerfStats(Hook):
     """
 
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
+    phase_metrics: ClassVar[frozenset[str]] = frozenset({"samples_per_s", "iteration_s"})
     state_fields: ClassVar[tuple[str, ...]] = ("_totals",)
     reach: ClassVar[int] = RECENT
     """Iterations after which recent rows are counted, before they are dropped."""
@@ -58,9 +59,8 @@ class PerfStats(Hook):
     def on_report(self, state: State, metrics: dict[str, Any]) -> None:
         for phase, total in self._totals.items():
             if total["iterations"] and total["seconds"] > 0:
-                # Keep a task's own value of the same name.
-                metrics.setdefault(f"{phase}/samples_per_s", total["samples"] / total["seconds"])
-                metrics.setdefault(f"{phase}/iteration_s", total["seconds"] / total["iterations"])
+                metrics[f"{phase}/samples_per_s"] = total["samples"] / total["seconds"]
+                metrics[f"{phase}/iteration_s"] = total["seconds"] / total["iterations"]
         self._totals = {}
 
     def _count(self, state: State) -> None:

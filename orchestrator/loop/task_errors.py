@@ -1,11 +1,12 @@
 """Checks of what the task's methods return; errors name the line in the task's file. Runs in
 workers."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from torch import Tensor
 
+from hooks.hook import Hook, find_hook_with_metric
 from orchestrator.errors import TaskError
 from orchestrator.units import TIMES
 from orchestrator.user_code import find_source_location
@@ -56,6 +57,17 @@ def check_metrics(method: Callable[..., Any], metrics: Any, samples: int) -> Map
             expected = f"shape ({samples},), one value per sample; return metrics that are not per sample from meters()"
             raise unexpected(method, f" for '{name}'", values, expected)
     return metrics  # type: ignore[no-any-return]  # checked above
+
+
+def check_metric_names(metrics: Iterable[str], hooks: Mapping[str, Hook]) -> None:
+    """Raise TaskError if a phase has a metric that a hook adds for each phase in a report."""
+    for metric in metrics:
+        phase, _, name = metric.rpartition("/")
+        hook = find_hook_with_metric(name, hooks)
+        if phase and hook is not None:
+            raise TaskError(
+                f"{metric} would be a metric of the task and of the hook '{hook}'; rename the task's"
+            )
 
 
 def describe(value: Any) -> str:

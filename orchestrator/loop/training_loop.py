@@ -25,6 +25,7 @@ from orchestrator.loop.state.cursor import EpochProgress, RunCursor
 from orchestrator.loop.state.row_writer import RowWriter
 from orchestrator.loop.state.saving import CheckpointSaver
 from orchestrator.loop.stopping import StopCoordinator
+from orchestrator.loop.task_errors import check_metric_names
 from orchestrator.loop.world import World
 from orchestrator.task import Task
 
@@ -212,6 +213,7 @@ class TrainingLoop(ABC):
             self.saving.finish()
         self.saving.finish_if_written()
         metrics = self._collect_metrics()
+        check_metric_names(state.metrics, self.plan.hooks)
         self.plan.fire("on_report", state, metrics)
         self.row_writer.flush()
         is_partial = cursor.stage is Stage.TRAIN

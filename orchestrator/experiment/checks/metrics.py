@@ -5,6 +5,7 @@ from inspect import get_annotations
 from typing import Any, NamedTuple
 
 from hooks import HOOKS, Hook
+from hooks.hook import find_hook_with_metric
 from hooks.interval import Interval
 from hooks.metrics.direction import (
     MonitoredMetrics,
@@ -109,6 +110,12 @@ def check_metrics(
     has_unknown = has_unknown_metrics(task, hooks.values())
     validates = Interval.parse(data["validate_every"]).count > 0
     known = {} if has_unknown else _list_metric_names(task)
+    for name in known.get("val", ()):
+        hook = find_hook_with_metric(name, hooks)
+        if hook is not None:
+            yield Problem(
+                "task", f"meters() returns '{name}', a metric of the hook '{hook}'; rename it"
+            )
     for monitored in _list_monitored(data):
         is_sweep = monitored.kind == "sweep"
         phase = monitored.phase

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from hooks import Hook, State
+from hooks.stats.perf_stats import PerfStats
 from orchestrator import ConfigError, RunError, resume, run
 from orchestrator.errors import TaskError
 from orchestrator.experiment.resolve import resolve
@@ -170,3 +171,18 @@ def test_two_metrics_of_one_name_are_refused() -> None:
         next(loop.run())
     with pytest.raises(TaskError, match="val/few/loss would be metrics of two phases; rename one"):
         next(Loop(Other(phase="val/few", meter="few"), experiment(), {}).run())
+
+
+@dataclass
+class Timed(Points):
+    """Returns a metric with the name of a hook's."""
+
+    def metrics(self, output: Any, batch: Any) -> dict[str, Any]:
+        return {"iteration_s": torch.ones(len(batch[1]))}
+
+
+def test_metric_with_the_name_of_a_hook_s_is_refused() -> None:
+    loop = Loop(Timed(), experiment(), {"perf_stats": PerfStats()})
+    told = "train/iteration_s would be a metric of the task and of the hook 'perf_stats'"
+    with pytest.raises(TaskError, match=told):
+        next(loop.run())

@@ -102,6 +102,22 @@ def test_impossible_metrics_are_refused_with_their_location(
     assert problem.suggestion == (meant and f"did you mean '{meant}'?")
 
 
+@dataclass
+class Fast(Measured):
+    """Has a meter with the name of a default hook's number."""
+
+    def meters(self) -> Mapping[str, Any]:
+        return {"samples_per_s": nn.Identity()}
+
+
+def test_meters_with_the_name_of_a_hook_s_number_are_refused(file: Path) -> None:
+    (problem,) = problems(file, text(f"{HERE}:Fast", ""))
+    assert str(problem) == (
+        f"{file}:2: task: meters() returns 'samples_per_s', a metric of the hook 'perf_stats';"
+        " rename it"
+    )
+
+
 @pytest.mark.parametrize(
     "more",
     [
