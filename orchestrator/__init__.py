@@ -9,7 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.runs.display import set_display
+
 if TYPE_CHECKING:
+    from orchestrator.disk.run_folder import RunFolder
     from orchestrator.errors import CheckpointError as CheckpointError
     from orchestrator.errors import ConfigError as ConfigError
     from orchestrator.errors import HookyardError as HookyardError
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from orchestrator.sweeps.results.result import Sweep as Sweep
     from orchestrator.sweeps.results.result import open_sweep as open_sweep
     from orchestrator.task import Task as Task
+    from orchestrator.terminal.display import TerminalDisplay
+    from orchestrator.terminal.notebook import NotebookDisplay
     from orchestrator.training_session import TrainingSession as TrainingSession
 
 _MODULE_OF = {
@@ -77,4 +82,11 @@ def _require_own_hooks() -> None:
         )
 
 
+def _open_display(folder: "RunFolder", is_sweep: bool) -> "TerminalDisplay | NotebookDisplay":
+    from orchestrator.terminal.driver_display import open_display
+
+    return open_display(folder, is_sweep)
+
+
 _require_own_hooks()
+set_display(_open_display)

@@ -28,6 +28,15 @@ LAYERS = tuple(
 """The chart of docs/design.md, lowest first; a package may import its own layer and those below
 it."""
 
+CORE = {
+    package: tuple(re.findall(r"`([a-z_.]+)`", mark))
+    for row, mark in re.findall(
+        r"^\| *\d+ \|([^|]*)\| *(\w[^|]*)\|", (ROOT / "docs/design.md").read_text(), re.MULTILINE
+    )
+    for package in re.findall(r"`([a-z_.]+)`", row)
+}
+"""The core's packages, each with the packages inside it that are built on the core."""
+
 WITH_RAY = (
     "orchestrator.engines",
     "orchestrator.runs",
@@ -104,6 +113,25 @@ def test_imports_point_down_the_chart() -> None:
         and others > own
     ]
     assert upward == []
+
+
+def is_core(module: str) -> bool:
+    package = package_of(module)
+    return package in CORE and not inside(module, CORE[package])
+
+
+def test_core_imports_nothing_that_is_built_on_it() -> None:
+    own_packages = ("hooks", "orchestrator")
+    imports_of_others = [
+        f"{module} imports {other}"
+        for module in MODULES
+        if is_core(module) and module != "hooks.table"
+        for other in imported(module)
+        if inside(other, own_packages) and other != "orchestrator" and not is_core(other)
+    ]
+    assert imports_of_others == []
+    assert is_core("hooks.training.ema")
+    assert not is_core("hooks.self_supervised.byol")
 
 
 def test_every_part_of_the_orchestrator_has_a_layer() -> None:

@@ -19,7 +19,7 @@ from orchestrator.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from hooks import Hook
-    from orchestrator.runs.replay import Replay
+    from orchestrator.replay.replay import Replay
 
 
 def replay(
@@ -43,9 +43,9 @@ def replay(
     Nothing is written into the run.
     """
     from orchestrator.engines.rank_failures import RankFailed, find_root_cause_in_user_code
-    from orchestrator.runs.replay import replay as repeat
+    from orchestrator.process.interrupts import interrupt_at_sigterm
+    from orchestrator.replay.replay import replay as repeat
     from orchestrator.runs.result import open_run
-    from orchestrator.terminal.interrupts import interrupt_at_sigterm
 
     hooks: dict[str, Hook] = {}
     if pdb:

@@ -10,8 +10,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from orchestrator.errors import HookyardError, RunError, UsageError
+from orchestrator.process.streams import PipeSafe
 from orchestrator.storage.storage import advice_on
-from orchestrator.terminal.display import PipeSafe
 from orchestrator.terminal.printable import PrintableFormatter, escape_controls
 
 FAILED = 1

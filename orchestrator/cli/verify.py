@@ -16,9 +16,9 @@ def verify(config: Config, overrides: Overrides = None, as_json: AsJson = False)
     with 2 if the experiment cannot be verified.
     """
     from orchestrator.experiment.load import load_experiment
-    from orchestrator.runs.verify import summarize
-    from orchestrator.runs.verify import verify as continue_training
-    from orchestrator.terminal.interrupts import interrupt_at_sigterm
+    from orchestrator.process.interrupts import interrupt_at_sigterm
+    from orchestrator.replay.verify import summarize
+    from orchestrator.replay.verify import verify as continue_training
 
     with stdout_to_stderr(), interrupt_at_sigterm():
         continuations = list(continue_training(load_experiment(config, overrides or [])))

@@ -20,8 +20,8 @@ from orchestrator.engines.ray_environment import (
 )
 from orchestrator.errors import StorageError, UsageError
 from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.process.streams import print_line
 from orchestrator.storage import Storage
-from orchestrator.terminal.display import print_line
 
 ANSWER_TIMEOUT_S = 120.0
 """Time limit for the answer of a node, which starts a process and imports the experiment."""

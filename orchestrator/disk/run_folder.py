@@ -113,6 +113,12 @@ class RunFolder:
         """Location including credentials, for other processes; `str` omits them."""
         return self.storage.location
 
+    @property
+    def read_interval_s(self) -> float:
+        """Seconds between two reads of a run that is running: its rows arrive every second on a
+        disk, rarely on an object store."""
+        return 1.0 if self.storage.local else 10.0
+
     def begin(
         self,
         experiment: str,

@@ -28,7 +28,7 @@ from orchestrator.experiment.sections.workers import Workers
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
-from orchestrator.terminal.child_signals import for_children
+from orchestrator.process.child_signals import for_children
 
 _COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 _ATTEMPT_TIMEOUT = timedelta(days=20)

@@ -19,7 +19,7 @@ from orchestrator.engines.rank_failures import (
     would_fail_again,
 )
 from orchestrator.errors import HookyardError, MetricMissing, RunError
-from orchestrator.terminal.display import print_line
+from orchestrator.process.streams import print_line
 
 if TYPE_CHECKING:
     from orchestrator.engines.session import Assignment

@@ -18,7 +18,7 @@ from hooks.errors import describe_error
 from orchestrator.errors import RunError, UsageError
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.private_api.ray_settings import SETTINGS, variables_of_job
-from orchestrator.terminal.child_signals import separate_children
+from orchestrator.process.child_signals import separate_children
 
 _CONNECTION_TIMEOUT_S = 5
 

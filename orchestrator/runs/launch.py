@@ -14,6 +14,7 @@ from orchestrator.disk.lease import Lease
 from orchestrator.disk.metadata import EngineName
 from orchestrator.disk.provenance import collect_provenance
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.engines.hang_reporter import HangReporter
 from orchestrator.engines.lifecycle import Lifecycle, recording_failure
 from orchestrator.engines.ray_environment import Ray, describe_connection, read_environment
 from orchestrator.engines.script_classes import with_classes_of_main
@@ -22,12 +23,11 @@ from orchestrator.errors import UsageError
 from orchestrator.experiment.resolve import ResolvedExperiment, take_resolved
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.model.initial_weights import describe_initial_weights
+from orchestrator.process.interrupts import Interrupts
+from orchestrator.process.streams import print_line
 from orchestrator.runs.best import recording_best
 from orchestrator.runs.continuation import copy_parent_checkpoint
-from orchestrator.terminal.display import TerminalDisplay, print_line
-from orchestrator.terminal.hang_reporter import HangReporter
-from orchestrator.terminal.interrupts import Interrupts
-from orchestrator.terminal.notebook import NotebookDisplay, is_notebook
+from orchestrator.runs.display import open_display
 
 if TYPE_CHECKING:
     from orchestrator.engines.gang import Gang
@@ -101,7 +101,7 @@ def drive(
     with (
         recording_best(folder),
         recording_failure(folder),
-        _make_display(folder) as display,
+        open_display(folder) as display,
         Interrupts(*messages) as interrupts,
         HangReporter(lambda: [folder], display, lambda: interrupts.requested),
     ):
@@ -128,14 +128,6 @@ def drive(
             _drive_on_ray(engine, assignment, resolved, display, is_stop_requested, address)
     if folder.read_metadata().status == "interrupted":
         print_line(f"Interrupted after a checkpoint. To resume: {resume_with}")
-
-
-def _make_display(folder: RunFolder) -> TerminalDisplay | NotebookDisplay:
-    if not is_notebook():
-        return TerminalDisplay(folder.storage)
-    from orchestrator.terminal.frames import LiveFrame
-
-    return NotebookDisplay(folder.storage, LiveFrame(folder))
 
 
 def _drive_on_ray(

@@ -66,7 +66,7 @@ class Run(Result):
 
     def _repr_html_(self) -> str:
         """Render the status, the best report and the last metrics, for notebooks."""
-        from orchestrator.terminal.notebook import render_result
+        from orchestrator.runs.result_html import render_result
 
         metrics = self.metrics
         columns = [

@@ -14,6 +14,7 @@ from orchestrator.disk.new_run import create_run, taking_name
 from orchestrator.disk.provenance import collect_provenance
 from orchestrator.disk.run_folder import DEFAULT_STORAGE, RunFolder, errors_before_start
 from orchestrator.disk.sweep_folder import open_sweep_folder
+from orchestrator.engines.hang_reporter import HangReporter
 from orchestrator.engines.lifecycle import recording_failure
 from orchestrator.engines.ray_environment import (
     Ray,
@@ -28,6 +29,9 @@ from orchestrator.experiment.sections.experiment import Experiment, check_run_na
 from orchestrator.experiment.sections.sweep import Sweep as SweepSettings
 from orchestrator.experiment.sweep.space import count_trials
 from orchestrator.loop.model.initial_weights import describe_initial_weights
+from orchestrator.process.interrupts import Interrupts
+from orchestrator.process.streams import print_line
+from orchestrator.runs.display import open_display
 from orchestrator.runs.driver import format_resume_command, load_experiment_to_resume
 from orchestrator.storage import Storage
 from orchestrator.sweeps.earlier_attempts import (
@@ -41,11 +45,6 @@ from orchestrator.sweeps.results.result import Sweep
 from orchestrator.sweeps.running_sweep import RunningSweep
 from orchestrator.sweeps.search.search import list_remaining_trials
 from orchestrator.tables.trial_index import TrialIndex, TrialRecord
-from orchestrator.terminal.display import TerminalDisplay, print_line
-from orchestrator.terminal.frames import LiveFrame
-from orchestrator.terminal.hang_reporter import HangReporter
-from orchestrator.terminal.interrupts import Interrupts
-from orchestrator.terminal.notebook import NotebookDisplay, is_notebook
 
 
 def sweep(
@@ -192,10 +191,9 @@ def _run_trials(
         "Each trial ends at its next report; `hookyard resume` continues it from its newest"
         " checkpoint."
     )
-    display_type = NotebookDisplay if is_notebook() else TerminalDisplay
     with (
         recording_failure(folder),
-        display_type(folder.storage, LiveFrame(folder)) as display,
+        open_display(folder, is_sweep=True) as display,
         Interrupts(command, note) as interrupts,
     ):
 

@@ -9,7 +9,7 @@ from orchestrator.errors import UsageError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.experiment.sweep.space import count_concurrent_trials, count_trials
-from orchestrator.terminal.display import print_line
+from orchestrator.process.streams import print_line
 
 
 def check_can_run(

@@ -3,7 +3,6 @@ breakpoints."""
 
 from __future__ import annotations
 
-import errno
 import inspect
 import logging
 import os
@@ -15,6 +14,7 @@ from pdb import Pdb
 from typing import TYPE_CHECKING, Any, Self
 
 from orchestrator.errors import StorageError
+from orchestrator.process.streams import PipeSafe
 from orchestrator.storage import Storage
 
 if TYPE_CHECKING:
@@ -160,46 +160,6 @@ class TerminalDisplay:
             self._progress.update(self._bars[label], completed=completed, total=total, text=text)
             if completed >= total:
                 self._progress.remove_task(self._bars.pop(label))
-
-
-class PipeSafe:
-    """A text stream that drops text once its reader has exited; training continues."""
-
-    def __init__(self, stream: Any) -> None:
-        # The null device stays open until the process ends.
-        self._stream = stream or open(os.devnull, "w")  # noqa: SIM115
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        with self._dropping():
-            self._stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with self._dropping():
-            self._stream.flush()
-
-    @contextmanager
-    def _dropping(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if error.errno not in (errno.EPIPE, errno.EBADF):
-                raise
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, self._stream.fileno())
-            os.close(null)
-        except ValueError:
-            if not self._stream.closed:
-                raise
-
-
-def print_line(text: str) -> None:
-    """Write one line to stderr, as far as it can be written."""
-    with suppress(OSError):
-        print(text, file=PipeSafe(sys.stderr), flush=True)
 
 
 _VARIABLE = "PYTHONBREAKPOINT"

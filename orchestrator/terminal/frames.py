@@ -12,7 +12,7 @@ from rich.segment import Segment
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.terminal.printable import escape_controls
 from orchestrator.terminal.run_frame import draw_run_frame
-from orchestrator.terminal.run_status import LiveRun, get_read_interval_s
+from orchestrator.terminal.run_status import LiveRun
 from orchestrator.terminal.sweep_frame import draw_sweep_frame
 from orchestrator.terminal.sweep_status import LiveSweep
 
@@ -35,7 +35,7 @@ class LiveFrame:
             self.read_view = LiveRun(folder).read_view
             self.draw = draw_run_frame
 
-        self.every_s = get_read_interval_s(folder.storage)
+        self.every_s = folder.read_interval_s
         self._view: Any = None
         self._next_look = -math.inf
 

@@ -1,10 +1,9 @@
-"""Notebooks: a display that updates in place below the cell, and results as HTML."""
+"""The display of a notebook, which updates in place below the cell."""
 
 from __future__ import annotations
 
-import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
 from html import escape
@@ -15,7 +14,6 @@ from orchestrator.storage import Storage
 from orchestrator.terminal.display import DriverLog
 
 if TYPE_CHECKING:
-    import pandas as pd
     from rich.console import RenderableType
 
 _INTERVAL_S = 1.0
@@ -28,12 +26,6 @@ _MAX_LINES = 500
 _LAST_LINES = 8
 """Number of lines shown during the run."""
 _STYLE = "margin:0;line-height:1.25;font-family:monospace;white-space:pre;overflow-x:auto"
-
-
-def is_notebook() -> bool:
-    """Return whether this process is the kernel of a notebook."""
-    ipython = sys.modules.get("IPython")
-    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
 class NotebookDisplay:
@@ -102,19 +94,6 @@ def render_frame(frame: RenderableType) -> str:
     return console.export_html(
         inline_styles=True, code_format=f'<pre style="{_STYLE}">{{code}}</pre>'
     )
-
-
-def render_result(
-    path: str, status: str, sentences: Iterable[str | None], table: pd.DataFrame | None
-) -> str:
-    """Render a run or a sweep as HTML: path, status, sentences and a table."""
-    paragraphs = "".join(f"<div>{escape(sentence)}</div>" for sentence in sentences if sentence)
-    rows = (
-        ""
-        if table is None or table.empty
-        else table.to_html(escape=True, na_rep="", float_format="{:.4g}".format)
-    )
-    return f"<div><b>{escape(path)}</b>&ensp;{escape(status)}</div>{paragraphs}{rows}"
 
 
 def _make_preformatted(text: str) -> str:

@@ -15,7 +15,7 @@ from orchestrator.disk.reports import drop_superseded
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.doctor import Finding, diagnose
 from orchestrator.doctor.stragglers import RankStatus, compare_ranks
-from orchestrator.storage import FileState, Storage
+from orchestrator.storage import FileState
 from orchestrator.storage.stored_data import log_omission
 from orchestrator.tables.growing_files import AttemptTail, LineTail, RankTail
 from orchestrator.tables.query import Rows
@@ -204,9 +204,3 @@ class LiveRun:
 
         hang = find_hang(self.folder) if status == "running" else None
         return str(hang) if hang else None
-
-
-def get_read_interval_s(storage: Storage) -> float:
-    """Return the seconds between two reads: new rows arrive every second on a disk, rarely on an
-    object store."""
-    return 1.0 if storage.local else 10.0

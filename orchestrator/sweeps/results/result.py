@@ -61,7 +61,7 @@ class Sweep(Result):
 
     def _repr_html_(self) -> str:
         """Render the status and the best trials, for notebooks."""
-        from orchestrator.terminal.notebook import render_result
+        from orchestrator.runs.result_html import render_result
 
         trials = self.trials
         if trials.empty:

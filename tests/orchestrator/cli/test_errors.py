@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 from orchestrator.cli import app
 from orchestrator.cli.errors import Subcommands
 from orchestrator.errors import CheckpointError, ConfigError, Problem, RunError, UsageError
+from orchestrator.process.streams import PipeSafe, print_line
 from orchestrator.storage import Storage
-from orchestrator.terminal.display import PipeSafe, TerminalDisplay, print_line
+from orchestrator.terminal.display import TerminalDisplay
 
 PROBLEM = Problem("hooks.ema.decay", "is wrong", "x.yaml", 3)
 

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from orchestrator.cli import app
-from orchestrator.runs.verify import Continuation
+from orchestrator.replay.verify import Continuation
 
 SAME = Continuation("step-00000006", 6, 0, "", [])
 DIFFERENT = Continuation(
@@ -28,7 +28,7 @@ def _verified(monkeypatch: pytest.MonkeyPatch, *continuations: Continuation) -> 
         assert experiment.batch_size == 4
         yield from continuations
 
-    monkeypatch.setattr("orchestrator.runs.verify.verify", verify)
+    monkeypatch.setattr("orchestrator.replay.verify.verify", verify)
 
 
 def test_difference_is_printed_with_its_cause_and_exits_with_1(

@@ -2,19 +2,15 @@ import signal
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
-import pandas as pd
 import pytest
 from rich.text import Text
 
-from orchestrator import Run, Sweep, run, sweep
+from orchestrator import run, sweep
+from orchestrator.process.interrupts import Interrupts
 from orchestrator.storage import Storage
 from orchestrator.terminal import notebook
-from orchestrator.terminal.interrupts import Interrupts
-from orchestrator.terminal.notebook import NotebookDisplay, is_notebook, render_frame, render_result
-from tests.orchestrator.runs.written import written_run
-from tests.orchestrator.terminal.test_sweep_status import trial, written_sweep
+from orchestrator.terminal.notebook import NotebookDisplay, render_frame
 from tests.tasks import experiment
 
 
@@ -48,16 +44,6 @@ def outputs(monkeypatch: pytest.MonkeyPatch) -> list[Output]:
     monkeypatch.setitem(sys.modules, "IPython.display", shown)
     monkeypatch.setattr(notebook, "_INTERVAL_S", 0.005)
     return made
-
-
-def test_only_a_kernel_counts_as_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not is_notebook()
-    shell = ModuleType("IPython")
-    vars(shell)["get_ipython"] = lambda: None
-    monkeypatch.setitem(sys.modules, "IPython", shell)
-    assert not is_notebook()
-    vars(shell)["get_ipython"] = lambda: SimpleNamespace(kernel=object())
-    assert is_notebook()
 
 
 def wait_for(output: Output, text: str) -> str:
@@ -124,65 +110,3 @@ def test_run_and_sweep_display_below_the_cell(
     assert "trial-0000 [1/1] optimizer.lr=0.1: val/accuracy" in outputs[1].shown[-1]
     shown = capfd.readouterr()
     assert shown.out + shown.err == ""
-
-
-# Results
-
-
-def table_of(html: str) -> pd.DataFrame:
-    """The table of an HTML, its names as they are read."""
-    from xml.etree import ElementTree
-
-    rows = ElementTree.fromstring(
-        html[html.index("<table") : html.index("</table>") + len("</table>")]
-    ).iter("tr")
-    cells: list[list[Any]] = [[cell.text for cell in row] for row in rows]
-    return pd.DataFrame(cells[1:], columns=cells[0])
-
-
-def test_result_html_is_escaped() -> None:
-    table = pd.DataFrame({"<b>x</b>": ["<script>"]}, index=["<i>"])
-    html = render_result("runs/<u>", "<em>", ["<a>", None, ""], table)
-    assert not [part for part in ("<script>", "<b>x", "<i>", "<u>", "<em>", "<a>") if part in html]
-    assert "runs/&lt;u&gt;" in html
-
-
-def test_run_html_has_status_best_and_reports(tmp_path: Path) -> None:
-    folder = written_run(tmp_path, hooks={"checkpoint": {"best": "val/accuracy", "mode": "max"}})
-    for epoch in range(12):
-        folder.append_metrics(
-            {
-                "attempt": 0,
-                "epoch": epoch,
-                "step": epoch,
-                "iteration": epoch,
-                "val/accuracy": 0.5 - epoch / 100,
-                "train/samples_per_s": 5.0,
-                "perf/step_s": 1.0,
-            }
-        )
-    folder.end("failed", error="rank 0: <b>bang</b>")
-    html = Run(folder)._repr_html_()
-    table = table_of(html)
-    assert [*table.columns[1:]] == ["epoch", "step", "val/accuracy"]
-    assert table["epoch"].tolist() == [str(epoch) for epoch in range(4, 12)]
-    assert f"<b>{tmp_path}/points</b>&ensp;failed" in html
-    assert "best val/accuracy 0.5" in html
-    assert "rank 0: &lt;b&gt;bang&lt;/b&gt;" in html
-
-
-@pytest.mark.parametrize(
-    ("mode", "order"),
-    [
-        ("max", ["trial-0001", "trial-0000", "trial-0002"]),
-        ("min", ["trial-0000", "trial-0001", "trial-0002"]),
-    ],
-)
-def test_sweep_html_lists_trials_best_first(tmp_path: Path, mode: str, order: list[str]) -> None:
-    folder = written_sweep(tmp_path, mode)
-    trial(folder, 0, 0.25)
-    trial(folder, 1, 0.5)
-    trial(folder, 2)
-    html = Sweep(folder)._repr_html_()
-    assert table_of(html).iloc[:, 0].tolist()[1:] == order
-    assert "3 running" in html

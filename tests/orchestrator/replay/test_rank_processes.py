@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.loop.world import World
-from orchestrator.runs.rank_processes import train_in_processes
+from orchestrator.replay.rank_processes import train_in_processes
 
 
 def _interrupt(parent: int, folder: str, world: World) -> None:

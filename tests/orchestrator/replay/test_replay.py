@@ -10,7 +10,7 @@ from hooks import Hook, State
 from orchestrator import RunError, UsageError, open_run, run
 from orchestrator.cli import app
 from orchestrator.disk.checkpoints.store import CheckpointStore
-from orchestrator.runs.replay import replay
+from orchestrator.replay.replay import replay
 from tests.orchestrator.runs.several_ranks import create, train, train_on_ranks
 from tests.tasks import described
 

@@ -23,8 +23,8 @@ from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.torch_settings import thread_count, torch_threads
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
+from orchestrator.replay.rank_processes import train_in_processes, without_loggers
 from orchestrator.runs.continuation import open_checkpoints
-from orchestrator.runs.rank_processes import train_in_processes, without_loggers
 from orchestrator.runs.result import Run
 from orchestrator.runs.samples import resolve_attempt
 from orchestrator.storage import Storage

@@ -34,7 +34,7 @@ from orchestrator.loop.state.attributes import GENERATORS, list_values, read_gen
 from orchestrator.loop.training_loop import RunContext
 from orchestrator.loop.world import World
 from orchestrator.randomness import random_state
-from orchestrator.runs.rank_processes import train_in_processes, without_loggers
+from orchestrator.replay.rank_processes import train_in_processes, without_loggers
 from orchestrator.storage import Storage
 from orchestrator.task import has_custom_loop
 from orchestrator.units import get_unit

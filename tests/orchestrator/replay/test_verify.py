@@ -17,7 +17,7 @@ from hooks import Hook, State
 from orchestrator import Task
 from orchestrator.errors import UsageError
 from orchestrator.experiment.load import make_experiment
-from orchestrator.runs.verify import verify
+from orchestrator.replay.verify import verify
 from orchestrator.testing.training import SmallTask
 from tests.tasks import described
 

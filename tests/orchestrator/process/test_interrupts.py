@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from orchestrator.errors import RunError
-from orchestrator.terminal.interrupts import Interrupts, interrupt_at_sigterm
+from orchestrator.process.interrupts import Interrupts, interrupt_at_sigterm
 
 
 class Left(BaseException):
@@ -72,7 +72,7 @@ def test_handlers_stay_in_other_threads() -> None:
 
 STANDS = """
 import ctypes, signal, subprocess, sys
-from orchestrator.terminal.interrupts import Interrupts, interrupt_at_sigterm
+from orchestrator.process.interrupts import Interrupts, interrupt_at_sigterm
 before = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
 import time; time.sleep(1.2)
 with Interrupts("hookyard resume RUN"):
@@ -103,7 +103,7 @@ def test_second_signal_kills_child_processes_even_during_a_c_call() -> None:
 FORKS = """
 import multiprocessing, signal
 from torch.utils.data import DataLoader
-from orchestrator.terminal.interrupts import Interrupts, interrupt_at_sigterm
+from orchestrator.process.interrupts import Interrupts, interrupt_at_sigterm
 
 class Rows(list):
     def __getitem__(self, index):
@@ -141,7 +141,7 @@ def test_signal_to_the_process_group_leaves_the_processes_of_a_loader_at_work(
 
 CHILD = """
 import multiprocessing, os, signal
-from orchestrator.terminal.interrupts import Interrupts, interrupt_at_sigterm
+from orchestrator.process.interrupts import Interrupts, interrupt_at_sigterm
 
 def wait(ready):
     ready.send(signal.pthread_sigmask(signal.SIG_BLOCK, []))

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from orchestrator.terminal.child_signals import separate_children
+from orchestrator.process.child_signals import separate_children
 
 PRINT_GROUP = [
     sys.executable,

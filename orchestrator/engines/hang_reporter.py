@@ -13,7 +13,6 @@ from hooks.state import Display
 from orchestrator.disk.hang import FOLDER, REQUEST, find_hang
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import HookyardError
-from orchestrator.terminal.run_status import get_read_interval_s
 
 STACK_REQUEST_DELAY_S = 3.0
 """Seconds after Ctrl-C before the stacks of ranks that are still running are requested."""
@@ -62,7 +61,7 @@ class HangReporter:
         while not self._stop.wait(every_s):
             self._seconds_since_interrupt += every_s if self._is_ending() else 0
             for folder in self._active_runs():
-                every_s = get_read_interval_s(folder.storage)
+                every_s = folder.read_interval_s
                 try:
                     self._check(folder)
                 except (HookyardError, OSError) as error:

@@ -62,7 +62,7 @@ def _start_forkserver() -> None:
     """Start the process that forks ranks. Ctrl-C interrupts neither it nor the ranks, because this
     process ends them."""
     # Imported once, not by each rank.
-    multiprocessing.set_forkserver_preload(["orchestrator.runs.replay"])
+    multiprocessing.set_forkserver_preload(["orchestrator.replay.replay"])
     resource_tracker.ensure_running()  # unblocks signals
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:

@@ -11,9 +11,8 @@ from types import FrameType
 from typing import Any, Self
 
 from orchestrator.errors import RunError
-from orchestrator.terminal.child_signals import for_children
-from orchestrator.terminal.display import print_line
-from orchestrator.terminal.notebook import is_notebook
+from orchestrator.process.child_signals import for_children
+from orchestrator.process.streams import is_notebook, print_line
 
 _MAIN_THREAD_TIMEOUT_S = 0.5
 """Seconds to wait for the main thread, which may be in a call into C, before another thread handles

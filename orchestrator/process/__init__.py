@@ -1,0 +1,1 @@
+"""This process: Ctrl-C, the signals of its children, and where it writes."""
