@@ -17,7 +17,7 @@ from orchestrator.engines.session import Assignment
 from orchestrator.errors import ConfigError
 from orchestrator.experiment import components, resolve
 from orchestrator.experiment.load import to_dict, to_yaml
-from orchestrator.experiment.yaml.reader import dump_yaml
+from orchestrator.experiment.yaml.writer import dump_yaml
 from orchestrator.loop.report import Report
 from orchestrator.runs.driver import load_experiment_to_resume
 from orchestrator.sweeps import in_process

@@ -78,7 +78,7 @@ def show(
 def _make_printable_yaml(folder: RunFolder) -> str:
     """Return the experiment file, written anew if somebody's edits contain what a terminal must not
     get."""
-    from orchestrator.experiment.yaml.reader import dump_yaml
+    from orchestrator.experiment.yaml.writer import dump_yaml
 
     text = folder.read_experiment_text()
     return text if escape_controls(text) == text else dump_yaml(folder.read_experiment())

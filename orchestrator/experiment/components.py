@@ -14,7 +14,7 @@ from orchestrator.errors import ConfigError, Problem, collect_problems, did_you_
 from orchestrator.experiment.fields.field_values import list_parameters
 from orchestrator.experiment.fields.parameters import construct
 from orchestrator.experiment.fields.plain_data import to_config
-from orchestrator.experiment.yaml.reader import join
+from orchestrator.experiment.yaml.document import join
 from orchestrator.task import Task
 from orchestrator.user_code import find_class, find_source_location
 

@@ -19,9 +19,11 @@ from orchestrator.experiment.resolve import (
 )
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sweep.check import check_sweep
+from orchestrator.experiment.yaml.document import Document, join
 from orchestrator.experiment.yaml.layers import read_layers, read_overrides
-from orchestrator.experiment.yaml.reader import Document, dump_yaml, join, parse_yaml
+from orchestrator.experiment.yaml.reader import parse_yaml
 from orchestrator.experiment.yaml.source import ExperimentSource
+from orchestrator.experiment.yaml.writer import dump_yaml
 from orchestrator.randomness import seeded
 from orchestrator.storage.stored_data import warn_once
 

@@ -25,8 +25,8 @@ from orchestrator.experiment.load import (
 from orchestrator.experiment.resolve import ResolvedExperiment, get_resolved, resolve
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.workers import rank_count_overrides
+from orchestrator.experiment.yaml.document import Document
 from orchestrator.experiment.yaml.layers import read_overrides
-from orchestrator.experiment.yaml.reader import Document
 from orchestrator.runs.continuation import open_checkpoints
 from orchestrator.runs.launch import check_can_run, choose_engine, collect_launch_metadata, drive
 from orchestrator.runs.model import make_import_error

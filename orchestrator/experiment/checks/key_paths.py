@@ -15,7 +15,7 @@ from orchestrator.experiment.fields.parameters import make_signature_model
 from orchestrator.experiment.optim.optimizer import OPTIMIZERS
 from orchestrator.experiment.optim.scheduler import SCHEDULERS
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.experiment.yaml.reader import join
+from orchestrator.experiment.yaml.document import join
 from orchestrator.task import Task
 
 _MAX_SUGGESTIONS = 3

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ValidationError
 from hooks import Interval
 from orchestrator.errors import shorten
 from orchestrator.experiment.fields.model import create_fields_model
-from orchestrator.experiment.yaml.reader import explain_unwritable
 from orchestrator.experiment.yaml.source import to_plain, to_plain_data
+from orchestrator.experiment.yaml.writer import explain_unwritable
 
 _PLAIN_TYPES = (type(None), bool, int, float, str, Interval)
 """Types whose plain form always reads back as the same."""

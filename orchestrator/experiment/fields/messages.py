@@ -29,7 +29,7 @@ from orchestrator.experiment.fields.field_errors import (
     find_field_errors,
 )
 from orchestrator.experiment.fields.known_keys import list_allowed_words, list_known_keys
-from orchestrator.experiment.yaml.reader import join
+from orchestrator.experiment.yaml.document import join
 
 EXPERIMENT = "experiment"
 

@@ -23,7 +23,7 @@ from orchestrator.experiment.fields.field_values import (
 )
 from orchestrator.experiment.fields.messages import convert_errors
 from orchestrator.experiment.fields.model import create_fields_model
-from orchestrator.experiment.yaml.reader import join
+from orchestrator.experiment.yaml.document import join
 from orchestrator.experiment.yaml.source import to_plain_data
 from orchestrator.user_code import catch_user_errors
 

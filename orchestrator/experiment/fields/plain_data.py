@@ -25,8 +25,9 @@ from orchestrator.experiment.fields.field_values import (
     list_parameters,
 )
 from orchestrator.experiment.fields.parameters import make_fields_model
-from orchestrator.experiment.yaml.reader import explain_unwritable, join
+from orchestrator.experiment.yaml.document import join
 from orchestrator.experiment.yaml.source import to_plain
+from orchestrator.experiment.yaml.writer import explain_unwritable
 from orchestrator.task import Task
 from orchestrator.user_code import MAIN
 

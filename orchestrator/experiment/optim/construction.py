@@ -14,7 +14,7 @@ from orchestrator.errors import FOREIGN_KEY, UNKNOWN_KEY, ConfigError, Problem
 from orchestrator.experiment.fields.field_values import list_parameters
 from orchestrator.experiment.fields.parameters import check, make_signature_model
 from orchestrator.experiment.optim.component import FROM_TASK, Component
-from orchestrator.experiment.yaml.reader import join
+from orchestrator.experiment.yaml.document import join
 from orchestrator.task import Task
 from orchestrator.user_code import find_class
 

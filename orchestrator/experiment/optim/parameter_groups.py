@@ -14,7 +14,7 @@ from hooks.parameter_names import Patterns, list_patterns, matched
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.experiment.fields.parameters import check
 from orchestrator.experiment.fields.section import Model
-from orchestrator.experiment.yaml.reader import join
+from orchestrator.experiment.yaml.document import join
 
 Settings = dict[str, Any]
 

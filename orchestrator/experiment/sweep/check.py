@@ -23,7 +23,7 @@ from orchestrator.experiment.sweep.check_space import (
 )
 from orchestrator.experiment.sweep.shared_training import find_unshareable_paths
 from orchestrator.experiment.sweep.space import choose_context
-from orchestrator.experiment.yaml.reader import join
+from orchestrator.experiment.yaml.document import join
 from orchestrator.experiment.yaml.source import ExperimentSource, with_value
 
 MAX_CHECKED_VALUES = 5_000

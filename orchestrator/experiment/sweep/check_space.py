@@ -7,7 +7,7 @@ from typing import Any
 from orchestrator.errors import Problem, did_you_mean, shorten
 from orchestrator.experiment.sections.sweep import Domain, Sweep
 from orchestrator.experiment.sweep.space import find_enclosing_path, leaves_open
-from orchestrator.experiment.yaml.reader import join
+from orchestrator.experiment.yaml.document import join
 
 
 def find_unsearchable(sweep: Sweep) -> Iterator[Problem]:

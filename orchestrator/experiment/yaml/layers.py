@@ -7,14 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import ConfigError, Problem, shorten
-from orchestrator.experiment.yaml.reader import (
-    Document,
-    Location,
-    join,
-    list_prefixes,
-    parse_value,
-    read_yaml,
-)
+from orchestrator.experiment.yaml.document import Document, Location, join, list_prefixes
+from orchestrator.experiment.yaml.reader import parse_value, read_yaml
 from orchestrator.experiment.yaml.source import check_path, expand_short_form
 
 _KEY = re.compile(r"^[\w/-]+(\.[\w/-]+)*$")

@@ -18,7 +18,8 @@ import torch
 from orchestrator import ConfigError
 from orchestrator.experiment.fields.parameters import construct
 from orchestrator.experiment.fields.plain_data import convert_fields
-from orchestrator.experiment.yaml.reader import dump_yaml, load_yaml
+from orchestrator.experiment.yaml.reader import load_yaml
+from orchestrator.experiment.yaml.writer import dump_yaml
 
 
 class Norm(Enum):

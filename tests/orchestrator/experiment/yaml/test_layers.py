@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator.experiment.yaml.document import Document
 from orchestrator.experiment.yaml.layers import read_overrides
-from orchestrator.experiment.yaml.reader import Document, parse_yaml
+from orchestrator.experiment.yaml.reader import parse_yaml
 from orchestrator.experiment.yaml.source import ExperimentSource
 
 TEXT = """\

@@ -11,13 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import ConfigError, Problem
-from orchestrator.experiment.yaml.reader import (
-    dump_yaml,
-    load_yaml,
-    parse_value,
-    parse_yaml,
-    read_yaml,
-)
+from orchestrator.experiment.yaml.reader import load_yaml, parse_value, parse_yaml, read_yaml
+from orchestrator.experiment.yaml.writer import dump_yaml
 from orchestrator.terminal.printable import escape_controls
 
 
