@@ -53,11 +53,9 @@ def find_class(
         cls = cls or _import(name, base, table, path, others)
         if isinstance(cls, type) and issubclass(cls, base):
             return cls
-        shown = (
-            f"the class {cls.__module__}.{cls.__qualname__}"
-            if isinstance(cls, type)
-            else f"a {type(cls).__name__}"
-        )
+        shown = f"a {type(cls).__name__}"
+        if isinstance(cls, type):
+            shown = f"the class {cls.__module__}.{cls.__qualname__}"
         raise ConfigError.at(path, f"must be a subclass of {base.__name__}, got {shown}")
 
 
@@ -77,17 +75,7 @@ def _import(
     name: str, base: type[Any], table: Mapping[str, Any], path: str, others: Iterable[str]
 ) -> Any:
     if not _IMPORT_PATH.match(name):
-        if not table:
-            raise ConfigError.at(
-                path, f"must be module:Class, such as my_module:MyTask, got '{name}'"
-            )
-        names = (
-            ", ".join(sorted(table)) if len(table) <= _MAX_NAMES else "those of `hookyard hooks`"
-        )
-        near = did_you_mean(name, {*table, *others} - {name}) or f"known: {names}, or module:Class"
-        raise ConfigError.at(
-            path, f"unknown {base.__name__.removeprefix('LR').lower()} '{name}'", near
-        )
+        raise _make_unknown_error(name, base, table, path, others)
     module_name, _, class_name = name.partition(":")
     with catch_user_errors(path, f"module '{module_name}' cannot be imported"):
         try:
@@ -96,17 +84,30 @@ def _import(
             raise ConfigError.at(path, str(error)) from None
     if hasattr(module, class_name):
         return getattr(module, class_name)
-    subclasses = (
+    classes = [
         key
         for key, value in vars(module).items()
-        if isinstance(value, type) and issubclass(value, base)
-    )
-    classes = [key for key in subclasses if getattr(module, key) is not base]
+        if isinstance(value, type) and issubclass(value, base) and value is not base
+    ]
     hint = f"it has {', '.join(classes)}" if classes else None
     if module_name == MAIN:
         hint = "only the process of a script or a notebook knows its classes: continue there"
-    message = f"module '{module_name}' ({getattr(module, '__file__', 'built into Python')}) has no '{class_name}'"
+    file = getattr(module, "__file__", "built into Python")
+    message = f"module '{module_name}' ({file}) has no '{class_name}'"
     raise ConfigError.at(path, message, did_you_mean(class_name, classes) or hint)
+
+
+def _make_unknown_error(
+    name: str, base: type[Any], table: Mapping[str, Any], path: str, others: Iterable[str]
+) -> ConfigError:
+    if not table:
+        message = f"must be module:Class, such as my_module:MyTask, got '{name}'"
+        return ConfigError.at(path, message)
+    names = ", ".join(sorted(table)) if len(table) <= _MAX_NAMES else "those of `hookyard hooks`"
+    near = did_you_mean(name, {*table, *others} - {name})
+    kind = base.__name__.removeprefix("LR").lower()
+    hint = near or f"known: {names}, or module:Class"
+    return ConfigError.at(path, f"unknown {kind} '{name}'", hint)
 
 
 # Errors of user code
@@ -167,8 +168,7 @@ def find_source_location(method: Callable[..., Any]) -> str:
 def _find_raising_line(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return f" ({error.filename}:{error.lineno})"
-    frames = traceback.extract_tb(error.__traceback__)
-    frames = traceback.StackSummary(
-        frame for frame in frames if not any(ours in frame.filename for ours in _OUR_FILES)
-    )
-    return f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not any(ours in frame.filename for ours in _OUR_FILES):
+            return f" ({frame.filename}:{frame.lineno})"
+    return ""

@@ -2,7 +2,7 @@
 their docs."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -32,32 +32,17 @@ class _Lenient(GenerateJsonSchema):
 def make_experiment_schema(hooks: Mapping[str, type[Hook]] = HOOKS) -> dict[str, Any]:
     """Return the schema of experiment and sweep files (JSON Schema 2020-12), with an entry for each
     of `hooks`."""
-    models: dict[str, type[BaseModel]] = {
-        name: make_fields_model(cls) for name, cls in hooks.items()
-    }
-    extra_keys: list[type[BaseModel]] = [Groups, PhaseBounds, WarmUp]
-    all_models: list[type[BaseModel]] = [Experiment, *dict.fromkeys(models.values()), *extra_keys]
-    references, shared = models_json_schema(
-        [(model, "validation") for model in all_models], schema_generator=_Lenient
+    models = {name: make_fields_model(cls) for name, cls in hooks.items()}
+    own, definitions = _make_model_schemas(
+        [Experiment, Groups, PhaseBounds, WarmUp, *models.values()]
     )
-    definitions: dict[str, Any] = shared["$defs"]
-    schema: dict[str, Any] = definitions.pop(_name(references[Experiment, "validation"]))
     for name, model in models.items():
-        definitions[f"hook_{name}"] = _make_hook_schema(
-            hooks[name], definitions[_name(references[model, "validation"])]
-        )
-    inner = {
-        model: definitions.pop(_name(references[model, "validation"])) for model in all_models[1:]
-    }
-    groups, *scheduler_keys = (inner[model]["properties"] for model in extra_keys)
-    for keys in scheduler_keys:
-        definitions["Component"]["properties"] |= keys
-    kinds = [
-        {"if": {"properties": {"type": {"const": name}}}, "then": {"$ref": f"#/$defs/hook_{name}"}}
-        for name in hooks
-    ]
-    named = {"anyOf": [{"enum": list(hooks)}, {"type": "string", "pattern": IMPORT_PATH}]}
-    definitions["hook"] = {"type": "object", "properties": {"type": named}, "allOf": kinds}
+        definitions[f"hook_{name}"] = _make_hook_schema(hooks[name], own[model])
+    definitions["hook"] = _make_typed_hook_schema(hooks)
+    for keys in (PhaseBounds, WarmUp):
+        definitions["Component"]["properties"] |= own[keys]["properties"]
+
+    schema = own[Experiment]
     properties = schema["properties"]
     properties["hooks"] |= {
         "properties": {name: _make_entry(name) for name in hooks},
@@ -66,32 +51,55 @@ def make_experiment_schema(hooks: Mapping[str, type[Hook]] = HOOKS) -> dict[str,
     properties["optimizer"] = {
         "type": "object",
         "description": properties["optimizer"]["description"],
-        "properties": groups,
+        "properties": own[Groups]["properties"],
     }
     properties["base"] = {
         "type": ["string", "array"],
         "items": {"type": "string"},
         "description": "Files that this one extends, relative to it.",
     }
+    del schema["required"]
+    return {**schema, "$schema": DIALECT, "$defs": definitions, "anyOf": _list_complete_forms()}
+
+
+def _make_model_schemas(
+    models: Sequence[type[BaseModel]],
+) -> tuple[dict[type[BaseModel], dict[str, Any]], dict[str, Any]]:
+    """Return the schema of each model, and the definitions that they share."""
+    different = dict.fromkeys(models)
+    references, shared = models_json_schema(
+        [(model, "validation") for model in different], schema_generator=_Lenient
+    )
+    definitions: dict[str, Any] = shared["$defs"]
+    own: dict[type[BaseModel], dict[str, Any]] = {}
+    for model in different:
+        reference = str(references[model, "validation"]["$ref"])
+        own[model] = definitions.pop(reference.rpartition("/")[2])
+    return own, definitions
+
+
+def _list_complete_forms() -> list[dict[str, Any]]:
+    """Return what a file needs at least: a base, or a name, a task and a length."""
     lengths = [
         {"required": [key], "properties": {key: {"type": "integer"}}} for key in ("epochs", "steps")
     ]
-    complete = {"required": ["name", "task"], "oneOf": lengths}
-    schema |= {
-        "$schema": DIALECT,
-        "$defs": definitions,
-        "anyOf": [{"required": ["base"]}, complete],
-    }
-    del schema["required"]
-    return schema
+    return [{"required": ["base"]}, {"required": ["name", "task"], "oneOf": lengths}]
 
 
-def _name(reference: Mapping[str, Any]) -> str:
-    return str(reference["$ref"]).rpartition("/")[2]
+def _make_typed_hook_schema(names: Iterable[str]) -> dict[str, Any]:
+    """Return the schema of a hook's entry with a `type`, which decides its other keys."""
+    named = {"anyOf": [{"enum": list(names)}, {"type": "string", "pattern": IMPORT_PATH}]}
+    kinds = [
+        {"if": {"properties": {"type": {"const": name}}}, "then": {"$ref": f"#/$defs/hook_{name}"}}
+        for name in names
+    ]
+    return {"type": "object", "properties": {"type": named}, "allOf": kinds}
 
 
 def _make_hook_schema(cls: type[Hook], model: Mapping[str, Any]) -> dict[str, Any]:
-    levels = [name for level in Priority for name in (level.name, level.name.lower())]
+    levels: list[str] = []
+    for level in Priority:
+        levels += [level.name, level.name.lower()]
     common = {
         "type": {
             "type": "string",

@@ -49,21 +49,19 @@ def check_data(experiment: Experiment, task: Task) -> list[Problem]:
     collect_problems(problems, _check_batch_is_filled, experiment, task, datasets.get("train"))
     for phase, dataset in datasets.items():
         collect_problems(problems, _read_first_sample, task, phase, dataset)
-    return [
-        *dict.fromkeys(problems),
-        *check_phases_of_metrics(experiment.model_dump(mode="json"), list(datasets)),
-    ]
+    data = experiment.model_dump(mode="json")
+    return [*dict.fromkeys(problems), *check_phases_of_metrics(data, list(datasets))]
 
 
 def check_phases(task: Task, datasets: Mapping[str, Any]) -> None:
     """Raise ConfigError if there is no training data, or a phase is invalid."""
     misspelled = [] if "train" in datasets else get_close_matches("train", map(str, datasets), n=1)
-    errors = (
+    errors = [
         _make_phase_error(phase, dataset)
         for phase, dataset in datasets.items()
         if phase not in misspelled
-    )
-    messages = list(filter(None, errors))
+    ]
+    messages = [error for error in errors if error]
     if "train" not in datasets:
         names = ", ".join(map(str, datasets)) or "nothing"
         hint = " (did you mean 'train'?)" if misspelled else ""
@@ -75,16 +73,18 @@ def check_phases(task: Task, datasets: Mapping[str, Any]) -> None:
 def _make_phase_error(phase: str, dataset: Any) -> str | None:
     kind, has_name, name = str(phase).partition("/")
     if kind not in PHASES or (has_name and kind == "train"):
-        return f"data() returns a phase '{phase}'; phases are train, val, test, and val/NAME and test/NAME for several"
+        allowed = "phases are train, val, test, and val/NAME and test/NAME for several"
+        return f"data() returns a phase '{phase}'; {allowed}"
     if has_name and not NAME.fullmatch(name):
         return f"data() returns a phase '{phase}'; '{name}' {NAME_RULE}"
     if _is_ray_dataset(dataset):
         return None
     if not is_indexed(dataset) and not hasattr(dataset, "__iter__"):
-        return f"the {phase} dataset ({type(dataset).__name__}) needs __len__ and __getitem__, or __iter__"
-    return (
-        _make_empty_error(phase, dataset, "its length is 0") if get_length(dataset) == 0 else None
-    )
+        kind = type(dataset).__name__
+        return f"the {phase} dataset ({kind}) needs __len__ and __getitem__, or __iter__"
+    if get_length(dataset) == 0:
+        return _make_empty_error(phase, dataset, "its length is 0")
+    return None
 
 
 def _make_empty_error(phase: str, dataset: Any, reason: str) -> str:
@@ -104,10 +104,9 @@ def _check_batch_is_filled(experiment: Experiment, task: Task, train: Any) -> No
 
 
 def make_drop_last_error(samples: int, ranks: int, batch_size: int) -> ConfigError:
-    return ConfigError.at(
-        "loader.drop_last",
-        f"leaves no training batch: {describe_size(samples, ranks)} do not fill one of batch_size {batch_size}",
-    )
+    size = describe_size(samples, ranks)
+    message = f"leaves no training batch: {size} do not fill one of batch_size {batch_size}"
+    return ConfigError.at("loader.drop_last", message)
 
 
 def describe_size(samples: int, ranks: int) -> str:

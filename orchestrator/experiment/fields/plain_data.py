@@ -54,8 +54,10 @@ def to_config(value: Any, path: str = "") -> Any:
             fields = convert_fields(value, path, defaults=not _DOMAIN_SUFFIX.search(path))
             return {"type": get_class_path(type(value), path), **fields, **priority}
         case BaseModel():
-            tag = {"type": value.type} if "type" in type(value).model_fields else {}  # type: ignore[attr-defined]
-            return tag | value.model_dump(mode="json", exclude_unset=True)
+            written = value.model_dump(mode="json", exclude_unset=True)
+            if "type" in type(value).model_fields:
+                written["type"] = getattr(value, "type")  # noqa: B009
+            return written
         case Mapping():
             if reason := explain_unwritable(dict.fromkeys(value)):
                 raise ConfigError.at(path, reason)

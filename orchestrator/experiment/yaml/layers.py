@@ -23,13 +23,14 @@ def read_layers(path: Path) -> tuple[Document, list[Path]]:
 
 def _read(path: Path, folders: list[Path], extended_by: Sequence[Path]) -> Document:
     document = read_yaml(path)
-    if (folder := path.resolve().parent) not in folders:
+    folder = path.resolve().parent
+    if folder not in folders:
         folders.append(folder)
-    layers = [
-        _read_base(path.parent / name, folders, document, [*extended_by, path])
-        for name in _list_base_names(document.data.pop("base", None), document)
+    names = _list_base_names(document.data.pop("base", None), document)
+    bases = [
+        _read_base(path.parent / name, folders, document, [*extended_by, path]) for name in names
     ]
-    merged, *above = [*layers, document]
+    merged, *above = [*bases, document]
     for layer in above:
         merged.forget(set(_merge_data(merged.data, layer.data, "")))
         merged.locations.update(layer.locations)
@@ -43,9 +44,8 @@ def _read_base(
     resolved = [path.resolve() for path in above]
     if file.resolve() in resolved:
         cycle = [*above[resolved.index(file.resolve()) :], file]
-        raise _make_base_error(
-            document, f"must not be circular: {' extends '.join(path.name for path in cycle)}"
-        )
+        names = " extends ".join(path.name for path in cycle)
+        raise _make_base_error(document, f"must not be circular: {names}")
     try:
         return _read(file, folders, above)
     except ConfigError as error:
@@ -61,9 +61,8 @@ def _list_base_names(base: Any, document: Document) -> list[str]:
         return []
     names = base if isinstance(base, list) else [base]
     if not all(isinstance(name, str) and name for name in names):
-        raise _make_base_error(
-            document, f"must be a file or a list of files, got {shorten(repr(base))}"
-        )
+        message = f"must be a file or a list of files, got {shorten(repr(base))}"
+        raise _make_base_error(document, message)
     return names
 
 
@@ -77,16 +76,19 @@ def _merge_data(below: dict[str, Any], above: Mapping[str, Any], path: str) -> I
     for key, value in above.items():
         inner = join(path, key)
         old = expand_short_form(below.get(key), inner)
-        if (
-            isinstance(old, dict)
-            and isinstance(value, dict)
-            and value.get("type", old.get("type")) == old.get("type")
-        ):
+        if _can_merge(old, value):
             below[key] = old
             yield from _merge_data(old, value, inner)
         else:
             below[key] = value
             yield inner
+
+
+def _can_merge(old: Any, value: Any) -> bool:
+    if not isinstance(old, dict) or not isinstance(value, dict):
+        return False
+    kind = old.get("type")
+    return bool(value.get("type", kind) == kind)
 
 
 def read_overrides(document: Document, overrides: Iterable[str]) -> tuple[tuple[str, Any], ...]:
@@ -111,30 +113,19 @@ def read_overrides(document: Document, overrides: Iterable[str]) -> tuple[tuple[
 def _read_override(document: Document, override: str, where: str) -> tuple[str, Any]:
     path, equals, text = override.partition("=")
     if not equals or not _KEY.match(path):
-        raise ConfigError(
-            [
-                Problem(
-                    "",
-                    "must be key=value, such as optimizer.lr=0.05; quote spaces and braces",
-                    where,
-                )
-            ]
-        )
+        message = "must be key=value, such as optimizer.lr=0.05; quote spaces and braces"
+        raise ConfigError([Problem("", message, where)])
     if path == "base":
-        raise ConfigError(
-            [Problem(path, "cannot be overridden; set it in the experiment file", where)]
-        )
+        message = "cannot be overridden; set it in the experiment file"
+        raise ConfigError([Problem(path, message, where)])
     check_path(path)
     try:
         value, parsed = parse_value(text, where)
     except ConfigError as error:
-        raise ConfigError(
-            [replace(error.problems[0], suggestion="quote spaces and braces")]
-        ) from None
-    if value is None and text.strip().lower() not in (
-        "null",
-        "~",
-    ):  # a shell's unset variable, or a comment
+        problem = replace(error.problems[0], suggestion="quote spaces and braces")
+        raise ConfigError([problem]) from None
+    # A shell's unset variable, or a comment.
+    if value is None and text.strip().lower() not in ("null", "~"):
         raise ConfigError([Problem(path, f"has no value; write {path}=null to remove it", where)])
     document.problems.extend(replace(problem, path=path, line=None) for problem in parsed.problems)
     document.forget({path})
