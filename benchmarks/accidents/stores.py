@@ -35,8 +35,8 @@ OUTAGES, OUTAGE = 0.003, 30
 """Share of the requests that begin an outage, and how many fail then."""
 TIMEOUT_S = 4.0
 """Seconds of a time-out, more than the client's three."""
-RETRY_TIMEOUT_S = (1.0, 20.0)
-"""Seconds after which a run gives a store up: shorter or longer than an outage."""
+RETRIES = (4, 10)
+"""How often a request is repeated, which takes less or more time than an outage."""
 UNREACHABLE = ("did not answer", "cannot be reached")
 
 
@@ -54,9 +54,9 @@ def check(seed: int, root: Path, url: str) -> Outcome:
     """Check the run of a seed on the server at a URL."""
     outcome, folder = Outcome(draw(seed)), root / f"store-{seed}"
     urlopen(f"{url}/-/faults/{seed}").read()
-    patience_s = RETRY_TIMEOUT_S[seed % 2]
+    retries = RETRIES[seed % 2]
     for _ in range(20):
-        code, log = processes.run(_run, folder, outcome.case, folder, seed, url, patience_s)
+        code, log = processes.run(_run, folder, outcome.case, folder, seed, url, retries)
         outcome.exit_codes.append(code)
         is_silence = code in (FAILED, MISUSED) and any(words in log for words in UNREACHABLE)
         is_memory = code == FAILED and "memory" in log
@@ -86,10 +86,10 @@ def _environment(url: str) -> dict[str, str]:
     return {**ENVIRONMENT, "AWS_ENDPOINT_URL": url}
 
 
-def _run(case: Case, folder: Path, seed: int, url: str, patience_s: float) -> str:
+def _run(case: Case, folder: Path, seed: int, url: str, retries: int) -> str:
     """Begin or resume the run, and return its status."""
     os.environ |= _environment(url)
-    remote.RETRY_TIMEOUT_S = patience_s
+    remote.S3_RETRIES = retries
     try:
         return resume(_location(seed)).status
     except UsageError as error:

@@ -1,15 +1,11 @@
 """Remote file systems, and locations: a folder, or a URL whose options come last
 (`s3://bucket/runs?region=eu-west-1`).
-
-Requests are retried while a store does not answer.
 """
 
-import logging
 import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from time import monotonic, sleep
 from typing import IO, Any, TypeVar, cast
 
 from orchestrator.errors import StorageError, UsageError
@@ -66,92 +62,78 @@ def secrets_in(location: str) -> list[str]:
 
 T = TypeVar("T")
 
-RETRY_TIMEOUT_S = 120.0
-"""Time for which a request is retried."""
-MAX_PAUSE_S = 8.0
+S3_RETRIES = 12
+"""How often a request to S3 is repeated, in 100 seconds. Other stores repeat requests as their
+packages do."""
+_FEW_RETRIES = 5
+"""How often it is repeated where it probably fails again, in a second."""
 _PIECE_BYTES = 32 * 2**20
 
-REFUSALS = (
-    *"ACCESS_DENIED SIGNATURE_DOES_NOT_MATCH INVALID_ACCESS_KEY_ID INVALID_CLIENT_TOKEN_ID INVALID_SIGNATURE".split(),
-    *"UNRECOGNIZED_CLIENT MISSING_AUTHENTICATION_TOKEN VALIDATION NO_SUCH_BUCKET".split(),
+_REFUSALS = (
+    "ACCESS_DENIED",
+    "SIGNATURE_DOES_NOT_MATCH",
+    "INVALID_ACCESS_KEY_ID",
+    "INVALID_CLIENT_TOKEN_ID",
+    "INVALID_SIGNATURE",
+    "UNRECOGNIZED_CLIENT",
+    "MISSING_AUTHENTICATION_TOKEN",
+    "VALIDATION",
+    "NO_SUCH_BUCKET",
     "HTTP status 301",
     "HTTP status 400",
 )
-"""Substrings of errors that a retry would hit again."""
+"""Substrings of the errors of a store that answers, but refuses."""
 
 CONNECTIONS = 32
 """Concurrent requests of this process."""
 
-_silent: set[str] = set()
-"""Stores that this process is waiting for."""
 _unresponsive: set[str] = set()
-"""Stores that did not answer within RETRY_TIMEOUT_S; requests to them are not retried."""
-
-_log = logging.getLogger("hookyard")
+"""Stores that did not answer. Requests to them are hardly repeated, so that a run can end soon."""
 
 
 class Remote:
     """An object store, or another file system of pyarrow or fsspec. Folders of a storage share it.
 
-    Data stays on the local disk until it is sent, so every request can be retried: for
-    RETRY_TIMEOUT_S, or not at all if the store has already failed to answer for that long. Raises
-    StorageError for no answer or a refused request.
+    Data stays on the local disk until it is sent, so the file system can repeat every request.
+    Raises StorageError for no answer or a refused request.
     """
 
     def __init__(self, location: str) -> None:
-        self.filesystem, root = _open(location)
+        filesystem, root = _open(location)
+        self.filesystem = _with_retries(filesystem, S3_RETRIES)
+        self._impatient = _with_retries(filesystem, _FEW_RETRIES)
         self.root = root.rstrip("/")
         self._name = without_credentials(split_options(location)[0])
         self._store = "/".join(self._name.split("/")[:3])
 
     def request(self, call: Callable[[Any], T]) -> T:
-        """Call a function with the file system, and retry until it answers."""
-        until, pause_s, was_silent = monotonic() + RETRY_TIMEOUT_S, 0.25, False
-        while True:
-            try:
-                answer = call(self.filesystem)
-            except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-                raise
-            except OSError as error:
-                self._raise_final(error, has_time=monotonic() + pause_s < until)
-                if self._store not in _silent:
-                    _silent.add(self._store)
-                    reason = without_credentials(str(error))
-                    _log.warning(
-                        "storage %s does not answer; retrying for up to %g s: %s",
-                        self._name,
-                        RETRY_TIMEOUT_S,
-                        reason,
-                    )
-                was_silent = True
-                sleep(pause_s)
-                pause_s = min(2 * pause_s, MAX_PAUSE_S)
-                continue
-            if was_silent and self._store in _silent:
-                _silent.discard(self._store)
-                _log.warning("storage %s answers again", self._name)
-            _unresponsive.discard(self._store)
-            return answer
+        """Call a function with the file system; raises StorageError."""
+        is_unresponsive = self._store in _unresponsive
+        try:
+            answer = call(self._impatient if is_unresponsive else self.filesystem)
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            raise
+        except OSError as error:
+            raise self._convert(error) from error
+        _unresponsive.discard(self._store)
+        return answer
 
-    def _raise_final(self, error: OSError, *, has_time: bool) -> None:
-        """Raise StorageError if the store refuses the request, or has no time left to answer."""
+    def _convert(self, error: OSError) -> StorageError:
         reason = without_credentials(str(error))
-        if isinstance(error, PermissionError) or any(word in str(error) for word in REFUSALS):
-            raise StorageError(
+        if isinstance(error, PermissionError) or any(word in str(error) for word in _REFUSALS):
+            return StorageError(
                 f"storage {self._name} refuses: {reason}; check its name and your credentials (AWS_ACCESS_KEY_ID ...)"
-            ) from error
-        if self._store in _unresponsive or not has_time:
-            _unresponsive.add(self._store)
-            _silent.discard(self._store)
-            raise StorageError(
-                f"storage {self._name} did not answer for {RETRY_TIMEOUT_S:g} s: {reason}; check the network and"
-                " AWS_ENDPOINT_URL, then continue with `hookyard resume`"
-            ) from error
+            )
+        _unresponsive.add(self._store)
+        return StorageError(
+            f"storage {self._name} did not answer: {reason}; check the network and AWS_ENDPOINT_URL, then continue with"
+            " `hookyard resume`"
+        )
 
     def reach(self) -> None:
         """Send one request; raises UsageError if the store does not answer."""
         try:
-            self.filesystem.get_file_info(self.root)
+            self._impatient.get_file_info(self.root)
         except OSError as error:
             raise UsageError(
                 f"storage {self._name} cannot be reached: {without_credentials(str(error))}; check its name, the"
@@ -210,6 +192,17 @@ class Remote:
                     (filesystem.delete_dir if kind == "Directory" else filesystem.delete_file)(path)
 
         self.request(delete)
+
+
+def _with_retries(filesystem: Any, retries: int) -> Any:
+    """Return a file system that repeats requests so often, if it is S3's."""
+    if filesystem.type_name != "s3":
+        return filesystem
+    from pyarrow.fs import AwsDefaultS3RetryStrategy
+
+    # A URL cannot name the strategy. All requests of the standard one share a small quota of retries.
+    make, (options,) = filesystem.__reduce__()
+    return make({**options, "retry_strategy": AwsDefaultS3RetryStrategy(retries)})
 
 
 def _open(location: str) -> tuple[Any, str]:
