@@ -10,30 +10,24 @@ from dataclasses import asdict, dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from hooks.metrics.names import list_known, nearest, phase_of, phases_of
-from hooks.stats.row_stats import PREFIX
 from orchestrator.disk.lease import Process
 from orchestrator.disk.metadata import seconds_at
-from orchestrator.disk.rows.dataset import read_row_schema
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import trial_folder
 from orchestrator.engines.lifecycle import Lifecycle, compact_rows, find_outcome
 from orchestrator.engines.session import Assignment, find_failed_run
-from orchestrator.errors import ConfigError, MetricMissing, RunError
-from orchestrator.experiment.checks.metrics import has_unknown_metrics, infer_modes
+from orchestrator.errors import ConfigError
+from orchestrator.experiment.checks.metrics import infer_modes
 from orchestrator.experiment.load import to_yaml
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve
 from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.loop.model.initial_weights import describe_initial_weights
 from orchestrator.loop.report import Report
+from orchestrator.sweeps.metric_monitor import MetricMonitor
 
 if TYPE_CHECKING:
     from orchestrator.engines.lifecycle import Engine
-
-_MISSPELLING = 0.8
-"""Minimum similarity (difflib's ratio) of a missing metric to a reported one to count as a
-misspelling."""
 
 
 def make_trial_source(
@@ -47,10 +41,9 @@ def make_trial_source(
     if not settings.row_stats:
         return trial
     entry = (data.get("hooks") or {}).get("row_stats")
-    reported_stats = entry.get("report", []) if isinstance(entry, dict) else []
-    return trial.with_values(
-        {"hooks.row_stats.report": list(dict.fromkeys([*reported_stats, *settings.row_stats]))}
-    )
+    statistics = entry.get("report", []) if isinstance(entry, dict) else []
+    statistics = dict.fromkeys([*statistics, *settings.row_stats])
+    return trial.with_values({"hooks.row_stats.report": [*statistics]})
 
 
 def begin_trial(
@@ -63,21 +56,24 @@ def begin_trial(
     ConfigError.
     """
     folder = trial_folder(location, number)
-    is_new, init, error = not folder.exists(), None, None
+    is_new = not folder.exists()
+    init = None
+    error = None
     try:
         source = make_trial_source(source, settings, values)
         resolved = resolve(source)
-        init = describe_initial_weights(resolved.experiment) if is_new else None
+        if is_new:
+            init = describe_initial_weights(resolved.experiment)
         text = to_yaml(resolved.experiment)
     except ConfigError as config_error:
-        error, text = config_error, RunFolder(location).read_experiment_text()
+        error = config_error
+        text = RunFolder(location).read_experiment_text()
+
     if is_new:
-        configuration = number // settings.repeats if settings.repeats > 1 else None
-        modes = dict(settings.objectives)
         metadata: dict[str, Any] = {
             "values": values,
-            "configuration": configuration,
-            "modes": modes,
+            "configuration": number // settings.repeats if settings.repeats > 1 else None,
+            "modes": dict(settings.objectives),
             "init": init,
         }
         folder.begin(text, source, trial=folder.name, local=False, **metadata)
@@ -98,73 +94,16 @@ def _read_reports_with_metrics(folder: RunFolder, settings: Sweep) -> list[Mappi
 def _compute_training_seconds(folder: RunFolder) -> float:
     """Return a trial's training time in seconds: from the start of each attempt to its last
     report."""
-    starts = {
-        attempt.number: seconds_at(attempt.started)
-        for attempt in folder.read_attempts()
-        if attempt.started
-    }
-    ends = {
-        line["attempt"]: seconds_at(line["time"])
-        for line in folder.read_reports()
-        if "time" in line
-    }
-    return float(sum(max(0, end - starts.get(attempt, end)) for attempt, end in ends.items()))
+    ends = {}
+    for line in folder.read_reports():
+        if "time" in line:
+            ends[line["attempt"]] = seconds_at(line["time"])
 
-
-class MetricMonitor:
-    """Check of one trial's reports until one has the sweep's metrics. `seen` means that an earlier
-    attempt had one.
-
-    Each report of a phase has that phase's metrics. But a user's hook may add a metric only
-    sometimes, and a column of the rows may appear later. Before the trial's end these count as
-    missing only if they look misspelled.
-    """
-
-    def __init__(
-        self, settings: Sweep, resolved: ResolvedExperiment, folder: RunFolder, *, seen: bool
-    ) -> None:
-        self._metrics, self._folder, self._seen = settings.metrics, folder, seen
-        self._has_own_hooks = has_unknown_metrics(resolved.task, resolved.hooks.values())
-        names = ", ".join(f"'{metric}'" for metric in self._metrics)
-        self._description = f"the sweep's metric{'s' if len(self._metrics) > 1 else ''} {names}"
-
-    def has_metrics(self, report: Report) -> bool:
-        """Return whether a report has all of the sweep's metrics. Raises MetricMissing if none ever
-        will."""
-        missing = [metric for metric in self._metrics if metric not in report.metrics]
-        self._seen = self._seen or not missing
-        if not self._seen:
-            known = self._list_known_names(report, missing)
-            is_last = report.is_final and not report.stopped
-            if is_last or any(self._will_never_come(metric, report, known) for metric in missing):
-                raise MetricMissing(
-                    f"no report of a trial has {self._description}; {list_known(known, *missing)}"
-                )
-        return not missing
-
-    def make_missing_metrics_error(self, last: Report | None) -> RunError:
-        """Make the error of a trial that ended before it reported the sweep's metrics."""
-        reason = f": {', '.join(last.stopped)}" if last and last.stopped else ""
-        return RunError(f"the trial ended without a report that has {self._description}{reason}")
-
-    def _will_never_come(self, metric: str, report: Report, known: list[str]) -> bool:
-        phase = phase_of(metric, report.phases)
-        if phase_of(metric) and not phase:
-            return not self._has_own_hooks
-        expected = phase or (phases_of("val", report.phases) or ["train"])[-1]
-        if report.is_partial or not any(name.startswith(f"{expected}/") for name in report.metrics):
-            return False
-        may_come_later = self._has_own_hooks or metric.startswith(PREFIX)
-        return not may_come_later or nearest(metric, known, _MISSPELLING) is not None
-
-    def _list_known_names(self, report: Report, missing: list[str]) -> list[str]:
-        """Return the reported metrics, and the statistics of rows that could be reported."""
-        statistics = dict.fromkeys(
-            metric.rpartition("/")[2] for metric in missing if metric.startswith(PREFIX)
-        )
-        columns = read_row_schema(self._folder.storage).names if statistics else []
-        rows = [f"{PREFIX}{column}/{statistic}" for column in columns for statistic in statistics]
-        return [*(name for name in report.metrics if "/" in name), *rows]
+    seconds = 0.0
+    for attempt in folder.read_attempts():
+        if attempt.started and attempt.number in ends:
+            seconds += max(0.0, ends[attempt.number] - seconds_at(attempt.started))
+    return seconds
 
 
 @dataclass
@@ -199,17 +138,15 @@ class ActiveTrial:
     ) -> ActiveTrial:
         resolved, folder = begin_trial(location, number, source, settings, values)
         reports = _read_reports_with_metrics(folder, settings)
-        monitor = MetricMonitor(settings, resolved, folder, seen=bool(reports))
-        started_at = monotonic() - _compute_training_seconds(folder)
         return cls(
             number,
             values,
             resolved,
             resolved.experiment.source,
             folder,
-            monitor,
+            MetricMonitor(settings, resolved, folder, seen=bool(reports)),
             reports,
-            started_at,
+            started_at=monotonic() - _compute_training_seconds(folder),
         )
 
     @property
@@ -230,14 +167,16 @@ class TrialGroup:
         settings: Sweep,
         checkpoint: str | None = None,
     ) -> None:
+        self._trials = trials
+        self._settings = settings
         sweep = settings.model_dump(mode="json")
         leader, *followers = (
             Assignment(trial.source, trial.folder.location, checkpoint=checkpoint, sweep=sweep)
             for trial in trials
         )
-        resolved, trials[0].resolved = trials[0].resolved, None
-        self._lifecycle = Lifecycle(engine, replace(leader, followers=tuple(followers)), resolved)
-        self._trials, self._settings = trials, settings
+        leader = replace(leader, followers=tuple(followers))
+        self._lifecycle = Lifecycle(engine, leader, trials[0].resolved)
+        trials[0].resolved = None
         self._trials_without_report = list(trials)
         self._current: ActiveTrial | None = None
 
@@ -255,24 +194,32 @@ class TrialGroup:
                 self._lifecycle.shut_down()
                 for trial in self._trials:
                     self._end(trial)
-            self._record_ends()
-            if report is None:
+                self._record_ends()
                 return None
-            trial = self._current = self._trials[report.run_index]
-            trial.last = report
-            if trial in self._trials_without_report:
-                self._trials_without_report.remove(trial)
-                # The folder already holds this report.
-                trial.reports = _read_reports_with_metrics(trial.folder, self._settings)
-                if self._settings.has_metrics(report.metrics):
-                    del trial.reports[-1:]
-            has_metrics = trial.metric_monitor.has_metrics(report)
-            if has_metrics:
-                trial.reports.append(report.metrics)
+
+            self._record_ends()
+            trial = self._trials[report.run_index]
+            self._current = trial
+            has_metrics = self._add_report(trial, report)
             if report.is_final:
                 self._end(trial)
             if has_metrics:
                 return trial
+
+    def _add_report(self, trial: ActiveTrial, report: Report) -> bool:
+        """Add a trial's report, and return whether it has the sweep's metrics."""
+        trial.last = report
+        if trial in self._trials_without_report:
+            self._trials_without_report.remove(trial)
+            # The folder already holds this report.
+            trial.reports = _read_reports_with_metrics(trial.folder, self._settings)
+            if self._settings.has_metrics(report.metrics):
+                del trial.reports[-1:]
+
+        has_metrics = trial.metric_monitor.has_metrics(report)
+        if has_metrics:
+            trial.reports.append(report.metrics)
+        return has_metrics
 
     def stop(self, trial: ActiveTrial, reason: str) -> None:
         """Stop a trial at its latest report; the other trials of the group continue."""
@@ -285,7 +232,8 @@ class TrialGroup:
     def mark_failed(self, error: BaseException) -> ActiveTrial:
         """Mark the trial that failed, and return it; the caller records its end."""
         trial = self._current or self._trials[find_failed_run(error)]
-        trial.outcome, trial.has_ended = None, True
+        trial.outcome = None
+        trial.has_ended = True
         return trial
 
     def save(self) -> str:
@@ -303,7 +251,8 @@ class TrialGroup:
     def _end(self, trial: ActiveTrial) -> None:
         if trial.has_ended or trial.outcome:
             return
-        self._current, last = trial, trial.last
+        self._current = trial
+        last = trial.last
         if not trial.reports and not (last and last.interrupted):
             raise trial.metric_monitor.make_missing_metrics_error(last)
         trial.outcome = find_outcome(last)

@@ -1,6 +1,7 @@
 """Analysis of a sweep's trials: their order, the Pareto front and parameter importance."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -44,17 +45,15 @@ def sort_best_first(
     if metric not in trials:
         return trials
     ordered = trials.sort_values(metric, ascending=mode == "min", kind="stable")
-    if "configuration" not in trials:
-        sorted_candidates = select_candidates(ordered, metric).index
-        return ordered.loc[
-            [*sorted_candidates, *ordered.index.difference(sorted_candidates, sort=False)]
-        ]
-    known = list_configurations(trials, metric, mode, aggregate)
-    ordered_repeats = [trial for configuration in known for trial in configuration.trials]
-    positions = {trial: position for position, trial in enumerate(ordered_repeats)}
-    return ordered.loc[
-        sorted(ordered.index, key=lambda trial: positions.get(trial, len(positions)))
-    ]
+
+    if "configuration" in trials:
+        candidates: list[Any] = []
+        for configuration in list_configurations(trials, metric, mode, aggregate):
+            candidates.extend(configuration.trials)
+    else:
+        candidates = [*select_candidates(ordered, metric).index]
+    others = ordered.index.difference(candidates, sort=False)
+    return ordered.loc[[*candidates, *others]]
 
 
 def list_configurations(
@@ -62,16 +61,16 @@ def list_configurations(
 ) -> list[Configuration]:
     """Return the configurations of a sweep with repeats, best first."""
     known = trials.dropna(subset=["configuration"]) if len(trials) else trials
-    rows = (
-        zip(known["configuration"], known.index, known["status"], known[metric], strict=True)
-        if len(known)
-        else ()
+    if known.empty:
+        return []
+    repeats = map(
+        Repeat,
+        known["configuration"].astype(int),
+        known.index.astype(str),
+        known["status"],
+        known[metric],
     )
-    return rank_configurations(
-        (Repeat(int(number), str(trial), status, value) for number, trial, status, value in rows),
-        mode,
-        aggregate,
-    )
+    return rank_configurations(repeats, mode, aggregate)
 
 
 def make_configurations_table(
@@ -79,23 +78,31 @@ def make_configurations_table(
 ) -> pd.DataFrame:
     """Return one row per configuration, best first: its values, its metrics over seeds, and its
     best trial."""
-    ordered = list_configurations(trials, metric, mode, aggregate)
+    configurations = list_configurations(trials, metric, mode, aggregate)
+    if not configurations:
+        return pd.DataFrame()
+
     paths = [name for name in trials if str(name).startswith(CONFIG) and name != SEED]
-    values = (
-        trials.groupby("configuration")[paths].first().to_dict("index") if paths and ordered else {}
-    )
-    rows = [
-        {
-            "configuration": configuration.number,
-            **values.get(configuration.number, {}),
-            **{name: getattr(configuration, name) for name in ("n", "mean", "std", "low", "high")},
-            **({"lower_bound": configuration.score} if aggregate == "lower_bound" else {}),
-            **{name: getattr(configuration, name) for name in ("failed", "stopped")},
-            "best": configuration.trials[0] if configuration.trials else None,
-        }
-        for configuration in ordered
-    ]
-    return pd.DataFrame(rows).set_index("configuration") if rows else pd.DataFrame()
+    values = trials.groupby("configuration")[paths].first()
+    rows = [_describe_configuration(configuration, aggregate) for configuration in configurations]
+    table = pd.DataFrame(rows, index=[configuration.number for configuration in configurations])
+    return values.reindex(table.index).join(table).rename_axis("configuration")
+
+
+def _describe_configuration(configuration: Configuration, aggregate: str) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "n": configuration.n,
+        "mean": configuration.mean,
+        "std": configuration.std,
+        "low": configuration.low,
+        "high": configuration.high,
+    }
+    if aggregate == "lower_bound":
+        row["lower_bound"] = configuration.score
+    row["failed"] = configuration.failed
+    row["stopped"] = configuration.stopped
+    row["best"] = configuration.trials[0] if configuration.trials else None
+    return row
 
 
 def aggregate_repeats(trials: pd.DataFrame, metric: str, mode: str, aggregate: str) -> pd.DataFrame:
@@ -120,14 +127,17 @@ def find_pareto_front(trials: pd.DataFrame, modes: Mapping[str, str]) -> pd.Data
     """
     rated = select_candidates(trials, *modes)
     signs = [1 if mode == "min" else -1 for mode in modes.values()]
-    costs, rows = np.unique(
-        rated[list(modes)].to_numpy(dtype=float) * signs + 0.0, axis=0, return_inverse=True
-    )
+    # Adding zero turns -0.0 into 0.0.
+    values = rated[list(modes)].to_numpy(dtype=float) * signs + 0.0
+    costs, rows = np.unique(values, axis=0, return_inverse=True)
+
     # The costs are sorted, so no later row can beat an earlier one.
-    is_on_front, candidates = np.zeros(len(costs), dtype=bool), np.arange(len(costs))
+    is_on_front = np.zeros(len(costs), dtype=bool)
+    candidates = np.arange(len(costs))
     while len(candidates):
         is_on_front[candidates[0]] = True
-        candidates = candidates[(costs[candidates] < costs[candidates[0]]).any(axis=1)]
+        beats_somewhere = (costs[candidates] < costs[candidates[0]]).any(axis=1)
+        candidates = candidates[beats_somewhere]
     first, mode = next(iter(modes.items()))
     return rated[is_on_front[rows.ravel()]].sort_values(
         first, ascending=mode == "min", kind="stable"
@@ -144,22 +154,17 @@ def compute_importance(units: pd.DataFrame, metric: str) -> pd.Series:
     `units` are trials or, with repeats, configurations, as `aggregate_repeats` returns them. The
     importance is the share of the variance of the metric's ranks between groups of a parameter's
     values: Kruskal and Wallis' statistic as the effect size epsilon squared. The groups are the
-        values of a list, or N_GROUPS equally large groups of numbers.
-    Because of the ranks, a diverged trial weighs no more than the worst one, and a logarithmic
-    domain equals a linear one. Only trials in which a parameter was drawn are used, and its
-    importance is multiplied by their fraction.
+    values of a list, or N_GROUPS equally large groups of numbers. Because of the ranks, a diverged
+    trial weighs no more than the worst one, and a logarithmic domain equals a linear one. Only
+    trials in which a parameter was drawn are used, and its importance is multiplied by their
+    fraction.
     """
-    drawn = {
-        str(name).removeprefix(CONFIG): units[name].dropna()
-        for name in units
-        if str(name).startswith(CONFIG)
-    }
-    effects = {
-        name: _compute_effect_size(units.loc[values.index, metric], _assign_groups(values))
-        * len(values)
-        / len(units)
-        for name, values in drawn.items()
-    }
+    effects = {}
+    for name in map(str, units):
+        if name.startswith(CONFIG):
+            values = units[name].dropna()
+            effect = _compute_effect_size(units.loc[values.index, metric], _assign_groups(values))
+            effects[name.removeprefix(CONFIG)] = effect * len(values) / len(units)
     shares = pd.Series(effects, dtype=float, name="importance").rename_axis("parameter")
     total = shares.sum()
     return (shares / total if total > 0 else shares * 0).sort_values(ascending=False, kind="stable")
@@ -173,21 +178,22 @@ def make_importance_table(units: pd.DataFrame, metric: str) -> pd.DataFrame:
     trials. The spread is rescaled if there are more trials (m out of n; Bickel, Goetze and van Zwet
     1997).
     """
-    random, size = np.random.RandomState(0), min(len(units), MAX_RESAMPLE_SIZE)
-    sets = [
-        units.iloc[random.randint(len(units), size=size)].reset_index(drop=True)
-        for _ in range(N_RESAMPLES)
-    ]
+    random = np.random.RandomState(0)
+    size = min(len(units), MAX_RESAMPLE_SIZE)
+    resampled_shares = []
+    for _ in range(N_RESAMPLES):
+        resampled = units.iloc[random.randint(len(units), size=size)].reset_index(drop=True)
+        resampled_shares.append(compute_importance(resampled, metric))
+
     shares = compute_importance(units, metric)
-    spread = pd.DataFrame(
-        [compute_importance(resampled, metric) for resampled in sets]
-    ).std() * np.sqrt(size / len(units))
+    spread = pd.DataFrame(resampled_shares).std() * np.sqrt(size / len(units))
     return pd.DataFrame({"importance": shares, "spread": spread[shares.index]})
 
 
 def _compute_effect_size(metric: pd.Series, groups: pd.Series) -> float:
     codes, known = pd.factorize(groups)
-    ranks, count = metric.rank().to_numpy(), len(known)
+    ranks = metric.rank().to_numpy()
+    count = len(known)
     if count < 2 or len(ranks) <= count or not np.ptp(ranks):
         return 0.0
     total = ((ranks - ranks.mean()) ** 2).sum()

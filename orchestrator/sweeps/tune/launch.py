@@ -31,12 +31,9 @@ from orchestrator.tables.trial_index import TrialRecord
 
 def launch(sweep: RunningSweep, max_concurrent: int) -> None:
     """Run all trials to their ends, `max_concurrent` at a time."""
-    experiment, settings, search, rules = (
-        sweep.experiment,
-        sweep.settings,
-        sweep.search,
-        sweep.rules,
-    )
+    experiment = sweep.experiment
+    settings = sweep.settings
+    search = sweep.search
     parameters = {
         "source": with_classes_of_main(experiment.source),
         "settings": settings,
@@ -48,13 +45,11 @@ def launch(sweep: RunningSweep, max_concurrent: int) -> None:
         tune.with_parameters(Trial, **parameters),
         tune.PlacementGroupFactory(bundles, strategy="PACK"),
     )
-    # Tune's populations refuse any search algorithm, so drawn trials are samples: each sample is
-    # the next trial.
-    drawn = (
-        {TRIAL: tune.sample_from(lambda _: search.suggest())}
-        if isinstance(search, DrawnTrials)
-        else {}
-    )
+    drawn = {}
+    if isinstance(search, DrawnTrials):
+        # Tune's populations refuse any search algorithm, so drawn trials are samples: each sample
+        # is the next trial.
+        drawn[TRIAL] = tune.sample_from(lambda _: search.suggest())
     tuner = tune.Tuner(
         trainable,
         param_space=drawn,
@@ -70,11 +65,13 @@ def launch(sweep: RunningSweep, max_concurrent: int) -> None:
         sweep.folder.storage.delete(SCRATCH)
     for name, record in sweep.index.records().items():
         if isinstance(record, TrialRecord) and not record.has_ended:
-            end_trial(RunFolder(sweep.folder.storage / "trials", name), *rules.ending(name))
+            trial = RunFolder(sweep.folder.storage / "trials", name)
+            end_trial(trial, *sweep.rules.ending(name))
 
 
 def _make_tune_config(sweep: RunningSweep, max_concurrent: int) -> tune.TuneConfig:
-    settings, search = sweep.settings, sweep.search
+    settings = sweep.settings
+    search = sweep.search
     scheduler = make_scheduler(settings, sweep.previous, sweep.rules.reasons, History(sweep.folder))
     # Not through Tune, which knows one metric only; the search may have several.
     scheduler.set_search_properties(*settings.objectives[0])
@@ -170,15 +167,13 @@ class _TrialEvents(_Unsaved, tune.Callback):
         """Return number, values and folder of each trial behind one of Tune's, without those that
         failed before."""
         config = trial.config[TRIAL]
-        return [
-            (
-                member["number"],
-                member["values"],
-                trial_folder(self._sweep.folder.location, member["number"]),
-            )
-            for member in (config, *config["followers"])
-            if member["number"] not in self._failed_before
-        ]
+        trials = []
+        for member in (config, *config["followers"]):
+            number = member["number"]
+            if number not in self._failed_before:
+                folder = trial_folder(self._sweep.folder.location, number)
+                trials.append((number, member["values"], folder))
+        return trials
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self._sweep.begin({number: values for number, values, _ in self._trials(trial)})
@@ -217,7 +212,8 @@ class _TrialEvents(_Unsaved, tune.Callback):
                 self._failed(number, values, folder)
 
     def _failed(self, number: int, values: Mapping[str, Any], folder: RunFolder) -> None:
-        sweep, error = self._sweep, _read_error(folder)
+        sweep = self._sweep
+        error = _read_error(folder)
         if not folder.exists():
             # Its processes died before it began, and it would be missing among the trials.
             with suppress(ConfigError):

@@ -59,7 +59,9 @@ class Trial(tune.Trainable):
         location: str,
     ) -> None:
         """Start the engine. `source`, `settings`, `workers` and `location` are the sweep's."""
-        self._source, self._settings, self._location = source, settings, location
+        self._source = source
+        self._settings = settings
+        self._location = location
         self._engine = ENGINES[settings.engine](workers)
         self._take_config(config)
 
@@ -91,28 +93,28 @@ class Trial(tune.Trainable):
     def _begin(self) -> TrialGroup:
         self._trials = []
         for member in (self._config, *self._config["followers"]):
-            folder = trial_folder(self._location, member["number"])
-            if (
-                self._shares_training
-                and folder.exists()
-                and folder.read_metadata().status in COMPLETE
-            ):
-                continue  # it ended before the others lost their process
-            try:
-                trial = ActiveTrial.begin(
-                    self._location, member["number"], self._source, self._settings, member["values"]
-                )
-            except ConfigError as error:
-                if not self._shares_training:
-                    raise PermanentFailure(str(error)) from error
-                continue  # the others train without it
-            self._trials.append(trial)
+            trial = self._begin_trial(member["number"], member["values"])
+            if trial:
+                self._trials.append(trial)
         if not self._trials:
             raise PermanentFailure("none of the trials that share this training run could start")
         folder = self._trials[0].folder
         is_own = self._checkpoint and self._checkpoint.startswith(f"{folder.storage.path}/")
         checkpoint = find_checkpoint_to_exploit(folder, None if is_own else self._checkpoint)
         return TrialGroup(self._engine, self._trials, self._settings, checkpoint)
+
+    def _begin_trial(self, number: int, values: Mapping[str, Any]) -> ActiveTrial | None:
+        """Begin a trial; return None if the others of a shared training run train without it."""
+        folder = trial_folder(self._location, number)
+        has_begun = self._shares_training and folder.exists()
+        if has_begun and folder.read_metadata().status in COMPLETE:
+            return None  # it ended before the others lost their process
+        try:
+            return ActiveTrial.begin(self._location, number, self._source, self._settings, values)
+        except ConfigError as error:
+            if self._shares_training:
+                return None
+            raise PermanentFailure(str(error)) from error
 
     def _next_result(self, group: TrialGroup) -> dict[str, Any]:
         while trial := group.next():
@@ -137,9 +139,12 @@ class Trial(tune.Trainable):
 
     def _result(self, number: int | None) -> dict[str, Any]:
         """Return a result for Tune; `number` is the trial that reported, None once all are over."""
-        failed, self._failed = self._failed, []
-        shared = {REPORTED: number, FAILED: failed} if self._shares_training else {}
-        return {**self._metrics, **shared, DONE: number is None}
+        result = {**self._metrics, DONE: number is None}
+        if self._shares_training:
+            result[REPORTED] = number
+            result[FAILED] = self._failed
+            self._failed = []
+        return result
 
     def _fail(self, failed: ActiveTrial, error: Exception) -> None:
         """Record a failure.
@@ -190,7 +195,8 @@ class Trial(tune.Trainable):
         """Continue from what `save_checkpoint` wrote for this or another trial."""
         pointer = parse_json(Path(checkpoint_dir, _POINTER).read_bytes())
         self._leave_trial()
-        self._checkpoint, self._metrics = pointer["checkpoint"], pointer["metrics"]
+        self._checkpoint = pointer["checkpoint"]
+        self._metrics = pointer["metrics"]
 
     def cleanup(self) -> None:
         self._leave_trial()

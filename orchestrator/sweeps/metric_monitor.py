@@ -1,0 +1,78 @@
+"""The check that the reports of a trial have the sweep's metrics."""
+
+from hooks.metrics.names import list_known, nearest, phase_of, phases_of
+from hooks.stats.row_stats import PREFIX
+from orchestrator.disk.rows.dataset import read_row_schema
+from orchestrator.disk.run_folder import RunFolder
+from orchestrator.errors import MetricMissing, RunError
+from orchestrator.experiment.checks.metrics import has_unknown_metrics
+from orchestrator.experiment.resolve import ResolvedExperiment
+from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.loop.report import Report
+
+_MISSPELLING = 0.8
+"""Minimum similarity (difflib's ratio) of a missing metric to a reported one to count as a
+misspelling."""
+
+
+class MetricMonitor:
+    """Check of one trial's reports until one has the sweep's metrics. `seen` means that an earlier
+    attempt had one.
+
+    Each report of a phase has that phase's metrics. But a user's hook may add a metric only
+    sometimes, and a column of the rows may appear later. Before the trial's end these count as
+    missing only if they look misspelled.
+    """
+
+    def __init__(
+        self, settings: Sweep, resolved: ResolvedExperiment, folder: RunFolder, *, seen: bool
+    ) -> None:
+        self._metrics = settings.metrics
+        self._folder = folder
+        self._seen = seen
+        self._has_own_hooks = has_unknown_metrics(resolved.task, resolved.hooks.values())
+        names = ", ".join(f"'{metric}'" for metric in self._metrics)
+        noun = "metric" if len(self._metrics) == 1 else "metrics"
+        self._description = f"the sweep's {noun} {names}"
+
+    def has_metrics(self, report: Report) -> bool:
+        """Return whether a report has all of the sweep's metrics. Raises MetricMissing if none ever
+        will."""
+        missing = [metric for metric in self._metrics if metric not in report.metrics]
+        if not missing:
+            self._seen = True
+            return True
+        if self._seen:
+            return False
+
+        known = self._list_known_names(report, missing)
+        is_last = report.is_final and not report.stopped
+        if is_last or any(self._will_never_come(metric, report, known) for metric in missing):
+            raise MetricMissing(
+                f"no report of a trial has {self._description}; {list_known(known, *missing)}"
+            )
+        return False
+
+    def make_missing_metrics_error(self, last: Report | None) -> RunError:
+        """Make the error of a trial that ended before it reported the sweep's metrics."""
+        reason = f": {', '.join(last.stopped)}" if last and last.stopped else ""
+        return RunError(f"the trial ended without a report that has {self._description}{reason}")
+
+    def _will_never_come(self, metric: str, report: Report, known: list[str]) -> bool:
+        phase = phase_of(metric, report.phases)
+        if phase_of(metric) and not phase:
+            return not self._has_own_hooks
+        expected = phase or (phases_of("val", report.phases) or ["train"])[-1]
+        if report.is_partial or not any(name.startswith(f"{expected}/") for name in report.metrics):
+            return False
+        may_come_later = self._has_own_hooks or metric.startswith(PREFIX)
+        return not may_come_later or nearest(metric, known, _MISSPELLING) is not None
+
+    def _list_known_names(self, report: Report, missing: list[str]) -> list[str]:
+        """Return the reported metrics, and the statistics of rows that could be reported."""
+        names = [name for name in report.metrics if "/" in name]
+        statistics = [metric.rpartition("/")[2] for metric in missing if metric.startswith(PREFIX)]
+        if statistics:
+            for column in read_row_schema(self._folder.storage).names:
+                names.extend(f"{PREFIX}{column}/{statistic}" for statistic in {*statistics})
+        return names
