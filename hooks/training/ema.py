@@ -10,6 +10,7 @@ import torch
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from torch import Tensor, nn
 
+from hooks.device import Device, require_device
 from hooks.distributed import collectives
 from hooks.distributed import sharded_tensors as shards
 from hooks.errors import SettingError
@@ -82,8 +83,8 @@ class EMA(Hook):
     evaluate: Literal["ema", "raw", "both"] = "ema"
     """Weights for val and test; `both` gives val/accuracy for the raw weights and
     val/ema/accuracy."""
-    device: str | None = None
-    """Device of the averages, such as cpu; by default the device of the weights. Keeping averages
+    device: Device | None = None
+    """Device of the averages: cpu, cuda or a GPU such as cuda:1; by default the device of the weights. Keeping averages
     of GPU weights on the CPU synchronizes once per update."""
 
     observes: ClassVar[bool] = True
@@ -100,8 +101,6 @@ class EMA(Hook):
         self._stds = self._check_stds()
         self._exponents = [power_average.exponent(std) for std in self._stds]
         self._snapshots = Snapshots(self.snapshots, self.keep_snapshots)
-        if self.device is not None:
-            torch.device(self.device)  # raises for a name that torch does not know
         self._updates: Counter[str] = Counter()
         """Number of updates by optimizer name; '' stands for a single optimizer, or for the buffers
         with several."""
@@ -142,6 +141,7 @@ class EMA(Hook):
             self._snapshots.restore(state, self._label, checkpoint["name"])
 
     def on_start(self, state: State) -> None:
+        self._require_device()
         if self.begin == Interval(0, "steps") and not self._averages:
             self._init_averages(state.module)
             for name in {"", *state.optimizers}:
@@ -291,6 +291,7 @@ class EMA(Hook):
 
     def _init_averages(self, module: nn.Module) -> None:
         """Initialize the averages from the weights."""
+        self._require_device()
         self._averages = [
             AveragedParameters(module, self.device) for _ in range(max(len(self._stds), 1))
         ]
@@ -299,6 +300,10 @@ class EMA(Hook):
                 name: (slot, copy_in_full_precision(getattr(*slot), self.device))
                 for name, slot in _floating_buffers(module)
             }
+
+    def _require_device(self) -> None:
+        if self.device is not None:
+            require_device(self.device, "device")
 
     def _request_snapshot(self, state: State) -> None:
         if self._stds and self._averages:
