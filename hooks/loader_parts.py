@@ -40,7 +40,9 @@ def find_parts(*wholes: Any) -> list[Any]:
             continue
         parts[id(part)] = part
         waiting += [getattr(part, name, None) for name in _NAMES]
-        if isinstance(part, Dataset):  # a wrapper may call the dataset in it by any name
+        if isinstance(part, Dataset) and not hasattr(part, "set_epoch"):
+            # A wrapper may call the dataset in it by any name. One with its own set_epoch decides
+            # what number the dataset gets, as the share of an iterable dataset does.
             waiting += [value for value in vars(part).values() if isinstance(value, Dataset)]
         for name in _CONTAINERS:
             inner = getattr(part, name, None)
