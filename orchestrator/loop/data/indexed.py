@@ -1,9 +1,9 @@
 """Map-style data, whose position in an epoch is a number of samples. Runs in workers."""
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence, Sized
-from itertools import islice
 from traceback import extract_tb
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NoReturn, Protocol, runtime_checkable
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
@@ -54,49 +54,69 @@ class Indexed(PhaseData):
         generator: torch.Generator,
     ) -> None:
         super().__init__(task, phase, experiment, world, generator)
-        self._dataset, self._samples = dataset, len(dataset)
-        default = default_order(len(dataset), experiment.seed, is_shuffled=self._is_training)
+        self._dataset = dataset
+        self._samples = len(dataset)
+        self._attributes: list[Any] = []
+        """Attributes of the dataset and its parts, when the loader's processes started."""
+        order = default_order(len(dataset), experiment.seed, is_shuffled=self._is_training)
+        length = len(dataset)
         own = find_sampler_order(task, dataset, phase, experiment, world)
-        order, length = own or (default, len(dataset))
-        is_evaluated = kind_of(phase) == "test" or (
-            not self._is_training and experiment.validate_every.count > 0
-        )
-        if is_evaluated and length < world.world_size and task.meters():
-            message = f"has meters, which need a {phase} sample on each rank; there are {length} for {world.world_size}"
-            raise ConfigError.at("task", f"{message} ranks")
+        if own is not None:
+            order, length = own
         self.size = length
+        self._check_meters(length)
         self.sampler = ShardedSampler(
             order, length, world.rank, world.world_size, even=self._is_training
         )
         self.loader = self._make_loader(self.sampler)
-        self._attributes: list[Any] = []
-        """Attributes of the dataset and its parts, when the loader's processes started."""
         if self._is_training and self.length() == 0:
-            if experiment.loader.drop_last:
-                raise make_drop_last_error(length, world.world_size, experiment.batch_size)
-            size = describe_size(length, world.world_size)
+            raise self._explain_no_batch(length)
+
+    def _check_meters(self, samples: int) -> None:
+        """Raise ConfigError if meters would have no sample on a rank."""
+        is_evaluated = kind_of(self._phase) == "test" or (
+            not self._is_training and self._experiment.validate_every.count > 0
+        )
+        world_size = self._world.world_size
+        if is_evaluated and samples < world_size and self._task.meters():
             raise ConfigError.at(
                 "task",
-                f"{type(task).__name__}.loader() gives no batch of the train data, of {size}",
+                f"has meters, which need a {self._phase} sample on each rank; there are {samples} for {world_size}"
+                " ranks",
             )
 
+    def _explain_no_batch(self, samples: int) -> ConfigError:
+        world_size = self._world.world_size
+        if self._experiment.loader.drop_last:
+            return make_drop_last_error(samples, world_size, self._batch_size)
+        size = describe_size(samples, world_size)
+        return ConfigError.at(
+            "task",
+            f"{type(self._task).__name__}.loader() gives no batch of the train data, of {size}",
+        )
+
     def _make_loader(self, sampler: ShardedSampler) -> Any:
-        batches = BatchSampler(sampler, self._batch_size, self._drop_last)
+        processes = self._experiment.loader.num_workers
         arguments: dict[str, Any] = {"generator": self._generator, "pin_memory": self._pin_memory}
-        if processes := self._experiment.loader.num_workers:
-            batches = SeededBatches(
-                sampler, self._batch_size, self._drop_last, self._experiment.seed
-            )
+        batches = BatchSampler(sampler, self._batch_size, self._drop_last)
+        if processes:
+            seed = self._experiment.seed
+            batches = SeededBatches(sampler, self._batch_size, self._drop_last, seed)
             arguments |= {"num_workers": processes, "persistent_workers": True}
         loader = self._task.loader(self._dataset, batches, self._phase, arguments)
         expected = "an iterable with a length, such as a DataLoader"
-        if get_length(check_type(self._task.loader, loader, Loader, expected)) is None:
-            message = f"{type(self._task).__name__}.loader() gives a loader of {self._phase} whose length is unknown"
-            raise ConfigError.at("task", message, suggestion="define __len__ of its batch sampler")
+        check_type(self._task.loader, loader, Loader, expected)
+        if get_length(loader) is None:
+            raise ConfigError.at(
+                "task",
+                f"{type(self._task).__name__}.loader() gives a loader of {self._phase} whose length is unknown",
+                suggestion="define __len__ of its batch sampler",
+            )
         return loader
 
     def length(self, offset: int = 0) -> int:
-        before, self.sampler.offset = self.sampler.offset, offset
+        before = self.sampler.offset
+        self.sampler.offset = offset
         length = len(self.loader)
         self.sampler.offset = before
         return length
@@ -104,12 +124,9 @@ class Indexed(PhaseData):
     def begin(self, epoch: int, offset: int) -> Iterator[Any]:
         samples = len(self._dataset)
         if samples != self._samples:
-            message = (
-                f"the train dataset has {samples} samples in epoch {epoch}, "
-                f"but it had {self._samples} at the start"
-            )
             raise TaskError(
-                f"{message}; keep its length, and choose samples by their index and the epoch"
+                f"the train dataset has {samples} samples in epoch {epoch}, but it had {self._samples} at the start;"
+                " keep its length, and choose samples by their index and the epoch"
             )
         self.sampler.begin(epoch, offset)
         self._seed_generator(epoch)
@@ -119,28 +136,28 @@ class Indexed(PhaseData):
         return self._iterate(), range(len(self.loader))
 
     def _iterate(self) -> Iterator[Any]:
-        """Return the batches of the loader, from new processes if the dataset or the collator may
-        have changed."""
+        """Return the batches of the loader.
+
+        They come from new processes if the dataset or the collator may have changed.
+        """
         loader = self.loader
         if getattr(loader, "persistent_workers", False):
-            held = loader.dataset, loader.collate_fn
-            attributes = describe_attributes(find_parts(*held))
-            if attributes != self._attributes or find_parts_with_epoch(*held):
+            attributes = describe_attributes(find_parts(loader.dataset, loader.collate_fn))
+            has_epoch = bool(find_parts_with_epoch(loader.dataset, loader.collate_fn))
+            if has_epoch or attributes != self._attributes:
                 end_processes(loader)
             self._attributes = attributes
         return iterate_batches(loader, self._phase)
 
     def first_sample(self) -> Any:
-        loader = self._task.loader(
-            self._dataset,
-            BatchSampler([0], 1, drop_last=False),
-            self._phase,
-            {"generator": self._generator},
-        )
+        batches = BatchSampler([0], 1, drop_last=False)
+        arguments = {"generator": self._generator}
+        loader = self._task.loader(self._dataset, batches, self._phase, arguments)
         return next(self._with_own_generators(loader))
 
     def fresh_batches(self, *, shuffled: bool) -> Iterator[Any]:
-        length, world = len(self._dataset), self._world
+        length = len(self._dataset)
+        world = self._world
         order = default_order(length, self._experiment.seed, is_shuffled=shuffled)
         sampler = ShardedSampler(order, length, world.rank, world.world_size, even=False)
         return self._with_own_generators(self._make_loader(sampler))
@@ -150,84 +167,85 @@ class Indexed(PhaseData):
 
 
 def iterate_batches(loader: Iterable[Any], phase: str) -> Iterator[Any]:
-    """Yield the batches of a loader; raises RunError that names a sample that cannot be loaded.
+    """Return the batches of a loader, which raise RunError for a sample that cannot be loaded.
 
     If the loader has no processes, this does not use torch's iterator, whose overhead is larger
     than the loop's.
     """
-    if (
-        type(loader) is not DataLoader
-        or loader.batch_sampler is None
-        or isinstance(loader.dataset, IterableDataset)
-    ):
+    if type(loader) is not DataLoader or loader.batch_sampler is None:
         return iter(loader)
-    in_process = loader.num_workers == 0 and not loader.pin_memory
-    return (_fetch_in_process if in_process else _fetch_elsewhere)(
-        loader, loader.batch_sampler, phase
-    )
+    if isinstance(loader.dataset, IterableDataset):
+        return iter(loader)
+    if loader.num_workers == 0 and not loader.pin_memory:
+        return _fetch_in_process(loader, loader.batch_sampler, phase)
+    return _fetch_elsewhere(loader, loader.batch_sampler, phase)
 
 
 def _fetch_in_process(loader: Any, batches: Iterable[list[int]], phase: str) -> Iterator[Any]:
-    dataset, collate = loader.dataset, loader.collate_fn
+    dataset = loader.dataset
+    collate = loader.collate_fn
     # Some datasets fetch all samples of a batch together.
     fetch = getattr(dataset, "__getitems__", None)
     for indices in batches:
         try:
             batch = collate(fetch(indices) if fetch else [dataset[index] for index in indices])
-        except Exception as error:  # user code may raise anything
-            raise _explain(loader, indices, phase, error)  # noqa: B904  # `_explain` sets the cause
+        except Exception as error:
+            _raise_located(loader, indices, phase, error)
         if batch is None:
             raise unexpected(collate, "", None, _BATCH)
         yield batch
 
 
 def _fetch_elsewhere(loader: Any, batches: Iterable[list[int]], phase: str) -> Iterator[Any]:
-    iterator, count = iter(loader), 0
-    while True:
+    iterator = iter(loader)
+    for count in itertools.count():
         try:
             batch = next(iterator)
         except StopIteration:
             return
-        except Exception as error:  # user code may raise anything, even in a loader process
-            # Another error is torch's own: a process died, or a batch cannot be pinned.
-            if extract_tb(error.__traceback__)[
-                -1
-            ].name != "reraise" or "in pin memory thread" in str(error):
+        except Exception as error:
+            if not _is_of_samples(error):
                 raise
-            # `_explain` sets the cause.
-            raise _explain(loader, next(islice(iter(batches), count, None)), phase, error)  # noqa: B904
+            indices = next(itertools.islice(iter(batches), count, None))
+            _raise_located(loader, indices, phase, error)
         if batch is None:
             raise unexpected(loader.collate_fn, "", None, _BATCH)
-        count += 1
         yield batch
 
 
-def _explain(loader: Any, indices: Sequence[int], phase: str, error: Exception) -> RunError:
-    """Load the samples of a batch one by one, and return an error that names the failing sample, or
-    all samples."""
+def _is_of_samples(error: Exception) -> bool:
+    """Return whether user code raised an error in a loader process.
+
+    Another error is torch's own: a process died, or a batch cannot be pinned. Only its message
+    tells an error of the thread that pins batches.
+    """
+    innermost = extract_tb(error.__traceback__)[-1]
+    return innermost.name == "reraise" and "in pin memory thread" not in str(error)
+
+
+def _raise_located(loader: Any, indices: Sequence[int], phase: str, error: Exception) -> NoReturn:
+    """Load the samples of a batch one by one, and raise RunError that names those that fail."""
     shapes = []
     for index in indices:
         try:
-            sample = loader.dataset[index]
-            tensors = [
-                str(tuple(leaf.shape)) for leaf in tree_leaves(sample) if hasattr(leaf, "shape")
-            ]
-            shapes.append(", ".join(tensors) or type(sample).__name__)
+            shapes.append(_describe_shapes(loader.dataset[index]))
         except Exception as cause:
-            cause.__suppress_context__ = True  # hides the first attempt
-            failure = RunError(
+            # Hide the first attempt, which failed in the same way.
+            cause.__suppress_context__ = True
+            raise RunError(
                 f"sample {index} of the {phase} data cannot be fetched: {describe_error(cause)}"
-            )
-            failure.__cause__ = cause
-            return failure
+            ) from cause
     names = f"samples {listed(list(map(str, indices)), 4)}"
     for index, shape in zip(indices, shapes, strict=True):
         if shape != shapes[0]:
             names = f"sample {indices[0]} (shape {shapes[0]}) and sample {index} (shape {shape})"
             break
-    failure = RunError(
+    raise RunError(
         f"{names} of the {phase} data cannot be collated: {describe_error(error)}; return samples of one shape, or"
         " define collate() in the task"
-    )
-    failure.__cause__ = error
-    return failure
+    ) from error
+
+
+def _describe_shapes(sample: Any) -> str:
+    shapes = [str(tuple(leaf.shape)) for leaf in tree_leaves(sample) if hasattr(leaf, "shape")]
+    return ", ".join(shapes) or type(sample).__name__

@@ -12,24 +12,27 @@ from orchestrator.task import Task
 
 
 class PhaseData(ABC):
-    """A phase's data on this rank. Training iterates over it epoch by epoch, an evaluation once.
-    Used in workers.
+    """A phase's data on this rank, in a worker.
 
-    The default methods suit data whose position follows from the loop's counters. `generator` is
-    not torch's default: creating an iterator must not change the random state that a resume
-    restores.
+    Training iterates over it epoch by epoch, an evaluation once. The default methods suit data
+    whose position follows from the loop's counters. `generator` is not torch's default: creating an
+    iterator must not change the random state that a resume restores.
     """
 
     loader: Any
     """Loader, as in `state.loaders`."""
     by_index = False
-    """True if a position in an epoch is a number of samples, so any number of ranks can continue
-    there."""
+    """True if a position in an epoch is a number of samples.
+
+    Then any number of ranks can continue there.
+    """
     size: int | None = None
     """Samples of an epoch on all ranks; None if unknown."""
     stops_when_exhausted = False
-    """True if training ends when a rank has no batch left; then all ranks agree before each
-    batch."""
+    """True if training ends when a rank has no batch left.
+
+    Then all ranks agree before each batch.
+    """
     is_exhausted = False
     """True if training has ended because a rank had no batch left."""
 
@@ -41,16 +44,21 @@ class PhaseData(ABC):
         world: World,
         generator: torch.Generator,
     ) -> None:
-        self._task, self._phase, self._experiment, self._world = task, phase, experiment, world
-        self._generator, self._is_training = generator, phase == "train"
-        options, train_size = experiment.loader, experiment.batch_size
-        self._batch_size = (
-            train_size if self._is_training else options.eval_batch_size or train_size
-        )
+        self._task = task
+        self._phase = phase
+        self._experiment = experiment
+        self._world = world
+        self._generator = generator
+        self._is_training = phase == "train"
+
+        options = experiment.loader
+        self._batch_size = experiment.batch_size
+        if not self._is_training and options.eval_batch_size:
+            self._batch_size = options.eval_batch_size
         self._drop_last = self._is_training and options.drop_last
-        self._pin_memory = (
-            world.device.type == "cuda" if options.pin_memory is None else options.pin_memory
-        )
+        self._pin_memory = options.pin_memory
+        if self._pin_memory is None:
+            self._pin_memory = world.device.type == "cuda"
 
     def _seed_generator(self, number: int) -> None:
         """Seed the loader's generator for an epoch or pass."""
@@ -60,29 +68,26 @@ class PhaseData(ABC):
 
     @abstractmethod
     def length(self, offset: int = 0) -> int:
-        """Return the number of this rank's batches in an epoch, after the first `offset` samples of
-        all ranks.
+        """Return the number of this rank's batches in an epoch, after the first `offset` samples.
 
-        In training all ranks have the same number. In an evaluation, 0 means unknown.
+        The offset counts the samples of all ranks. In training all ranks have the same number. In
+        an evaluation, 0 means unknown.
         """
 
     @abstractmethod
     def begin(self, epoch: int, offset: int) -> Iterator[Any]:
-        """Return the training batches of an epoch, after the first `offset` samples of all
-        ranks."""
+        """Return the training batches of an epoch, after the first `offset` samples of all ranks."""
 
     def fetch_ahead(self) -> bool:
         """Fetch the next training batch; return whether every rank has one. Collective."""
         return True
 
     def has_more(self) -> bool:
-        """Return whether every rank has a training batch after the phase that has just ended;
-        collective."""
+        """Return whether every rank has a training batch after this phase; collective."""
         return True
 
     def state_dict(self) -> dict[str, Any] | None:
-        """Return this rank's position, as plain data; None if it follows from the loop's
-        counters."""
+        """Return this rank's position as plain data; None if the loop's counters tell it."""
         return None
 
     def restore(self, state: dict[str, Any] | None, world_size: int) -> None:  # noqa: B027  # nothing by default

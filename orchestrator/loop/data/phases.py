@@ -52,9 +52,10 @@ class Data:
 
             return Stream(task, dataset, phase, experiment, world, generator, build_again)
 
-        self.phases = {
-            phase: build(phase) for kind in PHASES for phase in phases_of(kind, datasets)
-        }
+        self.phases: dict[str, PhaseData] = {}
+        for kind in PHASES:
+            for phase in phases_of(kind, datasets):
+                self.phases[phase] = build(phase)
         self.train = self.phases["train"]
         self.loaders = {phase: data.loader for phase, data in self.phases.items()}
         """Loaders by phase, for hooks."""
@@ -68,22 +69,19 @@ class Data:
         return {phase: data.size for phase, data in self.phases.items() if data.size is not None}
 
     def close(self) -> None:
-        """Release the loaders and their processes; the garbage collector would do so late and
-        slowly."""
+        """Release the loaders and their processes, which the garbage collector would do late."""
         self.loaders.clear()
         for data in self.phases.values():
             data.close()
 
     def first_sample(self, phase: str) -> Any:
-        """Return a batch of a phase's first sample, on the device; the same on each rank and each
-        time."""
+        """Return a batch of a phase's first sample, on the device; the same on each rank."""
         return to_device(self.phases[phase].first_sample(), self._device)
 
     def fresh_batches(self, phase: str, *, shuffled: bool = False) -> Iterator[Any]:
-        """Iterate once over this rank's batches of a phase, on the device; the same batches each
-        time.
+        """Iterate once over this rank's batches of a phase, on the device.
 
-        This does not affect the training's order and random numbers.
+        They are the same each time. This does not affect the training's order and random numbers.
         """
         return (
             to_device(batch, self._device)
@@ -92,53 +90,67 @@ class Data:
 
 
 def _check_no_unread_keys(task: Task, experiment: Experiment, datasets: dict[str, Any]) -> None:
-    """Raise ConfigError for keys about data that the task does not have: evaluation phases,
-    streams, loaders."""
-    loader, train, method = experiment.loader, datasets["train"], f"{type(task).__name__}.data()"
+    """Raise ConfigError for keys about data that the task does not have."""
+    train = datasets["train"]
     if not is_indexed(train) and experiment.workers.min_count < experiment.workers.max_count:
         raise ConfigError.at(
             "workers.count",
             f"must be one number, as the train data is a stream, got {experiment.workers.count}",
         )
-    # The loop makes a loader for each phase unless the task returns one.
-    loop_loads = {
-        phase
-        for phase, data in datasets.items()
-        if not is_loader(data) or hasattr(data, "made_by_engine")
-    }
-    loop_evaluates, evaluates = bool(loop_loads - {"train"}), len(datasets) > 1
-    sets_eval_size = loader.eval_batch_size is not None
-    sets_size = experiment.batch_size != Experiment.model_fields["batch_size"].default
-    default = Experiment.model_fields["validate_every"].default
-    map_style = f"the train data ({type(train).__name__}) is map-style, so an epoch is one pass over its samples"
-    own_loaders = f"{method} returns its own loaders; set it there"
-    no_phases = f"{method} returns only {' and '.join(datasets)}"
-    unread = (
-        ("epoch_steps", map_style, is_indexed(train) and experiment.epoch_steps is not None),
-        ("loader.on_exhausted", map_style, is_indexed(train) and loader.on_exhausted != "restart"),
-        (
-            "batch_size",
-            own_loaders,
-            sets_size and "train" not in loop_loads and (not loop_evaluates or sets_eval_size),
-        ),
-        ("loader.num_workers", own_loaders, not loop_loads and loader.num_workers != 0),
-        ("loader.pin_memory", own_loaders, not loop_loads and loader.pin_memory is not None),
-        ("loader.drop_last", own_loaders, "train" not in loop_loads and loader.drop_last),
-        (
-            "loader.eval_batch_size",
-            own_loaders,
-            sets_eval_size and evaluates and not loop_evaluates,
-        ),
-        ("loader.eval_batch_size", no_phases, sets_eval_size and not evaluates),
-        (
-            "validate_every",
-            no_phases,
-            not phases_of("val", datasets)
-            and experiment.validate_every not in (default, Interval(0)),
-        ),
-    )
-    problems = [
-        Problem(path, f"has no effect: {reason}") for path, reason, is_unread in unread if is_unread
+    unread = [
+        *_find_keys_of_streams(experiment, train),
+        *_find_keys_of_loaders(task, experiment, datasets),
+        *_find_keys_of_evaluations(task, experiment, datasets),
     ]
-    if problems:
-        raise ConfigError(problems)
+    if unread:
+        raise ConfigError([Problem(path, f"has no effect: {reason}") for path, reason in unread])
+
+
+def _find_keys_of_streams(experiment: Experiment, train: Any) -> Iterator[tuple[str, str]]:
+    """Yield keys for iterable datasets, with the reason why they have no effect."""
+    if not is_indexed(train):
+        return
+    reason = f"the train data ({type(train).__name__}) is map-style, so an epoch is one pass over its samples"
+    if experiment.epoch_steps is not None:
+        yield "epoch_steps", reason
+    if experiment.loader.on_exhausted != "restart":
+        yield "loader.on_exhausted", reason
+
+
+def _find_keys_of_loaders(
+    task: Task, experiment: Experiment, datasets: dict[str, Any]
+) -> Iterator[tuple[str, str]]:
+    """Yield keys for loaders, which the loop makes for each phase unless the task returns one."""
+    options = experiment.loader
+    loaded = {phase for phase, data in datasets.items() if not _is_own_loader(data)}
+    loads_evaluation = bool(loaded - {"train"})
+    sets_eval_size = options.eval_batch_size is not None
+    sets_size = experiment.batch_size != Experiment.model_fields["batch_size"].default
+    reason = f"{type(task).__name__}.data() returns its own loaders; set it there"
+    if sets_size and "train" not in loaded and (not loads_evaluation or sets_eval_size):
+        yield "batch_size", reason
+    if options.num_workers != 0 and not loaded:
+        yield "loader.num_workers", reason
+    if options.pin_memory is not None and not loaded:
+        yield "loader.pin_memory", reason
+    if options.drop_last and "train" not in loaded:
+        yield "loader.drop_last", reason
+    if sets_eval_size and len(datasets) > 1 and not loads_evaluation:
+        yield "loader.eval_batch_size", reason
+
+
+def _is_own_loader(data: Any) -> bool:
+    return is_loader(data) and not hasattr(data, "made_by_engine")
+
+
+def _find_keys_of_evaluations(
+    task: Task, experiment: Experiment, datasets: dict[str, Any]
+) -> Iterator[tuple[str, str]]:
+    """Yield keys for evaluations, which need data."""
+    reason = f"{type(task).__name__}.data() returns only {' and '.join(datasets)}"
+    if experiment.loader.eval_batch_size is not None and len(datasets) == 1:
+        yield "loader.eval_batch_size", reason
+    default = Experiment.model_fields["validate_every"].default
+    is_set = experiment.validate_every not in (default, Interval(0))
+    if is_set and not phases_of("val", datasets):
+        yield "validate_every", reason

@@ -1,6 +1,6 @@
-"""The order of an epoch's samples, by default or of a task's own sampler, and this rank's share of
-them."""
+"""The order of an epoch's samples, by default or of a task's sampler, and this rank's share."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
@@ -29,17 +29,15 @@ def default_order(length: int, seed: int, *, is_shuffled: bool) -> Order:
     def order(epoch: int) -> list[int]:
         if not is_shuffled:
             return list(range(length))
-        indices: list[int] = torch.randperm(
-            length, generator=torch.Generator().manual_seed(seed + epoch)
-        ).tolist()
+        generator = torch.Generator().manual_seed(seed + epoch)
+        indices: list[int] = torch.randperm(length, generator=generator).tolist()
         return indices
 
     return order
 
 
 class ShardedSampler(Sampler[int]):
-    """Sampler of this rank's share of `length` samples, from any position in an epoch. Used in
-    workers.
+    """Sampler of this rank's share of `length` samples, from any position in an epoch.
 
     With `even`, shares are those of torch's DistributedSampler: a few samples are repeated to give
     all ranks the same number. `offset` counts the samples of this epoch that all ranks have
@@ -50,8 +48,11 @@ class ShardedSampler(Sampler[int]):
     def __init__(
         self, order: Order, length: int, rank: int, world_size: int, *, even: bool
     ) -> None:
-        self.order, self.length = order, length
-        self.rank, self.world_size, self.even = rank, world_size, even
+        self.order = order
+        self.length = length
+        self.rank = rank
+        self.world_size = world_size
+        self.even = even
         self.epoch = 0
         self.offset = 0
         self.current_epoch = 0
@@ -63,13 +64,15 @@ class ShardedSampler(Sampler[int]):
 
     def begin(self, epoch: int, offset: int) -> None:
         """Begin an epoch after `offset` samples."""
-        self.current_epoch, self.offset = epoch, offset
+        self.current_epoch = epoch
+        self.offset = offset
 
     def __iter__(self) -> Iterator[int]:
         order = self.order(self.epoch)
         if len(order) != self.length:
-            message = f"the sampler returns {len(order)} samples in epoch {self.epoch}, but {self.length} in the first"
-            raise TaskError(message)
+            raise TaskError(
+                f"the sampler returns {len(order)} samples in epoch {self.epoch}, but {self.length} in the first"
+            )
         rest = order[self.offset :]
         if self.even and rest:
             missing = -len(rest) % self.world_size
@@ -78,12 +81,13 @@ class ShardedSampler(Sampler[int]):
 
     def __len__(self) -> int:
         rest = max(0, self.length - self.offset)
-        return -(-(rest if self.even else rest - self.rank) // self.world_size)
+        if not self.even:
+            rest -= self.rank
+        return math.ceil(rest / self.world_size)
 
 
 class SeededBatches(BatchSampler):
-    """Sampler of this rank's batches, each with its own seed, for a loader with processes. Used in
-    workers.
+    """Sampler of this rank's batches, each with its own seed, for a loader with processes.
 
     The process that fetches a batch seeds all generators. The seed depends on the experiment's
     seed, the epoch, and the batch's position in the epoch's order. So the random numbers do not
@@ -94,7 +98,8 @@ class SeededBatches(BatchSampler):
         self, sampler: ShardedSampler, batch_size: int, drop_last: bool, seed: int
     ) -> None:
         super().__init__(sampler, batch_size, drop_last)
-        self._sharded_sampler, self._seed = sampler, seed
+        self._sharded_sampler = sampler
+        self._seed = seed
 
     def __iter__(self) -> Iterator[list[int]]:
         sampler = self._sharded_sampler
@@ -105,8 +110,7 @@ class SeededBatches(BatchSampler):
 
 
 class _Batch(list[int]):
-    """Indices of a batch. Unpickled in a loader process, they become a plain list, and seed that
-    process."""
+    """Indices of a batch; unpickled in a loader process, they seed it and become a plain list."""
 
     def __init__(self, indices: list[int], seed: int) -> None:
         super().__init__(indices)
@@ -122,8 +126,10 @@ def _seed_and_return(indices: list[int], seed: int) -> list[int]:
 
 
 class _EndlessOrder:
-    """Order of a sampler without an end, in epochs of `length` samples. An earlier epoch needs a
-    new sampler."""
+    """Order of a sampler without an end, in epochs of `length` samples.
+
+    An earlier epoch needs a new sampler.
+    """
 
     def __init__(
         self,
@@ -132,7 +138,10 @@ class _EndlessOrder:
         seed: int,
         read: Callable[[Any], list[int]],
     ) -> None:
-        self._make_sampler, self._length, self._seed, self._read = make_sampler, length, seed, read
+        self._make_sampler = make_sampler
+        self._length = length
+        self._seed = seed
+        self._read = read
         self._begin()
 
     def _begin(self) -> None:
@@ -140,7 +149,8 @@ class _EndlessOrder:
             sampler = self._make_sampler()
         _seed_own_generator(sampler, self._seed)
         self._epochs = with_own_generators(self._split(sampler), self._seed)
-        self._epoch, self._indices = -1, list[int]()
+        self._epoch = -1
+        self._indices: list[int] = []
 
     def _split(self, sampler: Any) -> Iterator[list[int]]:
         iterator = iter(sampler)
@@ -151,7 +161,8 @@ class _EndlessOrder:
         if epoch < self._epoch:
             self._begin()
         while self._epoch < epoch:
-            self._epoch, self._indices = self._epoch + 1, next(self._epochs)
+            self._indices = next(self._epochs)
+            self._epoch += 1
         return self._indices
 
 
@@ -164,35 +175,29 @@ def find_sampler_order(
     dataset. A sampler without an end may train for a number of steps; an epoch then has as many
     samples as the dataset.
     """
-    sampler, samples, seed = task.sampler(dataset, phase), len(dataset), experiment.seed
+    sampler = task.sampler(dataset, phase)
     if sampler is None:
         return None
+    samples = len(dataset)
+    seed = experiment.seed
     method = f"{type(task).__name__}.sampler() for {phase}"
     is_sampler = isinstance(sampler, Sampler) or hasattr(sampler, "set_epoch")
-    order = (_make_sampler_order if is_sampler else _make_weighted_order)(
-        sampler, samples, seed, method
-    )
+    make_order = _make_sampler_order if is_sampler else _make_weighted_order
+    order = make_order(sampler, samples, seed, method)
     again = order
     first = order(0)
     limit = _find_limit(sampler, samples)
     if len(first) > limit:
         if phase != "train" or experiment.steps is None:
-            need = (
-                "training needs `steps` instead of `epochs`"
-                if phase == "train"
-                else "an evaluation needs an end"
-            )
-            advice = "if it has an end, define its __len__"
-            raise _problem(
-                method, f"has not ended after {limit} samples of {samples}; {need}", advice
-            )
+            raise _explain_endless(method, phase, samples, limit)
 
         def make_endless_order() -> Order:
             return _EndlessOrder(
                 lambda: task.sampler(dataset, phase), samples, seed, partial(_read, samples, method)
             )
 
-        order, again = make_endless_order(), make_endless_order()
+        order = make_endless_order()
+        again = make_endless_order()
         first = order(0)
     if not first:
         raise _problem(method, "gives no sample")
@@ -202,17 +207,38 @@ def find_sampler_order(
             "gives another order on a second call for the same epoch, so ranks and a resumed run would disagree",
             "draw from the global generators of torch, numpy or random, from its `generator`, or by set_epoch",
         )
-    digests = world.gather(hash(tuple(first)))
-    for rank, digest in enumerate(digests):
-        if digest != digests[0]:
-            advice = "return the order of the whole dataset; the loop splits it among ranks"
-            raise _problem(method, f"gives rank {rank} another order than rank 0", advice)
+    _check_ranks_agree(method, first, world)
     return order, len(first)
 
 
+def _explain_endless(method: str, phase: str, samples: int, limit: int) -> ConfigError:
+    need = "an evaluation needs an end"
+    if phase == "train":
+        need = "training needs `steps` instead of `epochs`"
+    return _problem(
+        method,
+        f"has not ended after {limit} samples of {samples}; {need}",
+        "if it has an end, define its __len__",
+    )
+
+
+def _check_ranks_agree(method: str, first: list[int], world: World) -> None:
+    """Raise ConfigError if ranks have different orders; collective."""
+    digests = world.gather(hash(tuple(first)))
+    for rank, digest in enumerate(digests):
+        if digest != digests[0]:
+            raise _problem(
+                method,
+                f"gives rank {rank} another order than rank 0",
+                "return the order of the whole dataset; the loop splits it among ranks",
+            )
+
+
 def _find_limit(sampler: Any, samples: int) -> int:
-    """Return the number of samples after which a sampler counts as endless, whose length may be the
-    dataset's."""
+    """Return the number of samples after which a sampler counts as endless.
+
+    A sampler's length may be the dataset's, although it has no end.
+    """
     return max(10 * samples, get_length(sampler) or 0)
 
 
@@ -222,16 +248,7 @@ def _problem(method: str, message: str, advice: str | None = None) -> ConfigErro
 
 def _make_weighted_order(weights: Iterable[float], samples: int, seed: int, method: str) -> Order:
     """Return an order that draws with replacement, as torch's WeightedRandomSampler does."""
-    try:
-        if isinstance(weights, Mapping):
-            raise TypeError
-        tensor = torch.as_tensor(
-            weights if isinstance(weights, Tensor) else list(islice(weights, samples + 1)),
-            dtype=torch.float64,
-        ).cpu()
-    except (TypeError, ValueError, RuntimeError) as error:
-        message = f"gives a {type(weights).__name__}; expected a Sampler, a weight for each sample, or None"
-        raise _problem(method, message) from error
+    tensor = _convert_weights(weights, samples, method)
     if tensor.shape != (samples,):
         raise _problem(
             method,
@@ -241,21 +258,36 @@ def _make_weighted_order(weights: Iterable[float], samples: int, seed: int, meth
     def order(epoch: int) -> list[int]:
         generator = torch.Generator().manual_seed(seed + epoch)
         try:
-            indices: list[int] = torch.multinomial(
-                tensor, samples, replacement=True, generator=generator
-            ).tolist()
+            drawn = torch.multinomial(tensor, samples, replacement=True, generator=generator)
         except RuntimeError as error:
             raise _problem(
                 method, f"gives weights that torch.multinomial refuses: {error}"
             ) from error
+        indices: list[int] = drawn.tolist()
         return indices
 
     return order
 
 
+def _convert_weights(weights: Iterable[float], samples: int, method: str) -> Tensor:
+    """Return weights as a tensor, with one too many if there are more than samples."""
+    try:
+        if isinstance(weights, Mapping):
+            raise TypeError
+        values = weights if isinstance(weights, Tensor) else list(islice(weights, samples + 1))
+        return torch.as_tensor(values, dtype=torch.float64).cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise _problem(
+            method,
+            f"gives a {type(weights).__name__}; expected a Sampler, a weight for each sample, or None",
+        ) from error
+
+
 def _make_sampler_order(sampler: Any, samples: int, seed: int, method: str) -> Order:
-    """Return the order of a sampler, with all generators seeded for the epoch; one index too many
-    if it has no end."""
+    """Return the order of a sampler, with all generators seeded for the epoch.
+
+    A sampler without an end gives one index too many.
+    """
     limit = _find_limit(sampler, samples)
 
     def order(epoch: int) -> list[int]:
@@ -274,14 +306,14 @@ def _seed_own_generator(sampler: Any, seed: int) -> None:
 
 
 def _read(samples: int, method: str, sampler: Iterable[Any]) -> list[int]:
-    """Return the indices of a sampler; raises ConfigError for one that the dataset does not
-    have."""
+    """Return the indices of a sampler; raises ConfigError for one that the dataset lacks."""
     try:
         indices = list(map(index, sampler))
     except TypeError as error:
-        message = f"must give indices of samples, which the loop puts into batches: {error}"
-        raise _problem(method, message) from error
-    wrong = next((number for number in indices if not 0 <= number < samples), None)
-    if wrong is not None:
-        raise _problem(method, f"gives sample {wrong}, and the dataset has {samples}, from 0")
+        raise _problem(
+            method, f"must give indices of samples, which the loop puts into batches: {error}"
+        ) from error
+    for number in indices:
+        if not 0 <= number < samples:
+            raise _problem(method, f"gives sample {number}, and the dataset has {samples}, from 0")
     return indices

@@ -1,6 +1,7 @@
 """Iterable datasets, and loaders that keep their own position. Runs in workers."""
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
@@ -56,36 +57,40 @@ class Stream(PhaseData):
             )
             self.loader = self._make_loader(self._share, generator, experiment.loader.num_workers)
         if self._is_training and not has_state(self.loader):
-            message = f"its train loader ({type(self.loader).__name__}) has no state_dict, so a run could not resume"
-            advice = "return the dataset, or torchdata's StatefulDataLoader"
-            raise ConfigError.at("task", message, suggestion=advice)
+            raise ConfigError.at(
+                "task",
+                f"its train loader ({type(self.loader).__name__}) has no state_dict, so a run could not resume",
+                suggestion="return the dataset, or torchdata's StatefulDataLoader",
+            )
+
         self._own_length = self._find_own_length()
         self._pass_length = self._agree_on_length(self._own_length)
         self._is_whole = self._own_length == self._pass_length
         self._is_epoch_one_pass = self._pass_length is not None and experiment.epoch_steps is None
         self._length = self._find_epoch_length() if self._is_training else self._pass_length or 0
-        self._epoch, self._passes = 0, 0
+
+        self._epoch = 0
+        self._passes = 0
         self._batches: Iterator[Any] | None = None
         self._pass: Iterator[Any] = iter(())
+        self._count: int | None = None
+        """Batches of the current pass so far; None after a restore, because they are unknown."""
+        self._has_warned = False
         self._restored: dict[str, Any] | None = None
+        """Restored position, until training continues there."""
         self._next = _NOT_FETCHED
         self._position_ahead: dict[str, Any] | None = None
         """Position and random state before the batch that was fetched ahead of its phase."""
         self.is_exhausted = False
-        self._count: int | None = None
-        """Batches of the current pass so far; None if it was restored, because then the batches
-        before are unknown."""
-        self._has_warned = False
 
     def _check_dataset(self, dataset: Any) -> None:
-        name, loader = (
-            f"the {self._phase} dataset ({type(dataset).__name__})",
-            self._experiment.loader,
-        )
         if not isinstance(dataset, IterableDataset) and iter(dataset) is dataset:
-            message = f"{name} is an iterator, which ends after one pass; return an object whose __iter__ starts over"
-            raise ConfigError.at("task", message)
-        if self._world.world_size > 1 or loader.num_workers:
+            raise ConfigError.at(
+                "task",
+                f"the {self._phase} dataset ({type(dataset).__name__}) is an iterator, which ends after one pass;"
+                " return an object whose __iter__ starts over",
+            )
+        if self._world.world_size > 1 or self._experiment.loader.num_workers:
             check_sharding_declared(dataset, self._phase)
 
     def _make_loader(
@@ -108,8 +113,10 @@ class Stream(PhaseData):
     # Length of an epoch
 
     def _agree_on_length(self, own: int | None) -> int | None:
-        """Return the largest number of batches of any rank, or the smallest if training stops when
-        a rank has none."""
+        """Return the largest number of batches of any rank; None if unknown.
+
+        If training stops when a rank has none left, it is the smallest.
+        """
         lengths = self._world.gather(own) if self._is_training else [own]
         known = [length for length in lengths if length is not None]
         if len(known) < len(lengths):
@@ -123,18 +130,17 @@ class Stream(PhaseData):
         samples = get_length(self._share.source)
         if samples is None:
             return None
+        size = self._batch_size
         shards = [samples]
         if not self._share.shares_itself:
             # Each loader process of each rank makes batches of its own samples.
-            count = self._world.world_size * (self._experiment.loader.num_workers or 1)
-            shards = [
-                -(-(samples - first) // count)
-                for first in range(self._world.rank, count, self._world.world_size)
-            ]
-        size = self._batch_size
-        return sum(
-            max(0, shard // size if self._drop_last else -(-shard // size)) for shard in shards
-        )
+            world = self._world
+            count = world.world_size * (self._experiment.loader.num_workers or 1)
+            own = range(world.rank, count, world.world_size)
+            shards = [math.ceil((samples - first) / count) for first in own]
+        if self._drop_last:
+            return sum(shard // size for shard in shards)
+        return sum(math.ceil(shard / size) for shard in shards)
 
     def _find_epoch_length(self) -> int:
         experiment = self._experiment
@@ -142,8 +148,10 @@ class Stream(PhaseData):
             return experiment.epoch_steps * experiment.micro_batches
         if self._pass_length is not None:
             if self._pass_length == 0:
-                message = f"is {experiment.batch_size}, but the train stream fills no such batch on a rank"
-                raise ConfigError.at("batch_size", message)
+                raise ConfigError.at(
+                    "batch_size",
+                    f"is {experiment.batch_size}, but the train stream fills no such batch on a rank",
+                )
             return self._pass_length
         if experiment.steps is None:
             raise ConfigError.at(
@@ -160,33 +168,31 @@ class Stream(PhaseData):
     def begin(self, epoch: int, offset: int) -> Iterator[Any]:
         if self._batches is not None and not self._is_epoch_one_pass:
             return self._batches
-        state, self._restored = self._restored, None
+        state = self._restored
+        self._restored = None
+        is_new_pass = state is None or self._is_new_pass(state, epoch)
         if self._batches is not None:
             self._end_pass()
-        elif (
-            state
-            and self._share is None
-            and state["loader"] is not None
-            and self._is_new_pass(state, epoch)
-        ):
+        elif state and is_new_pass and self._share is None and state["loader"] is not None:
             # Finish the last pass first, because a loader may derive the order of the next pass
             # from it.
             self._passes = state["pass"]
             self._pass = self._start_pass(state["loader"])
             self._end_pass()
-        if state is None or self._is_new_pass(state, epoch):
-            state = {
-                "pass": epoch if self._is_epoch_one_pass else state["pass"] + 1 if state else 0,
-                "loader": None,
-            }
-        self._epoch, self._passes = epoch, state["pass"]
+        if is_new_pass:
+            following = state["pass"] + 1 if state else 0
+            state = {"pass": epoch if self._is_epoch_one_pass else following, "loader": None}
+        assert state is not None
+
+        self._epoch = epoch
+        self._passes = state["pass"]
         self._pass = self._start_pass(state["loader"])
-        if not self.stops_when_exhausted:
+        if self.stops_when_exhausted:
+            if "random" in state:
+                self._fetch_ahead_again(state)
+            self._batches = self._iterate_ahead()
+        else:
             self._batches = self._iterate_passes(has_batch=state["loader"] is not None)
-            return self._batches
-        if "random" in state:
-            self._fetch_ahead_again(state)
-        self._batches = self._iterate_ahead()
         return self._batches
 
     def _is_new_pass(self, state: Mapping[str, Any], epoch: int) -> bool:
@@ -194,16 +200,17 @@ class Stream(PhaseData):
         return state["is_exhausted"] or (self._is_epoch_one_pass and state["epoch"] != epoch)
 
     def _end_pass(self) -> None:
-        """Exhaust a pass after its last batch, as a `for` loop does, without changing the
-        training's random state."""
+        """Exhaust a pass after its last batch, as a `for` loop does.
+
+        This does not change the training's random state.
+        """
         if self._is_whole and self._passes == self._epoch:
             before = random_state()
             next(self._pass, _END)
             restore_random_state(before)
 
     def _iterate_passes(self, has_batch: bool) -> Iterator[Any]:
-        """Yield the rest of a pass and all that follow; raises TaskError for a pass without a
-        batch."""
+        """Yield the rest of a pass and all that follow; raises TaskError if a pass has no batch."""
         while True:
             for batch in self._pass:
                 has_batch = True
@@ -214,11 +221,14 @@ class Stream(PhaseData):
                     " must start over in each pass"
                 )
             self._passes += 1
-            self._pass, has_batch = self._start_pass(), False
+            self._pass = self._start_pass()
+            has_batch = False
 
     def _start_pass(self, position: Any = None) -> Iterator[Any]:
-        """Return a pass, or its rest from `position` on. Skipping to it does not change the
-        training's random state."""
+        """Return a pass, or its rest from `position` on.
+
+        Skipping to it does not change the training's random state.
+        """
         if self._share is not None:
             self._share.passes = self._passes
         self._seed_generator(self._passes)
@@ -236,7 +246,7 @@ class Stream(PhaseData):
         while True:
             try:
                 batch = next(batches, _END)
-            except Exception as error:  # user code may raise anything
+            except Exception as error:
                 raise RunError(
                     f"the {self._phase} stream fails on rank {self._world.rank}: {type(error).__name__}: {error}"
                 ) from error
@@ -252,18 +262,20 @@ class Stream(PhaseData):
 
     def _check_length(self, *, has_ended: bool) -> None:
         """Warn once if a pass has fewer or more batches than the stream's length says."""
-        count, length = self._count, self._own_length
+        count = self._count
+        length = self._own_length
         if count is None or length is None or self._has_warned:
             return
-        is_longer, is_shorter = count > length, has_ended and count < length
+        is_longer = count > length
+        is_shorter = has_ended and count < length
         if not is_longer and not is_shorter:
             return
         self._has_warned = True
         effect = "all of them count"
         if self._is_training and self._is_epoch_one_pass:
-            effect = (
-                "an epoch leaves out the rest" if is_longer else "an epoch repeats the first ones"
-            )
+            effect = "an epoch repeats the first ones"
+            if is_longer:
+                effect = "an epoch leaves out the rest"
         logger.warning(
             "The %s stream has %s batches on rank %d, and %d by its __len__: %s. Correct __len__%s",
             self._phase,
@@ -275,33 +287,38 @@ class Stream(PhaseData):
         )
 
     def fetch_ahead(self) -> bool:
-        if not self.stops_when_exhausted:  # another pass follows, which `_iterate_passes` begins
+        if not self.stops_when_exhausted:
+            # Another pass follows, which `_iterate_passes` begins.
             return True
         if self._next is _NOT_FETCHED:
             self._next = next(self._pass, _END)
-        self.is_exhausted = bool(self._world.maximum([float(self._next is _END)])[0])
+        (is_exhausted,) = self._world.maximum([float(self._next is _END)])
+        self.is_exhausted = bool(is_exhausted)
         return not self.is_exhausted
 
     def has_more(self) -> bool:
         if not self.stops_when_exhausted or self._is_epoch_one_pass:
             return True
-        self._position_ahead = {
-            **self._make_position(self.loader.state_dict()),
-            "random": random_state(),
-        }
+        self._position_ahead = self._make_position(self.loader.state_dict())
+        self._position_ahead["random"] = random_state()
         return self.fetch_ahead()
 
     def _fetch_ahead_again(self, state: dict[str, Any]) -> None:
-        """Fetch again the batch that was fetched ahead of the checkpoint, with the random state of
-        that time."""
-        before, self._position_ahead = random_state(), state
+        """Fetch again the batch that was fetched ahead of the checkpoint.
+
+        This uses the random state of that time.
+        """
+        self._position_ahead = state
+        before = random_state()
         restore_random_state(state["random"])
         self._next = next(self._pass, _END)
         restore_random_state(before)
 
     def _iterate_ahead(self) -> Iterator[Any]:
         while True:
-            batch, self._next, self._position_ahead = self._next, _NOT_FETCHED, None
+            batch = self._next
+            self._next = _NOT_FETCHED
+            self._position_ahead = None
             yield batch
 
     # Position
@@ -338,7 +355,9 @@ class Stream(PhaseData):
                 f"a stream continues only with as many loader processes as before: set"
                 f" loader.num_workers={state['processes']}, got {processes}"
             )
-        self._restored, self._epoch, self._passes = state, state["epoch"], state["pass"]
+        self._restored = state
+        self._epoch = state["epoch"]
+        self._passes = state["pass"]
         self.is_exhausted = self.stops_when_exhausted and state["is_exhausted"]
 
     # Evaluation, and batches outside the training order
@@ -348,7 +367,8 @@ class Stream(PhaseData):
             part.set_epoch(number)
         self._passes = number
         batches = self._start_pass()
-        ahead = deque(islice(batches, 1))  # tells whether there is another batch
+        # The batch fetched ahead tells whether there is another one.
+        ahead = deque(islice(batches, 1))
 
         def take() -> Iterator[Any]:
             while ahead:
@@ -375,7 +395,8 @@ class Stream(PhaseData):
         self, rank: int, world_size: int, batch_size: int | None = None
     ) -> Iterator[Any]:
         """Yield the batches of a new stream, because this one must keep its position."""
-        loader, seed = self._build_again(), self._experiment.seed
+        loader = self._build_again()
+        seed = self._experiment.seed
         if self._share is not None:
             share = Share(loader, rank, world_size, seed)
             loader = self._make_loader(share, torch.Generator(), batch_size=batch_size)
@@ -384,6 +405,6 @@ class Stream(PhaseData):
 
 def is_loader(data: Any) -> bool:
     """Return whether an object yields batches, not samples as a dataset does."""
-    return isinstance(data, DataLoader) or (
-        not isinstance(data, IterableDataset) and has_state(data)
-    )
+    if isinstance(data, DataLoader):
+        return True
+    return not isinstance(data, IterableDataset) and has_state(data)

@@ -27,8 +27,7 @@ _RANK_QUERIES = {"get_rank", "get_world_size", "get_worker_info"}
 
 
 class Share(IterableDataset[Any]):
-    """This process's samples of an iterable dataset: every n-th, or all if the dataset shards
-    itself.
+    """This process's samples of an iterable dataset: every n-th, or all if it shards itself.
 
     Each pass seeds all generators, so a shuffle at its beginning is the same on every rank and in
     every loader process. Without `reseeds`, as in an evaluation, the seed is the same in all
@@ -40,10 +39,13 @@ class Share(IterableDataset[Any]):
     ) -> None:
         self.shares_itself = shares_itself(dataset)
         self.source = _split(dataset, rank, world_size)
-        self.rank, self.world_size, self.seed = rank, world_size, seed
+        self.rank = rank
+        self.world_size = world_size
+        self.seed = seed
         self.passes = 0
         """Index of the next pass."""
-        self._reorders, self._reseeds = False, reseeds
+        self._reorders = False
+        self._reseeds = reseeds
 
     def set_epoch(self, epoch: int) -> None:
         """Use a different order in each pass. The dataset gets the index of the pass, not of the
@@ -71,12 +73,16 @@ class _Position:
     """
 
     def __init__(self, share: Share) -> None:
-        self._share, self._dataset = share, share.source
+        self._share = share
+        self._dataset = share.source
         info = get_worker_info()
         self._in_process = info is not None
-        workers, worker = (info.num_workers, info.id) if info else (1, 0)
-        self._shards = 1 if share.shares_itself else share.world_size * workers
-        self._shard = 0 if share.shares_itself else share.rank + share.world_size * worker
+        self._shards = 1
+        self._shard = 0
+        if not share.shares_itself:
+            workers, worker = (info.num_workers, info.id) if info else (1, 0)
+            self._shards = share.world_size * workers
+            self._shard = share.rank + share.world_size * worker
         self._items: Any = None
         self._read = 0
         for part in find_parts_with_epoch(self._dataset):
@@ -88,13 +94,16 @@ class _Position:
     def __next__(self) -> Any:
         while True:
             item = self._read_first() if self._items is None else next(self._items)
-            number, self._read = self._read, self._read + 1
-            if number % self._shards == self._shard:
+            is_own = self._read % self._shards == self._shard
+            self._read += 1
+            if is_own:
                 return item
 
     def _read_first(self) -> Any:
-        """Return the first sample. A generator function starts running only here, so seed it
-        here."""
+        """Return the first sample.
+
+        A generator function starts running only here, so seed it here.
+        """
         with nullcontext() if self._share.shares_itself else seeded(self._share.pass_seed):
             self._items = iter(self._dataset)
             return next(self._items)
@@ -120,9 +129,8 @@ class _Position:
             self._items.load_state_dict(state["iterator"])
         elif "dataset" in state:
             # Load into a copy, because the next pass starts at the dataset's beginning.
-            self._dataset = (deepcopy if _is_of_hugging_face(self._dataset) else copy)(
-                self._dataset
-            )
+            copy_dataset = deepcopy if _is_of_hugging_face(self._dataset) else copy
+            self._dataset = copy_dataset(self._dataset)
             self._dataset.load_state_dict(state["dataset"])
             self._items = iter(self._dataset)
         elif state["read"]:
@@ -140,45 +148,45 @@ def has_state(source: Any) -> bool:
 
 
 def shares_itself(dataset: Any) -> bool:
-    """Return whether a dataset shards itself: its class declares so, or its library is known to do
-    so."""
+    """Return whether a dataset shards itself, as its class declares, or as its library does."""
     answer = getattr(dataset, "shares_itself", None)
-    return bool(_classes(dataset) & SHARE_THEMSELVES if answer is None else answer)
+    if answer is None:
+        return not _list_classes(dataset).isdisjoint(SHARE_THEMSELVES)
+    return bool(answer)
 
 
 def check_sharding_declared(dataset: Any, phase: str) -> None:
-    """Raise ConfigError for a dataset that may shard itself, but does not declare whether it
-    does."""
+    """Raise ConfigError for a dataset that may shard itself, but does not declare whether."""
     if hasattr(dataset, "shares_itself") or shares_itself(dataset):
         return
     queries = _referenced_names(getattr(type(dataset).__iter__, "__code__", None)) & _RANK_QUERIES
     if queries:
-        message = (
+        raise ConfigError.at(
+            "task",
             f"the {phase} dataset ({type(dataset).__name__}) calls {' and '.join(sorted(queries))} in __iter__, so it"
-            " may shard itself"
+            " may shard itself",
+            suggestion="set shares_itself = True on its class if it shards itself among all of them, or False to leave"
+            " sharding to the loop",
         )
-        advice = (
-            "set shares_itself = True on its class if it shards itself among all of them, or False to leave sharding to"
-            " the loop"
-        )
-        raise ConfigError.at("task", message, suggestion=advice)
 
 
-def _classes(dataset: Any) -> set[str]:
+def _list_classes(dataset: Any) -> set[str]:
     return {f"{base.__module__}.{base.__qualname__}" for base in type(dataset).__mro__}
 
 
 def _is_of_hugging_face(dataset: Any) -> bool:
-    return HUGGING_FACE in _classes(dataset)
+    return HUGGING_FACE in _list_classes(dataset)
 
 
 def _referenced_names(code: CodeType | None) -> set[str]:
     """Return the names in a function's code, and in its inner functions."""
     if code is None:
         return set()
-    return set(code.co_names).union(
-        *(_referenced_names(inner) for inner in code.co_consts if isinstance(inner, CodeType))
-    )
+    names = set(code.co_names)
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            names |= _referenced_names(inner)
+    return names
 
 
 def _split(dataset: Any, rank: int, world_size: int) -> Any:
