@@ -276,6 +276,8 @@ def _make_array(name: str, values: list[Any]) -> pa.Array:
     if is_large and {*map(type, plain)} <= {int, type(None)}:
         with suppress(OverflowError, pa.ArrowException):
             return pa.array(plain, pa.uint64())
+        if all(value is None or -(2**63) <= value < 2**64 for value in plain):
+            return pa.array(plain, pa.decimal128(20))  # as `merge_types` chooses for two files
     if any(map(_needs_float, plain)):
         plain = [float(value) if isinstance(value, int) else value for value in plain]
     with suppress(pa.ArrowException):

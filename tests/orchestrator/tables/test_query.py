@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,52 @@ STRANGE = [
     "select 1; select 2",
     "",
 ]
+
+
+def test_column_of_decimals_is_a_measurement() -> None:
+    rows = Rows.wrap(pa.table({"rank": [0, 0], "x": pa.array([3, -1], pa.decimal128(20))}))
+    assert rows.numbers == ["x"]
+    assert rows.aggregate({"mean": "avg(x)"})["mean"].tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected", "kind"),
+    [
+        ("select sum(x) as x from rows", [2**62 + 3], "int64"),
+        ("select 2 * sum(x) as x from rows", [2**63 + 6], "uint64"),
+        ("select sum(x) as x from rows group by y order by x", [3, 2**62], "int64"),
+        (
+            "select case when y then x::hugeint end as x from rows order by x",
+            [1, 2, None],
+            "Int64",
+        ),
+        (
+            "select case when y then null else 4 * x::hugeint - 1 end as x from rows order by x",
+            [2**64 - 1, None, None],
+            "UInt64",
+        ),
+        (
+            "select -x::hugeint as x from rows union all select 18446744073709551615 order by x",
+            [-(2**62), -2, -1, 2**64 - 1],
+            "object",
+        ),
+        ("select x * 0.5 as x from rows where y order by x", [0.5, 1.0], "float64"),
+        ("select 0.1 as x, 0.2 as x from rows where y", [0.1, 0.1], "float64"),
+        (
+            "select 12345678901234567.5 as x from rows where y",
+            [Decimal("12345678901234567.5")] * 2,
+            "object",
+        ),
+        ("select sum(x) as x from rows where x < 0", [None], "Int64"),
+    ],
+)
+def test_integers_of_128_bits_and_decimals_are_exact(
+    sql: str, expected: list[Any], kind: str
+) -> None:
+    rows = pa.table({"x": pa.array([1, 2, 2**62]), "y": [True, True, False]})
+    table = query(Source(ds.dataset(rows)), sql)
+    assert [None if value is pd.NA else value for value in table["x"]] == expected
+    assert table["x"].dtype == kind
 
 
 @pytest.mark.parametrize("sql", STRANGE)

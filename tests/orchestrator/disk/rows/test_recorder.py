@@ -84,6 +84,8 @@ def test_late_column_is_empty_before(tmp_path: Path, together: bool) -> None:
         ([torch.tensor(True), None], [1.0, None]),
         ([2**64 - 1, 2**63], [2**64 - 1, 2**63]),
         ([2**63, -1, None], [2**63, -1, None]),
+        ([2**64 - 1, -(2**62) - 1, None], [2**64 - 1, -(2**62) - 1, None]),
+        ([np.uint64(2**64 - 1), torch.tensor(-(2**63))], [2**64 - 1, -(2**63)]),
         ([0.5, 2**53 + 1], [0.5, 2.0**53]),
         (["warm", 2**53 + 1, None], ["warm", str(2**53 + 1), None]),
         (["warm", 2.5, True], ["warm", "2.5", "1"]),
