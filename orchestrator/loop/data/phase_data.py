@@ -76,7 +76,7 @@ class PhaseData(ABC):
 
     @abstractmethod
     def begin(self, epoch: int, offset: int) -> Iterator[Any]:
-        """Return the training batches of an epoch, after the first `offset` samples of all ranks."""
+        """Return the training batches of an epoch, after `offset` samples of all ranks."""
 
     def fetch_ahead(self) -> bool:
         """Fetch the next training batch; return whether every rank has one. Collective."""

@@ -233,7 +233,7 @@ class HookedContents:
 
 
 def _keep_settings(optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
-    """Return a saved state with the settings that the optimizer has now, except for its counters."""
+    """Return a saved state with the optimizer's present settings, but the saved counters."""
     kept = {"params", *list_counters(optimizer)}
     groups = []
     for before, now in zip(saved["param_groups"], optimizer.param_groups, strict=True):

@@ -30,8 +30,7 @@ _SCALED_WITH_LR = ("lr", "initial_lr", "max_lr", "min_lr")
 
 
 class Changes:
-    """The experiment's `changes`, applied at their epochs and steps, and the optimizers' current
-    settings.
+    """The experiment's `changes`, applied when due, and the optimizers' current settings.
 
     Only mutable fields of hooks and numbers of the optimizer may change. To find the new value of
     each parameter group, this class builds a second optimizer, because a task's optimizer may do
@@ -43,26 +42,35 @@ class Changes:
     def __init__(
         self, experiment: Experiment, task: Task, plan: Plan, state: State, timeline: Timeline
     ) -> None:
-        self._experiment, self._task, self._plan, self._state = experiment, task, plan, state
+        self._experiment = experiment
+        self._task = task
+        self._plan = plan
+        self._state = state
         self._timeline = timeline
+        self._optimizers = experiment.optimizations
         self._entries = {
             name: dict(entry)
             for name, entry in experiment.hooks.items()
             if isinstance(entry, Mapping)
         }
-        self._optimizers = experiment.optimizations
         self.pending: list[Change] = sorted(
             experiment.changes, key=lambda change: timeline.count_steps_before(change.at)
         )
         """Changes not yet made, in order."""
-        for path, value in (item for change in self.pending for item in change.set.items()):
+        for change in self.pending:
+            self._check_numbers(change)
+
+    def _check_numbers(self, change: Change) -> None:
+        """Raise ConfigError if the optimizer cannot change as `change` says."""
+        for path, value in change.set.items():
             number = parse_optimizer_path(path)
-            if (
-                number
-                and (after := with_number(before := self._optimizers[number[0]], number[1], value))
-                != before
-            ):
-                self._compare_groups(before, after)  # raises ConfigError
+            if number is None:
+                continue
+            name, key = number
+            before = self._optimizers[name]
+            after = with_number(before, key, value)
+            if after != before:
+                self._compare_groups(before, after)
 
     def advance(self) -> None:
         """Make the changes that are due; call it between two iterations. Raises ConfigError."""
@@ -81,20 +89,19 @@ class Changes:
         `default` steps.
         """
         scheduler = self._state.schedulers[name]
-        ticks = (
-            self._timeline.count_ticks(position.step, position.epoch, default) if scheduler else 0
-        )
+        if scheduler is None:
+            return
+        ticks = self._timeline.count_ticks(position.step, position.epoch, default)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
             for _ in range(ticks):
                 scheduler.step()
 
     def restore(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
-        """Continue from a checkpoint with the optimizer settings `saved`, and repeat the changes
-        before it.
+        """Continue from a checkpoint with the optimizer settings `saved`.
 
-        Empty settings mean that the optimizer already has this experiment's numbers. Raises
-        ConfigError.
+        This repeats the changes before the checkpoint. Empty settings mean that the optimizer
+        already has this experiment's numbers. Raises ConfigError.
         """
         current = dict(self._optimizers)
         for name, configured in current.items():
@@ -104,21 +111,24 @@ class Changes:
             self.pending.remove(change)
             for path, value in change.set.items():
                 number = parse_optimizer_path(path)
-                if number:
-                    current[number[0]] = with_number(current[number[0]], number[1], value)
-                else:
+                if number is None:
                     self._set(path, value)
+                else:
+                    name, key = number
+                    current[name] = with_number(current[name], key, value)
         for after in current.values():
             self._set_optimizer(after)
 
     def _is_past(self, change: Change) -> bool:
-        """Return whether a checkpoint at this position contains a change; a change due exactly here
-        comes later."""
-        state, count = self._state, change.at.count
+        """Return whether a checkpoint at this position contains a change.
+
+        A change that is due exactly here comes later.
+        """
+        state = self._state
+        count = change.at.count
         if change.at.unit == "steps":
-            return count < state.step or (
-                count == state.step and state.step_iteration < state.iteration
-            )
+            is_within = state.step_iteration < state.iteration
+            return count < state.step or (count == state.step and is_within)
         return count < state.epoch or (count == state.epoch and state.phase_iteration > 0)
 
     def _set(self, path: str, value: Any) -> None:
@@ -126,21 +136,22 @@ class Changes:
         if message:
             raise ConfigError.at(path, message)
         number = parse_optimizer_path(path)
-        if number:
-            self._set_optimizer(with_number(self._optimizers[number[0]], number[1], value))
-        else:
+        if number is None:
             _, name, field = path.split(".", 2)
             self._set_hook(name, field, value)
+        else:
+            name, key = number
+            self._set_optimizer(with_number(self._optimizers[name], key, value))
 
     def _set_hook(self, name: str, field: str, value: Any) -> None:
-        entry = self._entries[name] = {**self._entries[name], field: value}
+        entry = self._entries[name]
+        entry[field] = value
         hook = self._plan.hooks.get(name)
         if hook is None:
             return
+        of_plan = set(PLAN_KEYS).difference(list_parameters(type(hook)))
         settings = {
-            key: value
-            for key, value in entry.items()
-            if key != "type" and (key not in PLAN_KEYS or key in list_parameters(type(hook)))
+            key: value for key, value in entry.items() if key != "type" and key not in of_plan
         }
         changed, _ = construct(type(hook), settings, f"hooks.{name}")
         self._plan.set_field(name, field, getattr(changed, field))
@@ -148,42 +159,58 @@ class Changes:
     # The optimizer
 
     def _compare_groups(self, before: Optimization, after: Optimization) -> tuple[Groups, Groups]:
-        """Return the parameter groups of two optimizers; raises ConfigError if they differ in more
-        than numbers."""
-        old, new = (
-            build_optimizer(version, self._task, self._state.module).param_groups
-            for version in (before, after)
-        )
-        was, now = before.optimizer.arguments, after.optimizer.arguments
-        keys = [key for key in was | now if was.get(key, ...) != now.get(key, ...)]
+        """Return the parameter groups of two optimizers.
+
+        Raises ConfigError if they differ in more than numbers.
+        """
+        old = self._build_groups(before)
+        new = self._build_groups(after)
+        keys = _list_changed_keys(before.optimizer.arguments, after.optimizer.arguments)
         path = f"{after.path}.{', '.join(keys)}"
         if [len(group["params"]) for group in old] != [len(group["params"]) for group in new]:
-            problem = "would move parameters between groups, which is impossible during training"
-            raise ConfigError.at(path, problem)
+            raise ConfigError.at(
+                path, "would move parameters between groups, which is impossible during training"
+            )
         # A setting of the groups may have been written as what it is by default.
         if all(map(_is_equal, old, new)) and not all(key in new[0] for key in keys):
-            problem = "does not change any parameter group of this optimizer, so it cannot change during training"
-            raise ConfigError.at(path, problem)
+            raise ConfigError.at(
+                path,
+                "does not change any parameter group of this optimizer, so it cannot change during training",
+            )
         return old, new
 
+    def _build_groups(self, optimization: Optimization) -> Groups:
+        return build_optimizer(optimization, self._task, self._state.module).param_groups
+
     def _set_optimizer(self, after: Optimization) -> None:
-        optimizer, state = after.name, self._state
-        before, self._optimizers[optimizer] = self._optimizers[optimizer], after
+        name = after.name
+        before = self._optimizers[name]
+        self._optimizers[name] = after
         if before == after:
             return
         old, new = self._compare_groups(before, after)
-        for group, was, now in zip(state.optimizers[optimizer].param_groups, old, new, strict=True):
-            for name in now.keys() - {"params"}:
-                if was.get(name) == now[name]:
-                    continue
-                for scaled in _SCALED_WITH_LR if name == "lr" else (name,):
-                    if scaled in group:
-                        group[scaled] = _scale(group[scaled], was.get(name), now[name])
+        groups = self._state.optimizers[name].param_groups
+        for group, was, now in zip(groups, old, new, strict=True):
+            _change_numbers(group, was, now)
         _scale_base_lrs(
-            state.schedulers[optimizer],
+            self._state.schedulers[name],
             [group["lr"] for group in old],
             [group["lr"] for group in new],
         )
+
+
+def _list_changed_keys(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    return [key for key in {**was, **now} if was.get(key, ...) != now.get(key, ...)]
+
+
+def _change_numbers(group: dict[str, Any], was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Change the numbers of an optimizer's group that differ between two other groups."""
+    for name in now.keys() - {"params"}:
+        if was.get(name) == now[name]:
+            continue
+        for scaled in _SCALED_WITH_LR if name == "lr" else (name,):
+            if scaled in group:
+                group[scaled] = _scale(group[scaled], was.get(name), now[name])
 
 
 def _is_equal(group: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

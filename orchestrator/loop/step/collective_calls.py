@@ -15,8 +15,7 @@ Loss = Callable[[Any, Any], Any]
 
 
 class Collectives(TorchDispatchMode):
-    """Mode that calls `report` with the name and the arguments of each collective before it
-    starts."""
+    """Mode that calls `report` with the name and the arguments of each starting collective."""
 
     def __init__(self, report: Callable[[str, Sequence[Any]], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's own has no types
@@ -37,11 +36,11 @@ class Collectives(TorchDispatchMode):
 def refuse_collectives(
     compute: Loss, task: Task, state: State, samples: int, batches: Sequence[int]
 ) -> Loss:
-    """Return a loss function whose first call raises TaskError for a collective that would fail in
-    a later one.
+    """Return a loss function whose first call refuses collectives that would fail in a later one.
 
-    The `samples` of an evaluation do not divide among the ranks. A rank with fewer `batches` than
-    another leaves the other waiting, and collectives that join samples need equally large batches.
+    It raises TaskError. The `samples` of an evaluation do not divide among the ranks. A rank with
+    fewer `batches` than another leaves the other waiting, and collectives that join samples need
+    equally large batches.
     """
     is_checked = False
 

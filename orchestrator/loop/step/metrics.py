@@ -1,8 +1,8 @@
-"""Metrics of a phase: means over the samples of all ranks, and the task's meters. Runs in
-workers."""
+"""Metrics of a phase: means over the samples of all ranks, and the task's meters."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, SupportsFloat
 
 from torch import Tensor
@@ -34,7 +34,8 @@ class Means:
 
     def copy(self) -> "Means":
         copy = Means()
-        copy._totals, copy._counts = dict(self._totals), dict(self._counts)
+        copy._totals = dict(self._totals)
+        copy._counts = dict(self._counts)
         return copy
 
     def state_dict(self) -> dict[str, list[float]]:
@@ -47,8 +48,10 @@ class Means:
 
     @staticmethod
     def merge_ranks(states: Iterable[dict[str, list[float]]]) -> dict[str, float]:
-        """Return the means across all ranks, from the `state_dict` of each; a rank may have no
-        sample."""
+        """Return the means across all ranks, from the `state_dict` of each.
+
+        A rank may have no sample.
+        """
         means = Means()
         for state in states:
             means.include(state)
@@ -72,7 +75,8 @@ def reduce_phase(
     values = Means.merge_ranks(states)
     for name, numbers in computed[0].items():
         check_ranks_agree(task, prefix, name, [ranks.get(name, {}) for ranks in computed])
-        if duplicates := numbers.keys() & values.keys():
+        duplicates = numbers.keys() & values.keys()
+        if duplicates:
             raise TaskError(
                 f"meters() returns '{name}', but {prefix}/{min(duplicates)} exists already; rename one of them"
             )
@@ -81,14 +85,15 @@ def reduce_phase(
 
 
 def _flatten(name: str, value: Any) -> dict[str, float]:
-    """Return a number under its name, a vector's numbers as `<name>/<index>`, and a mapping's as
-    `<name>/<key>`."""
+    """Return a meter's numbers by name.
+
+    Those of a vector are `<name>/<index>`, those of a mapping `<name>/<key>`.
+    """
     if isinstance(value, Mapping):
-        return {
-            path: number
-            for key, part in value.items()
-            for path, number in _flatten(f"{name}/{key}", part).items()
-        }
+        numbers: dict[str, float] = {}
+        for key, part in value.items():
+            numbers |= _flatten(f"{name}/{key}", part)
+        return numbers
     shape = tuple(getattr(value, "shape", ()))
     if isinstance(value, SupportsFloat) and math.prod(shape) == 1:
         return {name: float(value)}
@@ -103,11 +108,11 @@ def _flatten(name: str, value: Any) -> dict[str, float]:
 def check_ranks_agree(
     task: Task, prefix: str, meter: str, ranks: Sequence[Mapping[str, float]]
 ) -> None:
-    """Raise TaskError if ranks have computed different values of a meter, beyond rounding
-    errors."""
-    for name in dict.fromkeys(name for values in ranks for name in values):
+    """Raise TaskError if ranks have different values of a meter, beyond rounding errors."""
+    for name in dict.fromkeys(chain.from_iterable(ranks)):
         first = ranks[0].get(name)
-        for rank, value in enumerate(values.get(name) for values in ranks):
+        for rank, values in enumerate(ranks):
+            value = values.get(name)
             if not _are_close(value, first):
                 raise TaskError(
                     f"the meter '{meter}' differs between ranks: {prefix}/{name} is {first} on rank 0 and {value} on"
@@ -119,4 +124,6 @@ def check_ranks_agree(
 def _are_close(value: float | None, other: float | None) -> bool:
     if value is None or other is None:
         return value is other
-    return math.isclose(value, other, rel_tol=1e-6) or (math.isnan(value) and math.isnan(other))
+    if math.isnan(value):
+        return math.isnan(other)
+    return math.isclose(value, other, rel_tol=1e-6)

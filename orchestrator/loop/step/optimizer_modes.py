@@ -1,8 +1,8 @@
-"""Optimizers with a training mode and an evaluation mode, as schedule-free ones have. Runs in
-workers."""
+"""Optimizers with a training mode and an evaluation mode, as schedule-free ones have."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import torch
@@ -22,14 +22,14 @@ class OptimizerModes:
 
     def __init__(self, optimizers: Mapping[str, Optimizer]) -> None:
         self._optimizers: dict[str, Any] = {
-            name: optimizer
-            for name, optimizer in optimizers.items()
-            if all(callable(getattr(optimizer, mode, None)) for mode in ("train", "eval"))
+            name: optimizer for name, optimizer in optimizers.items() if _has_modes(optimizer)
         }
         self._is_training = False
         self._kept: dict[str, list[Tensor]] = {}
-        """Weights with which training continues, because the change of modes does not give the same
-        bits."""
+        """Weights with which training continues.
+
+        A change of modes and back does not give the same bits.
+        """
 
     def __bool__(self) -> bool:
         return bool(self._optimizers)
@@ -40,11 +40,10 @@ class OptimizerModes:
         self._is_training = True
         for name, optimizer in self._optimizers.items():
             optimizer.train()
-            for parameter, kept in zip(
-                _list_parameters(optimizer), self._kept.get(name, ()), strict=False
-            ):
-                parameter.copy_(shards.like(kept, parameter))
-
+            if name in self._kept:
+                parameters = _list_parameters(optimizer)
+                for parameter, kept in zip(parameters, self._kept[name], strict=True):
+                    parameter.copy_(shards.like(kept, parameter))
         self._kept = {}
 
     def evaluate(self, *, keep: bool = False) -> None:
@@ -52,16 +51,17 @@ class OptimizerModes:
         self._is_training = False
         for name, optimizer in self._optimizers.items():
             if keep:
-                self._kept[name] = [
-                    parameter.detach().clone() for parameter in _list_parameters(optimizer)
-                ]
+                parameters = _list_parameters(optimizer)
+                self._kept[name] = [parameter.detach().clone() for parameter in parameters]
             with torch.no_grad():
                 optimizer.eval()
 
     @contextmanager
     def evaluating(self, state: object = None) -> Iterator[None]:
-        """Enter evaluation mode within a training phase; on exit, training continues as if it had
-        never been left."""
+        """Enter evaluation mode within a training phase.
+
+        On exit, training continues as if it had never been left.
+        """
         if not self or not self._is_training:
             yield
             return
@@ -72,8 +72,7 @@ class OptimizerModes:
             self.train()
 
     def get_kept_weights(self, name: str) -> list[Tensor] | None:
-        """Return an optimizer's kept weights for a checkpoint, in the order of its groups; None if
-        there are none."""
+        """Return an optimizer's kept weights for a checkpoint, in the order of its groups."""
         return self._kept.get(name)
 
     def restore(self, name: str, kept: Sequence[Tensor] | None) -> None:
@@ -82,5 +81,9 @@ class OptimizerModes:
             self._kept[name] = list(kept)
 
 
+def _has_modes(optimizer: Optimizer) -> bool:
+    return all(callable(getattr(optimizer, mode, None)) for mode in ("train", "eval"))
+
+
 def _list_parameters(optimizer: Optimizer) -> list[Tensor]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    return list(chain.from_iterable(group["params"] for group in optimizer.param_groups))

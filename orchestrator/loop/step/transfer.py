@@ -22,11 +22,9 @@ def to_device(batch: Any, device: torch.device) -> Any:
     if parts is None:
         return batch.to(device) if moves_itself(batch) else batch
     moved = [to_device(part, device) for part in parts]
-    return (
-        batch
-        if all(new is old for new, old in zip(moved, parts, strict=True))
-        else container_with(batch, moved)
-    )
+    if all(new is old for new, old in zip(moved, parts, strict=True)):
+        return batch
+    return container_with(batch, moved)
 
 
 def moves_itself(part: Any) -> bool:
@@ -35,8 +33,7 @@ def moves_itself(part: Any) -> bool:
 
 
 def items_in(batch: Any) -> list[Any] | None:
-    """Return the items of a container; None for anything else, and for objects that move
-    themselves."""
+    """Return the items of a container; None for anything else, such as what moves itself."""
     if moves_itself(batch):
         return None
     if isinstance(batch, Mapping):
@@ -59,7 +56,8 @@ def container_with(batch: Any, items: list[Any]) -> Any:
         return kind(*items) if hasattr(batch, "_fields") else kind(items)
     other = copy(batch)
     for field, item in zip(fields(batch), items, strict=True):
-        object.__setattr__(other, field.name, item)  # works for frozen dataclasses too
+        # Works for frozen dataclasses too.
+        object.__setattr__(other, field.name, item)
     return other
 
 
@@ -74,17 +72,17 @@ def leaves(batch: Any) -> Iterator[Any]:
 
 
 class StreamTransfer:
-    """Transfer of batches to a GPU on a separate stream, while the GPU still computes the previous
-    batch.
+    """Transfer of batches to a GPU on its own stream, while the GPU computes the previous batch.
 
-    Used in workers. On the compute stream, a copy would wait for the computation. The compute
+    On the compute stream, a copy would wait for the computation. The compute
     stream waits for the copy before it uses the batch. The host does not wait if the batch is in
     pinned memory. A batch with a part that moves itself is copied on the compute stream, because
     its memory cannot be protected from later copies.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self._stream = device, torch.cuda.Stream(device)
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
 
     def __call__(self, batch: Any) -> Any:
         if any(moves_itself(leaf) and not isinstance(leaf, Tensor) for leaf in leaves(batch)):

@@ -1,11 +1,8 @@
-"""Weights of losses: micro-batches and ranks count by their tokens or samples, not alike. Runs in
-workers."""
+"""Weights of losses: micro-batches and ranks count by their tokens or samples, not alike."""
 
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import reduce
-from operator import add
 from typing import Any
 
 import torch
@@ -32,7 +29,10 @@ class WeighedBatches(Iterator[Any]):
     def __init__(
         self, task: Task, state: State, batches: Iterator[Any], can_fetch: Callable[[], bool]
     ) -> None:
-        self._task, self._state, self._batches, self._can_fetch = task, state, batches, can_fetch
+        self._task = task
+        self._state = state
+        self._batches = batches
+        self._can_fetch = can_fetch
         self._waiting: deque[tuple[Any, float]] = deque()
         self._total: float | Tensor = 0.0
         """Weight of the step, of all micro-batches and ranks."""
@@ -40,8 +40,10 @@ class WeighedBatches(Iterator[Any]):
         """The current batch, before it was moved to the device."""
 
     def fetch_ahead(self) -> bool:
-        """Fetch the next step's batches if this step has none left; return whether every rank has
-        them. Collective."""
+        """Fetch the next step's batches if this step has none left; collective.
+
+        Returns whether every rank has them.
+        """
         return bool(self._waiting) or self._fetch_step()
 
     def __next__(self) -> Any:
@@ -82,18 +84,20 @@ class WeighedBatches(Iterator[Any]):
 
 
 def count_microbatches(state: State) -> int:
-    """Return the number of micro-batches in the step that begins now; the epoch's last step may
-    have fewer."""
+    """Return the number of micro-batches in the step that begins now.
+
+    The epoch's last step may have fewer.
+    """
     return min(state.accumulate, state.phase_length - state.phase_iteration)
 
 
 def weigh(task: Task, batch: Any) -> float:
-    """Return the weight of a batch's loss; raises TaskError unless it is a number that can be
-    one."""
+    """Return the weight of a batch's loss; raises TaskError unless it is a possible number."""
     value: Any = task.weight(batch)
     try:
         weight = float(value)
-    except (TypeError, ValueError, RuntimeError):  # RuntimeError for a tensor of several elements
+    except (TypeError, ValueError, RuntimeError):
+        # RuntimeError is for a tensor of several elements.
         weight = math.nan
     if weight >= 0 and math.isfinite(weight):
         return weight
@@ -115,8 +119,7 @@ def tensors_with_gradients(output: Any) -> list[Tensor]:
 
 
 def make_zero_loss(loss: Tensor, inputs: Sequence[Tensor]) -> Tensor:
-    """Return a zero whose gradients are zeros, with respect to those of the inputs that the loss
-    depends on.
+    """Return a zero whose gradients are zeros, for the inputs that the loss depends on.
 
     The loss of a batch of weight 0 is a mean over nothing, so it and its gradients may be NaN,
     whatever its share. An input may hold infinities, such as scores of classes that are masked, and
@@ -125,11 +128,11 @@ def make_zero_loss(loss: Tensor, inputs: Sequence[Tensor]) -> Tensor:
     for a batch of nothing, does not tell its inputs, so all of them count.
     """
     zero = (loss * 0).detach().nan_to_num()
-    if not loss.requires_grad:
-        return reduce(add, ((part * 0).nan_to_num().sum() for part in inputs), zero)
-
-    gradients = (
-        torch.autograd.grad(loss, inputs, retain_graph=True, allow_unused=True) if inputs else ()
-    )
-    used = [part for part, gradient in zip(inputs, gradients, strict=True) if gradient is not None]
-    return reduce(add, ((part * 0).nan_to_num().sum() for part in used), zero)
+    used = inputs
+    if loss.requires_grad and inputs:
+        gradients = torch.autograd.grad(loss, inputs, retain_graph=True, allow_unused=True)
+        pairs = zip(inputs, gradients, strict=True)
+        used = [part for part, gradient in pairs if gradient is not None]
+    for part in used:
+        zero = zero + (part * 0).nan_to_num().sum()
+    return zero
