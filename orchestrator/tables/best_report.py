@@ -4,7 +4,6 @@ quickly."""
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from numbers import Real
 from typing import Any
 
@@ -29,21 +28,38 @@ def find_divergence(reports: Sequence[Mapping[str, Any]], metric: str | None) ->
 
     With several optimizers, each has a loss, such as `train/loss_d`.
     """
-    losses = [
-        name
-        for report in reports
-        for name in report
-        if name == "train/loss" or name.startswith("train/loss_")
-    ]
-    for name in dict.fromkeys([*losses, *([metric] if metric else [])]):
-        having = [
-            (report[name], report) for report in reports if isinstance(report.get(name), Real)
-        ]
-        if having and not math.isfinite(last := having[-1][0]):
-            *_, (_, first) = takewhile(lambda entry: not math.isfinite(entry[0]), reversed(having))
-            description = f"{name} is {'NaN' if math.isnan(last) else last} since epoch {first.get('epoch', 0)}"
-            return Divergence(first.get("iteration", 0), description)
+    names: dict[str, None] = {}
+    for report in reports:
+        names.update(dict.fromkeys(filter(_is_loss, report)))
+    if metric:
+        names[metric] = None
+
+    for name in names:
+        divergence = _find_divergence_of(name, reports)
+        if divergence:
+            return divergence
     return None
+
+
+def _is_loss(name: str) -> bool:
+    return name == "train/loss" or name.startswith("train/loss_")
+
+
+def _find_divergence_of(name: str, reports: Sequence[Mapping[str, Any]]) -> Divergence | None:
+    first = None
+    for report in reports:
+        value = report.get(name)
+        if not isinstance(value, Real):
+            continue
+        if math.isfinite(value):
+            first = None
+            continue
+        first = first or report
+        last = "NaN" if math.isnan(value) else value
+    if first is None:
+        return None
+    description = f"{name} is {last} since epoch {first.get('epoch', 0)}"
+    return Divergence(first.get("iteration", 0), description)
 
 
 def find_best_report(
@@ -51,9 +67,7 @@ def find_best_report(
 ) -> Mapping[str, Any] | None:
     """Return the first report with the best value of a metric, by `max` or `min`; None if no report
     has one."""
-    finite = [
-        report
-        for report in reports
-        if is_number(report.get(metric)) and math.isfinite(report[metric])
-    ]
-    return (max if mode == "max" else min)(finite, key=lambda report: report[metric], default=None)
+    measured = [report for report in reports if is_number(report.get(metric))]
+    finite = [report for report in measured if math.isfinite(report[metric])]
+    find = max if mode == "max" else min
+    return find(finite, key=lambda report: report[metric], default=None)

@@ -55,26 +55,23 @@ class Configuration:
     def describe(self, metric: str) -> str:
         """Return the mean, its interval and the number of trials:
         `0.91 ± 0.02 (mean of 5 trials), 1 failed`."""
-        interval = (
-            ""
-            if math.isnan(self.half_width)
-            else f" ± {units.format_value(metric, self.half_width)}"
-        )
-        basis = (
-            f"mean of {self.n} trial{'s' if self.n > 1 else ''}"
-            if self.n
-            else "so far; no trial has ended"
-        )
-        failures = f", {self.failed} failed" if self.failed else ""
-        return f"{units.format_value(metric, self.mean)}{interval} ({basis}){failures}"
+        text = units.format_value(metric, self.mean)
+        if not math.isnan(self.half_width):
+            text += f" ± {units.format_value(metric, self.half_width)}"
+        if self.n:
+            text += f" (mean of {self.n} trial{'s' if self.n > 1 else ''})"
+        else:
+            text += " (so far; no trial has ended)"
+        if self.failed:
+            text += f", {self.failed} failed"
+        return text
 
 
 def compute_score(values: Sequence[float], mode: str, aggregate: str) -> float:
     """Return the `mean` of a configuration's repeats, or their `lower_bound`, which is a standard
     error worse."""
-    mean = (
-        fmean(values) if all(map(math.isfinite, values)) else sum(values)
-    )  # fmean refuses inf - inf
+    # fmean refuses inf - inf
+    mean = fmean(values) if all(map(math.isfinite, values)) else sum(values)
     if aggregate == "mean" or len(values) < 2 or not math.isfinite(mean):
         return mean
     standard_error = stdev(values) / math.sqrt(len(values))
@@ -118,34 +115,30 @@ def _make_configuration(
     number: int, group: Sequence[Repeat], mode: str, aggregate: str
 ) -> Configuration:
     sign = -1 if mode == "max" else 1
-    with_value = [
+    known = [
         repeat for repeat in group if units.is_number(repeat.value) and repeat.status != "failed"
     ]
-    with_value.sort(key=lambda repeat: (sign * (repeat.value or 0), repeat.trial))
-    ended = [repeat for repeat in with_value if repeat.status in COMPLETE]
-    values = [float(repeat.value or 0) for repeat in ended or with_value]
+    known.sort(key=lambda repeat: (sign * (repeat.value or 0), repeat.trial))
+    ended = [repeat for repeat in known if repeat.status in COMPLETE]
+    running = [repeat for repeat in known if repeat.status not in COMPLETE]
+    values = [float(repeat.value or 0) for repeat in ended or running]
     mean = compute_score(values, mode, "mean") if values else math.nan
-    std = half_width = math.nan
+    std = math.nan
+    half_width = math.nan
     if len(values) > 1 and math.isfinite(mean):
         std = stdev(values)
-        half_width = (
-            compute_quantile((1 + CONFIDENCE_LEVEL) / 2, len(values) - 1)
-            * std
-            / math.sqrt(len(values))
-        )
+        quantile = compute_quantile((1 + CONFIDENCE_LEVEL) / 2, len(values) - 1)
+        half_width = quantile * std / math.sqrt(len(values))
     return Configuration(
-        number,
-        tuple(
-            repeat.trial
-            for repeat in (*ended, *(repeat for repeat in with_value if repeat not in ended))
-        ),
-        len(ended),
-        mean,
-        std,
-        half_width,
-        compute_score(values, mode, aggregate) if values else math.nan,
-        sum(repeat.status in ("failed", "lost", "damaged") for repeat in group),
-        sum(repeat.status == "stopped" for repeat in group),
+        number=number,
+        trials=tuple(repeat.trial for repeat in (*ended, *running)),
+        n=len(ended),
+        mean=mean,
+        std=std,
+        half_width=half_width,
+        score=compute_score(values, mode, aggregate) if values else math.nan,
+        failed=sum(repeat.status in ("failed", "lost", "damaged") for repeat in group),
+        stopped=sum(repeat.status == "stopped" for repeat in group),
     )
 
 
@@ -158,26 +151,33 @@ def compute_tail_probability(t: float, freedom: int) -> float:
     if math.isinf(t):
         return 0.0 if t > 0 else 1.0
     angle = math.atan2(t, math.sqrt(freedom))
-    sine, cosine = math.sin(angle), math.cos(angle)
-    odd = freedom % 2
-    term, total = (cosine, cosine if freedom > 1 else 0.0) if odd else (1.0, 1.0)
-    for factor in range(2 if odd else 1, freedom - 2, 2):
+    cosine = math.cos(angle)
+    if freedom % 2 == 0:
+        inside = math.sin(angle) * _sum_series(1.0, 1, freedom, cosine)
+    else:
+        total = _sum_series(cosine, 2, freedom, cosine) if freedom > 1 else 0.0
+        inside = (angle + math.sin(angle) * total) * 2 / math.pi
+    return max(0.0, (1 - inside) / 2)
+
+
+def _sum_series(term: float, first_factor: int, freedom: int, cosine: float) -> float:
+    total = term
+    for factor in range(first_factor, freedom - 2, 2):
         term *= cosine**2 * factor / (factor + 1)
         total += term
-    inside = (angle + sine * total) * 2 / math.pi if odd else sine * total
-    return max(0.0, (1 - inside) / 2)
+    return total
 
 
 def compute_quantile(share: float, freedom: int) -> float:
     """Return the quantile of a share of at least 0.5; to 1e-9 for shares up to 0.9999."""
-    low, high = 0.0, 1.0
+    low = 0.0
+    high = 1.0
     while compute_tail_probability(high, freedom) > 1 - share:
         high *= 2
     for _ in range(200):
         middle = (low + high) / 2
-        low, high = (
-            (middle, high)
-            if compute_tail_probability(middle, freedom) > 1 - share
-            else (low, middle)
-        )
+        if compute_tail_probability(middle, freedom) > 1 - share:
+            low = middle
+        else:
+            high = middle
     return high

@@ -37,9 +37,10 @@ _WIDTHS = {
     "node": 16,
 }
 """Approximate bytes per value; other columns take 8."""
-_LOAD_MEMORY_FACTOR, _SORT_MEMORY_FACTOR = 4, 3
-"""Peak memory as a multiple of the table's size: to load it, and to sort and convert rows already
-in memory."""
+_LOAD_MEMORY_FACTOR = 4
+"""Peak memory of loading a table, as a multiple of its size."""
+_SORT_MEMORY_FACTOR = 3
+"""Peak memory of sorting and converting rows that are in memory, as a multiple of their size."""
 
 
 def load(
@@ -62,19 +63,25 @@ def load(
     if not source.has_rows:
         return _to_frame(pa.table({name: pa.nulls(0) for name in selected}))
     check_columns(selected, names)
+
     needed = [*dict.fromkeys([*selected, *ROW_KEY])]
     if where is None:
         rows = source.data.count_rows()
-        _check_memory(
-            storage, rows, rows * sum(_WIDTHS.get(name, 8) for name in needed), _LOAD_MEMORY_FACTOR
-        )
-    batches, size, count = [], 0, 0
-    for batch in (
-        source.batches(needed) if where is None else read_matching_rows(source, needed, where)
-    ):
+        width = sum(_WIDTHS.get(name, 8) for name in needed)
+        _check_memory(storage, rows, rows * width, _LOAD_MEMORY_FACTOR)
+        read = source.batches(needed)
+    else:
+        read = read_matching_rows(source, needed, where)
+
+    batches = []
+    size = 0
+    count = 0
+    for batch in read:
         batches.append(batch)
-        size, count = size + batch.nbytes, count + len(batch)
+        size += batch.nbytes
+        count += len(batch)
         _check_memory(storage, count, size, _SORT_MEMORY_FACTOR)
+
     schema = pa.schema([source.schema.field(name) for name in needed])
     table = pa.Table.from_batches(batches) if batches else schema.empty_table()
     return _to_frame(sort_rows(narrow_counters(conform_to(table, schema))).select(selected))
@@ -83,21 +90,19 @@ def load(
 def _check_memory(storage: Storage, rows: int, size_bytes: int, memory_factor: int) -> None:
     """Raise UsageError if the table's size times `memory_factor` exceeds the free memory."""
     free = psutil.virtual_memory().available
-    if memory_factor * size_bytes > free:
+    needed = memory_factor * size_bytes
+    if needed > free:
         raise UsageError(
             f"the table of {storage} does not fit in memory: loading its {rows:,} rows needs"
-            f" {units.format_bytes(memory_factor * size_bytes)}, {units.format_bytes(free)} is free; load"
-            " less with load_stats(columns, where) or `hookyard stats --columns --where`, or use run.query"
+            f" {units.format_bytes(needed)}, {units.format_bytes(free)} is free; load less with"
+            " load_stats(columns, where) or `hookyard stats --columns --where`, or use run.query"
         )
 
 
 def _to_frame(rows: pa.Table) -> pd.DataFrame:
     categories = [name for name in CATEGORICAL_COLUMNS if name in rows.column_names]
-    exact = {
-        name: _to_nullable(rows[name])
-        for name in rows.column_names
-        if _is_rounded_by_pandas(rows[name])
-    }
+    rounded = [name for name in rows.column_names if _is_rounded_by_pandas(rows[name])]
+    exact = {name: _to_nullable(rows[name]) for name in rounded}
     frame = cast(pd.DataFrame, rows.to_pandas(categories=categories, self_destruct=True))
     for name, column in exact.items():
         frame[name] = column
@@ -111,18 +116,30 @@ def concat_exactly(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     integers: dict[Any, Literal["Int64", "UInt64"]] = {}
     for table in tables:
         for name, column in table.items():
-            is_rounded = joined[name].dtype.kind == "f" and pd.api.types.is_integer_dtype(
-                column.dtype
-            )
-            if is_rounded and (column.max() > 2**53 or column.min() < -(2**53)):
+            if joined[name].dtype.kind == "f" and _has_large_integers(column):
                 integers[name] = "UInt64" if column.dtype.kind == "u" else "Int64"
 
     for name, kind in integers.items():
         with suppress(TypeError, ValueError):  # other tables have fractions
-            columns = [
-                table[name] if name in table else pd.Series(pd.NA, table.index) for table in tables
-            ]
-            joined[name] = pd.concat([column.astype(kind) for column in columns], ignore_index=True)
+            joined[name] = _concat_integers(tables, name, kind)
+    return joined
+
+
+def _has_large_integers(column: "pd.Series[Any]") -> bool:
+    """Return whether a column has integers that floats would round."""
+    if not pd.api.types.is_integer_dtype(column.dtype):
+        return False
+    return bool(column.max() > 2**53 or column.min() < -(2**53))
+
+
+def _concat_integers(
+    tables: Sequence[pd.DataFrame], name: Any, kind: Literal["Int64", "UInt64"]
+) -> "pd.Series[Any]":
+    columns = []
+    for table in tables:
+        column = table[name] if name in table else pd.Series(pd.NA, table.index)
+        columns.append(column.astype(kind))
+    joined: pd.Series[Any] = pd.concat(columns, ignore_index=True)
     return joined
 
 

@@ -31,8 +31,10 @@ class LineTail:
     """Incremental reader of the reports in a file."""
 
     def __init__(self, storage: Storage, name: str) -> None:
-        self._storage, self._name = storage, name
-        self._end = self._lines = 0
+        self._storage = storage
+        self._name = name
+        self._end = 0
+        self._n_lines = 0
 
     def read(self) -> list[dict[str, Any]]:
         """Return the new reports, from complete lines only."""
@@ -42,7 +44,8 @@ class LineTail:
             return []
         lines = added[: added.rfind(b"\n") + 1]
         self._end += len(lines)
-        first, self._lines = self._lines + 1, self._lines + lines.count(b"\n")
+        first = self._n_lines + 1
+        self._n_lines += lines.count(b"\n")
         return parse_lines(lines, str(self._storage / self._name), check_report, first)
 
 
@@ -77,34 +80,43 @@ class RankTail:
     def update(self, files: Mapping[RecordedFile, FileState]) -> None:
         """Read what was written since the last call, even if parts have become a segment. `files`
         are the rank's."""
-        segments = sorted(
-            file for file in files if file.is_segment and file.number > self._newest_segment
-        )
+        segments = [file for file in files if file.is_segment]
+        self._read_segments(self._list_new(segments))
+        parts = [file for file in files if not file.is_segment]
+        for part in self._list_new(parts):
+            try:
+                self._read_part(part, files[part])
+            except FileNotFoundError:  # now part of a segment, which the next call reads
+                return
+
+    def _list_new(self, files: Sequence[RecordedFile]) -> list[RecordedFile]:
+        """Return the files after the newest segment, oldest first."""
+        return sorted(file for file in files if file.number > self._newest_segment)
+
+    def _read_segments(self, segments: Sequence[RecordedFile]) -> None:
         for segment in segments:
             read = self._rows_since_segment
             with open_parquet(self._storage, segment.path) as parquet:
                 total = parquet.metadata.num_rows
-            self._newest_segment, self._rows_since_segment = segment.number, max(0, read - total)
+            self._newest_segment = segment.number
+            self._rows_since_segment = max(0, read - total)
             if total > read and segment == segments[-1]:
                 self.add(read_parquet(self._storage, segment.path).slice(read))
-        for part in sorted(
-            file for file in files if not file.is_segment and file.number > self._newest_segment
-        ):
-            size, modified = files[part]
-            before = self._streams.get(part.number, Stream(None, [], 0))
-            if size - before.end <= len(END_OF_STREAM):
-                continue
-            try:
-                data = self._storage.read(part.path, before.end)
-            except FileNotFoundError:  # now part of a segment, which the next call reads
-                return
-            stream = read_stream(data, str(self._storage / part.path), before.schema, before.end)
-            self._streams[part.number] = stream._replace(batches=[])
-            if stream.batches:
-                rows = pa.Table.from_batches(stream.batches)
-                self._rows_since_segment += len(rows)
-                self.add(rows)
-            self.written = time() if modified is None else modified
+
+    def _read_part(self, part: RecordedFile, state: FileState) -> None:
+        size, modified = state
+        before = self._streams.get(part.number, Stream(None, [], 0))
+        if size - before.end <= len(END_OF_STREAM):
+            return
+
+        data = self._storage.read(part.path, before.end)
+        stream = read_stream(data, str(self._storage / part.path), before.schema, before.end)
+        self._streams[part.number] = stream._replace(batches=[])
+        if stream.batches:
+            rows = pa.Table.from_batches(stream.batches)
+            self._rows_since_segment += len(rows)
+            self.add(rows)
+        self.written = time() if modified is None else modified
 
     def add(self, rows: pa.Table) -> None:
         """Add rows, sorted oldest first."""
@@ -117,7 +129,8 @@ class AttemptTail:
     """The newest rows of all ranks of one attempt. `folder` is the attempt's folder."""
 
     def __init__(self, storage: Storage, folder: str) -> None:
-        self._storage, self._folder = storage, folder
+        self._storage = storage
+        self._folder = folder
         self._ranks: dict[int, RankTail] = {}
 
     @property
@@ -140,14 +153,12 @@ class AttemptTail:
         if not self._storage.exists(COMPACTED["rows"]):
             warn_lost_rows(self._storage, attempts)
             return
-        rows = load(
-            self._storage, attempts, None, f"phase = 'train' and iteration > {iteration - WINDOW}"
-        )
+        where = f"phase = 'train' and iteration > {iteration - WINDOW}"
+        rows = load(self._storage, attempts, None, where)
         for rank, rank_rows in rows.astype({"phase": str, "node": str}).groupby("rank"):
             tail = self._ranks.setdefault(int(str(rank)), RankTail(self._storage))
-            tail.add(
-                pa.Table.from_pandas(rank_rows, preserve_index=False).replace_schema_metadata()
-            )
+            table = pa.Table.from_pandas(rank_rows, preserve_index=False)
+            tail.add(table.replace_schema_metadata())
 
     def training_rows(self) -> pa.Table:
         """Return the last WINDOW training rows of each rank."""

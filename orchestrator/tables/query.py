@@ -55,27 +55,14 @@ class Rows:
     """
 
     def __init__(self, source: Source, where: str | None = None) -> None:
-        self.source, self._where = source, where if source.has_rows else None
         if where is not None:
             check_condition(where)
+        self.source = source
+        self._where = where if source.has_rows else None
         self.columns: list[str] = source.schema.names
-        self.numbers: list[str] = [
-            field.name
-            for field in source.schema
-            if field.name not in (*COUNTER_COLUMNS, *NAME_COLUMNS)
-            and (
-                pa.types.is_floating(field.type)
-                or pa.types.is_integer(field.type)
-                or pa.types.is_decimal(field.type)
-                or pa.types.is_null(field.type)
-            )
-        ]
+        self.numbers = [field.name for field in source.schema if _may_be_measurement(field)]
         """Columns that may hold measurements."""
-        self.texts = [
-            field.name
-            for field in source.schema
-            if field.name in NAME_COLUMNS or _is_text(field.type)
-        ]
+        self.texts = [field.name for field in source.schema if _is_text(field)]
         self._connection = _connect(source, self._where, self.numbers)
 
     @classmethod
@@ -110,7 +97,9 @@ class Rows:
         groups = self.query(
             f"select {', '.join([*by, *columns])} from {table} where {where}{grouping}"
         )
-        return groups.set_index([*groups.columns[: len(by)]]) if by else groups
+        if not by:
+            return groups
+        return groups.set_index([*groups.columns[: len(by)]])
 
     def quantiles(
         self, expressions: Mapping[str, str], at: Sequence[float], where: str = "true"
@@ -130,9 +119,8 @@ class Rows:
         the sorted index."""
         if not expressions:
             return self.aggregate({}, [by])
-        return (
-            self._sample({by: by, **expressions}, "true", by).groupby(by)[[*expressions]].median()
-        )
+        sample = self._sample({by: by, **expressions}, "true", by)
+        return sample.groupby(by)[[*expressions]].median()
 
     def _sample(self, expressions: Mapping[str, str], where: str, by: str = "0") -> pd.DataFrame:
         """Return SQL expressions of all rows, or of a random sample if there are many.
@@ -146,11 +134,15 @@ class Rows:
             return self.query(f"select {columns} from rows where {where}")
         # hash() is unsigned: with a signed number DuckDB computes in 128 bits, which takes twice as
         # long.
-        every = f"greatest(1, count(*) * {len(expressions)} * count(*) over () // {MAX_EXACT_VALUES})::ubigint"
+        values = f"count(*) * {len(expressions)} * count(*) over ()"
+        every = f"greatest(1, {values} // {MAX_EXACT_VALUES})::ubigint"
+        groups = (
+            f'select {by} as "(group)", {every} as "(every)" from rows where {where} group by 1'
+        )
         return self.query(
-            f'with groups as (select {by} as "(group)", {every} as "(every)" from rows where {where} group by 1)'
-            f' select {columns} from rows join groups on {by} = "(group)" where ({where}) and'
-            ' hash(rank, epoch, iteration) % "(every)" = 0'
+            f"with groups as ({groups}) select {columns} from rows"
+            f' join groups on {by} = "(group)"'
+            f' where ({where}) and hash(rank, epoch, iteration) % "(every)" = 0'
         )
 
     @cached_property
@@ -192,9 +184,11 @@ def _connect(
     connection.register("recorded", source.rows)
     columns = []
     for field in source.schema:
-        name = f"{quote(field.name)}{'::double' * (field.name in measurements)}"
-        is_number = field.name in measurements or pa.types.is_floating(field.type)
-        value = f"case when isnan({name}) then null else {name} end" if is_number else name
+        value = quote(field.name)
+        if field.name in measurements:
+            value += "::double"
+        if field.name in measurements or pa.types.is_floating(field.type):
+            value = f"case when isnan({value}) then null else {value} end"
         columns.append(f"{value} as {quote(field.name)}")
     view = f"select {', '.join(columns)} from recorded"
     condition = f" where ({where}\n)" if where else ""
@@ -240,25 +234,33 @@ def _explain_errors(
             raise
         if not is_checking:
             raise UsageError(f"where: the condition failed: {shorten(reason, 300)}") from None
-        name = re.match(r'Referenced column "(.*)" not found', reason)
-        if name and f'"{name[1]}"' in where:
-            reason += " Put text in single quotes"
-        elif name and re.search(rf"=\s*{re.escape(name[1])}\b", where):
-            reason += f" Quote text: '{name[1]}'"
-        elif name and columns:
-            check_columns([name[1]], columns)
+        unknown = re.match(r'Referenced column "(.*)" not found', reason)
+        if unknown:
+            advice = _advise_quotes(unknown[1], where)
+            if columns and not advice:
+                check_columns([unknown[1]], columns)
+            reason += advice
         raise UsageError(
-            f"where: {shorten(reason.rstrip('!'), 300)}; write an SQL condition, such as rank = 0 and phase = 'train'"
+            f"where: {shorten(reason.rstrip('!'), 300)}; write an SQL condition, such as"
+            " rank = 0 and phase = 'train'"
         ) from None
+
+
+def _advise_quotes(name: str, where: str) -> str:
+    """Return what to do if an unknown column is meant as text; empty if it is not."""
+    if f'"{name}"' in where:
+        return " Put text in single quotes"
+    if re.search(rf"=\s*{re.escape(name)}\b", where):
+        return f" Quote text: '{name}'"
+    return ""
 
 
 def uses_column(where: str, column: str) -> bool:
     """Return whether a condition uses a column. Raises UsageError if the condition is invalid."""
     check_condition(where)
-    return (
-        re.search(rf"\b{re.escape(column)}\b", re.sub("'[^']*'", "", where), re.IGNORECASE)
-        is not None
-    )
+    without_text = re.sub("'[^']*'", "", where)
+    found = re.search(rf"\b{re.escape(column)}\b", without_text, re.IGNORECASE)
+    return found is not None
 
 
 def check_columns(names: Sequence[str], known: Sequence[str]) -> None:
@@ -287,7 +289,8 @@ def query(source: Source, sql: str) -> pd.DataFrame:
         statements = connection.extract_statements(sql)
         if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:
             raise UsageError(
-                f"query: must be a single select, such as select avg(loss) from rows, got {shorten(sql, 200)!r}"
+                "query: must be a single select, such as select avg(loss) from rows, got"
+                f" {shorten(sql, 200)!r}"
             )
         with source.raising_damaged_file():
             return _fetch_exactly(connection, sql)
@@ -382,7 +385,18 @@ def _get_internal_database() -> duckdb.DuckDBPyConnection:
     return _open_database()
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_dictionary(kind)
+def _may_be_measurement(field: pa.Field) -> bool:
+    if field.name in (*COUNTER_COLUMNS, *NAME_COLUMNS):
+        return False
+    tests = (
+        pa.types.is_floating,
+        pa.types.is_integer,
+        pa.types.is_decimal,
+        pa.types.is_null,
     )
+    return any(is_kind(field.type) for is_kind in tests)
+
+
+def _is_text(field: pa.Field) -> bool:
+    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_dictionary)
+    return field.name in NAME_COLUMNS or any(is_kind(field.type) for is_kind in tests)

@@ -7,7 +7,7 @@ except for spans, `X low`. It also has `rank`, `phase`, `rows`, its `first` iter
 `iteration`, and the `step` by then.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from orchestrator.units import SPANS
 
@@ -23,6 +23,8 @@ It is the sum of all spans except the one that has the wait for others; without 
 iteration.
 """
 _WAIT = "all_reduce_wait_s"
+_KEYS = {"rank": "0", "phase": "'train'", "iteration": "0", "step": "0"}
+"""Key columns of a row, with the value in a table that lacks one."""
 _AGGREGATES = (("max", "high"), ("sum", "total"), ("count", "known"), ("min", "low"))
 """SQL aggregates of a measurement, and the names of the columns: the first for own work, three for
 spans."""
@@ -43,50 +45,60 @@ def merge_blocks(column: str, part: str) -> str:
 def make_blocks_statement(columns: Collection[str], numbers: Sequence[str], rows: int) -> str:
     """Return the SQL statement that creates the table `blocks` from `rows` rows, as a view if each
     row is a block."""
-    measured = {name: quote(name) for name in numbers}
+    rows_per_block = 1
+    values = _list_values(columns, numbers)
+    if rows > MAX_ROWS_AS_BLOCKS:
+        rows_per_block = -(-4 * rows * len(values) // MAX_STORED_NUMBERS)
+    is_grouped = rows_per_block > 1
+
+    outputs = ["rank", "phase"]
+    outputs += [
+        f"{_aggregate('min', 'iteration', is_grouped)} as first",
+        f"{_aggregate('max', 'iteration', is_grouped)} as iteration",
+        f"{_aggregate('max', 'step', is_grouped)} as step",
+        f"{'count(*)' if is_grouped else '1'} as rows",
+    ]
+    for name in values:
+        for function, part in _list_parts(name):
+            value = _aggregate(function, quote(name), is_grouped)
+            outputs.append(f"{value} as {quote(f'{name} {part}')}")
+
+    kind = "table" if is_grouped else "view"
+    grouping = f" group by rank, phase, iteration // {rows_per_block}" if is_grouped else ""
+    return (
+        f"create temporary {kind} blocks as select {', '.join(outputs)}"
+        f" from ({_make_inputs_query(columns, values)}){grouping}"
+    )
+
+
+def _list_values(columns: Collection[str], numbers: Sequence[str]) -> dict[str, str]:
+    """Return the measurements of a row and the rank's own work, as SQL expressions by name."""
+    values = {name: quote(name) for name in numbers}
     if "step_s" in numbers:
         wait = _WAIT if _WAIT in columns else "backward_s"
         spans = [f"coalesce({name}, 0)" for name in SPANS if name in columns and name != wait]
-        measured[OWN_WORK] = f"({' + '.join(spans) or 'step_s'})"
-    keys = {
-        name: name if name in columns else default
-        for name, default in (
-            ("rank", "0"),
-            ("phase", "'train'"),
-            ("iteration", "0"),
-            ("step", "0"),
-        )
-    }
-    finite = [
-        f"case when isfinite({value}) then {value} end as {quote(name)}"
-        for name, value in measured.items()
-    ]
-    inputs = ", ".join([*(f"{value} as {name}" for name, value in keys.items()), *finite])
-    rows_per_block = (
-        1 if rows <= MAX_ROWS_AS_BLOCKS else -(-4 * rows * len(measured) // MAX_STORED_NUMBERS)
-    )
-    kind, group = (
-        ("view", "")
-        if rows_per_block == 1
-        else ("table", f" group by rank, phase, iteration // {rows_per_block}")
-    )
+        values[OWN_WORK] = f"({' + '.join(spans) or 'step_s'})"
+    return values
 
-    def aggregate(function: str, value: str) -> str:
-        if group:
-            return f"{function}({value})"
-        return f"({value} is not null)::int" if function == "count" else value
 
-    outputs = [
-        "rank, phase",
-        f"{aggregate('min', 'iteration')} as first, {aggregate('max', 'iteration')} as iteration",
-        f"{aggregate('max', 'step')} as step",
-        f"{'count(*)' if group else '1'} as rows",
-        *(
-            f"{aggregate(function, quote(name))} as {quote(f'{name} {suffix}')}"
-            for name in measured
-            for function, suffix in _AGGREGATES[
-                : 1 if name == OWN_WORK else 3 if name in SPANS else 4
-            ]
-        ),
-    ]
-    return f"create temporary {kind} blocks as select {', '.join(outputs)} from (select {inputs} from rows){group}"
+def _list_parts(name: str) -> tuple[tuple[str, str], ...]:
+    if name == OWN_WORK:
+        return _AGGREGATES[:1]
+    return _AGGREGATES[:3] if name in SPANS else _AGGREGATES
+
+
+def _make_inputs_query(columns: Collection[str], values: Mapping[str, str]) -> str:
+    """Return the query of the rows' keys and finite values."""
+    inputs = []
+    for name, default in _KEYS.items():
+        inputs.append(f"{name if name in columns else default} as {name}")
+    for name, value in values.items():
+        inputs.append(f"case when isfinite({value}) then {value} end as {quote(name)}")
+    return f"select {', '.join(inputs)} from rows"
+
+
+def _aggregate(function: str, value: str, is_grouped: bool) -> str:
+    """Return the SQL aggregate of a value over a block, which may be a single row."""
+    if is_grouped:
+        return f"{function}({value})"
+    return f"({value} is not null)::int" if function == "count" else value

@@ -1,11 +1,10 @@
 """Summaries of a run's rows or hook costs, by column, rank, node, phase, span or hook."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
-from math import ceil
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from hooks.hook import WITHIN_ITERATION
@@ -24,16 +23,14 @@ def _select_numeric_columns(
 
     Raises UsageError for a column of text.
     """
-    names = [
-        name
-        for name in dict.fromkeys(rows.numbers if selected is None else selected)
-        if name not in keys
-    ]
+    candidates = dict.fromkeys(rows.numbers if selected is None else selected)
+    names = [name for name in candidates if name not in keys]
     texts = {name: f"count({quote(name)})" for name in names if name in rows.texts}
     counts = rows.aggregate(texts).iloc[0]
     if counts.any():
         raise UsageError(
-            f"column '{counts.idxmax()}' holds text, which has no median; choose columns of numbers, or --by row"
+            f"column '{counts.idxmax()}' holds text, which has no median; choose columns of"
+            " numbers, or --by row"
         )
     return {name: f"{quote(name)}::double" for name in names}
 
@@ -47,16 +44,17 @@ def summarize(rows: Rows, selected: Sequence[str] | None = None) -> pd.DataFrame
     """
     columns = _select_numeric_columns(rows, selected)
     names = [*columns]
-    expressions = {
-        f"{end} {name}": f"{end}({columns[name]})" for end in ("min", "max") for name in names
-    }
+    expressions = {}
+    for end in ("min", "max"):
+        expressions.update({f"{end} {name}": f"{end}({columns[name]})" for name in names})
     extremes = rows.aggregate(expressions).to_numpy(dtype=float).reshape(2, -1)
     table = pd.DataFrame(extremes.T, names, ["min", "max"])
     if selected is None:
         table = table.dropna(subset=["max"])
     columns = {name: columns[name] for name in table.index}
     middle = rows.quantiles(columns, [0.5, 0.95])
-    table["median"], table["p95"] = middle.loc[0.5], middle.loc[0.95]
+    table["median"] = middle.loc[0.5]
+    table["p95"] = middle.loc[0.95]
     table["worst_rank"] = _find_worst_rank(rows, columns)
     return table[["min", "median", "p95", "max", "worst_rank"]].rename_axis("column")
 
@@ -77,36 +75,33 @@ def summarize_by(key: str, rows: Rows, selected: Sequence[str] | None = None) ->
     """
     leading = _LEADING_COLUMNS[key]
     columns = _select_numeric_columns(rows, selected, key, *leading, "rows")
-    # The loss of ranks and nodes differs by chance.
-    expressions = {
-        name: value
-        for name, value in columns.items()
-        if selected or name != "loss" or key == "phase"
-    }
-    peaks = {
-        name: f"max({value})" for name, value in expressions.items() if name.endswith("_bytes")
-    }
-    medians = {name: value for name, value in expressions.items() if name not in peaks}
+    if key != "phase" and not selected:
+        # The loss of ranks and nodes differs by chance.
+        columns.pop("loss", None)
+    peaks = {}
+    medians = {}
+    for name, value in columns.items():
+        if name.endswith("_bytes"):
+            peaks[name] = f"max({value})"
+        else:
+            medians[name] = value
     groups = rows.aggregate({**leading, "rows": "count(*)", **peaks}, [key])
     table = groups.join(rows.medians(medians, key))
     if key == "phase":
         table = table.loc[sort_phases(table.index)]
     elif key == "node":
-        table = table.loc[
-            rows.aggregate({"first": "min(rank)"}, [key])["first"].sort_values().index
-        ]
-    return table[
-        [*leading, "rows", *(name for name in expressions if selected or table[name].notna().any())]
-    ]
+        first_ranks = rows.aggregate({"first": "min(rank)"}, [key])["first"]
+        table = table.loc[first_ranks.sort_values().index]
+
+    shown = [name for name in columns if selected or table[name].notna().any()]
+    return table[[*leading, "rows", *shown]]
 
 
 def sum_seconds(rows: Rows) -> float:
     """Return the time of all iterations on all ranks, in seconds; NaN if none was timed."""
-    return (
-        float(rows.aggregate({"all": "sum(step_s)"})["all"].iloc[0])
-        if "step_s" in rows.columns
-        else np.nan
-    )
+    if "step_s" not in rows.columns:
+        return math.nan
+    return float(rows.aggregate({"all": "sum(step_s)"})["all"].iloc[0])
 
 
 def summarize_spans(rows: Rows, selected: Sequence[str] | None = None) -> pd.DataFrame:
@@ -117,19 +112,17 @@ def summarize_spans(rows: Rows, selected: Sequence[str] | None = None) -> pd.Dat
             raise UsageError(
                 f"column '{name}' is not a span of the iteration; the spans are {', '.join(SPANS)}"
             )
-    spans = {
-        name: name for name in SPANS if name in (rows.columns if selected is None else selected)
-    }
+    known = rows.columns if selected is None else selected
+    spans = {name: name for name in SPANS if name in known}
     seconds = rows.aggregate({name: f"sum({name})" for name in spans}).iloc[0].fillna(0.0)
     table = pd.DataFrame({"seconds": seconds}, index=[*spans], dtype=float)
-    measured = {
-        name: f"sum(step_s) filter ({name} is not null)"
-        for name in spans
-        if "step_s" in rows.columns
-    }
+    measured = {}
+    if "step_s" in rows.columns:
+        measured = {name: f"sum(step_s) filter ({name} is not null)" for name in spans}
     table["share"] = table["seconds"] / rows.aggregate(measured).iloc[0]
     middle = rows.quantiles(spans, [0.5, 0.95])
-    table["median_s"], table["p95_s"] = middle.loc[0.5], middle.loc[0.95]
+    table["median_s"] = middle.loc[0.5]
+    table["p95_s"] = middle.loc[0.95]
     table["worst_rank"] = _find_worst_rank(rows, spans)
     return table.rename_axis("span").sort_values("seconds", ascending=False)
 
@@ -149,9 +142,8 @@ def summarize_hooks(costs: pd.DataFrame, all_s: float) -> pd.DataFrame:
     table = grouped[["calls", "seconds"]].sum()
     table["share"] = table["seconds"] / all_s
     table["microseconds_per_call"] = table["seconds"] / table["calls"] * 1e6
-    table["costliest_rank"] = costs.loc[grouped["seconds"].idxmax()].set_index(["hook", "event"])[
-        "rank"
-    ]
+    costliest = costs.loc[grouped["seconds"].idxmax()].set_index(["hook", "event"])
+    table["costliest_rank"] = costliest["rank"]
     if "every" in costs:
         every = grouped["every"].first()
         pairs = zip(table.index, table["share"], strict=True)
@@ -170,5 +162,5 @@ def suggest_every(event: str, every: Any, share: float) -> str | None:
     match = re.fullmatch(r"\s*(\d+)\s*(\w*)\s*", str(every))
     if match is None or event not in WITHIN_ITERATION or not share > 0.01 or not int(match[1]):
         return None
-    unit = f" {match[2].removesuffix('s')}s" if match[2] else ""
-    return f"{ceil(round(int(match[1]) * share / 0.01, 6))}{unit}"
+    count = math.ceil(round(int(match[1]) * share / 0.01, 6))
+    return f"{count} {match[2].removesuffix('s')}s" if match[2] else str(count)

@@ -26,9 +26,10 @@ from orchestrator.storage.stored_data import format_file, format_line, parse_lin
 from orchestrator.tables.best_report import find_best_report, find_divergence
 
 INDEX = "trials.jsonl"
-_BATCH, _SHARE = 16, 20
-"""The driver rewrites the index once _BATCH more trials have ended, or one _SHARE-th of its trials
-if that is more."""
+_BATCH = 16
+"""The driver rewrites the index once this many more trials have ended."""
+_SHARE = 20
+"""In a large sweep it does so once one _SHARE-th of the trials in the index have ended."""
 
 
 @dataclass(frozen=True)
@@ -80,15 +81,16 @@ class TrialRecord:
     @classmethod
     def read(cls, folder: RunFolder, objectives: Sequence[tuple[str, str]]) -> "TrialRecord":
         """Read a trial's folder. Raises DamagedFile."""
-        metadata, attempts, lines = (
-            folder.read_metadata(),
-            folder.read_attempts(),
-            folder.read_reports(),
-        )
+        metadata = folder.read_metadata()
+        attempts = folder.read_attempts()
+        lines = folder.read_reports()
         reports = drop_superseded(lines, attempts)
         metrics = [metric for metric, _ in objectives]
-        compared = [report for report in reports if all(metric in report for metric in metrics)]
+        compared = [report for report in reports if report.keys() >= {*metrics}]
         best = find_best_report(compared, *objectives[0]) or {}
+        last: dict[str, Any] = {}
+        for report in reports:
+            last.update(report)
         if metadata.status in COMPLETE:
             warn_lost_rows(folder.storage, attempts)
         return cls(
@@ -99,38 +101,51 @@ class TrialRecord:
             wall_s=metadata.wall_s,
             values=metadata.values,
             configuration=metadata.configuration,
-            leader=attempts[-1].leader.trial if attempts and attempts[-1].leader else None,
+            leader=_find_leader(attempts),
             stopped=metadata.stopped,
             error=metadata.error,
-            best={
-                name: value
-                for name, value in best.items()
-                if "/" in name or name in (metrics[0], "epoch")
-            },
+            best=_select(best, (metrics[0], "epoch")),
             diverged=str(find_divergence(reports, metrics[0]) or ""),
-            last={
-                name: value
-                for report in reports
-                for name, value in report.items()
-                if "/" in name or name in metrics
-            },
+            last=_select(last, metrics),
             reports=len(reports),
-            compared={
-                name: [report.get(name, 0) for report in compared] for name in (*metrics, "samples")
-            },
-            reported=[
-                *{line["attempt"]: line["time"] for line in lines if "time" in line}.values()
-            ],
+            compared=_make_columns(compared, (*metrics, "samples")),
+            reported=_list_last_times(lines),
             compacted=is_compacted(folder.storage),
             usage=_load_usage(folder.storage, attempts),
         )
 
 
+def _find_leader(attempts: Sequence[Attempt]) -> str | None:
+    leader = attempts[-1].leader if attempts else None
+    return leader.trial if leader else None
+
+
+def _select(report: Mapping[str, Any], others: Sequence[str]) -> dict[str, Any]:
+    """Return the metrics of a report, and some other entries."""
+    return {name: value for name, value in report.items() if "/" in name or name in others}
+
+
+def _make_columns(
+    reports: Sequence[Mapping[str, Any]], names: Sequence[str]
+) -> dict[str, list[Any]]:
+    columns = {}
+    for name in names:
+        columns[name] = [report.get(name, 0) for report in reports]
+    return columns
+
+
+def _list_last_times(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the time of the last report of each attempt."""
+    times = {line["attempt"]: line["time"] for line in lines if "time" in line}
+    return [*times.values()]
+
+
 def _load_usage(trial: Storage, attempts: Sequence[Attempt]) -> Mapping[str, float]:
     """Return a trial's own usage, without its leader's training. Raises DamagedFile."""
     with suppress(FileNotFoundError), open_parquet(trial, COMPACTED["rows"]) as parquet:
-        if kept := read_stored_usage(parquet, attempts):
-            return kept
+        stored = read_stored_usage(parquet, attempts)
+        if stored:
+            return stored
     without_leader = [replace(attempt, leader=None) for attempt in attempts]
     return compute_usage(open_valid_rows(trial, without_leader))
 
@@ -140,7 +155,8 @@ class TrialIndex:
     `max` or `min`."""
 
     def __init__(self, sweep: RunFolder, objectives: Sequence[tuple[str, str]]) -> None:
-        self._sweep, self._trials = sweep.storage, sweep.storage / "trials"
+        self._sweep = sweep.storage
+        self._trials = sweep.storage / "trials"
         self._objectives = [(metric, mode) for metric, mode in objectives]
         self._header = format_file({"objectives": self._objectives}, None)
         self._ended: list[str] = []
@@ -148,10 +164,17 @@ class TrialIndex:
 
     def records(self) -> dict[str, TrialRecord | DamagedFile]:
         """Return all trials by name, in order; a DamagedFile for one that cannot be read."""
-        names, stored = self._trials.names(), self.stored()
-        others = [name for name in names if name not in stored]
-        read = dict(zip(others, self._trials.map(self._read, others), strict=True))
-        return {name: record for name in names if (record := stored.get(name) or read.get(name))}
+        names = self._trials.names()
+        records: dict[str, TrialRecord | DamagedFile | None] = {**self.stored()}
+        others = [name for name in names if name not in records]
+        records.update(zip(others, self._trials.map(self._read, others), strict=True))
+
+        started = {}
+        for name in names:
+            record = records[name]
+            if record is not None:
+                started[name] = record
+        return started
 
     def stored(self) -> dict[str, TrialRecord]:
         """Return the trials in the index by name; none if it is for other metrics. Does not open
@@ -179,12 +202,12 @@ class TrialIndex:
     def write(self, trials: Iterable[TrialRecord | DamagedFile]) -> None:
         """Rewrite the index with the trials that have ended. Called in the driver."""
         check_lease(self._sweep.path)
-        records = [
-            record for record in trials if isinstance(record, TrialRecord) and record.has_ended
-        ]
-        lines = [f"{self._header}\n", *(format_line(vars(record)) for record in records)]
-        self._sweep.write(INDEX, "".join(lines))
-        self._count = len(records)
+        lines = []
+        for record in trials:
+            if isinstance(record, TrialRecord) and record.has_ended:
+                lines.append(format_line(vars(record)))
+        self._sweep.write(INDEX, "".join([f"{self._header}\n", *lines]))
+        self._count = len(lines)
 
     def _read(self, name: str) -> TrialRecord | DamagedFile | None:
         """Read a trial from its folder; None if it has not started."""
