@@ -93,16 +93,18 @@ def _import(
     if module_name == MAIN:
         hint = "only the process of a script or a notebook knows its classes: continue there"
     file = getattr(module, "__file__", "built into Python")
-    message = f"module '{module_name}' ({file}) has no '{class_name}'"
-    raise ConfigError.at(path, message, did_you_mean(class_name, classes) or hint)
+    raise ConfigError.at(
+        path,
+        f"module '{module_name}' ({file}) has no '{class_name}'",
+        did_you_mean(class_name, classes) or hint,
+    )
 
 
 def _make_unknown_error(
     name: str, base: type[Any], table: Mapping[str, Any], path: str, others: Iterable[str]
 ) -> ConfigError:
     if not table:
-        message = f"must be module:Class, such as my_module:MyTask, got '{name}'"
-        return ConfigError.at(path, message)
+        return ConfigError.at(path, f"must be module:Class, such as my_module:MyTask, got '{name}'")
     names = ", ".join(sorted(table)) if len(table) <= _MAX_NAMES else "those of `hookyard hooks`"
     near = did_you_mean(name, {*table, *others} - {name})
     kind = base.__name__.removeprefix("LR").lower()

@@ -52,8 +52,11 @@ def make_task(name: str, arguments: Mapping[str, Any]) -> tuple[Task, dict[str, 
     # `Task` is only a bound here.
     cls: type[Task] = find_class(name, Task, {}, "task")  # type: ignore[type-abstract]
     if arguments and not dataclasses.is_dataclass(cls):
-        message = f"{name} takes no arguments, as it is not a dataclass, got {', '.join(arguments)}"
-        raise ConfigError.at("task_args", message, "put @dataclass above the class")
+        raise ConfigError.at(
+            "task_args",
+            f"{name} takes no arguments, as it is not a dataclass, got {', '.join(arguments)}",
+            "put @dataclass above the class",
+        )
     if problems := list(find_misspelled_methods(cls)):
         raise ConfigError(problems)
     if missing := ", ".join(f"{method}()" for method in sorted(cls.__abstractmethods__)):
@@ -81,9 +84,11 @@ def find_misspelled_methods(task: type[Task]) -> Iterator[Problem]:
             continue
         near = get_close_matches(name, _TASK_METHODS, n=1, cutoff=0.75)
         if near and len(re.findall(rf"\b{name}\b", source)) <= 1:
-            message = f"{task.__name__}.{name}() is never called{find_source_location(method)}"
-            hint = f"did you mean '{near[0]}'? Begin the name of a helper with `_`"
-            yield Problem("task", message, suggestion=hint)
+            yield Problem(
+                "task",
+                f"{task.__name__}.{name}() is never called{find_source_location(method)}",
+                suggestion=f"did you mean '{near[0]}'? Begin the name of a helper with `_`",
+            )
 
 
 def _read_modules(classes: Iterable[type]) -> str:
@@ -173,8 +178,10 @@ def _as_mapping(name: str, value: Any) -> dict[str, Any] | None:
         return {} if value else None
     if isinstance(value, Mapping):
         return dict(value)
-    message = f"must be a mapping of the hook's parameters, true, false or null, got {value!r}"
-    raise ConfigError.at(f"hooks.{name}", message)
+    raise ConfigError.at(
+        f"hooks.{name}",
+        f"must be a mapping of the hook's parameters, true, false or null, got {value!r}",
+    )
 
 
 def make_hook(name: str, entry: Mapping[str, Any], others: Iterable[str] = ()) -> BuiltHook:

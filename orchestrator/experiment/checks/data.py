@@ -105,8 +105,10 @@ def _check_batch_is_filled(experiment: Experiment, task: Task, train: Any) -> No
 
 def make_drop_last_error(samples: int, ranks: int, batch_size: int) -> ConfigError:
     size = describe_size(samples, ranks)
-    message = f"leaves no training batch: {size} do not fill one of batch_size {batch_size}"
-    return ConfigError.at("loader.drop_last", message)
+    return ConfigError.at(
+        "loader.drop_last",
+        f"leaves no training batch: {size} do not fill one of batch_size {batch_size}",
+    )
 
 
 def describe_size(samples: int, ranks: int) -> str:

@@ -60,8 +60,10 @@ def find_contradicting_modes(data: Mapping[str, Any]) -> Iterator[Problem]:
             other = first.setdefault(metric, monitored)
             other_mode = other.modes[metric]
             if other_mode != mode:
-                message = f"has mode {mode} for {metric}, but {other.path} has mode {other_mode}"
-                yield Problem(monitored.path, message)
+                yield Problem(
+                    monitored.path,
+                    f"has mode {mode} for {metric}, but {other.path} has mode {other_mode}",
+                )
 
 
 def _get_kind(monitored: MonitoredMetrics) -> str:
@@ -130,8 +132,9 @@ def check_metrics(
             yield monitored.make_problem("is never measured with validate_every: 0")
         elif phase in known and not _may_be_reported(monitored, known[phase]):
             names = [f"{phase}/{name}" for name in known[phase]]
-            message = f"is not a metric of this task; available: {', '.join(names)}"
-            yield monitored.make_problem(message, names)
+            yield monitored.make_problem(
+                f"is not a metric of this task; available: {', '.join(names)}", names
+            )
 
 
 def _explain_missing_phase(monitored: _Monitored, known: Mapping[str, list[str]]) -> Problem:
@@ -139,8 +142,7 @@ def _explain_missing_phase(monitored: _Monitored, known: Mapping[str, list[str]]
     near: list[str] = []
     for phase in PHASES:
         near += [f"{phase}/{name}" for name in known.get(phase, (metric,))]
-    message = "has no phase; metrics begin with train/, val/ or test/"
-    return monitored.make_problem(message, near)
+    return monitored.make_problem("has no phase; metrics begin with train/, val/ or test/", near)
 
 
 def _may_be_reported(monitored: _Monitored, names: Collection[str]) -> bool:

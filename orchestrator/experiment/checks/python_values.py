@@ -32,8 +32,9 @@ def find_changed_values(given: Mapping[str, Any], experiment: Experiment) -> Ite
         except LostValue as error:
             # Other reasons may be those of a class or an object, which is written by name.
             if error.suggestion:
-                message = f"{error}, got {shorten(repr(value))}"
-                yield Problem(path, message, suggestion=error.suggestion)
+                yield Problem(
+                    path, f"{error}, got {shorten(repr(value))}", suggestion=error.suggestion
+                )
 
 
 def _list_values(given: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:

@@ -58,10 +58,10 @@ def convert_value(cls: type, name: str, value: Any) -> Any:
     if reason := explain_unwritable(written):
         raise LostValue(reason)
     if not _is_same(_coerce(model, name, value), arrived):
-        hint = (
-            "annotate the field with the value's type, such as tuple[int, int] or dict[int, float]"
+        raise LostValue(
+            f"would arrive in the workers as {shorten(repr(arrived))}",
+            "annotate the field with the value's type, such as tuple[int, int] or dict[int, float]",
         )
-        raise LostValue(f"would arrive in the workers as {shorten(repr(arrived))}", hint)
     return written
 
 

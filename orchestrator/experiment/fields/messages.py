@@ -79,8 +79,11 @@ def convert_errors(
     problems = [_convert(found, model, values, path) for found in errors[:_MAX_PROBLEMS]]
     rest = errors[_MAX_PROBLEMS:]
     if rest:
-        message = f"and {len(rest):,} more problems like this"
-        problems.append(Problem(reduce(join, rest[0].location, path), message))
+        problems.append(
+            Problem(
+                reduce(join, rest[0].location, path), f"and {len(rest):,} more problems like this"
+            )
+        )
     # A missing key that an unknown one was meant as is one mistake.
     meant = {problem.meant for problem in problems}
     return [

@@ -142,8 +142,9 @@ def make_fields_model(cls: type, path: str = "") -> type[BaseModel]:
             declared = [name for name, hint in own.items() if "ClassVar" not in str(hint)]
             if declared:
                 message = f"{cls.__module__}.{cls.__qualname__} declares {', '.join(declared)}"
-                hint = "put @dataclass above the class"
-                raise ConfigError.at(path, f"{message} but is not a dataclass", hint)
+                raise ConfigError.at(
+                    path, f"{message} but is not a dataclass", "put @dataclass above the class"
+                )
         return _make_fields_model(cls)
 
 

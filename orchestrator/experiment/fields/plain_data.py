@@ -80,8 +80,9 @@ def convert_sections(values: Mapping[str, Any]) -> dict[str, Any]:
     if values.get("task") is not None:
         task = collect_problems(problems, convert_task, values["task"])
     if task and "task_args" in task and "task_args" in values:
-        message = "has no effect with a task instance; set its fields instead"
-        problems.append(Problem("task_args", message))
+        problems.append(
+            Problem("task_args", "has no effect with a task instance; set its fields instead")
+        )
     if problems:
         raise ConfigError(problems)
     return {**(task or {}), **data}
@@ -156,8 +157,11 @@ def get_class_path(cls: type, path: str) -> str:
             "define it at the top level of its module, script or notebook",
         )
     if getattr(sys.modules.get(module), name, None) is not cls:
-        message = f"is an older {name} than '{module}:{name}', which was defined again"
-        raise ConfigError.at(path, message, "create objects of the new class")
+        raise ConfigError.at(
+            path,
+            f"is an older {name} than '{module}:{name}', which was defined again",
+            "create objects of the new class",
+        )
     return f"{module}:{name}"
 
 

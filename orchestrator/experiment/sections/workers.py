@@ -61,8 +61,9 @@ class Workers(Model):
     def _is_consistent(self) -> Self:
         count = self.count
         if isinstance(count, list) and count[0] >= count[1]:
-            message = f"must be a number, or [min, max] with min < max, got {count}"
-            raise make_value_error("count", message)
+            raise make_value_error(
+                "count", f"must be a number, or [min, max] with min < max, got {count}"
+            )
         if isinstance(self.gpu, float) and self.max_count > 1:
             rule = "must be true or false when count is greater than 1"
             got = f"got {self.gpu:g} with count: {count}"
@@ -71,10 +72,10 @@ class Workers(Model):
             raise make_value_error("accelerator", "has no effect without `gpu: true`")
         reserved = {"CPU", "GPU", "memory"}.intersection(self.resources)
         if reserved:
-            message = (
-                f"cannot hold {' and '.join(sorted(reserved))}; use the keys cpus, gpu and memory"
+            raise make_value_error(
+                "resources",
+                f"cannot hold {' and '.join(sorted(reserved))}; use the keys cpus, gpu and memory",
             )
-            raise make_value_error("resources", message)
         return self
 
     @property

@@ -61,8 +61,9 @@ def _list_base_names(base: Any, document: Document) -> list[str]:
         return []
     names = base if isinstance(base, list) else [base]
     if not all(isinstance(name, str) and name for name in names):
-        message = f"must be a file or a list of files, got {shorten(repr(base))}"
-        raise _make_base_error(document, message)
+        raise _make_base_error(
+            document, f"must be a file or a list of files, got {shorten(repr(base))}"
+        )
     return names
 
 

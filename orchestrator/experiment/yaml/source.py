@@ -133,8 +133,7 @@ def check_path(path: str) -> None:
     """Raise ConfigError for a dotted path that is deeper than any config."""
     count = path.count(".") + 1
     if count > MAX_DEPTH:
-        message = f"has {count} keys; at most {MAX_DEPTH} are allowed"
-        raise ConfigError.at(shorten(path), message)
+        raise ConfigError.at(shorten(path), f"has {count} keys; at most {MAX_DEPTH} are allowed")
 
 
 def _split(path: str) -> list[str]:
@@ -172,8 +171,9 @@ def to_plain_data(value: Any, path: str = "") -> Any:
     try:
         return _copy_plain(value, 0)
     except RecursionError:
-        message = f"is nested too deeply: at most {MAX_DEPTH} levels are allowed"
-        raise ConfigError.at(path, message) from None
+        raise ConfigError.at(
+            path, f"is nested too deeply: at most {MAX_DEPTH} levels are allowed"
+        ) from None
     except (TypeError, ValueError) as error:
         raise ConfigError.at(path, f"cannot be saved as YAML: {error}") from None
 
