@@ -1,5 +1,4 @@
-"""Classes that a config names: in a table, at an entry point, or as `module:Class`, and the errors
-of their code."""
+"""Classes that a config names, and the errors of their code."""
 
 import inspect
 import pickle
@@ -42,8 +41,7 @@ def find_class(
     group: str | None = None,
     others: Iterable[str] = (),
 ) -> type[T]:
-    """Return the subclass of `base` called `name`: in `table`, an entry point of `group`, or
-    `module:Class`.
+    """Return the class called `name`: in `table`, an entry point of `group`, or `module:Class`.
 
     Imports the module, evaluates nothing. Raises ConfigError at `path`, which suggests near names,
     also of `others`.
@@ -126,8 +124,7 @@ _OUR_FILES = (
 
 @contextmanager
 def catch_user_errors(path: str, failure: str = "") -> Iterator[None]:
-    """Raise ConfigError at `path` for any exception in the block, even SystemExit; Ctrl-C passes
-    through.
+    """Raise ConfigError at `path` for any exception in the block but Ctrl-C.
 
     The message begins with `failure`. Without one, a ValueError is reported by its own message
     alone.

@@ -47,8 +47,10 @@ _TASK_METHODS = tuple(
 
 
 def make_task(name: str, arguments: Mapping[str, Any]) -> tuple[Task, dict[str, Any]]:
-    """Create the task of class `name` (`module:Class`), and return it with all its arguments, or
-    raise ConfigError."""
+    """Create the task of class `name` (`module:Class`), and return it with all its arguments.
+
+    Raises ConfigError.
+    """
     # `Task` is only a bound here.
     cls: type[Task] = find_class(name, Task, {}, "task")  # type: ignore[type-abstract]
     if arguments and not dataclasses.is_dataclass(cls):
@@ -68,8 +70,7 @@ def make_task(name: str, arguments: Mapping[str, Any]) -> tuple[Task, dict[str, 
 
 
 def find_misspelled_methods(task: type[Task]) -> Iterator[Problem]:
-    """Yield a problem for each public method that nothing calls and whose name is near one of
-    Task's.
+    """Yield a problem for each uncalled method whose name is near one of Task's.
 
     A method that the modules of the task mention again is a helper.
     """
@@ -123,8 +124,7 @@ def find_wrong_arguments(task: Task) -> Iterator[Problem]:
 
 
 class BuiltHook(NamedTuple):
-    """A hook and its complete entry: type, parameters, and its priority unless it is the
-    class's."""
+    """A hook and its complete entry: type, parameters, and its own priority."""
 
     hook: Hook
     entry: dict[str, Any]
@@ -133,8 +133,9 @@ class BuiltHook(NamedTuple):
 def make_hooks(
     entries: Mapping[str, Any], required: Mapping[str, Any], defaults: Iterable[str] | None = None
 ) -> dict[str, BuiltHook | None]:
-    """Create every hook by name, None where it is off: the defaults, then the task's required
-    hooks, then the others.
+    """Create every hook by name, None where it is off.
+
+    The defaults come first, then the task's required hooks, then the others.
 
     An entry is a mapping, null or false for off, or true for defaults; `required` may hold classes
     and objects too. `defaults` replaces DEFAULT_HOOKS. Raises ConfigError with every problem of
@@ -165,8 +166,10 @@ def _make_entry(
 
 
 def find_hook_class(name: str, path: str = "", others: Iterable[str] = ()) -> type[Hook]:
-    """Return the hook called `name`: in HOOKS, at an entry point, or `module:Class`; errors also
-    suggest `others`."""
+    """Return the hook called `name`: in HOOKS, at an entry point, or `module:Class`.
+
+    Raises ConfigError, which also suggests `others`.
+    """
     cls = find_class(name, Hook, HOOKS, path, ENTRY_POINTS, others)
     if not hasattr(cls, "__dataclass_fields__"):
         raise ConfigError.at(path, f"'{name}' is not a dataclass", "put @dataclass above the class")
@@ -185,8 +188,10 @@ def _as_mapping(name: str, value: Any) -> dict[str, Any] | None:
 
 
 def make_hook(name: str, entry: Mapping[str, Any], others: Iterable[str] = ()) -> BuiltHook:
-    """Create the hook called `name` with the settings of an entry; raise ConfigError, suggesting
-    also `others`."""
+    """Create the hook called `name` with the settings of an entry.
+
+    Raises ConfigError, suggesting also `others`.
+    """
     entry = dict(entry)
     path = f"hooks.{name}"
     kind = entry.pop("type", name)
@@ -207,8 +212,7 @@ def make_hook(name: str, entry: Mapping[str, Any], others: Iterable[str] = ()) -
 
 
 def _take_priority(entry: dict[str, Any], cls: type[Hook], path: str) -> int | None:
-    """Remove `priority` from an entry and return it, unless the hook has a parameter of this
-    name."""
+    """Remove `priority` from an entry and return it, unless it is a parameter of the hook."""
     if "priority" not in entry or "priority" in list_parameters(cls):
         return None
     value = entry.pop("priority")

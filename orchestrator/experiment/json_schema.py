@@ -1,5 +1,4 @@
-"""The JSON Schema of experiment files, for editors: every key, every hook and its parameters, with
-their docs."""
+"""The JSON Schema of experiment files, for editors: keys and hooks with their docs."""
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,8 +29,7 @@ class _Lenient(GenerateJsonSchema):
 
 
 def make_experiment_schema(hooks: Mapping[str, type[Hook]] = HOOKS) -> dict[str, Any]:
-    """Return the schema of experiment and sweep files (JSON Schema 2020-12), with an entry for each
-    of `hooks`."""
+    """Return the schema of experiment and sweep files, with an entry for each of `hooks`."""
     models = {name: make_fields_model(cls) for name, cls in hooks.items()}
     own, definitions = _make_model_schemas(
         [Experiment, Groups, PhaseBounds, WarmUp, *models.values()]
@@ -123,8 +121,7 @@ def _make_hook_schema(cls: type[Hook], model: Mapping[str, Any]) -> dict[str, An
 
 
 def _make_entry(name: str | None) -> dict[str, Any]:
-    """Return the schema of a hook's entry: off, on, or the parameters of its `type`, by default of
-    its name."""
+    """Return the schema of a hook's entry: off, on, or the parameters of its class."""
     typed = {"$ref": "#/$defs/hook"}
     if name is None:
         return {"anyOf": [*OFF["anyOf"], {**typed, "required": ["type"]}]}

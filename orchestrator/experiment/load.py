@@ -71,8 +71,10 @@ def with_overrides(source: ExperimentSource, overrides: Iterable[str]) -> Experi
 
 
 def check_experiment(experiment: object) -> Experiment:
-    """Return an experiment made in Python, checked and with its defaults; may raise ConfigError or
-    UsageError."""
+    """Return an experiment made in Python, checked and with its defaults.
+
+    Raises ConfigError or UsageError.
+    """
     if not isinstance(experiment, Experiment):
         raise UsageError(
             f"must be an Experiment, such as load_experiment(FILE), got {type(experiment).__name__}"
@@ -86,8 +88,10 @@ def check_experiment(experiment: object) -> Experiment:
 
 
 def apply_edits(source: ExperimentSource, text: str) -> Experiment:
-    """Return the experiment of a run to resume, with edits of its experiment.yaml, `text`; may
-    raise ConfigError."""
+    """Return the experiment of a run to resume, with edits of its experiment.yaml, `text`.
+
+    Raises ConfigError.
+    """
     data = parse_yaml(text, "experiment.yaml").data
     saved = collect_problems([], resolve, source)
     if saved is None:  # it no longer resolves
@@ -111,8 +115,10 @@ def apply_edits(source: ExperimentSource, text: str) -> Experiment:
 def _find_differences(
     before: Mapping[str, Any], after: Mapping[str, Any], path: str = ""
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the dotted paths and values that differ; a whole inner mapping if a key was removed or
-    contains a dot."""
+    """Yield the dotted paths and values that differ.
+
+    A mapping is yielded as a whole if a key was removed or contains a dot.
+    """
     for key, value in after.items():
         old = before.get(key)
         inner = join(path, key)
@@ -143,8 +149,10 @@ def _with_warnings(experiment: Experiment) -> Experiment:
 
 
 def _check(source: ExperimentSource, document: Document, *, with_data: bool = False) -> Experiment:
-    """Return the experiment of a source; raise ConfigError with all problems, located by the
-    document."""
+    """Return the experiment of a source.
+
+    Raises ConfigError with all problems, located by the document.
+    """
     sections = read_sections(source)
     problems = list(document.problems)
     resolved = collect_problems(problems, build_source, source, sections)

@@ -67,8 +67,9 @@ class Sections:
 
 
 def resolve(source: ExperimentSource) -> ResolvedExperiment:
-    """Return the experiment of a source with defaults, task and hooks; raise ConfigError with every
-    problem.
+    """Return the experiment of a source with defaults, task and hooks.
+
+    Raises ConfigError with every problem.
 
     For a sweep, does not check the search space; `load` does.
     """
@@ -107,8 +108,7 @@ def build_source(source: ExperimentSource, sections: Sections) -> ResolvedExperi
 
 
 def check_sections(data: Mapping[str, Any], problems: Iterable[Problem] = ()) -> Sections:
-    """Check each section of an experiment, and fill in what its task sets. Classes must be
-    importable."""
+    """Check each section of an experiment, and fill in what its task sets."""
     found = list(problems)
     unknown: list[Problem] = []
     known = without_nulls(replace_unknown_classes(data, unknown))
@@ -167,8 +167,10 @@ def _build_hooks(
 
 
 def make_valid_task(experiment: Experiment) -> tuple[Task, dict[str, Any]] | None:
-    """Create the task with its arguments, or return None if the file names none; raise
-    ConfigError."""
+    """Create the task with its arguments, or return None if the file names none.
+
+    Raises ConfigError.
+    """
     if experiment.task == NO_TASK:
         return None
     return make_task(experiment.task, experiment.task_args)

@@ -56,8 +56,10 @@ def _check_value(path: str, value: Any, experiment: Experiment, task: type[Task]
 
 
 def explain_unchangeable(path: str, experiment: Experiment) -> str | None:
-    """Return why a value cannot change during the run; None for mutable fields of hooks and numbers
-    of optimizers."""
+    """Return why a value cannot change during the run; None if it can.
+
+    Mutable fields of hooks and numbers of optimizers can.
+    """
     number = parse_optimizer_path(path)
     if number:
         names = experiment.optimizations
@@ -81,15 +83,16 @@ def explain_unchangeable(path: str, experiment: Experiment) -> str | None:
 
 
 def with_number(optimization: Optimization, key: str, value: float) -> Optimization:
-    """Return the optimizer with one of its numbers changed; raise ConfigError if it has no such
-    key."""
+    """Return the optimizer with one of its numbers changed.
+
+    Raises ConfigError if it has no such key.
+    """
     changed = with_value(optimization.optimizer.model_dump(), key, value)
     return replace(optimization, optimizer=Component(**changed))
 
 
 def make_relative_message(name: str, problem: Problem) -> str:
-    """Return a problem's message for the path `name`, with the rest of the problem's path if it is
-    below or beside."""
+    """Return a problem's message for the path `name`, which its own path may be below."""
     is_above = not problem.path or name == problem.path or name.startswith(f"{problem.path}.")
     if is_above:
         return problem.message

@@ -93,8 +93,7 @@ def _make_empty_error(phase: str, dataset: Any, reason: str) -> str:
 
 
 def _check_batch_is_filled(experiment: Experiment, task: Task, train: Any) -> None:
-    """Raise ConfigError if `drop_last` leaves no batch of the training data, and the task does not
-    batch it itself."""
+    """Raise ConfigError if `drop_last` leaves no batch, unless the task makes the batches."""
     makes_batches = (type(task).sampler, type(task).loader) != (Task.sampler, Task.loader)
     if not experiment.loader.drop_last or makes_batches or not is_indexed(train):
         return
@@ -116,8 +115,10 @@ def describe_size(samples: int, ranks: int) -> str:
 
 
 def _read_first_sample(task: Task, phase: str, dataset: Any) -> None:
-    """Read a sample, unless the task's own sampler or loader selects it; raise ConfigError if there
-    is none."""
+    """Read a sample, unless the task's own sampler or loader selects it.
+
+    Raises ConfigError if there is none.
+    """
     if _is_ray_dataset(dataset) or get_length(dataset) == 0:
         return
     with catch_user_errors(

@@ -40,8 +40,7 @@ def suggest_path(problem: Problem, task: type[Task] | None) -> Problem:
 
 @cache
 def _list_key_paths() -> tuple[str, ...]:
-    """Return the dotted paths of an experiment's keys, torch's optimizers and schedulers, and our
-    hooks."""
+    """Return the dotted paths of all keys: of sections, of torch's classes, and of hooks."""
     paths = ["optimizer.groups", *_list_model_paths(Experiment)]
     paths += _list_argument_paths("optimizer", OPTIMIZERS)
     paths += _list_argument_paths("scheduler", SCHEDULERS)

@@ -25,8 +25,7 @@ _REPORTED_ENDINGS = ("_s", "_bytes")
 
 
 def infer_modes(data: Mapping[str, Any], sweep: Sweep | None = None) -> dict[str, Any]:
-    """Return the modes that the sweep, a checkpoint or early stopping takes over from other parts,
-    by path.
+    """Return the modes that parts take over from other parts, by path.
 
     `sweep` is the sweep if the experiment is one of its trials.
     """
@@ -107,8 +106,7 @@ def has_unknown_metrics(task: Task, hooks: Iterable[Hook]) -> bool:
 def check_metrics(
     data: Mapping[str, Any], task: Task, hooks: Mapping[str, Hook]
 ) -> Iterator[Problem]:
-    """Yield a problem for each monitored metric that no report of a resolved experiment can
-    hold."""
+    """Yield a problem for each monitored metric that no report can hold."""
     has_unknown = has_unknown_metrics(task, hooks.values())
     validates = Interval.parse(data["validate_every"]).count > 0
     known = {} if has_unknown else _list_metric_names(task)
@@ -156,8 +154,7 @@ def _may_be_reported(monitored: _Monitored, names: Collection[str]) -> bool:
 
 
 def check_phases_of_metrics(data: Mapping[str, Any], phases: Collection[str]) -> list[Problem]:
-    """Return a problem for each monitored metric of a phase that is not among the `phases` with
-    data."""
+    """Return a problem for each monitored metric of a phase that has no data."""
     problems = []
     for monitored in _list_monitored(data):
         phase = monitored.phase
@@ -190,8 +187,7 @@ def _decides_metrics(path: str) -> bool:
 
 
 def _list_metric_names(task: Task) -> dict[str, list[str]]:
-    """Return the names of a task's metrics by phase; empty if they are unknown before the first
-    batch."""
+    """Return the names of a task's metrics by phase, as far as they are known."""
     # Any annotation except a tensor may mean that the loss has parts, which are metrics too.
     annotation = str(get_annotations(type(task).loss).get("return")).rpartition(".")[2].strip("'>")
     if type(task).metrics is not Task.metrics or annotation != "Tensor":

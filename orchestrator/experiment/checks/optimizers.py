@@ -1,5 +1,4 @@
-"""Optimizers and their schedulers in an experiment: defaults from the task, arguments, and
-conflicts."""
+"""Optimizers and schedulers of an experiment: defaults, arguments, and conflicts."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -39,8 +38,10 @@ from orchestrator.task import Task, has_turns
 
 
 def fill_optimization_defaults(experiment: Experiment, task: type[Task]) -> Experiment:
-    """Return the experiment with its optimizer and scheduler, by default the task's own; may raise
-    ConfigError."""
+    """Return the experiment with its optimizer and scheduler, by default the task's own.
+
+    Raises ConfigError.
+    """
     if experiment.optimizers:
         return experiment
     written_keys = experiment.model_fields_set
@@ -65,8 +66,7 @@ def fill_optimization_defaults(experiment: Experiment, task: type[Task]) -> Expe
 
 
 def with_stepping_interval(experiment: Experiment, task: type[Task]) -> Experiment:
-    """Return the experiment with the interval at which the hook steps a list of schedulers, unless
-    the file sets it."""
+    """Return the experiment with the hook's interval for a list of schedulers, unless set."""
     optimizations = list(experiment.optimizations.values())
     every = collect_problems([], compute_list_interval, optimizations, task)
     entry = experiment.hooks.get("param_scheduler", True)
@@ -173,8 +173,7 @@ def _check_unused_rate(optimization: Optimization) -> Iterator[Problem]:
 
 
 def _explain_unused_rate(optimization: Optimization) -> str | None:
-    """Return why the rate of one of torch's optimizers has no effect, if all its schedulers set the
-    rate."""
+    """Return why an optimizer's rate has no effect, if all its schedulers set the rate."""
     entries = list(optimization.schedulers.values())
     if not entries or optimization.optimizer.type in ("", FROM_TASK):
         return None
@@ -185,8 +184,7 @@ def _explain_unused_rate(optimization: Optimization) -> str | None:
 
 
 def _check_momentum(optimization: Optimization) -> Iterator[Problem]:
-    """Yield a problem for each of torch's schedulers that varies a momentum which the optimizer
-    does not have."""
+    """Yield a problem for each scheduler that varies a momentum which the optimizer lacks."""
     kind = optimization.optimizer.type
     cls: Any = OPTIMIZERS.get(kind)
     if cls is None or {"momentum", "betas"} & make_signature_model(cls).model_fields.keys():
@@ -205,8 +203,7 @@ def _check_momentum(optimization: Optimization) -> Iterator[Problem]:
 def _check_stepping(
     experiment: Experiment, hooks: Mapping[str, Hook], task: type[Task]
 ) -> Iterator[Problem]:
-    """Yield the problems of a scheduler that nothing steps, and of a hook with nothing to step or
-    another interval."""
+    """Yield the problems between schedulers and the hook that steps them."""
     optimizations = list(experiment.optimizations.values())
     scheduled = [optimization for optimization in optimizations if optimization.scheduler]
     hook = find_stepping_hook(hooks)
@@ -248,8 +245,7 @@ def _check_idle_hook(hook: ParamScheduler, path: str) -> Iterator[Problem]:
 def _check_monitor(
     optimization: Optimization, hook: ParamScheduler, path: str, experiment: Experiment
 ) -> Iterator[Problem]:
-    """Yield the problems of one of torch's schedulers with its metric: missing, unused, or in the
-    wrong mode."""
+    """Yield the problems of a scheduler's metric: missing, unused, or in the wrong mode."""
     scheduler = optimization.scheduler
     if not isinstance(scheduler, Component) or scheduler.type not in SCHEDULERS:
         return

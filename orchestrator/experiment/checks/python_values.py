@@ -1,5 +1,4 @@
-"""Values that Python code gives in mappings: whether the class of their field would get another
-value from a file."""
+"""Values that Python code gives in mappings, and that would change in a file."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,8 +12,7 @@ from orchestrator.user_code import find_class
 
 
 def find_changed_values(given: Mapping[str, Any], experiment: Experiment) -> Iterator[Problem]:
-    """Yield a problem for each value in `given` that would arrive changed in the task or a hook of
-    the experiment."""
+    """Yield a problem for each given value that would arrive changed in the task or a hook."""
     # `find_class` only looks the class up, so it may be abstract.
     task: type = find_class(experiment.task, Task, {})  # type: ignore[type-abstract]
     classes = {"task_args": task}

@@ -1,5 +1,4 @@
-"""Names of classes that cannot be found, and classes in their place, so that everything else is
-checked as well."""
+"""Classes that stand for unknown ones, so that everything else is checked as well."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -70,8 +69,7 @@ class AnyHook(Hook):
 
 
 def replace_unknown_classes(data: Mapping[str, Any], problems: list[Problem]) -> dict[str, Any]:
-    """Return the data of an experiment with classes that stand for unknown ones, and add a problem
-    for each of these.
+    """Return an experiment with classes that stand for unknown ones, and add their problems.
 
     `replace_unknown_hooks` does the same for hooks, for which the task must be known.
     """
@@ -137,8 +135,7 @@ def _get_class_name(entry: Any) -> str:
 def replace_unknown_hooks(
     entries: Mapping[str, Any], required: Collection[str], problems: list[Problem]
 ) -> dict[str, Any]:
-    """Return entries of hooks with a class that stands for unknown ones, and add a problem for each
-    of these."""
+    """Return hooks with a class that stands for unknown ones, and add their problems."""
     known = dict(entries)
     for name, entry in entries.items():
         settings = entry if isinstance(entry, Mapping) else {}

@@ -10,8 +10,7 @@ from orchestrator.experiment.sections.experiment import Experiment
 
 
 def find_unreached_settings(experiment: Experiment) -> Iterator[str]:
-    """Yield a warning for each `begin` of a hook and `patience` of early stopping that a resolved
-    run never reaches."""
+    """Yield a warning for each `begin` and `patience` of a hook that the run never reaches."""
     space = experiment.sweep.space if experiment.sweep else {}
     if {"epochs", "steps", "validate_every"} & space.keys():
         return

@@ -34,8 +34,7 @@ class FieldError:
 
     @property
     def code(self) -> str:
-        """The kind of the error, which is the same for other values; empty for an error with its
-        own message."""
+        """The kind of the error, whatever the value; empty for an error with its own message."""
         types = [detail["type"] for detail in self.details]
         if types[0] in _CODES:
             return _CODES[types[0]]
@@ -45,8 +44,7 @@ class FieldError:
 
 
 def make_value_error(key: str, message: str) -> PydanticCustomError:
-    """Return an error about a key of a model, or about all of it, to raise where the model is
-    checked as a whole."""
+    """Return an error about a key of a model, to raise where the model is checked as a whole."""
     return PydanticCustomError(OWN_MESSAGE, "{message}", {"key": key, "message": message})
 
 
@@ -62,8 +60,7 @@ def find_field_errors(error: ValidationError, values: Any) -> list[FieldError]:
 
 
 def locate_error(detail: Detail, values: Any) -> Location:
-    """Return the part of an error's location that is in the data, without the tags and branches of
-    unions."""
+    """Return the part of an error's location that is in the data, without unions' branches."""
     location: list[int | str] = []
     for part in detail["loc"]:
         if _is_branch(part, values):

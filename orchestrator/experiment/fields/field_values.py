@@ -1,5 +1,4 @@
-"""Values of fields on their way through a file: whether a class gets the same value back. Used in
-the driver."""
+"""Values of fields on their way through a file: whether a class gets the same back."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -36,8 +35,9 @@ class LostValue(ValueError):
 
 
 def convert_value(cls: type, name: str, value: Any) -> Any:
-    """Return the plain data of a field's value; raise LostValue if the class would get another
-    value back.
+    """Return the plain data of a field's value.
+
+    Raises LostValue if the class would get another value back.
 
     What the field's annotation makes of the value counts as the same: 1.0 of 1 for a float, a list
     of a tuple for a list.
@@ -123,8 +123,7 @@ def _is_valid(model: type[BaseModel], values: Mapping[str, Any]) -> bool:
 
 
 def _coerce(model: type[BaseModel], name: str, value: Any) -> Any:
-    """Return what the annotation makes of a Python value, which then needs no file; the value if it
-    is not allowed."""
+    """Return what the annotation makes of a Python value, or the value if it refuses it."""
     try:
         return getattr(model.model_validate({name: value}, strict=False), name)
     except ValidationError:
@@ -132,8 +131,7 @@ def _coerce(model: type[BaseModel], name: str, value: Any) -> Any:
 
 
 def _is_same(value: Any, other: Any) -> bool:
-    """Compare values and their types, also within containers; NumPy's scalars count as Python's
-    numbers."""
+    """Compare values and their types, also within containers."""
     if isinstance(value, numpy.generic):
         value = value.item()
     if type(value) is not type(other):

@@ -145,8 +145,7 @@ def _explain_unknown_key(
 
 @cache
 def load_other_systems() -> Mapping[str, Mapping[str, str]]:
-    """Return what to write instead of other systems' options, by hook (or `experiment`) and
-    lower-case name."""
+    """Return what to write instead of other systems' options, by hook and lower-case name."""
     text = files(__package__).joinpath("other_systems.yaml").read_text()
     tables: dict[str, dict[str, str]] = yaml.safe_load(text)
     del tables["loggers"]

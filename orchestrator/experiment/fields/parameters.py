@@ -1,5 +1,4 @@
-"""Check the arguments that a config gives to a class: names, types and ranges, one problem for each
-mistake."""
+"""Arguments that a config gives to a class: their names, types and ranges."""
 
 import ast
 import collections.abc
@@ -93,8 +92,7 @@ def check_needs(model: BaseModel, settings: BaseModel, path: str = "") -> Iterat
 
 
 def find_changed_keys(value: Any, default: Any, path: str) -> Iterator[str]:
-    """Yield the path of each key that differs from its default; models are compared field by
-    field."""
+    """Yield the path of each key that differs from its default, field by field."""
     if isinstance(value, BaseModel) and isinstance(default, BaseModel):
         for name in type(value).model_fields:
             yield from find_changed_keys(
@@ -160,8 +158,9 @@ def _make_fields_model(cls: type) -> type[BaseModel]:
 def make_signature_model(
     cls: Callable[..., Any], skip: int = 1, extra_keys: tuple[str, ...] = ()
 ) -> type[BaseModel]:
-    """Return a pydantic model of `extra_keys` and the arguments of a class or function after the
-    first `skip`.
+    """Return a pydantic model of the arguments of a class or function after the first `skip`.
+
+    The model also has `extra_keys`.
 
     An argument without annotation takes the type of its default if that is a number.
     """

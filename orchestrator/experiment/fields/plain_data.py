@@ -1,5 +1,4 @@
-"""Classes and objects in an experiment made in Python, converted to the data of a file. Used in the
-driver."""
+"""Classes and objects in an experiment made in Python, as the data of a file."""
 
 import inspect
 import re
@@ -89,8 +88,10 @@ def convert_sections(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def convert_task(task: Any) -> dict[str, Any]:
-    """Convert a task, its class or its class's import path to `task` and `task_args`; may raise
-    ConfigError."""
+    """Convert a task, its class or its class's import path to `task` and `task_args`.
+
+    Raises ConfigError.
+    """
     match task:
         case str():
             return {"task": task}
@@ -107,8 +108,10 @@ def convert_task(task: Any) -> dict[str, Any]:
 
 
 def convert_fields(value: Any, path: str, *, defaults: bool = True) -> dict[str, Any]:
-    """Convert the parameters of a dataclass instance, with or without defaults; may raise
-    ConfigError."""
+    """Convert the parameters of a dataclass instance, with or without defaults.
+
+    Raises ConfigError.
+    """
     cls = type(value)
     if not is_dataclass(cls):
         if not vars(value):
@@ -140,8 +143,10 @@ def convert_fields(value: Any, path: str, *, defaults: bool = True) -> dict[str,
 
 
 def get_class_path(cls: type, path: str) -> str:
-    """Return the name of a class in HOOKS or torch.optim, else `module:Class`; may raise
-    ConfigError."""
+    """Return the name of a class in HOOKS or torch.optim, else `module:Class`.
+
+    Raises ConfigError.
+    """
     for name, hook in HOOKS.items():
         if hook is cls:
             return name
@@ -173,16 +178,14 @@ def list_import_folders(config: Any) -> list[Path]:
 
 
 def find_main_classes(config: Any) -> dict[str, type]:
-    """Return the named classes of the script or notebook itself, which other processes cannot
-    import."""
+    """Return the named classes of the script or notebook itself."""
     namespace = vars(sys.modules[MAIN])
     names = [name for module, name in _find_class_names(config) if module == MAIN]
     return {name: namespace[name] for name in names if name in namespace}
 
 
 def read_main_source(config: Any) -> str:
-    """Return the source of these classes and of their bases in the script or notebook, as far as it
-    is known."""
+    """Return the source of these classes and of their bases, as far as it is known."""
     classes: list[type] = []
     for cls in find_main_classes(config).values():
         classes += [base for base in reversed(cls.__mro__) if base.__module__ == MAIN]

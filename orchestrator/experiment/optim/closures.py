@@ -24,8 +24,7 @@ def needs_closure(cls: type[Optimizer]) -> bool:
 
 
 def needs_gradients_before(cls: type[Optimizer]) -> bool:
-    """Return whether a step takes the gradients of the loss, then calls the closure for those at
-    other weights.
+    """Return whether a step needs gradients before it calls the closure at other weights.
 
     By the common recipe of SAM, the closure is optional, but a step fails without it.
     """
@@ -35,8 +34,7 @@ def needs_gradients_before(cls: type[Optimizer]) -> bool:
 
 
 def find_closure_class(kind: str) -> type[Optimizer] | None:
-    """Return the class of an optimizer's `type` if it needs a closure; None for other types, and
-    for unknown ones."""
+    """Return the class of an optimizer's `type` if it is known and needs a closure."""
     with suppress(ConfigError):  # check_optimizer reports it
         cls = find_class(kind, Optimizer, OPTIMIZERS)
         return cls if needs_closure(cls) else None
@@ -45,8 +43,7 @@ def find_closure_class(kind: str) -> type[Optimizer] | None:
 
 @cache
 def _fails_without_closure(step: Callable[..., Any]) -> bool:
-    """Return whether the code of a step refuses a missing closure, or calls it without asking
-    whether there is one."""
+    """Return whether the code of a step refuses a missing closure, or calls it unasked."""
     try:
         code = ast.parse(dedent(inspect.getsource(step)))
     except (OSError, TypeError, SyntaxError):

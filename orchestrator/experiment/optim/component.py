@@ -87,8 +87,10 @@ class Optimization:
 
 
 def parse_optimizer_path(path: str) -> tuple[str, str] | None:
-    """Return the optimizer's name and the key of a path to one of its numbers or its groups'
-    numbers, else None."""
+    """Return the optimizer and the key of a path to one of its numbers, also in a group.
+
+    None for any other path.
+    """
     first, *keys = path.split(".")
     name = keys.pop(0) if first == "optimizers" and keys else ""
     is_group = len(keys) == 3 and keys[0] == "groups" and keys[1].isdecimal() and keys[2] != "match"

@@ -1,5 +1,4 @@
-"""Classes of torch and methods of the task as optimizers and schedulers: their arguments, checked
-and used."""
+"""Classes of torch and methods of the task, as optimizers and schedulers."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -68,8 +67,9 @@ def check_component(
     path: str,
     extra_keys: tuple[str, ...] = (),
 ) -> None:
-    """Check names and types of arguments, and for torch's own classes also values, or raise
-    ConfigError.
+    """Check names and types of arguments, and for torch's own classes also values.
+
+    Raises ConfigError.
 
     Values are checked by the class itself, up to its first use of the parameters. `extra_keys` are
     allowed too.
@@ -84,8 +84,10 @@ def check_component(
 def build_component(
     cls: Callable[..., Any], first: Any, kind: str, arguments: Mapping[str, Any], path: str
 ) -> Any:
-    """Build an optimizer over parameters or a scheduler over an optimizer; raise ConfigError with
-    the class's error."""
+    """Build an optimizer over parameters or a scheduler over an optimizer.
+
+    Raises ConfigError with the class's error.
+    """
     try:
         return cls(first, **arguments)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -107,8 +109,10 @@ def make_method_model(task: type[Task], method: str) -> Any:
 def fill_method_defaults(
     component: Component, task: type[Task], method: str, path: str
 ) -> Component:
-    """Return the arguments for a method of the task, with the defaults that it declares; may raise
-    ConfigError."""
+    """Return the arguments for a method of the task, with the defaults that it declares.
+
+    Raises ConfigError.
+    """
     if not has_own_method(task, method):
         raise ConfigError.at(
             f"{path}.type", f"'{FROM_TASK}' needs a method {task.__name__}.{method}()"

@@ -1,5 +1,4 @@
-"""The optimizer: torch's, a custom class, or the task's own. Checked in the driver, built in each
-worker."""
+"""The optimizer: torch's, a custom class, or the task's own."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -40,7 +39,9 @@ GROUP_KEYS = tuple(Group.model_fields)
 
 def fill_optimizer_defaults(optimizer: Component, task: type[Task]) -> Component:
     """Return the optimizer with its `type` and defaults; without `type`, the task's own or SGD.
-    Raises ConfigError."""
+
+    Raises ConfigError.
+    """
     if optimizer.type == FROM_TASK or (not optimizer.type and has_own_method(task, "optimizer")):
         return fill_method_defaults(optimizer, task, "optimizer", "optimizer")
     if optimizer.type:
@@ -139,8 +140,10 @@ def _split_groups(optimizer: Component, path: str) -> tuple[dict[str, Any], list
 def build_optimizers(
     optimizations: Mapping[str, Optimization], task: Task, model: nn.Module
 ) -> dict[str, Optimizer]:
-    """Build the optimizers by name; raise ConfigError, for example if several leave parameters
-    untrained."""
+    """Build the optimizers by name.
+
+    Raises ConfigError, for example if several leave parameters untrained.
+    """
     optimizers = {
         name: build_optimizer(optimization, task, model)
         for name, optimization in optimizations.items()
@@ -152,8 +155,10 @@ def build_optimizers(
 
 
 def build_optimizer(optimization: Optimization, task: Task, model: nn.Module) -> Optimizer:
-    """Build an optimizer over its parameters, or call the task's own method; may raise
-    ConfigError."""
+    """Build an optimizer over its parameters, or call the task's own method.
+
+    Raises ConfigError.
+    """
     optimizer = optimization.optimizer
     path = optimization.path
     if optimizer.type == FROM_TASK:

@@ -1,5 +1,4 @@
-"""Parameter groups: optimizer arguments for parameters selected by name. Checked in the driver,
-built in workers."""
+"""Parameter groups: optimizer arguments for parameters that are selected by name."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -34,8 +33,7 @@ class Group(Model):
 
     @property
     def settings(self) -> Settings:
-        """The optimizer's arguments for this group, without nulls, which mean those of the
-        optimizer."""
+        """The optimizer's arguments for this group; a null means that of the optimizer."""
         return {key: value for key, value in (self.model_extra or {}).items() if value is not None}
 
     @property
@@ -44,8 +42,10 @@ class Group(Model):
         return bool(self.model_fields_set & {"lr_scale", "layer_decay"})
 
     def compute_scales(self, names: Sequence[str]) -> list[float]:
-        """Return the factor of each parameter's rate; raise ValueError for a name without a layer
-        number."""
+        """Return the factor of each parameter's rate.
+
+        Raises ValueError for a name without a layer number.
+        """
         if self.layer_decay == 1:
             return [self.lr_scale] * len(names)
         layers = [_find_layer(name, list_patterns(self.match)) for name in names]

@@ -15,8 +15,7 @@ from orchestrator.task import Task
 
 @dataclass(frozen=True)
 class LRPhase:
-    """A scheduler with all of its numbers, counted in its own steps, and its part of the
-    schedule."""
+    """A scheduler, its arguments in its own steps, and its part of the schedule."""
 
     path: str
     kind: str

@@ -66,8 +66,7 @@ class PhaseBounds(Model):
 
 @dataclass(frozen=True)
 class Schedule:
-    """The rates of an optimizer over the run: one scheduler, or several with their parts of the
-    run."""
+    """The rates of an optimizer over the run: the phases of one scheduler or of several."""
 
     phases: tuple[LRPhase, ...]
     timeline: Timeline
@@ -76,8 +75,7 @@ class Schedule:
     def make(
         cls, scheduler: LRSchedulers, task: type[Task], timeline: Timeline, path: str = "scheduler"
     ) -> Self:
-        """Return the schedule of an experiment's scheduler, with its lengths as far as they are
-        known.
+        """Return the schedule of a scheduler, with its lengths as far as they are known.
 
         Raises ConfigError. Lengths stay as written where a custom hook steps it.
         """
@@ -139,8 +137,7 @@ def _make_single(
 def _check_warmup(
     warmup: Interval, every: Interval, scheduler: Component, timeline: Timeline, path: str
 ) -> None:
-    """Raise ConfigError for a warm-up that the scheduler, its interval or the length of the run
-    excludes."""
+    """Raise ConfigError for a warm-up that does not fit the scheduler or the run."""
     path = f"{path}.warmup"
     if needs_metric(scheduler, path.removesuffix(".warmup")):
         raise ConfigError.at(
@@ -163,8 +160,7 @@ def _check_warmup(
 def _make_several(
     schedulers: Sequence[Component], task: type[Task], timeline: Timeline, path: str
 ) -> Iterator[LRPhase]:
-    """Yield the phases of a list of schedulers, which begin together, or each where another
-    ends."""
+    """Yield the phases of a list of schedulers, which begin together or one after another."""
     if timeline.every is None:
         raise ConfigError.at(path, "a list of schedulers needs the hook param_scheduler")
     last_end = 0
@@ -211,8 +207,10 @@ def _check_order(
 def _collect_bounds(
     schedulers: Sequence[Component], task: type[Task], path: str
 ) -> list[PhaseBounds]:
-    """Return the bounds of a list's schedulers: each begin, and each end but the last; may raise
-    ConfigError."""
+    """Return the bounds of a list's schedulers: each begin, and each end but the last.
+
+    Raises ConfigError.
+    """
     begin: Interval | None = Interval(0)
     all_bounds: list[PhaseBounds] = []
     for index, scheduler in enumerate(schedulers):
@@ -243,8 +241,10 @@ def _collect_bounds(
 def compute_list_interval(
     optimizations: Sequence[Optimization], task: type[Task]
 ) -> Interval | None:
-    """Return the interval at which the hook steps a list of schedulers; None without a list. Raises
-    ConfigError."""
+    """Return the interval at which the hook steps a list of schedulers; None without a list.
+
+    Raises ConfigError.
+    """
     units: set[str] = set()
     for optimization in optimizations:
         if isinstance(optimization.scheduler, list):
@@ -263,8 +263,10 @@ def compute_list_interval(
 def fill_scheduler_defaults(
     scheduler: LRSchedulers | None, task: type[Task]
 ) -> LRSchedulers | None:
-    """Return schedulers with their `type` and defaults; without `type`, the task's own. Raises
-    ConfigError."""
+    """Return schedulers with their `type` and defaults; without `type`, the task's own.
+
+    Raises ConfigError.
+    """
     if scheduler is None:
         return None
     if isinstance(scheduler, Component):

@@ -1,5 +1,4 @@
-"""One learning-rate scheduler: torch's, a custom class, or the task's own. Checked in the driver,
-built in each worker."""
+"""One learning-rate scheduler: torch's, a custom class, or the task's own."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -80,8 +79,10 @@ def needs_metric(scheduler: Component, path: str) -> bool:
 def add_length(
     kind: str, arguments: dict[str, Any], task: type[Task], length: int, path: str
 ) -> dict[str, Any]:
-    """Add the length of a schedule to the arguments, unless it is written; raise ConfigError if it
-    is too short."""
+    """Add the length of a schedule to the arguments, unless it is written.
+
+    Raises ConfigError if it is too short.
+    """
     names = list_argument_names(kind, task, path)
     if kind == "OneCycleLR":
         _check_cycle_length(arguments, length, path)
@@ -106,8 +107,10 @@ def _check_cycle_length(arguments: Mapping[str, Any], length: int, path: str) ->
 
 
 def count_from(begin: int, arguments: dict[str, Any], path: str) -> dict[str, Any]:
-    """Return the arguments, those that count from the run's beginning counted from `begin`, or
-    raise ConfigError."""
+    """Return the arguments, those that count from the run's beginning counted from `begin`.
+
+    Raises ConfigError.
+    """
     changed = dict(arguments)
     for key in _COUNTED_FROM_START & arguments.keys():
         value = arguments[key]

@@ -39,8 +39,10 @@ class Timeline:
         return cls(length, every, hook.monitor, steps_per_epoch)
 
     def count(self, duration: Interval) -> int | None:
-        """Return how often schedulers step in a duration, the last part of which may be cut short;
-        None if unknown."""
+        """Return how often schedulers step in a duration; None if that is unknown.
+
+        The last part of the duration may be cut short.
+        """
         count = duration.count
         every = self.every or Interval(1)
         if duration.unit != every.unit:
@@ -57,8 +59,10 @@ class Timeline:
         return at.count * (self.steps_per_epoch or 1) if at.unit == "epochs" else at.count
 
     def count_ticks(self, step: int, epoch: int, default: int) -> int:
-        """Return how often schedulers step before a position: never by a metric, `default` times by
-        a custom hook."""
+        """Return how often schedulers step before a position.
+
+        It is 0 for a metric, and `default` for a custom hook, which may step at any time.
+        """
         if self.monitor:
             return 0
         if self.every is None:

@@ -43,8 +43,7 @@ from orchestrator.experiment.yaml.source import ExperimentSource
 
 
 def without_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop top-level nulls, which mean the default; but `scheduler: null` also turns off the task's
-    own."""
+    """Drop top-level nulls, which mean the default; `scheduler: null` means none."""
     return {key: value for key, value in data.items() if value is not None or key == "scheduler"}
 
 
@@ -254,8 +253,7 @@ class Experiment(Model):
 
     @property
     def import_paths(self) -> tuple[str, ...]:
-        """Folders added to the import path, here and on every worker: the YAML file's, and the
-        current one."""
+        """Folders added to the import path: the YAML file's, and the current one."""
         return self.source.import_paths
 
 

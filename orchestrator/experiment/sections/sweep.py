@@ -1,5 +1,4 @@
-"""The `sweep:` section: the search and its space with its domains, the comparison of trials, and
-their end."""
+"""The `sweep:` section: the search and its space, the comparison of trials, their end."""
 
 import math
 import sys
@@ -126,8 +125,7 @@ class Domain(Model):
 
     @property
     def ends(self) -> tuple[Any, Any]:
-        """Smallest and largest value of a range; infinite for a normal distribution without
-        bounds."""
+        """Smallest and largest value of a range; infinite for an unbounded normal distribution."""
         low, high = self._bounds
         return (low, high - 1) if self.kind in ("randint", "lograndint") else (low, high)
 
@@ -138,8 +136,10 @@ class Domain(Model):
         return self.values[:2]
 
     def candidates(self) -> list[Any]:
-        """Return the values to check: each of a list, both ends of a range, the largest floats
-        where it has no end."""
+        """Return the values to check: each of a list, or both ends of a range.
+
+        An end that is infinite is the largest float.
+        """
         if self.is_list:
             return self.values
         largest = sys.float_info.max
@@ -157,8 +157,7 @@ class Domain(Model):
         )
 
     def nearest(self, number: float) -> int | float:
-        """Return the nearest value of a range: within its ends, on its steps, an integer if its
-        ends are."""
+        """Return the nearest value of a range, on its steps; an integer if its ends are."""
         low, high = self.ends
         if self.kind in _QUANTIZED:
             step = self.values[2]
@@ -293,6 +292,5 @@ class Sweep(Model):
 
     @property
     def row_stats(self) -> list[str]:
-        """The metrics that are statistics of rows, as the hook `row_stats` takes them:
-        `step_s/p95`."""
+        """The metrics that are statistics of rows, as the hook `row_stats` takes them."""
         return [metric.removeprefix(PREFIX) for metric in self.metrics if metric.startswith(PREFIX)]

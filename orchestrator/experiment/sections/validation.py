@@ -1,5 +1,4 @@
-"""Validation of the sections of an experiment, each on its own, so that one mistake does not hide
-others."""
+"""Validation of an experiment's sections, each on its own, so that no mistake hides another."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -33,8 +33,7 @@ MAX_CHECKED_VALUES = 5_000
 def check_sweep(
     source: ExperimentSource, sections: Sections, known: Sequence[Problem]
 ) -> list[Problem]:
-    """Return the problems of a sweep beyond its fields; `known` are the problems that `resolve`
-    reports."""
+    """Return the problems of a sweep beyond its fields, given those of the experiment."""
     data = sections.valid_data
     sweep = sections.experiment.sweep
     if sweep is None:
@@ -82,8 +81,7 @@ def _write_objectives(sweep: Sweep) -> dict[str, Any]:
 
 
 def _read_valid_settings(sections: Sections) -> Sweep | None:
-    """Return the sweep without the settings and the domains that have problems, if it has a metric
-    and a space."""
+    """Return the sweep without its wrong settings and domains, if enough is left."""
     written = sections.data.get("sweep")
     if not isinstance(written, Mapping):
         return None
@@ -137,8 +135,7 @@ def _check_path(
     data: Mapping[str, Any],
     known: Sequence[Problem],
 ) -> Iterator[Problem]:
-    """Yield each problem that values of a path cause, once; `known` are those of the experiment
-    without them."""
+    """Yield each problem that values of a path add to the `known` ones, once."""
     domain = space[name]
     others = [other for other in space if other != name and other not in context]
     is_unbounded = domain.kind == "normal" and len(domain.values) == 2

@@ -1,5 +1,4 @@
-"""Domains of a sweep's space that the search cannot draw from, or that overlap, and points to try
-first."""
+"""Domains of a space that cannot be drawn from or that overlap, and points to try first."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -24,8 +23,7 @@ def find_unsearchable(sweep: Sweep) -> Iterator[Problem]:
 
 
 def find_overlaps(sweep: Sweep) -> Iterator[Problem]:
-    """Yield a problem for each path inside a swept path, unless that is a choice of null and
-    mappings."""
+    """Yield a problem for each path inside a swept path, unless that is off or on."""
     for inner in sweep.space:
         enclosing = [outer for outer in sweep.space if inner.startswith(f"{outer}.")]
         messages = [_explain_overlap(inner, outer, sweep) for outer in enclosing]

@@ -1,5 +1,4 @@
-"""Paths of a sweep's space that change only hooks that observe, so that trials can share one
-training run."""
+"""Paths of a sweep's space whose values can share one training run."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,8 +40,7 @@ class SharedPaths:
     """Reason by path; the empty path stands for all."""
 
     def group_trials(self, trials: Sequence[tuple[int, Mapping[str, Any]]]) -> list[list[int]]:
-        """Group trials, given as number and values, by shared training run. Each group starts with
-        its leader."""
+        """Group trials, given as number and values, by shared training run; the first one leads."""
         groups: dict[str, list[int]] = {}
         for number, values in trials:
             key = str(number)
@@ -54,8 +52,7 @@ class SharedPaths:
 
 
 def find_shared_paths(source: ExperimentSource, sweep: Sweep) -> SharedPaths:
-    """Return the paths that can share a training run; `source` is that of the sweep or of its
-    experiment."""
+    """Return the paths that can share a training run."""
     swept = [path for path in sweep.space if path.startswith("hooks.")]
     if not swept:
         return SharedPaths()
@@ -83,8 +80,10 @@ def find_shared_paths(source: ExperimentSource, sweep: Sweep) -> SharedPaths:
 
 
 def find_unshareable_paths(source: ExperimentSource, sweep: Sweep) -> Iterator[Problem]:
-    """Yield a problem for each `fan_out` path that cannot share a training run, and for a useless
-    `share_training`."""
+    """Yield a problem for each `fan_out` path that cannot share a training run.
+
+    A `share_training` without effect is a problem too.
+    """
     if not sweep.share_training and not any(path.startswith("hooks.") for path in sweep.space):
         yield Problem(
             "sweep.share_training", "has no effect: the space has no path of a hook; remove it"
@@ -130,8 +129,7 @@ def _explain_fan_out_only(sweep: Sweep) -> str:
 def _resolve_each(
     source: ExperimentSource, sweep: Sweep, path: str
 ) -> Iterator[ResolvedExperiment]:
-    """Yield the experiment with each value of a path; a value that does not fit fails when its
-    trial begins."""
+    """Yield the experiment with each valid value of a path."""
     values_around = choose_context(path, sweep.space)
     for value in sweep.space[path].candidates():
         try:

@@ -41,8 +41,7 @@ def find_enclosing_path(name: str, space: Mapping[str, Any]) -> str | None:
 
 
 def is_drawn(name: str, space: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-    """Return whether a path is to be drawn: the choice around it, if any, is on and does not set
-    it."""
+    """Return whether a path is drawn: the choice around it, if any, is on and leaves it open."""
     outer = find_enclosing_path(name, space)
     return outer is None or leaves_open(name.removeprefix(f"{outer}."), values[outer])
 
@@ -61,8 +60,10 @@ def leaves_open(inner: str, value: Any) -> bool:
 
 
 def choose_context(name: str, space: Mapping[str, Domain]) -> dict[str, Any]:
-    """Return a value for each swept path that decides what `name` means: the choice around it, its
-    `type`, the task."""
+    """Return a value for each swept path that decides what `name` means.
+
+    Those are the choice around it, its `type`, and the task.
+    """
     values: dict[str, Any] = {}
     for other in sort_outer_first(space):
         owner = other.removesuffix("type") if other.endswith(".type") else f"{other}."
@@ -99,8 +100,7 @@ def combine_points_with_grid(sweep: Sweep) -> Iterator[tuple[dict[str, Any], dic
 
 
 def make_fan_out_points(sweep: Sweep) -> list[dict[str, Any]]:
-    """Return the combinations of `fan_out` values to try with each point; one empty point if there
-    are none."""
+    """Return the combinations of `fan_out` values; one empty point if there are none."""
     values = {
         name: domain.values for name, domain in sweep.space.items() if domain.kind == "fan_out"
     }
@@ -127,8 +127,7 @@ def count_points(sweep: Sweep) -> int:
 
 
 def _make_grid(sweep: Sweep) -> dict[str, list[Any]]:
-    """Return the values of every `grid` and `fan_out`, and with `search: grid` of every
-    `choice`."""
+    """Return the values of each path of the grid; with `search: grid` also of each `choice`."""
     kinds = ("choice", "grid", "fan_out") if sweep.search == "grid" else ("grid", "fan_out")
     return {name: domain.values for name, domain in sweep.space.items() if domain.kind in kinds}
 
@@ -157,8 +156,7 @@ def _extend(
 
 
 def count_trials(sweep: Sweep) -> int:
-    """Return the number of trials within the budget; by default each point of the grid, or one,
-    with each seed."""
+    """Return the number of trials within the budget."""
     trials = sweep.trials or count_points(sweep) * sweep.repeats
     if sweep.budget and sweep.budget.trials:
         return min(trials, sweep.budget.trials)
@@ -166,8 +164,7 @@ def count_trials(sweep: Sweep) -> int:
 
 
 def count_trainings(sweep: Sweep, first: int = 0) -> int:
-    """Return the number of trainings that the trials from number `first` on need if all `fan_out`
-    values share one."""
+    """Return how many trainings the trials from number `first` on share."""
     trials_per_draw = len(make_fan_out_points(sweep)) * sweep.repeats
     numbers = range(first, count_trials(sweep))
     trainings = {(number // trials_per_draw, number % sweep.repeats) for number in numbers}

@@ -39,8 +39,7 @@ class FastLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore
 
 # PyYAML's dumper in C is four times as fast.
 class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-    """A dumper that quotes text which this reader, or one of YAML 1.1, would take for something
-    else."""
+    """A dumper that quotes text which a reader would take for something else."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

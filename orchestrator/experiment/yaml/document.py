@@ -39,8 +39,7 @@ class Document:
         return replace(problem, file=location.file, line=location.line)
 
     def sort(self, problems: Iterable[Problem]) -> list[Problem]:
-        """Locate problems and sort them: by file and line, then those of overrides in the order
-        written."""
+        """Locate problems and sort them by file and line; those of overrides come last."""
         order = {where: number for number, where in enumerate(self.overrides, 1)}
 
         def get_place(problem: Problem) -> tuple[int, str, int]:

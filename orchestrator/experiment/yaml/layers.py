@@ -15,8 +15,10 @@ _KEY = re.compile(r"^[\w/-]+(\.[\w/-]+)*$")
 
 
 def read_layers(path: Path) -> tuple[Document, list[Path]]:
-    """Return a file merged over its bases, and their folders, each once, its own first; may raise
-    ConfigError."""
+    """Return a file merged over its bases, and their folders, each once, its own first.
+
+    Raises ConfigError.
+    """
     folders: list[Path] = []
     return _read(path, folders, ()), folders
 
@@ -72,8 +74,10 @@ def _make_base_error(document: Document, message: str) -> ConfigError:
 
 
 def _merge_data(below: dict[str, Any], above: Mapping[str, Any], path: str) -> Iterator[str]:
-    """Merge `above` into `below` and yield the paths of replaced values; a mapping with another
-    `type` replaces."""
+    """Merge `above` into `below`, and yield the paths of replaced values.
+
+    A mapping with another `type` replaces the whole mapping.
+    """
     for key, value in above.items():
         inner = join(path, key)
         old = expand_short_form(below.get(key), inner)

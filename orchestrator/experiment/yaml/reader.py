@@ -58,8 +58,10 @@ def _read_text(path: Path) -> str:
 
 
 def parse_yaml(text: str, file: str) -> Document:
-    """Parse YAML text whose top level is a mapping; raise ConfigError. `file` names it in
-    errors."""
+    """Parse YAML text whose top level is a mapping.
+
+    Raises ConfigError. `file` names it in errors.
+    """
     value, document = parse_value(text, file)
     if not isinstance(value, dict):
         shown = "nothing" if value is None else shorten(repr(value))
@@ -71,8 +73,10 @@ def parse_yaml(text: str, file: str) -> Document:
 
 
 def parse_value(text: str, file: str, *, fast: bool = False) -> tuple[Any, Document]:
-    """Return any YAML value, and a document with its locations and problems; raise ConfigError for
-    a syntax error."""
+    """Return any YAML value, and a document with its locations and problems.
+
+    Raises ConfigError for a syntax error.
+    """
     document = Document({}, {"": Location(file, 1)})
     try:
         node = (FastLoader if fast else Loader)(text).get_single_node()
@@ -104,8 +108,10 @@ def _explain_syntax(error: Exception, file: str) -> Problem:
 
 
 def load_yaml(text: str, file: str) -> Any:
-    """Return the data of text that `dump_yaml` wrote and somebody may have edited; raise
-    ConfigError."""
+    """Return the data of text that `dump_yaml` wrote and somebody may have edited.
+
+    Raises ConfigError.
+    """
     data, document = parse_value(text, file, fast=True)
     if document.problems:
         raise ConfigError(document.problems)
@@ -180,8 +186,7 @@ class _NodeReader:
     def read_merged(
         self, node: yaml.Node, path: str, parents: tuple[yaml.Node, ...]
     ) -> dict[str, Any]:
-        """Return what `<<: *name` or `<<: [*name, *other]` adds; earlier mappings win over later
-        ones."""
+        """Return what `<<: *name` or `<<: [*name, *other]` adds; the first mapping wins."""
         data: dict[str, Any] = {}
         for child in reversed(node.value) if isinstance(node, yaml.SequenceNode) else [node]:
             value = self.read(child, path, parents)

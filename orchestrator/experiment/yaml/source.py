@@ -1,5 +1,4 @@
-"""An experiment as written, before defaults are filled in; workers and trials receive it, and a run
-keeps it."""
+"""An experiment as written, before defaults are filled in."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -15,8 +14,7 @@ MAX_DEPTH = 64
 
 @dataclass(frozen=True)
 class ParentCheckpoint:
-    """The checkpoint of another run that an experiment continues from, with its full training
-    state."""
+    """The checkpoint of another run that an experiment continues from."""
 
     run: str
     """Location of that run, without credentials."""
@@ -54,8 +52,10 @@ class InitialWeights:
 
 @dataclass(frozen=True)
 class ExperimentSource:
-    """A file merged with its bases, and the values set over it; plain data, the same in every
-    process."""
+    """A file merged with its bases, and the values set over it.
+
+    Workers and trials receive this plain data, and a run keeps it.
+    """
 
     written: Mapping[str, Any]
     """The file merged with its bases."""
@@ -92,8 +92,10 @@ class ExperimentSource:
         return {name: value for name, value in asdict(self).items() if name != "main_classes"}
 
     def with_values(self, values: Mapping[str, Any]) -> Self:
-        """Return the source with more values over it; raise ConfigError for values that YAML cannot
-        hold."""
+        """Return the source with more values over it.
+
+        Raises ConfigError for values that YAML cannot hold.
+        """
         return replace(self, values=(*self.values, *to_plain_data(values).items()))
 
     def without_sweep(self) -> Self:
@@ -104,8 +106,7 @@ class ExperimentSource:
         return replace(self, written=written, values=values)
 
     def merged(self) -> tuple[dict[str, Any], list[Problem]]:
-        """Return the file with all values set, and a problem for each path that leads through
-        another value."""
+        """Return the file with all values set, and the problems of paths that cannot be set."""
         problems: list[Problem] = []
         data: dict[str, Any] = dict(self.written)
         for path, value in self.values:
@@ -212,8 +213,10 @@ def is_scalar(value: Any) -> bool:
 
 
 def to_plain(value: Any) -> Any:
-    """Convert NumPy scalars and paths to what a config can hold; raise TypeError for anything
-    else."""
+    """Convert NumPy scalars and paths to what a config can hold.
+
+    Raises TypeError for anything else.
+    """
     if isinstance(value, PurePath):
         return str(value)
     if is_scalar(value):

@@ -16,8 +16,7 @@ from orchestrator.experiment.yaml.dialect import (
 
 
 def dump_yaml(data: Mapping[str, Any]) -> str:
-    """Return YAML text that `parse_yaml` reads as the same data, also after a terminal has escaped
-    control characters.
+    """Return YAML text that reads as the same data, even if a terminal escapes characters.
 
     PyYAML leaves some invisible characters as they are. They stand only in double quotes here,
     where an escape means the same character.
