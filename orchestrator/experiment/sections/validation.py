@@ -32,8 +32,8 @@ def validate_sections(
 
         errors = convert_errors(error, Experiment, plain, "")
         problems.extend([*errors, *_check_length(plain, errors)])
-        valid = _replace_wrong_sections(plain, error)
-        return valid, Experiment.model_validate(valid)
+        # Pydantic reports nothing else beside a key that is no text.
+        return validate_sections(_replace_wrong_sections(plain, error), problems)
 
 
 def _check_length(data: Mapping[str, Any], errors: Sequence[Problem]) -> Iterator[Problem]:
@@ -48,7 +48,8 @@ def _replace_wrong_sections(data: Mapping[str, Any], error: ValidationError) -> 
     """Return the sections without errors, with placeholders for the required ones."""
     locations = [locate_error(detail, data) for detail in error.errors(include_url=False)]
     wrong = {location[0] for location in locations if location}
-    valid = {key: value for key, value in data.items() if key not in wrong}
+    # A key that is no text, such as a lone surrogate, has an error without a location.
+    valid = {key: data[key] for key in Experiment.model_fields if key in data and key not in wrong}
     valid = {**_PLACEHOLDERS, **valid}
     if find_length_problem(valid.get("epochs"), valid.get("steps")):
         valid.update(epochs=2**31, steps=None)

@@ -92,6 +92,13 @@ def test_value_of_a_wrong_kind_is_reported_once(file: Path, line: str, path: str
     assert list(places(file, "\n".join(lines.values()))) == [path]
 
 
+def test_key_that_no_file_can_hold_is_reported_beside_other_mistakes() -> None:
+    with pytest.raises(ConfigError) as caught:
+        described(**{"\ud800": [], "batch_size": 0})
+
+    assert {problem.path for problem in caught.value.problems} == {"", "batch_size"}
+
+
 def test_hook_named_in_the_file_is_suggested(file: Path) -> None:
     (problem,) = problems(file, TEXT, "hooks.shadwo.decay=1")
     assert problem.suggestion == "did you mean 'shadow'?"
