@@ -23,10 +23,23 @@ from orchestrator.doctor.time_breakdown import (
 from orchestrator.tables.query import TRAINING, Rows, check_columns
 from orchestrator.units import SPANS
 
-MAX_ROWS, MAX_ITERATIONS = 2**20, 20_000
-"""A run with more rows or iterations is sampled."""
+MAX_ROWS = 2**20
+"""A run with more rows is sampled."""
+MAX_ITERATIONS = 20_000
+"""A run with more iterations is sampled."""
 N_STRETCHES = 20
 """Number of evenly spaced stretches that a sample consists of."""
+_SAMPLED_COLUMNS = (
+    "rank",
+    "node",
+    "phase",
+    "iteration",
+    "step",
+    "batch_size",
+    "rss_bytes",
+    "step_s",
+    *SPANS,
+)
 
 
 @dataclass(frozen=True)
@@ -52,12 +65,12 @@ class Diagnosis:
         figures = self.figures
         if not figures["iterations"]:
             return "no training iteration was recorded"
-        parts = [
-            f"{figures['iterations']} training iterations of {figures['ranks']} rank{'s' * (figures['ranks'] != 1)}"
-        ]
+        noun = "rank" if figures["ranks"] == 1 else "ranks"
+        whole = f"{figures['iterations']} training iterations of {figures['ranks']} {noun}"
         if "step_s" not in figures:
-            return f"{parts[0]}; nothing was timed (perf_stats is off)"
-        parts.append(f"{units.format_seconds(figures['step_s'])} each")
+            return f"{whole}; nothing was timed (perf_stats is off)"
+
+        parts = [whole, f"{units.format_seconds(figures['step_s'])} each"]
         shares = (
             ("data_wait", "waiting for data"),
             ("all_reduce_wait", "for other ranks"),
@@ -68,9 +81,10 @@ class Diagnosis:
             if f"{name}_share" in figures:
                 parts.append(f"{figures[f'{name}_share']:.1%} {what}")
         if "ranks_apart_share" in figures:
-            compared = figures.get("compared_share", 1)
-            seen = f" (seen in {compared:.1%} of the iterations)" if compared < 1 else ""
-            parts.append(f"ranks {figures['ranks_apart_share']:.1%} apart in their own work{seen}")
+            apart = f"ranks {figures['ranks_apart_share']:.1%} apart in their own work"
+            if "compared_share" in figures:
+                apart += f" (seen in {figures['compared_share']:.1%} of the iterations)"
+            parts.append(apart)
         elif figures["ranks"] > 1:
             parts.append("too few iterations to compare the ranks")
         return ", ".join(parts)
@@ -78,7 +92,8 @@ class Diagnosis:
 
 def diagnose_run(folder: RunFolder, rows: Rows, hooks: pd.DataFrame) -> Diagnosis:
     """Diagnose a run from its rows and its hooks' costs, and the way it ended."""
-    metadata, attempts = folder.read_metadata(), folder.read_attempts()
+    metadata = folder.read_metadata()
+    attempts = folder.read_attempts()
     failure = make_failure_finding(
         folder.find_status(metadata), metadata.error, metadata.is_user_error
     )
@@ -104,7 +119,8 @@ def diagnose(
             (failure_finding,) if failure_finding else (), {"iterations": 0, "ranks": 0}
         )
     check_columns(["rank", "phase", "iteration"], rows.columns)
-    sample, seconds = sample_iterations(rows), sum_times(rows)
+    sample = sample_iterations(rows)
+    seconds = sum_times(rows)
     syncs = extract_gradient_syncs(sample.rows)
     findings = [
         *find_data_waits(sample.rows, seconds),
@@ -112,10 +128,13 @@ def diagnose(
         *find_time_outside_spans(seconds),
         *find_memory_problems(rows),
         *find_loss_anomalies(rows),
-        *(find_stragglers(syncs, hooks) if syncs is not None else []),
-        *(find_costly_hooks(seconds, hooks) if hooks is not None else []),
-        *([_with_replay(failure_finding, rows, epoch_iterations)] if failure_finding else []),
     ]
+    if syncs is not None:
+        findings += find_stragglers(syncs, hooks)
+    if hooks is not None:
+        findings += find_costly_hooks(seconds, hooks)
+    if failure_finding:
+        findings.append(_with_replay(failure_finding, rows, epoch_iterations))
     findings.sort(key=lambda finding: finding.weight, reverse=True)
     return Diagnosis(tuple(findings), compute_key_figures(sample, seconds, syncs))
 
@@ -132,43 +151,35 @@ class IterationSample(NamedTuple):
 
 def sample_iterations(rows: Rows) -> IterationSample:
     """Select the training iterations of a run in which to compare its ranks."""
-    columns = [
-        name
-        for name in (
-            "rank",
-            "node",
-            "phase",
-            "iteration",
-            "step",
-            "batch_size",
-            "rss_bytes",
-            "step_s",
-            *SPANS,
-        )
-        if name in rows.columns
-    ]
+    columns = [name for name in _SAMPLED_COLUMNS if name in rows.columns]
     columns_by_rank = {"rows": "sum(rows)::bigint", "first": "min(first)", "last": "max(iteration)"}
     ranks = rows.aggregate(columns_by_rank, ["rank"], TRAINING, rows.blocks)
     if not len(ranks):
         return IterationSample(pd.DataFrame(columns=columns), 0, 0)
-    first, last = int(ranks["first"].min()), int(ranks["last"].max())
+
+    first = int(ranks["first"].min())
+    last = int(ranks["last"].max())
     iterations = last - first + 1
     if ranks["rows"].max() < iterations:
         # No rank has all of them, so they must be counted.
-        iterations = int(
-            rows.aggregate({"all": "count(distinct iteration)"}, where=TRAINING)["all"].iloc[0]
-        )
-    max_iterations = min(MAX_ITERATIONS, max(N_STRETCHES, MAX_ROWS // len(ranks)))
+        counted = rows.aggregate({"all": "count(distinct iteration)"}, where=TRAINING)
+        iterations = int(counted["all"].iloc[0])
+
     where = TRAINING
+    max_iterations = min(MAX_ITERATIONS, max(N_STRETCHES, MAX_ROWS // len(ranks)))
     if iterations > max_iterations:
-        length = max_iterations // N_STRETCHES
-        starts = np.linspace(first, last + 1 - length, N_STRETCHES).astype(int)
-        stretches = [f"iteration between {start} and {start + length - 1}" for start in starts]
-        where = f"{TRAINING} and ({' or '.join(stretches)})"
+        where = f"{TRAINING} and {_select_stretches(first, last, max_iterations // N_STRETCHES)}"
     sample = rows.query(
         f"select {', '.join(columns)} from rows where {where} order by iteration, rank"
     )
     return IterationSample(sample, iterations, len(ranks))
+
+
+def _select_stretches(first: int, last: int, length: int) -> str:
+    """Return the SQL condition of evenly spaced stretches of iterations."""
+    starts = np.linspace(first, last + 1 - length, N_STRETCHES).astype(int)
+    stretches = [f"iteration between {start} and {start + length - 1}" for start in starts]
+    return f"({' or '.join(stretches)})"
 
 
 def make_failure_finding(
@@ -178,12 +189,10 @@ def make_failure_finding(
     other runs."""
     if status == "failed":
         message = (error or "without an error message").strip().splitlines()[0]
-        fix = (
-            "fix the task, or edit experiment.yaml in the run's folder, then "
-            if is_user_error
-            else ""
-        )
-        sentence, advice = f"the run failed: {message}", f"{fix}hookyard resume RUN"
+        sentence = f"the run failed: {message}"
+        advice = "hookyard resume RUN"
+        if is_user_error:
+            advice = f"fix the task, or edit experiment.yaml in the run's folder, then {advice}"
     elif status == "lost":
         sentence = "the run is lost: its driver died before it could write how the run ended"
         advice = "hookyard resume RUN"
@@ -198,9 +207,8 @@ def _with_replay(failure_finding: Finding, rows: Rows, epoch_iterations: int | N
 
     A run whose last row ends an epoch failed after it: in a hook, in validation, or while saving.
     """
-    last = rows.aggregate({"last": "max(iteration)"}, where=f"{TRAINING} and rank = 0")[
-        "last"
-    ].iloc[0]
+    recorded = rows.aggregate({"last": "max(iteration)"}, where=f"{TRAINING} and rank = 0")
+    last = recorded["last"].iloc[0]
     has_failed = failure_finding.numbers["status"] == "failed" and not pd.isna(last)
     if not has_failed or (epoch_iterations and int(last) % epoch_iterations == 0):
         return failure_finding
@@ -218,17 +226,17 @@ def compute_key_figures(
     if not step_s > 0:
         return figures
     figures["step_s"] = step_s
-    for name in (
-        "data_wait_s",
-        "hooks_s",
-        "checkpoint_s",
-        *([WAIT] if figures["ranks"] > 1 else []),
-    ):
+
+    spans = ["data_wait_s", "hooks_s", "checkpoint_s"]
+    if figures["ranks"] > 1:
+        spans.append(WAIT)
+    for name in spans:
         if name in seconds and seconds[f"{name} of"].sum() > 0:
-            figures[f"{name.removesuffix('_s')}_share"] = float(
-                seconds[name].sum() / seconds[f"{name} of"].sum()
-            )
-    if (compared := int(sample.rows["iteration"].nunique())) < sample.iterations:
+            share = float(seconds[name].sum() / seconds[f"{name} of"].sum())
+            figures[f"{name.removesuffix('_s')}_share"] = share
+
+    compared = int(sample.rows["iteration"].nunique())
+    if compared < sample.iterations:
         figures["compared_share"] = compared / sample.iterations
     if syncs is not None and len(syncs.ranks) > 1 and len(syncs.iterations) >= MIN_SYNCS:
         work = np.median(syncs.work, axis=0)

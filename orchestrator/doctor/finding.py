@@ -27,19 +27,17 @@ class Finding:
 
     def with_path(self, path: str) -> Self:
         """Return a copy with a run's path, quoted for a shell, instead of RUN in the commands."""
-        query, advice = (
-            _RUN.sub(lambda match: match[1] + shlex.quote(path), text)
-            for text in (self.query, self.advice)
-        )
-        return replace(self, query=query, advice=advice)
+
+        def insert(text: str) -> str:
+            return _RUN.sub(lambda match: match[1] + shlex.quote(path), text)
+
+        return replace(self, query=insert(self.query), advice=insert(self.advice))
 
 
 def format_ranks(ranks: list[int], world_size: int) -> str:
     """Describe some of all ranks: `rank 3 alone`, `ranks 0, 2 of 8`, `every rank`."""
     if len(ranks) == world_size:
         return "every rank"
-    return (
-        f"rank {ranks[0]} alone"
-        if len(ranks) == 1
-        else f"ranks {', '.join(map(str, ranks))} of {world_size}"
-    )
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} alone"
+    return f"ranks {', '.join(map(str, ranks))} of {world_size}"

@@ -63,51 +63,91 @@ def extract_gradient_syncs(stats: pd.DataFrame) -> GradientSyncs | None:
     spans = [name for name in SPANS if name in stats and stats[name].notna().any()]
     if "step_s" not in stats or not spans:
         return None
-    rows = stats.loc[
-        stats["phase"] == "train",
-        [name for name in ("rank", "node", "iteration", "step", "step_s", *spans) if name in stats],
-    ]
-    sync, has_several_iterations = _number_syncs(rows)
-    ranks, rank_index = np.unique(rows["rank"].to_numpy(dtype=np.int64), return_inverse=True)
-    numbers, sync_index = np.unique(sync, return_inverse=True)
-    cell, shape = sync_index * len(ranks) + rank_index, (len(numbers), len(ranks))
-    complete: NDArray[np.bool_] = np.all(
-        np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape), axis=1
-    )
-    complete[np.flatnonzero(complete)[:1]] = False
-    if has_several_iterations:
-        iteration = rows["iteration"].to_numpy(dtype=np.int64)
-        first, known = np.full(sync_index.max() + 1, iteration.max()), np.unique(iteration)
-        np.minimum.at(first, sync_index, iteration)
-        complete &= ~np.isin(first, known[np.flatnonzero(np.diff(known, prepend=-1) > 1)])
-    if not complete.any():
+    columns = ("rank", "node", "iteration", "step", "step_s", *spans)
+    rows = stats.loc[stats["phase"] == "train", [name for name in columns if name in stats]]
+    grid = _SyncGrid.make(rows)
+    if not grid.is_compared.any():
         return None
 
-    def reshape(name: str) -> Floats:
-        seconds = np.nan_to_num(rows[name].to_numpy(dtype=float))
-        return np.asarray(np.bincount(cell, seconds, shape[0] * shape[1]).reshape(shape)[complete])
-
-    column = {name: reshape(name) for name in ("step_s", *spans)}
-    backward = column.get("backward_s", np.zeros_like(column["step_s"]))
+    step = grid.sum("step_s")
+    seconds = {name: grid.sum(name) for name in spans}
+    backward = seconds.get("backward_s", np.zeros_like(step))
     # With FSDP, ranks wait in the collectives of the forward and backward passes, and hardly in
     # this span.
-    is_measured = WAIT in column and np.median(column[WAIT]) > 0
-    wait = column[WAIT] if is_measured else backward - backward.min(axis=1, keepdims=True)
-    local = {name: column[name] for name in (*OWN_WORK, *MAY_WAIT) if name in column}
+    is_measured = WAIT in seconds and np.median(seconds[WAIT]) > 0
+    wait = seconds[WAIT] if is_measured else backward - backward.min(axis=1, keepdims=True)
+    local = {name: seconds[name] for name in (*OWN_WORK, *MAY_WAIT) if name in seconds}
     if is_measured:
         local["backward_s"] = backward
-    iterations = np.zeros(len(numbers), dtype=np.int64)
-    np.maximum.at(iterations, sync_index, rows["iteration"].to_numpy(dtype=np.int64))
-    nodes = rows.groupby("rank")["node"].last() if "node" in rows else [""] * len(ranks)
+    nodes = rows.groupby("rank")["node"].last() if "node" in rows else [""] * len(grid.ranks)
     return GradientSyncs(
-        iterations[complete],
-        tuple(ranks.tolist()),
+        grid.last_iterations[grid.is_compared],
+        tuple(grid.ranks.tolist()),
         tuple(map(str, nodes)),
         local,
         wait,
-        column["step_s"],
-        has_several_iterations,
+        step,
+        grid.has_several_iterations,
     )
+
+
+@dataclass(frozen=True)
+class _SyncGrid:
+    """The place of each row in an array of shape (syncs, ranks)."""
+
+    rows: pd.DataFrame
+    ranks: NDArray[np.int64]
+    sync_index: NDArray[np.int64]
+    """Sync of each row."""
+    rank_index: NDArray[np.int64]
+    """Rank of each row."""
+    n_syncs: int
+    has_several_iterations: bool
+
+    @classmethod
+    def make(cls, rows: pd.DataFrame) -> "_SyncGrid":
+        sync, has_several_iterations = _number_syncs(rows)
+        ranks, rank_index = np.unique(rows["rank"].to_numpy(dtype=np.int64), return_inverse=True)
+        numbers, sync_index = np.unique(sync, return_inverse=True)
+        return cls(rows, ranks, sync_index, rank_index, len(numbers), has_several_iterations)
+
+    @cached_property
+    def is_compared(self) -> NDArray[np.bool_]:
+        """True for syncs that every rank has, except the first; and that have all iterations."""
+        is_complete: NDArray[np.bool_] = np.all(self._add_up() > 0, axis=1)
+        is_complete[np.flatnonzero(is_complete)[:1]] = False
+        if self.has_several_iterations and len(self.rows):
+            iterations = np.unique(self._iterations)
+            after_gap = iterations[np.flatnonzero(np.diff(iterations, prepend=-1) > 1)]
+            is_complete &= ~np.isin(self._first_iterations, after_gap)
+        return is_complete
+
+    @property
+    def last_iterations(self) -> NDArray[np.int64]:
+        last = np.zeros(self.n_syncs, dtype=np.int64)
+        np.maximum.at(last, self.sync_index, self._iterations)
+        return last
+
+    @property
+    def _first_iterations(self) -> NDArray[np.int64]:
+        first = np.full(self.n_syncs, self._iterations.max())
+        np.minimum.at(first, self.sync_index, self._iterations)
+        return first
+
+    @cached_property
+    def _iterations(self) -> NDArray[np.int64]:
+        return self.rows["iteration"].to_numpy(dtype=np.int64)
+
+    def sum(self, name: str) -> Floats:
+        """Return the seconds of a column in each compared sync on each rank."""
+        seconds = np.nan_to_num(self.rows[name].to_numpy(dtype=float))
+        return self._add_up(seconds)[self.is_compared]
+
+    def _add_up(self, seconds: Floats | None = None) -> Floats:
+        """Return the sum of the rows' seconds in each cell, or the number of rows."""
+        cells = self.sync_index * len(self.ranks) + self.rank_index
+        sums = np.bincount(cells, seconds, self.n_syncs * len(self.ranks))
+        return np.asarray(sums, dtype=float).reshape(self.n_syncs, len(self.ranks))
 
 
 def _number_syncs(rows: pd.DataFrame) -> tuple[NDArray[np.int64], bool]:

@@ -18,13 +18,14 @@ def subtract_median_of_others(values: Floats) -> Floats:
     """Subtract from each column the median of the other columns, row by row. There are at least two
     columns."""
     others = values.shape[1] - 1
-    lower, upper = (others - 1) // 2, others // 2
+    lower = (others - 1) // 2
+    upper = others // 2
     in_order = np.partition(values, sorted({lower, upper, upper + 1}), axis=1)
 
     def pick(index: int) -> Floats:
-        return np.where(
-            values <= in_order[:, [index]], in_order[:, [index + 1]], in_order[:, [index]]
-        )
+        """Return the number at a place among the others: the next one if its own is before."""
+        is_before = values <= in_order[:, [index]]
+        return np.where(is_before, in_order[:, [index + 1]], in_order[:, [index]])
 
     return values - (pick(lower) + pick(upper)) / 2
 

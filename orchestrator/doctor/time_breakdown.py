@@ -13,10 +13,14 @@ from orchestrator.tables.row_blocks import merge_blocks, quote
 from orchestrator.tables.summaries import suggest_every
 from orchestrator.units import SPANS
 
-DATA_SHARE, HOOK_SHARE, SAVING_SHARE, OTHER_SHARE = 0.1, 0.03, 0.05, 0.1
-"""Smallest shares of time that are findings."""
+DATA_SHARE = 0.1
+"""Smallest share of time that is a finding, here and below."""
+HOOK_SHARE = 0.03
+SAVING_SHARE = 0.05
+OTHER_SHARE = 0.1
 _ONCE = ("on_load", "on_start", "on_end", "on_exception")
 """Events that fire once in an attempt."""
+_SAVING = ("save", "on_checkpoint", "on_save")
 
 
 def sum_times(rows: Rows) -> pd.DataFrame:
@@ -31,19 +35,16 @@ def sum_times(rows: Rows) -> pd.DataFrame:
     for name in SPANS:
         if name in rows.columns:
             sums[name] = f"{merge_blocks(name, 'total')} filter ({TRAINING})"
-            sums[f"{name} of"] = (
-                f'sum("step_s total" * {quote(f"{name} known")} / rows) filter ({TRAINING})'
-            )
+            measured = quote(f"{name} known")
+            sums[f"{name} of"] = f'sum("step_s total" * {measured} / rows) filter ({TRAINING})'
     return rows.aggregate(sums, ["rank"], table=rows.blocks)
 
 
 def _compute_shares(seconds: pd.DataFrame, span: str) -> "pd.Series[Any]":
     """Return the share of a span in each rank's time; empty if it was not measured."""
-    return (
-        (seconds[span] / seconds[f"{span} of"]).dropna()
-        if span in seconds
-        else pd.Series(dtype=float)
-    )
+    if span not in seconds:
+        return pd.Series(dtype=float)
+    return (seconds[span] / seconds[f"{span} of"]).dropna()
 
 
 def find_data_waits(typical: pd.DataFrame, seconds: pd.DataFrame) -> Iterator[Finding]:
@@ -58,14 +59,12 @@ def find_data_waits(typical: pd.DataFrame, seconds: pd.DataFrame) -> Iterator[Fi
         return
     typical_s = float(typical["data_wait_s"].median())
     median = f"median {units.format_seconds(typical_s)} per iteration"
-    ranks = (
-        f" on every rank ({shares.min():.0%} to {shares.max():.0%}; {median})"
-        if len(shares) > 1
-        else f" ({median})"
-    )
+    details = f"({median})"
+    if len(shares) > 1:
+        details = f"on every rank ({shares.min():.0%} to {shares.max():.0%}; {median})"
     yield Finding(
         "data",
-        f"training waits for data {share:.0%} of the time{ranks}",
+        f"training waits for data {share:.0%} of the time {details}",
         {
             "share": share,
             "min_share": float(shares.min()),
@@ -73,7 +72,8 @@ def find_data_waits(typical: pd.DataFrame, seconds: pd.DataFrame) -> Iterator[Fi
             "data_wait_s": typical_s,
         },
         "stats.query(\"phase == 'train'\").groupby('rank')[['data_wait_s', 'step_s']].sum()",
-        "more loader workers (loader.num_workers), or cheaper transforms, or samples decoded once and kept",
+        "more loader workers (loader.num_workers), or cheaper transforms, or samples decoded once"
+        " and kept",
         share,
     )
 
@@ -83,46 +83,53 @@ def find_costly_hooks(seconds: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Fi
     if "all_s" not in seconds or not len(costs):
         return
     costs = costs[costs["event"] != "write"]  # in the background
-    costs = costs.assign(share=costs["seconds"] / costs["rank"].map(seconds["all_s"])).dropna(
-        subset=["share"]
-    )
-    groups: Any = costs.groupby(["hook", "event"], sort=False)
+    costs = costs.assign(share=costs["seconds"] / costs["rank"].map(seconds["all_s"]))
+    groups: Any = costs.dropna(subset=["share"]).groupby(["hook", "event"], sort=False)
     for (hook, event), rows in groups:
-        worst: Any = rows.loc[rows["share"].idxmax()]
-        is_saving = event in ("save", "on_checkpoint", "on_save") or hook == "checkpoint"
-        if worst["share"] < (SAVING_SHARE if is_saving else HOOK_SHARE):
-            continue
-        every = suggest_every(str(event), worst.get("every"), float(worst["share"]))
-        if is_saving:
-            advice = "save less often, or to faster storage"
-        elif event in _ONCE:
-            advice = "leave it out, or train for longer: it does this once"
-        elif every:
-            advice = f"hooks.{hook}.every={every} takes 1% of the time; or leave it out"
-        else:
-            advice = "call it less often, or leave it out"
-        seconds_per_call = float(worst["seconds"] / max(worst["calls"], 1))
-        name = "saving checkpoints between phases" if event == "save" else f"hook {hook} at {event}"
-        yield Finding(
-            "checkpoint" if is_saving else "hook",
-            f"{name} took {units.format_seconds(worst['seconds'])} on rank {worst['rank']}, {worst['share']:.1%}"
-            f" of its iterations' time ({worst['calls']} call{'' if worst['calls'] == 1 else 's'},"
-            f" {units.format_seconds(seconds_per_call)} each)",
-            {
-                "hook": str(hook),
-                "event": str(event),
-                "rank": int(worst["rank"]),
-                "seconds": float(worst["seconds"]),
-                "calls": int(worst["calls"]),
-                "share": float(worst["share"]),
-                "seconds_by_rank": {
-                    int(row["rank"]): float(row["seconds"]) for _, row in rows.iterrows()
-                },
-            },
-            "hookyard stats RUN --by hook",
-            advice,
-            float(worst["share"]),
-        )
+        is_saving = event in _SAVING or hook == "checkpoint"
+        if rows["share"].max() >= (SAVING_SHARE if is_saving else HOOK_SHARE):
+            yield _make_hook_finding(str(hook), str(event), rows, is_saving)
+
+
+def _make_hook_finding(hook: str, event: str, rows: Any, is_saving: bool) -> Finding:
+    """Make the finding on a hook at an event; `rows` are its costs on each rank."""
+    worst = rows.loc[rows["share"].idxmax()]
+    rank = int(worst["rank"])
+    calls = int(worst["calls"])
+    seconds = float(worst["seconds"])
+    share = float(worst["share"])
+    name = "saving checkpoints between phases" if event == "save" else f"hook {hook} at {event}"
+    return Finding(
+        "checkpoint" if is_saving else "hook",
+        f"{name} took {units.format_seconds(seconds)} on rank {rank}, {share:.1%} of its"
+        f" iterations' time ({calls} call{'' if calls == 1 else 's'},"
+        f" {units.format_seconds(seconds / max(calls, 1))} each)",
+        {
+            "hook": hook,
+            "event": event,
+            "rank": rank,
+            "seconds": seconds,
+            "calls": calls,
+            "share": share,
+            "seconds_by_rank": dict(
+                zip(rows["rank"].tolist(), rows["seconds"].tolist(), strict=True)
+            ),
+        },
+        "hookyard stats RUN --by hook",
+        "save less often, or to faster storage"
+        if is_saving
+        else _advise_on_hook(hook, event, suggest_every(event, worst.get("every"), share)),
+        share,
+    )
+
+
+def _advise_on_hook(hook: str, event: str, every: str | None) -> str:
+    """Return what to do about a costly hook, which costs 1% of the time with `every`."""
+    if event in _ONCE:
+        return "leave it out, or train for longer: it does this once"
+    if every:
+        return f"hooks.{hook}.every={every} takes 1% of the time; or leave it out"
+    return "call it less often, or leave it out"
 
 
 def find_checkpoint_stalls(rows: Rows, seconds: pd.DataFrame) -> Iterator[Finding]:
@@ -130,10 +137,12 @@ def find_checkpoint_stalls(rows: Rows, seconds: pd.DataFrame) -> Iterator[Findin
     shares = _compute_shares(seconds, "checkpoint_s")
     if not len(shares) or shares.max() < SAVING_SHARE:
         return
-    rank, share = find_rank_with_max(shares), float(shares.max())
+    rank = find_rank_with_max(shares)
+    share = float(shares.max())
     stalls_of_rank = f"{TRAINING} and rank = {rank} and checkpoint_s > 0"
     stalls = rows.query(f"select checkpoint_s from rows where {stalls_of_rank}")["checkpoint_s"]
-    median_s, max_s = float(stalls.median()), float(stalls.max())
+    median_s = float(stalls.median())
+    max_s = float(stalls.max())
     yield Finding(
         "checkpoint",
         f"training waited {share:.1%} of rank {rank}'s time for checkpoints: {len(stalls)} times,"
@@ -152,10 +161,11 @@ def find_time_outside_spans(seconds: pd.DataFrame) -> Iterator[Finding]:
     if share > OTHER_SHARE:
         yield Finding(
             "spans",
-            f"{share:.0%} of the time is between the spans (other_s): counting, recording, and other work of the"
-            " machine",
+            f"{share:.0%} of the time is between the spans (other_s): counting, recording, and other"
+            " work of the machine",
             {"share": share, "worst_rank": find_rank_with_max(shares)},
             "stats.query(\"phase == 'train'\").groupby('rank')[['other_s', 'step_s']].sum()",
-            "such short iterations are mostly bookkeeping: use larger batches, or look for other work on the machine",
+            "such short iterations are mostly bookkeeping: use larger batches, or look for other"
+            " work on the machine",
             share,
         )

@@ -14,7 +14,7 @@ from orchestrator.disk.metadata import COMPLETE, RunMetadata
 from orchestrator.disk.reports import drop_superseded
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.doctor import Finding, diagnose
-from orchestrator.doctor.stragglers import RankStatus, compare_ranks
+from orchestrator.doctor.rank_status import RankStatus, compare_ranks
 from orchestrator.storage import FileState
 from orchestrator.storage.stored_data import log_omission
 from orchestrator.tables.growing_files import AttemptTail, LineTail, RankTail

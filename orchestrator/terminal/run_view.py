@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.doctor import Finding
-from orchestrator.doctor.stragglers import RankStatus
+from orchestrator.doctor.rank_status import RankStatus
 
 
 @dataclass(frozen=True)

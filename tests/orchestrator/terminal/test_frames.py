@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from orchestrator.doctor import Finding
-from orchestrator.doctor.stragglers import RankStatus
+from orchestrator.doctor.rank_status import RankStatus
 from orchestrator.terminal.frame_parts import format_percent
 from orchestrator.terminal.frames import LiveFrame
 from orchestrator.terminal.run_frame import MAX_FINDINGS, MAX_RANKS, draw_run_frame

@@ -1,7 +1,8 @@
 import pandas as pd
 import pytest
 
-from orchestrator.doctor.stragglers import MIN_SYNCS, compare_ranks
+from orchestrator.doctor.rank_status import compare_ranks
+from orchestrator.doctor.stragglers import MIN_SYNCS
 from tests.orchestrator.doctor.runs import OWN_S, slower, training
 
 
