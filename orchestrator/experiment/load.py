@@ -98,17 +98,15 @@ def apply_edits(source: ExperimentSource, text: str) -> Experiment:
         return make_experiment_from_source(replace(source, written=data, values=()))
     before = to_dict(saved.experiment)
     defaults = Experiment.model_construct().model_dump(mode="json")
-    if removed := [key for key in before if key not in data and before[key] != defaults.get(key)]:
-        raise ConfigError(
-            [
-                Problem(key, "is missing; write a value, or null", "experiment.yaml")
-                for key in removed
-            ]
-        )
+    removed = [key for key in before if key not in data and before[key] != defaults.get(key)]
+    if removed:
+        message = "is missing; write a value, or null"
+        raise ConfigError([Problem(key, message, "experiment.yaml") for key in removed])
     edits = dict(_find_differences(before, data))
-    if edits:
-        changed = ", ".join(f"{path}={value}" for path, value in edits.items())
-        warn_once(f"experiment.yaml was edited: {shorten(changed, 1000)}")
+    if not edits:
+        return saved.experiment
+    changed = ", ".join(f"{path}={value}" for path, value in edits.items())
+    warn_once(f"experiment.yaml was edited: {shorten(changed, 1000)}")
     return make_experiment_from_source(source.with_values(edits))
 
 

@@ -102,8 +102,12 @@ def read_sections(source: ExperimentSource) -> Sections:
 def build_source(source: ExperimentSource, sections: Sections) -> ResolvedExperiment:
     """Build the task and the hooks of a source, whose sections are given; raise ConfigError."""
     resolved = build(sections)
-    resolved.experiment._source = source
-    resolved.experiment._resolution = Resolution(resolved)
+    experiment = resolved.experiment
+    experiment._source = source
+    experiment._resolution = Resolution(resolved)
+    if experiment.sweep:
+        # Trials make their own; a task may hold much memory.
+        experiment._resolution.resolved = None
     return resolved
 
 

@@ -1,5 +1,6 @@
 """An experiment as written, before defaults are filled in."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path, PurePath
@@ -180,6 +181,8 @@ def to_plain_data(value: Any, path: str = "") -> Any:
 
 
 def _copy_plain(value: Any, depth: int) -> Any:
+    if isinstance(value, float) and math.isnan(value):
+        raise ValueError("a number cannot be NaN in a file")
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, Mapping | list | tuple) and depth > MAX_DEPTH:

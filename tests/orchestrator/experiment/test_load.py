@@ -2,6 +2,7 @@
 trial."""
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ import numpy as np
 import pytest
 
 from hooks.interval import Interval
+from orchestrator.errors import ConfigError
 from orchestrator.experiment.components import DEFAULT_HOOKS
-from orchestrator.experiment.load import load_experiment, to_yaml
+from orchestrator.experiment.load import load_experiment, make_experiment, to_yaml
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.schedulers.asha import Asha
@@ -122,6 +124,13 @@ def test_problems_of_overrides_come_in_the_order_written(file: Path) -> None:
     assert [problem.file for problem in found] == [
         f"override '{override}'" for override in overrides
     ]
+
+
+def test_nan_is_refused_before_it_reaches_a_file() -> None:
+    data = {"name": "line", "task": f"{HERE}:Line", "epochs": 1, "task_args": {"scale": math.nan}}
+
+    with pytest.raises(ConfigError, match="cannot be saved as YAML: a number cannot be NaN"):
+        make_experiment(data)
 
 
 # There and back
