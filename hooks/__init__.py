@@ -12,24 +12,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hooks.table import *  # noqa: F403  # for type checkers alone: all that the table offers is offered here
+    # For type checkers alone: all that the table offers is offered here.
+    from hooks.table import *  # noqa: F403
 
 
 def _require_own_orchestrator() -> None:
     """Raise ImportError if a user's package `orchestrator` comes first on the import path, and
     hides this project's."""
-    own, spec = (
-        Path(__file__).parents[1] / "orchestrator",
-        PathFinder.find_spec("orchestrator", sys.path),
-    )
-    places = (
-        [str(place) for place in spec.submodule_search_locations or [str(spec.origin)]]
-        if spec
-        else []
-    )
-    if own.is_dir() and places and own.resolve() not in [Path(place).resolve() for place in places]:
+    own = Path(__file__).parents[1] / "orchestrator"
+    spec = PathFinder.find_spec("orchestrator", sys.path)
+    if spec is None or not own.is_dir():
+        return
+
+    places = spec.submodule_search_locations or [str(spec.origin)]
+    if own.resolve() not in [Path(place).resolve() for place in places]:
         raise ImportError(
-            f"the package `orchestrator` must be {own}, got {', '.join(places)}; rename yours to my_orchestrator"
+            f"the package `orchestrator` must be {own}, got {', '.join(places)};"
+            " rename yours to my_orchestrator"
         )
 
 

@@ -14,7 +14,8 @@ class HookError(RuntimeError):
 
     def __init__(self, hook: str, event: str, message: str) -> None:
         super().__init__(message)
-        self.hook, self.event = hook, event
+        self.hook = hook
+        self.event = event
 
     def __reduce__(self) -> "tuple[type[HookError], tuple[str, str, str]]":
         return type(self), (self.hook, self.event, str(self))

@@ -140,9 +140,9 @@ class Setup:
             if hook.handles(event) and not is_never(hook.get_interval(event))
         ]
         missed = [event for event in acts_in if event != "on_step"]
-        reason = (
-            f"it acts in {', '.join(missed)}, which only the hooked loop fires" if missed else ""
-        )
+        reason = ""
+        if missed:
+            reason = f"it acts in {', '.join(missed)}, which only the hooked loop fires"
         return (
             self.explain(custom_loop=reason)
             or _explain_epochs(hook, acts_in)
@@ -153,14 +153,15 @@ class Setup:
 
 def _explain_epochs(hook: Hook, events: Sequence[str]) -> str:
     """Return why an interval in epochs has no effect on a hook; empty if it has one."""
+    if hook.handles("on_phase_end"):
+        return ""
     for event in events:
         interval = hook.get_interval(event)
-        if (
-            isinstance(interval, Interval)
-            and interval.unit == "epochs"
-            and not hook.handles("on_phase_end")
-        ):
-            return f"{event} is never called at an interval of {interval}; set one in steps or iterations"
+        if isinstance(interval, Interval) and interval.unit == "epochs":
+            return (
+                f"{event} is never called at an interval of {interval};"
+                " set one in steps or iterations"
+            )
     return ""
 
 
@@ -168,11 +169,11 @@ def _explain_missing_state(hook: Hook) -> str:
     """Return which listed attribute a new hook does not have, so that no checkpoint could be saved;
     empty if none."""
     for kind in ("state_fields", "rank_state_fields"):
-        missing = next((name for name in _list_fields(hook, kind) if not hasattr(hook, name)), None)
-        if missing is not None:
-            near = get_close_matches(missing, vars(hook), n=1)
-            hint = f"did you mean '{near[0]}'?" if near else "set it in __post_init__"
-            return f"{kind} names '{missing}', which is no attribute of a new hook; {hint}"
+        for name in _list_fields(hook, kind):
+            if not hasattr(hook, name):
+                near = get_close_matches(name, vars(hook), n=1)
+                hint = f"did you mean '{near[0]}'?" if near else "set it in __post_init__"
+                return f"{kind} names '{name}', which is no attribute of a new hook; {hint}"
     return ""
 
 
@@ -218,54 +219,9 @@ class Hook:
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        methods = [
-            name for name, value in vars(cls).items() if name.startswith("on_") and isroutine(value)
-        ]
-        if unknown := [name for name in methods if name not in EVENTS]:
-            near = get_close_matches(unknown[0], EVENTS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"events: {', '.join(EVENTS)}"
-            raise TypeError(f"{cls.__name__}.{unknown[0]}: there is no such event ({hint})")
-        if hidden := [name for name in get_annotations(cls) if name in EVENTS]:
-            raise TypeError(
-                f"{cls.__name__}: the field {hidden[0]} has the name of an event; rename the field"
-            )
-        with_interval = [
-            name
-            for name in methods
-            if hasattr(vars(cls)[name], "interval_field") and name not in WITHIN_ITERATION
-        ]
-        if with_interval:
-            events = ", ".join(WITHIN_ITERATION)
-            raise TypeError(
-                f"{cls.__name__}.{with_interval[0]} cannot have an interval; events that can: {events}"
-            )
-        for name, method in vars(Hook).items():
-            if (
-                name.startswith("_")
-                or not isroutine(method)
-                or (own := getattr(cls, name)) is method
-            ):
-                continue
-            parameters = signature(method).parameters
-            try:
-                signature(own).bind(*parameters)
-            except TypeError:
-                expected = f"def {name}({', '.join(parameters)})"
-                raise TypeError(
-                    f"{cls.__name__}.{name} must take the arguments of hooks: `{expected}`"
-                ) from None
-        for name, kind, expected in (
-            ("priority", int, "a number or a Priority, such as Priority.HIGH"),
-            ("state_fields", tuple, 'a tuple of names, such as ("_best",)'),
-            ("rank_state_fields", tuple, 'a tuple of names, such as ("_best",)'),
-            ("ranks", Ranks, f"one of {', '.join(f'Ranks.{member.name}' for member in Ranks)}"),
-        ):
-            if not isinstance(value := getattr(cls, name), kind):
-                raise TypeError(f"{cls.__name__}.{name} must be {expected}, got {value!r}")
-        if cls.collective and cls.ranks is not Ranks.ALL:
-            raise TypeError(
-                f"{cls.__name__} is collective, so it must run on all ranks, not on {cls.ranks}"
-            )
+        _check_events(cls)
+        _check_signatures(cls)
+        _check_attributes(cls)
 
     def on_load(self, state: State, checkpoint: Mapping[str, Any]) -> None:
         """Called on resume, after the model is restored and before `on_start`.
@@ -374,8 +330,69 @@ class Hook:
         return None if field is None else getattr(self, field)
 
 
+def _check_events(cls: type[Hook]) -> None:
+    """Raise TypeError for a method that looks like an event, a field that hides one, or an interval
+    that has no effect."""
+    for name in get_annotations(cls):
+        if name in EVENTS:
+            raise TypeError(
+                f"{cls.__name__}: the field {name} has the name of an event; rename the field"
+            )
+    for name, value in vars(cls).items():
+        if not name.startswith("on_") or not isroutine(value):
+            continue
+        if name not in EVENTS:
+            near = get_close_matches(name, EVENTS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"events: {', '.join(EVENTS)}"
+            raise TypeError(f"{cls.__name__}.{name}: there is no such event ({hint})")
+        if hasattr(value, "interval_field") and name not in WITHIN_ITERATION:
+            raise TypeError(
+                f"{cls.__name__}.{name} cannot have an interval;"
+                f" events that can: {', '.join(WITHIN_ITERATION)}"
+            )
+
+
+def _check_signatures(cls: type[Hook]) -> None:
+    """Raise TypeError for an overridden method that cannot take the arguments of `Hook`'s."""
+    for name, method in vars(Hook).items():
+        own = getattr(cls, name)
+        if name.startswith("_") or not isroutine(method) or own is method:
+            continue
+        parameters = signature(method).parameters
+        try:
+            signature(own).bind(*parameters)
+        except TypeError:
+            expected = f"def {name}({', '.join(parameters)})"
+            raise TypeError(
+                f"{cls.__name__}.{name} must take the arguments of hooks: `{expected}`"
+            ) from None
+
+
+def _check_attributes(cls: type[Hook]) -> None:
+    """Raise TypeError for a class attribute of a wrong type."""
+    members = ", ".join(f"Ranks.{member.name}" for member in Ranks)
+    names = 'a tuple of names, such as ("_best",)'
+    for name, kind, expected in (
+        ("priority", int, "a number or a Priority, such as Priority.HIGH"),
+        ("state_fields", tuple, names),
+        ("rank_state_fields", tuple, names),
+        ("ranks", Ranks, f"one of {members}"),
+    ):
+        value = getattr(cls, name)
+        if not isinstance(value, kind):
+            raise TypeError(f"{cls.__name__}.{name} must be {expected}, got {value!r}")
+    if cls.collective and cls.ranks is not Ranks.ALL:
+        raise TypeError(
+            f"{cls.__name__} is collective, so it must run on all ranks, not on {cls.ranks}"
+        )
+
+
 def _list_fields(hook: Hook, kind: str) -> list[str]:
-    return [*dict.fromkeys(name for cls in type(hook).__mro__ for name in vars(cls).get(kind, ()))]
+    """Return the attributes that a hook's classes name in `kind`, without duplicates."""
+    names: dict[str, None] = {}
+    for cls in type(hook).__mro__:
+        names.update(dict.fromkeys(vars(cls).get(kind, ())))
+    return list(names)
 
 
 def list_state_fields(hook: Hook) -> list[str]:
@@ -385,16 +402,18 @@ def list_state_fields(hook: Hook) -> list[str]:
 
 def _get_state(hook: Hook, kind: str, method: str) -> dict[str, Any]:
     """Return the values of attributes, by their names without an underscore in front."""
-    parts = {name.removeprefix("_"): getattr(hook, name) for name in _list_fields(hook, kind)}
-    return {
-        key: getattr(part, method)() if hasattr(part, method) else part
-        for key, part in parts.items()
-    }
+    state = {}
+    for name in _list_fields(hook, kind):
+        part = getattr(hook, name)
+        value = getattr(part, method)() if hasattr(part, method) else part
+        state[name.removeprefix("_")] = value
+    return state
 
 
 def _set_state(hook: Hook, kind: str, method: str, state: Mapping[str, Any]) -> None:
     for name in _list_fields(hook, kind):
-        part, value = getattr(hook, name), state[name.removeprefix("_")]
+        part = getattr(hook, name)
+        value = state[name.removeprefix("_")]
         if hasattr(part, method):
             getattr(part, method)(value)
         else:

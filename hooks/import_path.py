@@ -35,13 +35,16 @@ def import_named(name: str) -> ModuleType:
     Raises NoSuchModule if there is none, and whatever the module raises.
     """
     if name not in sys.modules:
-        importlib.invalidate_caches()  # its file may be new
+        # Its file may be new.
+        importlib.invalidate_caches()
     try:
         return importlib.import_module(name)
     except ImportError as error:
         missing = error.name or name
         above = [
-            f.parent for f in _folders() if f.name == missing and str(f.parent) not in sys.path
+            folder.parent
+            for folder in _folders()
+            if folder.name == missing and str(folder.parent) not in sys.path
         ]
         if above:
             extend_import_path(above)
@@ -68,7 +71,8 @@ def callable_at(path: str, field: str, expected: type[T]) -> Callable[..., T]:
     if not (isinstance(declared, type) and issubclass(declared, expected)):
         wanted = f"{expected.__module__}.{expected.__qualname__}"
         raise ValueError(
-            f"{field}: '{path}' must be a subclass of {wanted}, or a function annotated to return one"
+            f"{field}: '{path}' must be a subclass of {wanted},"
+            " or a function annotated to return one"
         )
     builder: Callable[..., T] = target
     return builder
@@ -84,20 +88,36 @@ def _describe_missing(module: str) -> str:
     parent, _, name = module.rpartition(".")
     folders = getattr(sys.modules.get(parent), "__path__", None) or [*map(str, _folders())]
     places = folders if parent in sys.modules else [*folders, "the installed packages"]
-    modules = [
-        file.stem
-        for folder in folders
-        for file in Path(folder).glob("*")
-        if file.suffix == ".py" or file.is_dir()
-    ]
+    modules: list[str] = []
+    for folder in folders:
+        files = Path(folder).glob("*")
+        modules += [file.stem for file in files if file.suffix == ".py" or file.is_dir()]
     near = get_close_matches(name, modules, n=1)
-    hint = f" (did you mean '{'.'.join(filter(None, (parent, near[0])))}'?)" if near else ""
-    first = module.partition(".")[0]
-    sources = [folder / "src" for folder in _folders()]
-    for source in sources:
-        if (source / first).is_dir() or (source / f"{first}.py").is_file():
-            hint = f" ('{first}' is in {source}, which is not installed; run pip install -e . in {source.parent})"
-    own_files = [folder.joinpath(*module.split(".")).with_suffix(".py") for folder in _folders()]
-    if hidden := [file for file in own_files if file.is_file()]:
-        hint = f" (it hides {hidden[0]}; rename your folder)"
+    hint = ""
+    if near:
+        nearest = f"{parent}.{near[0]}" if parent else near[0]
+        hint = f" (did you mean '{nearest}'?)"
+    hint = _find_hidden(module) or _find_uninstalled(module) or hint
     return f"no module '{module}' in {' or '.join(places)}{hint}"
+
+
+def _find_uninstalled(module: str) -> str:
+    """Return a hint if the source of a missing module's package is in a user's folder `src`."""
+    package = module.partition(".")[0]
+    for folder in _folders():
+        source = folder / "src"
+        if (source / package).is_dir() or (source / f"{package}.py").is_file():
+            return (
+                f" ('{package}' is in {source}, which is not installed;"
+                f" run pip install -e . in {folder})"
+            )
+    return ""
+
+
+def _find_hidden(module: str) -> str:
+    """Return a hint if another package hides a user's file of this name."""
+    for folder in _folders():
+        file = folder.joinpath(*module.split(".")).with_suffix(".py")
+        if file.is_file():
+            return f" (it hides {file}; rename your folder)"
+    return ""

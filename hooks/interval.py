@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
@@ -98,11 +98,11 @@ class Units:
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return Interval(value, self.names[0])
         match = re.match(self._pattern(), value) if isinstance(value, str) else None
-        unit = next(
-            (name for name in self.names if match and (match[2] or "").startswith(name[:-1])),
-            self.names[0],
-        )
-        return Interval(int(match[1]), unit) if match else None
+        if match is None:
+            return None
+        written = match[2] or self.names[0]
+        unit = next(name for name in self.names if written.startswith(name[:-1]))
+        return Interval(int(match[1]), unit)
 
     def _examples(self) -> str:
         return " or ".join(_EXAMPLES[name] for name in self.names)
@@ -147,8 +147,10 @@ def count_iterations(steps: int, accumulate: int, length: int, completed: int) -
     """
     if not length:
         return steps * accumulate
-    completed %= length  # after the last step of an epoch, the next one begins
-    epochs, rest = divmod(completed // accumulate + steps, ceil(length / accumulate))
+    # After the last step of an epoch, the next one begins.
+    completed %= length
+    steps_per_epoch = math.ceil(length / accumulate)
+    epochs, rest = divmod(completed // accumulate + steps, steps_per_epoch)
     return max(0, epochs * length + min(rest * accumulate, length) - completed)
 
 
@@ -158,8 +160,8 @@ def at_interval(field: str) -> Callable[[_Handler], _Handler]:
 
     The field holds an Interval in iterations or steps, or a number of iterations. They are counted
     over the whole run, separately for train, val and test. All events of an iteration are due
-    together: with 10, both `on_forward` and `on_step` are called in the 10th iteration, the 20th,
-        and so on.
+    together: with 10, both `on_forward` and `on_step` are called in the 10th iteration, the 20th
+    and so on.
     """
 
     def mark(handler: _Handler) -> _Handler:
@@ -184,12 +186,9 @@ def get_iterations(interval: Interval | int) -> int:
 def is_step_due(interval: Interval | int, state: State, *, counted: bool) -> bool:
     """Return whether an interval in steps ends with the current iteration, which the counters
     include if `counted`."""
-    if (
-        isinstance(interval, int)
-        or interval.unit != "steps"
-        or interval.count == 0
-        or state.phase != "train"
-    ):
+    if isinstance(interval, int) or interval.unit != "steps":
+        return False
+    if interval.count == 0 or state.phase != "train":
         return False
     if counted:
         return state.stepped and state.step % interval.count == 0
@@ -202,19 +201,17 @@ _PATTERN = r"^(?=.*\d)" + "".join(rf"\s*(?:(\d+(?:\.\d+)?)\s*{unit})?" for unit 
 
 def parse_duration(value: Any) -> float:
     """Return a duration in seconds, or raise ValueError."""
+    match = re.match(_PATTERN, value) if isinstance(value, str) else None
     seconds = value
-    if isinstance(value, str) and (match := re.match(_PATTERN, value)):
-        seconds = sum(
-            float(count or 0) * unit
-            for count, unit in zip(match.groups(), _UNITS.values(), strict=True)
-        )
-    if (
-        isinstance(seconds, bool)
-        or not isinstance(seconds, int | float)
-        or not 0 < seconds < float("inf")
-    ):
+    if match:
+        parts = zip(match.groups(), _UNITS.values(), strict=True)
+        seconds = sum(float(count or 0) * unit for count, unit in parts)
+
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or not 0 < seconds < math.inf:
         raise ValueError(
-            f"must be a positive duration, in seconds or as a string such as 90s, 5m or 2h30m, got {value!r:.80}"
+            "must be a positive duration, in seconds or as a string such as 90s, 5m or 2h30m,"
+            f" got {value!r:.80}"
         )
     return float(seconds)
 

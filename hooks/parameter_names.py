@@ -47,7 +47,9 @@ def matched(
 
 
 def listed(names: Sequence[str], most: int = 10) -> str:
-    return f"{', '.join(names[:most])}{' ...' if len(names) > most else ''}"
+    """Return names as text, at most so many."""
+    dots = " ..." if len(names) > most else ""
+    return ", ".join(names[:most]) + dots
 
 
 def _nearest(pattern: str, names: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
+from itertools import chain
 from math import gcd
 from time import perf_counter
 from typing import Any
@@ -67,18 +68,22 @@ class Plan:
                 self.hooks[name] = hook
         for event in EVENTS:
             self.calls[event] = tuple(
-                Call(
-                    name,
-                    event,
-                    getattr(hook, event),
-                    hook.best_effort,
-                    hook.get_interval(event),
-                    hook.priority,
-                )
+                self._make_call(name, event)
                 for name, hook in self.hooks.items()
                 if hook.handles(event)
             )
         self._group_by_interval()
+
+    def _make_call(self, name: str, event: str) -> Call:
+        hook = self.hooks[name]
+        return Call(
+            name,
+            event,
+            getattr(hook, event),
+            hook.best_effort,
+            hook.get_interval(event),
+            hook.priority,
+        )
 
     def _group_by_interval(self) -> None:
         self._intervals: dict[str, tuple[tuple[Interval | int, int], ...]] = {}
@@ -98,7 +103,7 @@ class Plan:
         self._due_calls: dict[tuple[str, tuple[Interval | int, ...]], tuple[Call, ...]] = {}
 
     def _all_calls(self) -> Iterable[Call]:
-        return (call for calls in self.calls.values() for call in calls)
+        return chain.from_iterable(self.calls.values())
 
     def replace_calls(self, calls: Mapping[str, Iterable[Call]]) -> "Plan":
         """Return a copy of the plan with the calls of some events replaced, sorted by priority."""
@@ -205,36 +210,31 @@ class Plan:
         synchronize."""
         self._mark_time = None
         for call in self._all_calls():
-            call.seconds = (
-                call.seconds if isinstance(call.seconds, float) else call.seconds.elapsed_so_far()
-            )
+            if not isinstance(call.seconds, float):
+                call.seconds = call.seconds.elapsed_so_far()
 
     def drain_costs(self) -> list[dict[str, Any]]:
         """Return the cost of each hook at each event since the last drain: hook, event, calls,
         seconds."""
         rows = []
         for call in self._all_calls():
-            if call.calls:
-                seconds = float(call.seconds)
-                rows.append(
-                    {
-                        "hook": call.name,
-                        "event": call.event,
-                        "calls": call.calls,
-                        "seconds": seconds,
-                    }
-                )
-                call.calls, call.seconds = 0, 0.0
+            if not call.calls:
+                continue
+            cost = {"calls": call.calls, "seconds": float(call.seconds)}
+            rows.append({"hook": call.name, "event": call.event, **cost})
+            call.calls = 0
+            call.seconds = 0.0
         return rows
 
     def names_by_event(self) -> dict[str, list[str]]:
         """Return the hook names of each event in order, for printing; events without hooks are left
         out."""
-        names = {
-            event: [call.name for call in calls if call.name in self.hooks]
-            for event, calls in self.calls.items()
-        }
-        return {event: hook_names for event, hook_names in names.items() if hook_names}
+        names_by_event = {}
+        for event, calls in self.calls.items():
+            names = [call.name for call in calls if call.name in self.hooks]
+            if names:
+                names_by_event[event] = names
+        return names_by_event
 
 
 def format_priority(value: int) -> str:

@@ -30,7 +30,7 @@ class Position:
 
     Two positions are equal if they have the same iteration and stage. A step alone is not a
     position: the micro-batches of a step share it with the iterations before them that skipped
-        their updates, and each of these may change buffers.
+    their updates, and each of these may change buffers.
     """
 
     epoch: Count = field(default=0, compare=False)

@@ -133,11 +133,14 @@ class Recent(Sequence[Mapping[str, Any]]):
         newest_first = (
             row for row in reversed(self._rows) if phase is None or row.get("phase") == phase
         )
-        rows = [*islice(newest_first, count)][::-1]
-        known = dict.fromkeys(
-            name for row in rows for name in row if names is None or name in names
-        )
-        return {name: [row.get(name) for row in rows] for name in known}
+        rows = list(islice(newest_first, count))
+        rows.reverse()
+
+        columns: dict[str, list[Any]] = {}
+        for name in dict.fromkeys(chain.from_iterable(rows)):
+            if names is None or name in names:
+                columns[name] = [row.get(name) for row in rows]
+        return columns
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
@@ -149,11 +152,12 @@ class Recent(Sequence[Mapping[str, Any]]):
 
 
 def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    rows = zip(*columns.values(), strict=True)
-    return [
-        {name: value for name, value in zip(columns, row, strict=True) if value is not None}
-        for row in rows
-    ]
+    """Return the rows of columns; a row lacks the columns in which it has None."""
+    rows = []
+    for values in zip(*columns.values(), strict=True):
+        row = zip(columns, values, strict=True)
+        rows.append({name: value for name, value in row if value is not None})
+    return rows
 
 
 @dataclass(slots=True)
@@ -287,29 +291,30 @@ class State:
     @property
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """The optimizers by name; a single one has an empty name."""
-        single = {"": self.optimizer} if self.optimizer else {}
-        return {name: optimizer for name, (optimizer, _, _) in self.several.items()} or single
+        if self.several:
+            return {name: optimizer for name, (optimizer, _, _) in self.several.items()}
+        return {"": self.optimizer} if self.optimizer else {}
 
     @property
     def schedulers(self) -> dict[str, Any]:
         """The scheduler of each optimizer, or None."""
-        return {name: scheduler for name, (_, scheduler, _) in self.several.items()} or {
-            "": self.scheduler
-        }
+        if self.several:
+            return {name: scheduler for name, (_, scheduler, _) in self.several.items()}
+        return {"": self.scheduler}
 
     @property
     def scalers(self) -> dict[str, torch.amp.GradScaler | None]:
         """The loss scaler of each optimizer, or None."""
-        return {name: scaler for name, (_, _, scaler) in self.several.items()} or {"": self.scaler}
+        if self.several:
+            return {name: scaler for name, (_, _, scaler) in self.several.items()}
+        return {"": self.scaler}
 
     def take_turn(self, name: str, parameters: list[nn.Parameter] | None) -> None:
         """Begin the turn of an optimizer that trains `parameters`; with None, end its turn. Called
         by the loop."""
-        self.turn, self._parameters, self._gradient_norm = (
-            name if parameters else "",
-            parameters,
-            None,
-        )
+        self.turn = name if parameters else ""
+        self._parameters = parameters
+        self._gradient_norm = None
         self.optimizer, self.scheduler, self.scaler = self.several[name]
 
     def column(self, name: str) -> str:
@@ -354,22 +359,18 @@ class State:
     def milestone(self) -> str:
         """Name for a checkpoint at this point: `epoch-0003` between two epochs, otherwise
         `step_name`."""
-        return (
-            f"epoch-{self.epoch:04d}"
-            if self.epoch and self.phase_iteration == 0
-            else self.step_name
-        )
+        if self.epoch and self.phase_iteration == 0:
+            return f"epoch-{self.epoch:04d}"
+        return self.step_name
 
     @property
     def step_name(self) -> str:
         """Name of this point: `step-00000100`; after skipped updates
         `step-00000100-iteration-00000123`."""
         name = f"step-{self.step:08d}"
-        return (
-            name
-            if self.iteration == self.step_iteration
-            else f"{name}-iteration-{self.iteration:08d}"
-        )
+        if self.iteration == self.step_iteration:
+            return name
+        return f"{name}-iteration-{self.iteration:08d}"
 
     def record(self, **columns: Any) -> None:
         """Add columns to this iteration's row: numbers, or tensors of one element.
@@ -385,7 +386,8 @@ class State:
         for name, value in columns.items():
             if isinstance(value, Tensor):
                 if type(value) is not Tensor and shards.is_sharded(value):
-                    value = cast(Any, value).full_tensor()  # a rank may have only its part of a sum
+                    # A rank may have only its part of a sum.
+                    value = cast(Any, value).full_tensor()
                 value = value.detach().clone()
             self.row[self.column(name) if self.turn else name] = value
 
@@ -425,19 +427,23 @@ class State:
         if self._sharded is None:
             self._sharded = any(map(shards.is_sharded, self.module.parameters()))
         parameters = self._parameters or self._find_trained() or self.module.parameters()
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        return [shards.local(gradient) for gradient in gradients] if self._sharded else gradients
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        if self._sharded:
+            return [shards.local(gradient) for gradient in gradients]
+        return gradients
 
     def _find_trained(self) -> list[nn.Parameter]:
         """Return the parameters of all optimizers in the model's order, which is looked up only
         when they change."""
-        groups = chain.from_iterable(
-            optimizer.param_groups for optimizer in self.optimizers.values()
-        )
-        parameters = [*chain.from_iterable(group["params"] for group in groups)]
-        ids = [*map(id, parameters)]
+        parameters: list[nn.Parameter] = []
+        for optimizer in self.optimizers.values():
+            for group in optimizer.param_groups:
+                parameters += group["params"]
+
+        ids = list(map(id, parameters))
         if ids != self._trained_ids:
-            self._trained, self._trained_ids = order_like_model(self.module, parameters), ids
+            self._trained = order_like_model(self.module, parameters)
+            self._trained_ids = ids
         return self._trained
 
     def gradient_norm(self, norm_type: float = 2.0) -> Tensor:
@@ -452,22 +458,21 @@ class State:
     def _norm(self, norm_type: float) -> Tensor:
         gradients = self.gradients()
         try:
-            return (
-                shards.norm(gradients, norm_type, self.device)
-                if self._sharded
-                else _norm(gradients, norm_type)
-            )
+            if self._sharded:
+                return shards.norm(gradients, norm_type, self.device)
+            return _norm(gradients, norm_type)
         except NotImplementedError:
             names = [
                 name
-                for name, p in self.module.named_parameters()
-                if p.grad is not None and p.grad.is_sparse
+                for name, parameter in self.module.named_parameters()
+                if parameter.grad is not None and parameter.grad.is_sparse
             ]
             if not names:
                 raise
             raise TypeError(
-                f"the gradient of {listed(names)} is sparse, and torch has no norm of sparse gradients, neither here"
-                " nor in clip_grad_norm_. Build the layer with sparse=False, or remove this hook"
+                f"the gradient of {listed(names)} is sparse, and torch has no norm of sparse"
+                " gradients, neither here nor in clip_grad_norm_. Build the layer with"
+                " sparse=False, or remove this hook"
             ) from None
 
     def forget_gradients(self) -> None:
@@ -479,22 +484,20 @@ def order_like_model(module: nn.Module, parameters: Iterable[nn.Parameter]) -> l
     """Return the parameters in the order of `module.parameters()`; others, such as those of a loss,
     come last."""
     remaining = {id(parameter): parameter for parameter in parameters}
-    own = [
-        remaining.pop(id(parameter))
-        for parameter in module.parameters()
-        if id(parameter) in remaining
-    ]
-    return [*own, *remaining.values()]
+    ordered = []
+    for parameter in module.parameters():
+        if remaining.pop(id(parameter), None) is not None:
+            ordered.append(parameter)
+    return [*ordered, *remaining.values()]
 
 
 def _norm(gradients: list[Tensor], norm_type: float) -> Tensor:
     """Compute torch's get_total_norm without its sorting, which takes longer than the norm of a
     small model."""
-    if not gradients or any(
-        g.device != gradients[0].device or g.dtype != gradients[0].dtype for g in gradients
-    ):
+    kinds = {(gradient.device, gradient.dtype) for gradient in gradients}
+    if len(kinds) != 1:
         return torch.nn.utils.get_total_norm(gradients, norm_type)
-    total: Tensor = torch.linalg.vector_norm(
-        torch.stack(foreach_norm(gradients, norm_type)), norm_type
-    )
+
+    norms = torch.stack(foreach_norm(gradients, norm_type))
+    total: Tensor = torch.linalg.vector_norm(norms, norm_type)
     return total
