@@ -43,7 +43,8 @@ def combination(stored: Sequence[Profile], wanted: Profile) -> tuple[list[float]
     products = _products(steps, exponents)
     norms = np.sqrt(np.diag(products))
     products /= np.outer(norms, norms)
-    among, towards = products[:-1, :-1], products[:-1, -1]
+    among = products[:-1, :-1]
+    towards = products[:-1, -1]
     factors = np.linalg.lstsq(among, towards, rcond=_RANK_TOLERANCE)[0]
     # Rounding may make the square of a small distance negative.
     distance = math.sqrt(max(1 - 2 * factors @ towards + factors @ among @ factors, 0.0))
@@ -52,8 +53,10 @@ def combination(stored: Sequence[Profile], wanted: Profile) -> tuple[list[float]
 
 def _products(steps: np.ndarray, exponents: np.ndarray) -> np.ndarray:
     """Return the inner products of all pairs of profiles, (n, n)."""
-    t, u = steps[:, None], steps[None, :]
-    g, h = exponents[:, None], exponents[None, :]
-    first, last, later = np.minimum(t, u), np.maximum(t, u), np.where(t < u, h, g)
-    products: np.ndarray = (g + 1) * (h + 1) * (first / last) ** later / ((g + h + 1) * last)
+    first = np.minimum.outer(steps, steps)
+    last = np.maximum.outer(steps, steps)
+    own, other = np.broadcast_arrays(exponents[:, None], exponents[None, :])
+    later = np.where(steps[:, None] < steps[None, :], other, own)
+    shape = (first / last) ** later
+    products: np.ndarray = (own + 1) * (other + 1) * shape / ((own + other + 1) * last)
     return products

@@ -2,11 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-import torch
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from torch import Tensor, nn
 
@@ -17,18 +16,12 @@ from hooks.errors import SettingError
 from hooks.hook import Hook, Needs
 from hooks.interval import Interval, Steps, at_interval
 from hooks.model import power_average
-from hooks.model.averaged_parameters import (
-    AveragedParameters,
-    Snapshots,
-    copy_in_full_precision,
-    move_to_averages,
-    restore_average,
-)
+from hooks.model.averaged_buffers import AveragedBuffers
+from hooks.model.averaged_parameters import AveragedParameters
+from hooks.model.snapshots import Snapshots
 from hooks.state import State, Weights
 
 Std = Annotated[float, Gt(0), Le(power_average.LARGEST_STD)]
-Slot = tuple[nn.Module, str]
-"""A module and the name of one of its buffers."""
 
 
 @dataclass
@@ -109,7 +102,7 @@ class EMA(Hook):
         self._is_applied = False
         self._averages: list[AveragedParameters] = []
         """Empty before the first update; validation uses the first average."""
-        self._buffers: dict[str, tuple[Slot, Tensor]] = {}
+        self._buffers: AveragedBuffers | None = None
         self._rank_buffers: dict[str, Tensor] = {}
         """Averages of this rank's buffers, from the restored checkpoint."""
 
@@ -133,8 +126,8 @@ class EMA(Hook):
             self._init_averages(state.module)
             values = {**entry["model"], **entry["exact"], **self._rank_buffers}
             self._averages[0].restore(values)
-            for name, (_, average) in self._buffers.items():
-                restore_average(name, average, average, values)
+            if self._buffers is not None:
+                self._buffers.restore(values)
         for std, further in zip(self._stds[1:], self._averages[1:], strict=False):
             further.restore(entry["further"][str(std)])
         if self._stds:
@@ -160,15 +153,16 @@ class EMA(Hook):
         if step % self.every.count:
             return
         if not self._averages:
-            if (step if self.begin.unit == "steps" else state.epoch) < self.begin.count:
+            done = step if self.begin.unit == "steps" else state.epoch
+            if done < self.begin.count:
                 return
             self._init_averages(state.module)
+
         coefficients = self._next_coefficients(state.turn, step)
         for average, coefficient in zip(self._averages, coefficients, strict=True):
             average.update(coefficient, state)
-        if self._buffers and (not state.turn or self._last_steps.get("") != step):  # once per step
-            of_buffers = self._next_coefficients("", step) if state.turn else coefficients
-            self._average_buffers(of_buffers[0])
+        if self._buffers is not None:
+            self._update_buffers(self._buffers, coefficients[0], state.turn, step)
 
     @at_interval("snapshots")
     def on_step(self, state: State) -> None:
@@ -178,9 +172,8 @@ class EMA(Hook):
         if state.phase != "train":
             return
         # Each rank has averaged the buffers of its own batches, which may have enlarged some.
-        if self.buffers == "ema" and self._averages and state.world_size > 1:
-            averages = {name: average for name, (_, average) in self._buffers.items()}
-            collectives.average(collectives.select_equal(averages))
+        if self._buffers is not None and state.world_size > 1:
+            collectives.average(collectives.select_equal(self._buffers.by_name()))
         if self.snapshots.unit == "epochs":
             self._request_snapshot(state)
 
@@ -192,19 +185,20 @@ class EMA(Hook):
         with self.applied(state):
             # Clone shards: restoring the raw weights overwrites their memory.
             model = {
-                n: t.clone() if shards.is_sharded(t) else t
-                for n, t in state.module.state_dict().items()
+                name: tensor.clone() if shards.is_sharded(tensor) else tensor
+                for name, tensor in state.module.state_dict().items()
             }
-        checkpoint[self._label] = {
-            "model": model,
-            "exact": self._full_precision_averages(model),
-            **(self._make_power_entry(state.module) if self._stds else {"decay": self.decay}),
-        }
+        further = self._make_power_entry(state.module) if self._stds else {"decay": self.decay}
+        exact = self._full_precision_averages(model)
+        checkpoint[self._label] = {"model": model, "exact": exact, **further}
 
     def _full_precision_averages(self, model: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the averages whose dtype differs from the weights' dtype."""
-        first = self._averages[0].by_name() if self._averages else {}
-        averages = {**first, **{name: average for name, (_, average) in self._buffers.items()}}
+        averages: dict[str, Tensor] = {}
+        if self._averages:
+            averages |= self._averages[0].by_name()
+        if self._buffers is not None:
+            averages |= self._buffers.by_name()
         return {
             name: average
             for name, average in averages.items()
@@ -219,33 +213,28 @@ class EMA(Hook):
         """
         parameters = self._averages[0].parameters if self._averages else {}
         names = {id(parameter): name for name, parameter in parameters.items()}
-        all_named = module.named_parameters(remove_duplicate=False)
-        averaged = {
-            name: names[id(parameter)] for name, parameter in all_named if id(parameter) in names
-        }
-        others = zip(self._stds[1:], self._averages[1:], strict=False)
-        return {
-            "averaged": averaged,
-            "further": {str(std): average.by_name() for std, average in others},
-        }
+        averaged = {}
+        for key, parameter in module.named_parameters(remove_duplicate=False):
+            if id(parameter) in names:
+                averaged[key] = names[id(parameter)]
+
+        further = {}
+        for std, average in zip(self._stds[1:], self._averages[1:], strict=False):
+            further[str(std)] = average.by_name()
+        return {"averaged": averaged, "further": further}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state["stds"] != self._stds:
-            saved, own = (
-                ", ".join(map(str, stds)) or "none" for stds in (state["stds"], self._stds)
-            )
+            saved = ", ".join(map(str, state["stds"])) or "none"
+            own = ", ".join(map(str, self._stds)) or "none"
             raise SettingError(
-                f"std: must be {saved}, as in the checkpoint, got {own}; `hookyard average` computes other values from"
-                " its snapshots"
+                f"std: must be {saved}, as in the checkpoint, got {own};"
+                " `hookyard average` computes other values from its snapshots"
             )
         super().load_state_dict(state)
 
     def rank_state_dict(self) -> dict[str, Any]:
-        return (
-            {"buffers": {name: average for name, (_, average) in self._buffers.items()}}
-            if self._buffers
-            else {}
-        )
+        return {} if self._buffers is None else {"buffers": self._buffers.by_name()}
 
     def load_rank_state_dict(self, state: dict[str, Any]) -> None:
         self._rank_buffers = state["buffers"]
@@ -267,7 +256,8 @@ class EMA(Hook):
 
     def _next_coefficients(self, name: str, step: int) -> list[float]:
         """Count an update, and return the coefficient of the new values in each average."""
-        updates, last_step = self._updates[name], self._last_steps.get(name, 0)
+        updates = self._updates[name]
+        last_step = self._last_steps.get(name, 0)
         self._count_update(name, step)
         if self._exponents:
             return [
@@ -280,14 +270,15 @@ class EMA(Hook):
         self._updates[name] += 1
         self._last_steps[name] = step
 
-    @torch.no_grad()
-    def _average_buffers(self, coefficient: float) -> None:
-        for name, (slot, average) in self._buffers.items():
-            if average.shape != getattr(*slot).shape:  # a forward pass has enlarged the buffer
-                self._buffers[name] = slot, copy_in_full_precision(getattr(*slot), self.device)
-        pairs = [(average, getattr(*slot)) for slot, average in self._buffers.values()]
-        for average, buffer in move_to_averages(pairs):
-            average.lerp_(buffer.to(average), coefficient)
+    def _update_buffers(
+        self, buffers: AveragedBuffers, coefficient: float, turn: str, step: int
+    ) -> None:
+        """Update the averages of the buffers once per step, in its first turn if there are
+        several."""
+        if not turn:
+            buffers.update(coefficient)
+        elif self._last_steps.get("") != step:
+            buffers.update(self._next_coefficients("", step)[0])
 
     def _init_averages(self, module: nn.Module) -> None:
         """Initialize the averages from the weights."""
@@ -296,10 +287,7 @@ class EMA(Hook):
             AveragedParameters(module, self.device) for _ in range(max(len(self._stds), 1))
         ]
         if self.buffers == "ema":
-            self._buffers = {
-                name: (slot, copy_in_full_precision(getattr(*slot), self.device))
-                for name, slot in _floating_buffers(module)
-            }
+            self._buffers = AveragedBuffers(module, self.device)
 
     def _require_device(self) -> None:
         if self.device is not None:
@@ -325,39 +313,11 @@ class EMA(Hook):
             yield
             return
         self._is_applied = True
-        first = self._averages[0]
-        parameters = list(first.parameters.values())
-        # Clone shards, whose memory will be overwritten.
-        raw_weights = [
-            shards.local(p).clone() if shards.is_sharded(p) else p.data for p in parameters
-        ]
-        raw_buffers = [(slot, getattr(*slot)) for slot, _ in self._buffers.values()]
         try:
-            for parameter, average in zip(parameters, first.values, strict=True):
-                _assign(parameter, average)
-            for slot, average in self._buffers.values():
-                setattr(*slot, average.to(getattr(*slot)))
-            yield
+            with ExitStack() as stack:
+                stack.enter_context(self._averages[0].applied())
+                if self._buffers is not None:
+                    stack.enter_context(self._buffers.applied())
+                yield
         finally:
-            for parameter, raw in zip(parameters, raw_weights, strict=True):
-                _assign(parameter, raw)
-            for slot, raw in raw_buffers:
-                setattr(*slot, raw)
             self._is_applied = False
-
-
-def _assign(parameter: nn.Parameter, value: Tensor) -> None:
-    """Assign a value to a parameter: swap the tensor, or copy into a shard."""
-    if shards.is_sharded(parameter):
-        shards.local(parameter).copy_(value)
-    else:
-        parameter.data = value.to(parameter.data)
-
-
-def _floating_buffers(module: nn.Module) -> Iterator[tuple[str, Slot]]:
-    """Yield the floating-point buffers that are part of the state dict."""
-    saved = module.state_dict().keys()
-    for path, buffer in module.named_buffers():
-        if path in saved and buffer.is_floating_point():
-            owner, _, name = path.rpartition(".")
-            yield path, (module.get_submodule(owner), name)

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from hooks import Interval, State
-from hooks.model.averaged_parameters import Snapshots
 from hooks.model.power_average import LARGEST_STD, combination, exponent, update_coefficient
+from hooks.model.snapshots import Snapshots
 
 
 def test_exponent_of_a_std_is_that_of_the_paper() -> None:
