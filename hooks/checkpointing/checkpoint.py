@@ -137,36 +137,45 @@ class Checkpoint(Hook):
 
     def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
         self._in_progress = _InProgress(state.position, self._requested, self._pending)
-        self._requested, self._pending = False, []
+        self._requested = False
+        self._pending = []
 
     def on_saved(self, state: State, path: str) -> None:
         """Record the stored checkpoint. Training may have requested another one in the meantime."""
         assert self._in_progress is not None
-        written, self._in_progress = self._in_progress, None
+        written = self._in_progress
+        self._in_progress = None
         name = path.rstrip("/").rpartition("/")[2]
         self._saved = (written.position, name)
         if written.is_requested:
-            self._names = [*(known for known in self._names if known != name), name]
+            self._names = [known for known in self._names if known != name]
+            self._names.append(name)
         self._mark_best(state, name, written.metrics)
         self._retain(state)
 
     def on_end(self, state: State) -> None:
         if self.publish is None or state.checkpoints is None:
             return
-        last = self._saved[1] if self._saved else self._names[-1] if self._names else None
-        for name in _deduplicate([last, *(best.name for best in self._bests.values())]):
+        last = self._saved[1] if self._saved else None
+        if last is None and self._names:
+            last = self._names[-1]
+        for name in self._add_bests([last]):
             places = {"model": state.checkpoints.find_evaluated_weights(name), "raw_model": "model"}
             parts = {key: places.get(key, key) for key in map(_resolve_alias, self.publish)}
             state.checkpoints.publish(name, parts, "published", state.config)
 
     def unsuitable(self, setup: Setup) -> str:
-        if setup.hooks.get("checkpoint") is not self and (
-            self.out_dir is not None or self.background
-        ):
-            key = "background" if self.out_dir is None else "out_dir"
-            return (
-                f"`{key}` applies to all checkpoints of a run; set it in the hook named checkpoint"
-            )
+        if setup.hooks.get("checkpoint") is not self:
+            for key, is_set in (
+                ("out_dir", self.out_dir is not None),
+                ("background", self.background),
+            ):
+                if is_set:
+                    return (
+                        f"`{key}` applies to all checkpoints of a run;"
+                        " set it in the hook named checkpoint"
+                    )
+
         records = (name for name, hook in setup.hooks.items() if hook.keeps_record)
         known = ["model", "raw_model", "optimizer", "hooks", "meta", *records]
         unknown = [key for key in self.publish or () if _resolve_alias(key) not in known]
@@ -180,9 +189,12 @@ class Checkpoint(Hook):
 
         Its own name is not known yet.
         """
-        places = len(self._names) if self.keep is None else self.keep - self._requested
+        names = list(self._names)
+        if self.keep is not None:
+            others = self.keep - self._requested
+            names = names[max(0, len(names) - others) :]
         return {
-            "names": self._names[max(0, len(self._names) - places) :],
+            "names": names,
             "bests": [asdict(best) for best in self._bests.values()],
             "pending": self._pending,
             "requested": self._requested,
@@ -208,11 +220,9 @@ class Checkpoint(Hook):
     def _after_training(self, state: State) -> None:
         if self.every.unit == "epochs" and self.every.due(state, self.begin):
             self._request(state, "interval")
-        elif (
-            self.save_last
-            and state.finished
-            and not (self._find_in_progress(state) or self._saved_at(state))
-        ):
+            return
+        is_saved = self._find_in_progress(state) or self._saved_at(state)
+        if self.save_last and state.finished and not is_saved:
             self._request(state, "last")
 
     def _update_best(self, state: State) -> None:
@@ -223,12 +233,14 @@ class Checkpoint(Hook):
         better = [
             best for best in self._bests.values() if best.is_improved_by(_get_value(best, state))
         ]
-        in_progress, saved = self._find_in_progress(state), self._saved_at(state)
         if not better or not (self.best or self._has_checkpoint_of_these_weights(state)):
             return
         for best in better:
             best.score = state.metrics[best.metric]
         metrics = [best.metric for best in better]
+
+        in_progress = self._find_in_progress(state)
+        saved = self._saved_at(state)
         if in_progress:
             in_progress.metrics += metrics
         elif saved:
@@ -242,7 +254,8 @@ class Checkpoint(Hook):
         """Choose the validation metric to monitor; none if no direction is known and none is
         set."""
         metric = choose_main_metric(state.metrics, state.config)
-        if self.best:  # `auto`, whether its direction is known or not
+        if self.best:
+            # `auto`, whether its direction is known or not.
             metric = next(iter(val_metrics(state.metrics)), None)
             if metric is None:
                 raise SettingError(
@@ -257,21 +270,22 @@ class Checkpoint(Hook):
 
     def _find_in_progress(self, state: State) -> _InProgress | None:
         """Return the checkpoint of this position that is still being written."""
-        return (
-            self._in_progress
-            if self._in_progress and self._in_progress.position == state.position
-            else None
-        )
+        current = self._in_progress
+        return current if current and current.position == state.position else None
 
     def _saved_at(self, state: State) -> str | None:
         """Return the checkpoint that this attempt made at this position."""
-        return self._saved[1] if self._saved and self._saved[0] == state.position else None
+        if self._saved is None:
+            return None
+        position, name = self._saved
+        return name if position == state.position else None
 
     def _has_checkpoint_of_these_weights(self, state: State) -> bool:
         """Return whether no step was made since the newest checkpoint, whose buffers may be of an
         earlier iteration."""
-        newest = self._in_progress.position if self._in_progress else self._saved and self._saved[0]
-        return newest is not None and newest.has_same_weights(state.position)
+        if self._in_progress:
+            return self._in_progress.position.has_same_weights(state.position)
+        return self._saved is not None and self._saved[0].has_same_weights(state.position)
 
     def _mark_best(self, state: State, name: str, metrics: Iterable[str]) -> None:
         """Label a stored checkpoint as best for some metrics; for the first monitored metric also
@@ -288,27 +302,29 @@ class Checkpoint(Hook):
         """Return the label of a metric's best checkpoint, in which `-` stands for `/` and spaces if
         that is clear."""
         shortened = {known: re.sub(r"[/ ]+", "-", known) for known in self._bests}
-        is_clear = [*shortened.values()].count(shortened[metric]) == 1
+        is_clear = list(shortened.values()).count(shortened[metric]) == 1
         return f"best-{shortened[metric] if is_clear else metric}"
 
     def _retain(self, state: State) -> None:
         if state.checkpoints is None:
             return
-        newest = self._names if self.keep is None else self._names[-self.keep :]
-        self._names = list(newest)
-        state.checkpoints.retain(
-            self.name, _deduplicate([*newest, *(best.name for best in self._bests.values())])
-        )
+        if self.keep is not None:
+            self._names = self._names[-self.keep :]
+        state.checkpoints.retain(self.name, self._add_bests(self._names))
+
+    def _add_bests(self, names: Iterable[str | None]) -> list[str]:
+        """Return names and those of the best checkpoints, without duplicates."""
+        return _deduplicate([*names, *(best.name for best in self._bests.values())])
 
     def _reset_if_from_another_run(self, state: State) -> None:
         """Discard names and scores if the restored checkpoint comes from another run."""
         if self._run in (None, state.name):
             return
-        self._names, self._should_keep_restored = [], True
-        self._bests = {
-            metric: best if metric in self._pending else _Best(metric, best.mode)
-            for metric, best in self._bests.items()
-        }
+        self._names = []
+        self._should_keep_restored = True
+        for metric, best in self._bests.items():
+            if metric not in self._pending:
+                self._bests[metric] = _Best(metric, best.mode)
 
     def _reconcile(self, state: State, restored: str) -> None:
         """Drop names of deleted checkpoints; add the restored one, which lacks its own name, if it
@@ -320,7 +336,8 @@ class Checkpoint(Hook):
             self._bests[metric].name = restored
         self._pending = []
         for best in self._bests.values():
-            name, best.name = best.name, None
+            name = best.name
+            best.name = None
             if name in stored:
                 self._mark_best(state, name, [best.metric])
         self._saved = (state.position, restored)
@@ -331,8 +348,13 @@ def _get_value(best: _Best, state: State) -> float:
 
     Raises SettingError if the first such phase does not have it.
     """
-    val_phase = (phases_of("val", state.loaders) or ["val"])[-1]
-    if not (state.computes(best.metric) if phase_of(best.metric) else state.phase == val_phase):
+    if phase_of(best.metric):
+        is_computed = state.computes(best.metric)
+    else:
+        # A metric without a phase comes with the last phase of validation.
+        val_phases = phases_of("val", state.loaders) or ["val"]
+        is_computed = state.phase == val_phases[-1]
+    if not is_computed:
         return math.nan
     if best.metric not in state.metrics and best.score is None and state.metrics:
         raise SettingError(f"best: {explain_missing(best.metric, state.metrics)}")

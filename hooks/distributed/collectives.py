@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn import functional
 
 from hooks.state import State
 
@@ -18,12 +17,11 @@ from hooks.state import State
 def average(tensors: Iterable[Tensor]) -> None:
     """Replace floating-point tensors by their mean across all ranks, in place. Collective."""
 
-    def mean(flat: Tensor) -> None:
-        dist.all_reduce(
-            flat.div_(dist.get_world_size())
-        )  # divides first, so that fp16 cannot overflow
+    def reduce_to_mean(flat: Tensor) -> None:
+        # Divide first, so that fp16 cannot overflow.
+        dist.all_reduce(flat.div_(dist.get_world_size()))
 
-    _run_coalesced(tensors, mean)
+    _run_coalesced(tensors, reduce_to_mean)
 
 
 @torch.no_grad()
@@ -49,11 +47,11 @@ def select_equal(tensors: Mapping[str, Tensor]) -> list[Tensor]:
     own = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
     ranks: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(ranks, own)
-    return [
-        tensors[name]
-        for name in sorted(own)
-        if all(other.get(name) == own[name] for other in ranks)
-    ]
+    selected = []
+    for name in sorted(own):
+        if all(other.get(name) == own[name] for other in ranks):
+            selected.append(tensors[name])
+    return selected
 
 
 def _run_coalesced(tensors: Iterable[Tensor], collective: Callable[[Tensor], object]) -> None:
@@ -67,9 +65,8 @@ def _run_coalesced(tensors: Iterable[Tensor], collective: Callable[[Tensor], obj
         if flat.device.type == "cpu" and dist.get_backend() == "nccl":
             flat = flat.cuda()  # NCCL cannot send host memory
         collective(flat)
-        for tensor, piece in zip(
-            group, torch.split(flat, [tensor.numel() for tensor in group]), strict=True
-        ):
+        pieces = torch.split(flat, [tensor.numel() for tensor in group])
+        for tensor, piece in zip(group, pieces, strict=True):
             tensor.copy_(piece.view_as(tensor))
 
 
@@ -79,9 +76,8 @@ def batch_sizes(state: State) -> list[int]:
     All batches but an epoch's last are full, so ranks exchange their sizes only there, and always
     for a stream.
     """
-    if state.world_size == 1 or (
-        state.full_batches and state.phase_iteration + 1 < state.phase_length
-    ):
+    is_last = state.phase_iteration + 1 >= state.phase_length
+    if state.world_size == 1 or (state.full_batches and not is_last):
         return [state.batch_size] * state.world_size
     sizes = torch.zeros(state.world_size, dtype=torch.int64, device=state.device)
     sizes[state.rank] = state.batch_size
@@ -101,13 +97,13 @@ def gather(rows: Tensor, sizes: list[int]) -> Tensor:
     own = sizes[dist.get_rank() if len(sizes) > 1 else 0]
     if len(rows) != own:
         raise ValueError(
-            f"batch_size() must return the number of samples, not of views: got {own} for {len(rows)} rows"
+            "batch_size() must return the number of samples, not of views:"
+            f" got {own} for {len(rows)} rows"
         )
     if len(sizes) == 1:
         return rows.detach()
-    padded = functional.pad(
-        rows, (0, 0) * (rows.dim() - 1) + (0, max(sizes) - len(rows))
-    ).contiguous()
+    padded = rows.new_zeros(max(sizes), *rows.shape[1:])
+    padded[:own] = rows
     parts = [torch.empty_like(padded) for _ in sizes]
     dist.all_gather(parts, padded)
     return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])

@@ -37,15 +37,17 @@ def _make_checkpointed_class(cls: Any) -> Any:
         run = partial(cls.forward, self, **named)
         if not torch.is_grad_enabled():
             return run(*inputs)
-        if torch.compiler.is_compiling():  # the compiler changes buffers only once
+        if torch.compiler.is_compiling():
+            # The compiler changes buffers only once.
             return checkpoint(run, *inputs, use_reentrant=False)
         return checkpoint(run, *inputs, use_reentrant=False, context_fn=partial(_contexts, self))
 
-    return type(cls)(
-        cls.__name__,
-        (cls,),
-        {"forward": forward, "keeps_activations_as": cls, "__module__": cls.__module__},
-    )
+    attributes = {
+        "forward": forward,
+        "keeps_activations_as": cls,
+        "__module__": cls.__module__,
+    }
+    return type(cls)(cls.__name__, (cls,), attributes)
 
 
 def _contexts(part: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
@@ -57,29 +59,31 @@ class _RestoredState(AbstractContextManager[None]):
     """Snapshot of a module's buffers, and of the RNG states that torch's checkpoint ignores."""
 
     def __init__(self, part: nn.Module) -> None:
-        self._buffers = [
-            (owner, name, buffer.clone())
-            for owner in part.modules()
-            for name, buffer in owner.named_buffers(recurse=False)
-        ]
-        self._rng_states = random.getstate(), np.random.get_state()
+        self._buffers: list[tuple[nn.Module, str, Tensor]] = []
+        for owner in part.modules():
+            for name, buffer in owner.named_buffers(recurse=False):
+                self._buffers.append((owner, name, buffer.clone()))
+        self._rng_states = _get_rng_states()
 
     def __enter__(self) -> None:
-        self._current = (
-            [(owner, name, getattr(owner, name)) for owner, name, _ in self._buffers],
-            (random.getstate(), np.random.get_state()),
-        )
-        _restore(
-            [(owner, name, before.clone()) for owner, name, before in self._buffers],
-            self._rng_states,
-        )
+        self._current_rng_states = _get_rng_states()
+        self._current_buffers = []
+        for owner, name, before in self._buffers:
+            self._current_buffers.append((owner, name, getattr(owner, name)))
+            setattr(owner, name, before.clone())
+        _set_rng_states(self._rng_states)
 
     def __exit__(self, *error: object) -> None:
-        _restore(*self._current)
+        for owner, name, buffer in self._current_buffers:
+            setattr(owner, name, buffer)
+        _set_rng_states(self._current_rng_states)
 
 
-def _restore(buffers: list[tuple[nn.Module, str, Tensor]], rng_states: tuple[Any, Any]) -> None:
-    for owner, name, buffer in buffers:
-        setattr(owner, name, buffer)
-    random.setstate(rng_states[0])
-    np.random.set_state(rng_states[1])
+def _get_rng_states() -> tuple[Any, Any]:
+    return random.getstate(), np.random.get_state()
+
+
+def _set_rng_states(states: tuple[Any, Any]) -> None:
+    python_state, numpy_state = states
+    random.setstate(python_state)
+    np.random.set_state(numpy_state)

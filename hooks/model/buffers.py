@@ -1,6 +1,7 @@
 """Buffers of a module that a forward pass makes, enlarges or expands."""
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -27,9 +28,8 @@ def copy_expanded_buffers(module: nn.Module) -> None:
 def _has_shared_elements(buffer: Tensor) -> bool:
     if buffer.layout is not torch.strided:
         return False
-    return any(
-        stride == 0 and size > 1 for stride, size in zip(buffer.stride(), buffer.shape, strict=True)
-    )
+    dimensions = zip(buffer.stride(), buffer.shape, strict=True)
+    return any(stride == 0 and size > 1 for stride, size in dimensions)
 
 
 @torch.no_grad()
@@ -48,20 +48,15 @@ def restore_buffers(
     """
     parts = dict(module.named_modules())
     buffers = dict(module.named_buffers())
-    own = next(
-        (tensor.device for tensor in [*module.parameters(), *module.buffers()]), torch.device("cpu")
-    )
+    tensors = [*module.parameters(), *buffers.values()]
+    own_device = tensors[0].device if tensors else torch.device("cpu")
     for name, value in saved.items():
         path, _, attribute = name.rpartition(".")
         if name in remade and path in parts:
-            device = buffers[name].device if name in buffers else own
-            try:
-                parts[path].register_buffer(
-                    attribute,
-                    value.to(device, copy=True).contiguous(),
-                    persistent=name in persistent,
-                )
-            except KeyError:  # the attribute is no buffer any more
-                continue
+            device = buffers[name].device if name in buffers else own_device
+            copy = value.to(device, copy=True).contiguous()
+            # Without effect if the attribute is no buffer any more.
+            with suppress(KeyError):
+                parts[path].register_buffer(attribute, copy, persistent=name in persistent)
         elif name in buffers and buffers[name].shape == value.shape:
             buffers[name].copy_(value)

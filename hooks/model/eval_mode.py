@@ -38,14 +38,14 @@ def borrowing(state: State) -> Iterator[None]:
     states.
     """
     copy_expanded_buffers(state.module)
-    modules = list(state.module.modules())
-    modes = [(module, module.training) for module in modules]
-    buffers = [
-        (module, name, buffer, buffer.clone())
-        for module in modules
-        for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False)
-    ]
-    drawn = random.getstate(), numpy.random.get_state()
+    modes = []
+    buffers = []
+    for module in state.module.modules():
+        modes.append((module, module.training))
+        for name, buffer in module.named_buffers(recurse=False, remove_duplicate=False):
+            buffers.append((module, name, buffer, buffer.clone()))
+    python_state = random.getstate()
+    numpy_state = numpy.random.get_state()
     cuda = [state.device] if state.device.type == "cuda" else []
     try:
         with torch.no_grad(), torch.random.fork_rng(cuda), run_uncompiled():
@@ -56,5 +56,5 @@ def borrowing(state: State) -> Iterator[None]:
         for module, name, buffer, before in buffers:
             buffer.data.copy_(before)
             setattr(module, name, buffer)
-        random.setstate(drawn[0])
-        numpy.random.set_state(drawn[1])
+        random.setstate(python_state)
+        numpy.random.set_state(numpy_state)

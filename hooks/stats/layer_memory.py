@@ -6,8 +6,9 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from hooks.model.layers import LayerMonitor, tensors
+from hooks.model.layers import tensors
 from hooks.state import State
+from hooks.stats.shared.layer_monitor import LayerMonitor
 
 
 @dataclass

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from hooks import State
-from hooks.model.layers import LayerMonitor
+from hooks.stats.shared.layer_monitor import LayerMonitor
 
 
 class Sizes(LayerMonitor):
