@@ -10,8 +10,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hooks.state import State
-
 
 @torch.no_grad()
 def average(tensors: Iterable[Tensor]) -> None:
@@ -68,22 +66,6 @@ def _run_coalesced(tensors: Iterable[Tensor], collective: Callable[[Tensor], obj
         pieces = torch.split(flat, [tensor.numel() for tensor in group])
         for tensor, piece in zip(group, pieces, strict=True):
             tensor.copy_(piece.view_as(tensor))
-
-
-def batch_sizes(state: State) -> list[int]:
-    """Return each rank's number of samples in this training batch.
-
-    All batches but an epoch's last are full, so ranks exchange their sizes only there, and always
-    for a stream.
-    """
-    is_last = state.phase_iteration + 1 >= state.phase_length
-    if state.world_size == 1 or (state.full_batches and not is_last):
-        return [state.batch_size] * state.world_size
-    sizes = torch.zeros(state.world_size, dtype=torch.int64, device=state.device)
-    sizes[state.rank] = state.batch_size
-    dist.all_reduce(sizes)
-    all_sizes: list[int] = sizes.tolist()
-    return all_sizes
 
 
 @torch.no_grad()

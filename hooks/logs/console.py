@@ -48,11 +48,8 @@ class Console(WindowLogger):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        columns = {
-            *_SHOWN,
-            *self.columns,
-            *(statistic.column for statistic in self.statistics.values()),
-        }
+        columns = {*_SHOWN, *self.columns}
+        columns.update(statistic.column for statistic in self.statistics.values())
         self._windows = Windows(self.window, self.statistics, columns)
         self._eta_start: tuple[float, int] | None = None
         """Time and iteration of this attempt's first line of training, which ends the warm-up."""
@@ -75,16 +72,13 @@ class Console(WindowLogger):
             iteration = state.phase_length if is_whole else state.phase_iteration
             self._show(state, iteration, learning_rates(state), {})
         self._windows.update()
-        metrics = [
-            f"{name.removeprefix(f'{state.phase}/')} {value:.4g}"
-            for name, value in phase_metrics(state).items()
-        ]
+        parts = [f"{state.phase} done  epoch {_epoch(state)}"]
+        for name, value in phase_metrics(state).items():
+            short = name.removeprefix(f"{state.phase}/")
+            parts.append(f"{short} {value:.4g}")
         seconds = perf_counter() - self._phase_start
-        state.show(
-            "  ".join(
-                [f"{state.phase} done  epoch {_epoch(state)}", *metrics, f"in {seconds:.1f} s"]
-            )
-        )
+        parts.append(f"in {seconds:.1f} s")
+        state.show("  ".join(parts))
 
     def _show(
         self, state: State, iteration: int, rates: Mapping[str, float], row: Mapping[str, Any]
@@ -94,24 +88,19 @@ class Console(WindowLogger):
         self._memory = values.get(
             "cuda_peak_allocated_bytes", values.get("rss_bytes", self._memory)
         )
-        parts = [
-            f"{state.phase}  epoch {_epoch(state)}  {iteration}{f'/{state.phase_length}' if state.phase_length else ''}"
-        ]
+        length = f"/{state.phase_length}" if state.phase_length else ""
+        parts = [f"{state.phase}  epoch {_epoch(state)}  {iteration}{length}"]
         if state.phase == "train":
             parts += self._format_training(state, {**rates, **values})
-        parts += [
-            f"{name} {values[name]:.4g}"
-            for name in ("loss", *self.columns, *self.statistics)
-            if name in values
-        ]
+        for name in ("loss", *self.columns, *self.statistics):
+            if name in values:
+                parts.append(f"{name} {values[name]:.4g}")
         if "step_s" in values:
-            waiting = (
-                f" (data {1000 * values['data_wait_s']:.1f} ms)" if "data_wait_s" in values else ""
-            )
-            parts.append(f"{1000 * values['step_s']:.1f} ms{waiting}")
-        remaining_s = self._estimate_remaining_s(state) if state.phase == "train" else None
-        if remaining_s is not None:
-            parts.append(f"eta {timedelta(seconds=round(remaining_s))}")
+            parts.append(_format_time(values))
+        if state.phase == "train":
+            remaining_s = self._estimate_remaining_s(state)
+            if remaining_s is not None:
+                parts.append(f"eta {timedelta(seconds=round(remaining_s))}")
         if self._memory is not None:
             parts.append(f"memory {self._memory / 2**20:.0f} MiB")
         state.show("  ".join(parts))
@@ -121,20 +110,35 @@ class Console(WindowLogger):
         checkpoints."""
         now = perf_counter()
         if self._eta_start is None:
-            self._eta_start = now, state.iteration
+            self._eta_start = (now, state.iteration)
         start, first_iteration = self._eta_start
-        remaining, measured = _remaining_iterations(state), state.iteration - first_iteration
-        return remaining * (now - start) / measured if remaining is not None and measured else None
+        remaining = _remaining_iterations(state)
+        measured = state.iteration - first_iteration
+        if remaining is None or not measured:
+            return None
+        return remaining * (now - start) / measured
 
     def _format_training(self, state: State, values: Mapping[str, float]) -> list[str]:
         """Return the step, if the run's length is in steps, and the learning rates."""
-        step = [] if state.max_steps is None else [f"step {state.step}/{state.max_steps}"]
+        parts = []
+        if state.max_steps is not None:
+            parts.append(f"step {state.step}/{state.max_steps}")
+
         rates = list(dict.fromkeys(rate for name, rate in values.items() if _RATE.fullmatch(name)))
-        if not rates:
-            return step
         if len(rates) > _MOST_RATES:
-            return [*step, f"lr {min(rates):.4g} to {max(rates):.4g}"]
-        return [*step, f"lr {', '.join(f'{rate:.4g}' for rate in rates)}"]
+            parts.append(f"lr {min(rates):.4g} to {max(rates):.4g}")
+        elif rates:
+            listed = ", ".join(f"{rate:.4g}" for rate in rates)
+            parts.append(f"lr {listed}")
+        return parts
+
+
+def _format_time(values: Mapping[str, float]) -> str:
+    """Return the time of an iteration, and in parentheses its wait for the batch."""
+    time = f"{1000 * values['step_s']:.1f} ms"
+    if "data_wait_s" not in values:
+        return time
+    return f"{time} (data {1000 * values['data_wait_s']:.1f} ms)"
 
 
 def _remaining_iterations(state: State) -> int | None:
@@ -146,8 +150,10 @@ def _remaining_iterations(state: State) -> int | None:
     if state.max_steps is not None:
         steps = max(0, state.max_steps - state.step)
         return count_iterations(steps, state.accumulate, state.phase_length, state.phase_iteration)
-    length = state.phase_length or (state.iterations_before // state.epoch if state.epoch else None)
-    if state.max_epochs is None or length is None:
+    length = state.phase_length
+    if not length and state.epoch:
+        length = state.iterations_before // state.epoch
+    if state.max_epochs is None or not length:
         return None
     return max(0, (state.max_epochs - state.epoch) * length - state.phase_iteration)
 

@@ -51,10 +51,8 @@ class JsonLines(Cleanup, WindowLogger):
     def on_phase_end(self, state: State) -> None:
         if state.phase == "train" and self._windows.has_changed():
             self._write_line(state, {})
-        self._write(
-            state,
-            {"metrics": {name: _finite(value) for name, value in phase_metrics(state).items()}},
-        )
+        metrics = {name: _finite(value) for name, value in phase_metrics(state).items()}
+        self._write(state, {"metrics": metrics})
 
     def _write_line(self, state: State, row: Mapping[str, Any]) -> None:
         self._write(state, {**learning_rates(state), **self._windows.summarize(row)})
@@ -62,20 +60,16 @@ class JsonLines(Cleanup, WindowLogger):
     def _write(self, state: State, values: Mapping[str, Any]) -> None:
         if self._file is None:
             return
-        epoch = state.epoch - state.epoch_completed
-        where = {
-            "epoch": epoch,
+        line = {
+            "phase": state.phase,
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "epoch": state.epoch - state.epoch_completed,
             "iteration": state.iteration,
             "step": state.step,
             "samples": state.world_samples,
         }
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        line = {
-            "phase": state.phase,
-            "time": now,
-            **where,
-            **{name: _finite(value) for name, value in values.items()},
-        }
+        for name, value in values.items():
+            line[name] = _finite(value)
         self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
         self._file.flush()
         self._lines += 1
@@ -96,8 +90,10 @@ def _open_after(path: Path, lines: int) -> tuple[IO[bytes], int]:
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.open("a+b")
     file.seek(0)
-    kept = end = 0
+    kept = 0
+    end = 0
     while kept < lines and file.readline().endswith(b"\n"):
-        kept, end = kept + 1, file.tell()
+        kept += 1
+        end = file.tell()
     file.truncate(end)
     return file, kept

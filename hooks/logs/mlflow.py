@@ -26,9 +26,15 @@ _ESCAPED = re.compile(
     r"|\A\.(?=\.)|(?<![^/])\.(?=\.?(?:/|\Z))"  # as in a/../b
 )
 """Characters of a name that are written as their codes."""
-_PARAMS, _METRICS, _LONGEST, _LONGEST_KEY = 100, 1000, 6000, 250
-"""Limits of MLflow: parameters and metrics in one request, and characters of a parameter and of a
-name."""
+# Limits of MLflow.
+_PARAMS = 100
+"""Parameters in one request."""
+_METRICS = 1000
+"""Metrics in one request."""
+_LONGEST = 6000
+"""Characters of a parameter's value."""
+_LONGEST_KEY = 250
+"""Characters of a name."""
 
 T = TypeVar("T")
 
@@ -60,17 +66,16 @@ class MLflow(Tracker):
     def on_start(self, state: State) -> None:
         if find_spec("mlflow") is None:
             raise ImportError(
-                "the mlflow hook needs MLflow, which is not installed: pip install 'hookyard[mlflow]'"
+                "the mlflow hook needs MLflow, which is not installed:"
+                " pip install 'hookyard[mlflow]'"
             )
         folder = state.artifacts / FOLDER
-        self._uri = (
-            self.tracking_uri
-            or os.environ.get("MLFLOW_TRACKING_URI")
-            or f"sqlite:///{folder}/mlflow.db"
-        )
+        own_database = f"sqlite:///{folder}/mlflow.db"
+        self._uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or own_database
         if self._uri.startswith(f"sqlite:///{folder}"):
             folder.mkdir(parents=True, exist_ok=True)
-        self._names = self.experiment or str(state.config.get("name") or state.name), state.name
+        self._experiment_name = self.experiment or str(state.config.get("name") or state.name)
+        self._run_name = state.name
         self._params = flatten(state.config)
         self.open(self.name or "mlflow", self._connect)
 
@@ -98,23 +103,20 @@ class MLflow(Tracker):
         try:
             client.update_run(self.run_id, status="RUNNING")
         except MlflowException as error:
-            if (
-                error.error_code == "RESOURCE_DOES_NOT_EXIST"
-            ):  # its own database is on another machine
+            # Its own database is on another machine.
+            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
                 return None
             raise
         return self.run_id
 
     def _create(self, client: MlflowClient) -> str:
-        experiment_name, run_name = self._names
-        experiment = client.get_experiment_by_name(experiment_name)
-        experiment_id = (
-            experiment.experiment_id if experiment else client.create_experiment(experiment_name)
-        )
-        run_id: str = client.create_run(
-            experiment_id, tags=dict(self.tags), run_name=run_name
-        ).info.run_id
-        return run_id
+        experiment = client.get_experiment_by_name(self._experiment_name)
+        if experiment is None:
+            experiment_id = client.create_experiment(self._experiment_name)
+        else:
+            experiment_id = experiment.experiment_id
+        run = client.create_run(experiment_id, tags=dict(self.tags), run_name=self._run_name)
+        return str(run.info.run_id)
 
     def _log_params(self, client: MlflowClient, run_id: str) -> None:
         from mlflow.entities import Param
@@ -127,9 +129,11 @@ class MLflow(Tracker):
         from mlflow.entities import Metric
 
         client, run_id = self._connect()
-        step, ms = position["step"], int(1000 * time_s)
-        curves = {**values, **{name: count for name, count in position.items() if name != "step"}}
-        metrics = [Metric(_key(name), value, ms, step) for name, value in curves.items()]
+        step = position["step"]
+        milliseconds = int(1000 * time_s)
+        curves = {**position, **values}
+        del curves["step"]
+        metrics = [Metric(_key(name), value, milliseconds, step) for name, value in curves.items()]
         for chunk in _chunks(metrics, _METRICS):
             client.log_batch(run_id, metrics=chunk)
 

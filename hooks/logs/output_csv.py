@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -52,11 +52,9 @@ class OutputCSV(Hook):
         """Columns of each batch by the label of the evaluated weights; empty between phases."""
 
     def on_phase_start(self, state: State) -> None:
-        self._batches = (
-            {label: [] for label in state.evaluations}
-            if kind_of(state.phase) in self.phases
-            else {}
-        )
+        self._batches = {}
+        if kind_of(state.phase) in self.phases:
+            self._batches = {label: [] for label in state.evaluations}
 
     def on_loss(self, state: State) -> None:
         if self._batches:
@@ -72,10 +70,12 @@ class OutputCSV(Hook):
         ranks: list[Any] | None = [own] * state.world_size if state.is_master else None
         if state.world_size > 1:
             dist.gather_object(own, ranks)
-        for label in own if ranks else ():
+        if ranks is None:
+            return
+        for label in own:
             folder = state.artifacts / (self.name or "output_csv") / state.phase / label
             folder.mkdir(parents=True, exist_ok=True)
-            tables = [rank[label] for rank in ranks or () if len(rank[label])] or [own[label]]
+            tables = [rank[label] for rank in ranks if len(rank[label])] or [own[label]]
             table = pd.concat(tables).sort_index()
             table.to_csv(folder / f"{state.step_name}.csv", index="id" not in table)
 
@@ -84,16 +84,16 @@ class OutputCSV(Hook):
         if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[1] < 2:
             shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
             raise ValueError(
-                f"the output must have shape (samples, classes) with at least two classes, got {shape}"
+                "the output must have shape (samples, classes) with at least two classes,"
+                f" got {shape}"
             )
         columns: dict[str, Any] = {}
         if self.id_key is not None:
             columns["id"] = _entry(state.batch, self.id_key, "id_key")
         columns["predicted"] = output.argmax(1)
         if self.target_key is not None:
-            columns["target"] = _classes(
-                _entry(state.batch, self.target_key, "target_key"), len(output)
-            )
+            target = _entry(state.batch, self.target_key, "target_key")
+            columns["target"] = _classes(target, len(output))
         if self.scores:
             columns["scores"] = output.detach().cpu()
         return columns
@@ -103,9 +103,9 @@ def _table(batches: list[dict[str, Any]], state: State) -> pd.DataFrame:
     """Return a rank's samples by their indices in the dataset."""
     import pandas as pd
 
-    columns = {
-        name: _join([batch[name] for batch in batches]) for name in (batches[0] if batches else ())
-    }
+    columns = {}
+    for name in batches[0] if batches else ():
+        columns[name] = _join([batch[name] for batch in batches])
     scores = columns.pop("scores", None)
     table = pd.DataFrame(columns)
     if scores is not None:
@@ -119,9 +119,8 @@ def _indices(state: State, count: int) -> Sequence[int]:
 
     For a stream, these are positions in it, as if ranks took turns.
     """
-    sampler: Any = getattr(
-        getattr(state.loaders.get(state.phase), "batch_sampler", None), "sampler", None
-    )
+    loader = state.loaders.get(state.phase)
+    sampler: Any = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
     # A sampler without `set_epoch` may return a different order each time.
     indices = list(islice(sampler, count + 1)) if hasattr(sampler, "set_epoch") else []
     end = state.rank + state.world_size * count
@@ -132,11 +131,9 @@ def _entry(batch: Any, key: int | str, parameter: str) -> Any:
     try:
         return batch[key]
     except (KeyError, IndexError, TypeError) as error:
-        entries = (
-            f"the keys {', '.join(map(repr, batch))}"
-            if isinstance(batch, Mapping)
-            else f"{len(batch)} entries"
-        )
+        entries = f"{len(batch)} entries"
+        if isinstance(batch, Mapping):
+            entries = "the keys " + ", ".join(map(repr, batch))
         raise SettingError(f"{parameter}: a batch has {entries}, not {key!r}") from error
 
 
@@ -149,15 +146,16 @@ def _classes(target: Any, samples: int) -> Tensor:
         return classes.argmax(1)
     if classes.shape != (samples,):
         raise ValueError(
-            f"target() must return shape ({samples},) or ({samples}, classes), got {tuple(classes.shape)}"
+            f"target() must return shape ({samples},) or ({samples}, classes),"
+            f" got {tuple(classes.shape)}"
         )
     return classes
 
 
 def _join(values: list[Any]) -> Any:
     if not isinstance(values[0], Tensor):
-        return [value for batch in values for value in batch]
+        return list(chain.from_iterable(values))
     joined = torch.cat(values).cpu()
-    return (
-        joined.float() if joined.dtype == torch.bfloat16 else joined
-    ).numpy()  # NumPy has no bf16
+    if joined.dtype == torch.bfloat16:  # NumPy has none
+        joined = joined.float()
+    return joined.numpy()

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from hooks.hook import NEEDS_MODEL, Cleanup, Needs, Setup
 from hooks.interval import Duration, Interval, StepsOrNever, at_interval
+from hooks.logs.shared.curves import CurveLogger
 from hooks.logs.shared.readings import current_row, flatten
-from hooks.logs.shared.window_statistics import CurveLogger, LookBack
+from hooks.logs.shared.window_statistics import LookBack
 from hooks.metrics.names import PHASES
 from hooks.model.eval_mode import evaluating, first_batch
 from hooks.private_torch import tree_flatten, tree_leaves, tree_unflatten
@@ -89,7 +90,8 @@ class TensorBoard(Cleanup, CurveLogger):
         from torch.utils.tensorboard import SummaryWriter
         from torch.utils.tensorboard.summary import hparams
 
-        folder, x = state.artifacts / FOLDER, self._axis_value(state)
+        folder = state.artifacts / FOLDER
+        x = self._axis_value(state)
         has_points = folder.exists()
         self._writer = SummaryWriter(str(folder), purge_step=x, flush_secs=int(self.flush))
         self._restore_newest(x if has_points else None)
@@ -109,12 +111,10 @@ class TensorBoard(Cleanup, CurveLogger):
     @at_interval("histograms")
     def on_gradients(self, state: State) -> None:
         optimized = set(map(id, state.gradients()))
-        named = ((name, parameter.grad) for name, parameter in state.module.named_parameters())
-        gradients = {
-            name: gradient
-            for name, gradient in named
-            if gradient is not None and id(gradient) in optimized
-        }
+        gradients = {}
+        for name, parameter in state.module.named_parameters():
+            if parameter.grad is not None and id(parameter.grad) in optimized:
+                gradients[name] = parameter.grad
         self._add_histograms("gradients", gradients, state)
 
     @at_interval("histograms")
@@ -128,27 +128,25 @@ class TensorBoard(Cleanup, CurveLogger):
         return {}
 
     def draw(self, state: State, points: Mapping[str, float], metrics: Mapping[str, float]) -> None:
-        table = {
-            _HYPER + ("train/loss" if name == "train/phase_loss" else name): value
-            for name, value in metrics.items()
-        }
+        table = {}
+        for name, value in metrics.items():
+            metric = "train/loss" if name == "train/phase_loss" else name
+            table[_HYPER + metric] = value
         self._metrics |= table
+
         values = {**points, **metrics, **table}
         if self._writer is None or not values:
             return
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        phases = dict.fromkeys([*PHASES, *state.loaders])
-        losses = {
-            f"{_FIRST}/{phase}": values[tag]
-            for phase in phases
-            if (tag := f"{phase}/loss") in values
-        }
-        curves = [
-            Summary.Value(tag=tag, simple_value=value)
-            for tag, value in {**losses, **values}.items()
-        ]
-        self._write(Summary(value=curves), self._axis_value(state))
+        curves = {}
+        for phase in (*PHASES, *state.loaders):
+            loss = f"{phase}/loss"
+            if loss in values:
+                curves[f"{_FIRST}/{phase}"] = values[loss]
+        curves |= values
+        drawn = [Summary.Value(tag=tag, simple_value=value) for tag, value in curves.items()]
+        self._write(Summary(value=drawn), self._axis_value(state))
         if metrics:
             self._writer.flush()
 
@@ -178,16 +176,16 @@ class TensorBoard(Cleanup, CurveLogger):
             "samples": state.batch_size * state.world_size,
             "epoch": 0,
         }
+        x = self._axis_value(state) + coming[self.axis]
         for name, tensor in tensors.items():
-            values = (
-                (tensor.detach().coalesce().values() if tensor.is_sparse else tensor.detach())
-                .float()
-                .cpu()
-            )
+            values = tensor.detach()
+            if values.is_sparse:
+                values = values.coalesce().values()
+            values = values.float().cpu()
             finite = values[values.isfinite()]
             if finite.numel():
                 drawn = histogram(f"{group}/{name}", finite, self._writer.default_bins)
-                self._write(drawn, self._axis_value(state) + coming[self.axis])
+                self._write(drawn, x)
 
     def _draw_graph(self, writer: SummaryWriter, state: State) -> None:
         try:
@@ -205,15 +203,18 @@ class TensorBoard(Cleanup, CurveLogger):
 
         newest_x, drawn = self._newest
         self._newest = (0, [])
-        for summary in drawn if newest_x == x else ():
-            self._write(Summary.FromString(summary), x)
+        if newest_x == x:
+            for summary in drawn:
+                self._write(Summary.FromString(summary), x)
 
     def _write(self, summary: Any, x: int | None = None) -> None:
         assert self._writer is not None
         if x is not None:
             drawn = self._newest[1] if self._newest[0] == x else []
             self._newest = (x, [*drawn, summary.SerializeToString()])
-        self._writer.file_writer.add_summary(summary, x)  # type: ignore[attr-defined]  # torch declares it as None
+        # Torch declares the writer of the file as None.
+        file_writer: Any = self._writer.file_writer
+        file_writer.add_summary(summary, x)
 
     def close(self) -> None:
         if self._writer is not None:

@@ -48,7 +48,8 @@ class WandB(Tracker):
     def on_start(self, state: State) -> None:
         if find_spec("wandb") is None:
             raise ImportError(
-                "the wandb hook needs Weights & Biases, which is not installed: pip install 'hookyard[wandb]'"
+                "the wandb hook needs Weights & Biases, which is not installed:"
+                " pip install 'hookyard[wandb]'"
             )
         state.artifacts.mkdir(parents=True, exist_ok=True)
         self._about: dict[str, Any] = {

@@ -8,9 +8,10 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hooks.distributed.collectives import batch_sizes, gather
+from hooks.distributed.collectives import gather
 from hooks.errors import SettingError
 from hooks.model.layers import BatchNorm
+from hooks.self_supervised.shared.batch_sizes import batch_sizes
 from hooks.self_supervised.shared.teacher import MomentumTeacher
 from hooks.state import State
 

@@ -3,6 +3,7 @@ loggers."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from numbers import Real
 from typing import Any
 
@@ -23,25 +24,32 @@ def read(values: Sequence[Any]) -> list[float | None]:
     if _PLAIN.issuperset(map(type, values)):
         return [*values]
     on_device = [value for value in values if type(value) not in _PLAIN and is_on_device(value)]
-    numbers: Iterator[float] = iter(())
-    if on_device:
-        same = [
-            value.detach().to(on_device[0].device, torch.float64).reshape(()) for value in on_device
-        ]
-        numbers = iter(torch.stack(same).tolist())
-    return [
-        value if type(value) in _PLAIN else next(numbers) if is_on_device(value) else _number(value)
-        for value in values
-    ]
+    transferred = _transfer(on_device)
+    numbers: list[float | None] = []
+    for value in values:
+        if type(value) in _PLAIN:
+            numbers.append(value)
+        elif is_on_device(value):
+            numbers.append(next(transferred))
+        else:
+            numbers.append(_number(value))
+    return numbers
+
+
+def _transfer(tensors: Sequence[Tensor]) -> Iterator[float]:
+    """Return the numbers of tensors of one element, read in one transfer."""
+    if not tensors:
+        return iter(())
+    device = tensors[0].device
+    same = [tensor.detach().to(device, torch.float64).reshape(()) for tensor in tensors]
+    return iter(torch.stack(same).tolist())
 
 
 def read_numbers(columns: Mapping[str, Any]) -> dict[str, float]:
     """Return the numeric columns as numbers, read as `read` does."""
-    return {
-        name: value
-        for name, value in zip(columns, read(list(columns.values())), strict=True)
-        if value is not None
-    }
+    numbers = read(list(columns.values()))
+    pairs = zip(columns, numbers, strict=True)
+    return {name: number for name, number in pairs if number is not None}
 
 
 def learning_rates(state: State) -> dict[str, float]:
@@ -50,15 +58,17 @@ def learning_rates(state: State) -> dict[str, float]:
     rates = {}
     for name, optimizer in state.optimizers.items():
         for index, group in enumerate(optimizer.param_groups):
-            parts = ["lr", name, str(index or "")]
-            rates["_".join(filter(None, parts))] = group["lr"]
+            column = f"lr_{name}" if name else "lr"
+            if index:
+                column += f"_{index}"
+            rates[column] = group["lr"]
     return read_numbers(rates)
 
 
 def phase_metrics(state: State) -> dict[str, float]:
-    return {
-        name: value for name, value in state.metrics.items() if name.startswith(f"{state.phase}/")
-    }
+    """Return the metrics of the current phase."""
+    prefix = f"{state.phase}/"
+    return {name: value for name, value in state.metrics.items() if name.startswith(prefix)}
 
 
 def current_row(state: State) -> dict[str, Any]:
@@ -97,15 +107,15 @@ def flatten(config: Mapping[str, Any]) -> dict[str, _Value]:
     own: "on" or "none".
     """
     space: Mapping[str, Mapping[str, list[Any]]] = (config.get("sweep") or {}).get("space") or {}
-    options = [
-        (path, option)
-        for path, domain in space.items()
-        for values in domain.values()
-        for option in values
-    ]
-    swept = [key for path, option in options for key, _ in _leaves({path: option}, "", ())]
-    own = _leaves({name: value for name, value in config.items() if name != "sweep"}, "", swept)
-    return {**dict.fromkeys(swept, "none"), **dict(own)}
+    flat: dict[str, _Value] = {}
+    for path, domain in space.items():
+        for option in chain.from_iterable(domain.values()):
+            for key, _ in _leaves({path: option}, "", ()):
+                flat[key] = "none"
+
+    own = {name: value for name, value in config.items() if name != "sweep"}
+    flat.update(_leaves(own, "", set(flat)))
+    return flat
 
 
 def _leaves(

@@ -11,7 +11,7 @@ from time import monotonic, time
 from typing import ClassVar
 
 from hooks.interval import Duration
-from hooks.logs.shared.window_statistics import CurveLogger
+from hooks.logs.shared.curves import CurveLogger
 from hooks.state import State
 
 logger = logging.getLogger("hookyard")
@@ -58,9 +58,8 @@ class BackgroundSender:
         while (job := self._jobs.get()) is not None:
             try:
                 job()
-            except (
-                Exception
-            ) as error:  # a server or its package may fail in any way, and the run continues
+            except Exception as error:
+                # A server or its package may fail in any way, and the run continues.
                 self._count_failure(f"{type(error).__name__}: {error}")
 
     def _count_failure(self, reason: str) -> None:
@@ -109,11 +108,16 @@ class Tracker(CurveLogger):
         self._sender.put(connect)
 
     def draw(self, state: State, points: Mapping[str, float], metrics: Mapping[str, float]) -> None:
-        if values := {**points, **metrics}:
-            position = {"step": state.step, "epoch": state.epoch, "iteration": state.iteration}
-            self._put(
-                partial(self.log, values, {**position, "samples": state.world_samples}, time())
-            )
+        values = {**points, **metrics}
+        if not values:
+            return
+        position = {
+            "step": state.step,
+            "epoch": state.epoch,
+            "iteration": state.iteration,
+            "samples": state.world_samples,
+        }
+        self._put(partial(self.log, values, position, time()))
 
     def on_saved(self, state: State, path: str) -> None:
         self._put(partial(self.note, "checkpoint", path))

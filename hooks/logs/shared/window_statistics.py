@@ -1,10 +1,8 @@
-"""Statistics of recorded columns over windows of iterations, and the curves that trackers draw of
-them."""
+"""Statistics of recorded columns over windows of iterations."""
 
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import reduce
 from itertools import chain, islice
 from operator import add
@@ -12,16 +10,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Ge
-from torch import Tensor
 
 from hooks.hook import Hook, Priority, Ranks
-from hooks.interval import Interval, Units, at_interval
+from hooks.interval import Interval, Units
 from hooks.logs.shared.readings import (
-    current_row,
-    learning_rates,
-    phase_metrics,
     read,
-    read_numbers,
 )
 from hooks.state import RECENT, Recent, State
 
@@ -111,7 +104,8 @@ class Windows:
         statistics: Mapping[str, Statistic] | None = None,
         columns: Collection[str] | None = None,
     ) -> None:
-        self._window, self._columns = window, columns
+        self._window = window
+        self._columns = columns
         self._statistics = dict(statistics or {})
         self._names: dict[str, tuple[str, ...]] = {}
         for name, statistic in self._statistics.items():
@@ -135,15 +129,15 @@ class Windows:
 
     def start_phase(self, state: State) -> None:
         """Begin a phase. Windows over training iterations continue."""
-        self._phase, self._recent = state.phase, state.recent
-        self._read_rows, self._read_early = state.recent.total, None
-        is_new_epoch = state.phase != "train" or state.epoch != self._epoch
-        for values in self._values.get(state.phase, {}).values():
-            if (is_new_epoch and values.window == "epoch") or (
-                state.phase != "train" and values.window != "global"
-            ):
-                values.clear()
-        if state.phase == "train":
+        self._phase = state.phase
+        self._recent = state.recent
+        self._read_rows = state.recent.total
+        self._read_early = None
+        phase_values = self._values.get(state.phase, {}).values()
+        if state.phase != "train":
+            _clear(phase_values, lambda window: window != "global")
+        elif state.epoch != self._epoch:
+            _clear(phase_values, lambda window: window == "epoch")
             self._epoch = state.epoch
 
     def update(self, row: Mapping[str, Any] = _NO_ROW) -> None:
@@ -154,15 +148,13 @@ class Windows:
                 if self._read_early is None or column not in self._read_early:
                     columns.setdefault(column, []).append(row[column])
             self._read_early = frozenset(row)
-        columns = {
-            column: [value for value in values if value is not None]
-            for column, values in columns.items()
-        }
-        numbers = iter(read([*chain.from_iterable(columns.values())]))
         for column, values in columns.items():
-            self._add(
-                column, [number for number in islice(numbers, len(values)) if number is not None]
-            )
+            columns[column] = [value for value in values if value is not None]
+
+        numbers = iter(read(list(chain.from_iterable(columns.values()))))
+        for column, values in columns.items():
+            own = islice(numbers, len(values))
+            self._add(column, [number for number in own if number is not None])
 
     def summarize(self, row: Mapping[str, Any] = _NO_ROW) -> dict[str, float]:
         """Return the statistics by name after an update, and begin a new line."""
@@ -174,45 +166,43 @@ class Windows:
             if values.count and (name in self._changed or name in self._statistics)
         }
         self._changed.clear()
-        for values in phase_values.values():
-            if values.window == "line":
-                values.clear()
+        _clear(phase_values.values(), lambda window: window == "line")
         return statistics
 
     def has_changed(self) -> bool:
         """Return whether the phase has iterations that are in no summary."""
-        return bool(self._changed) or self._recent.total - self._read_rows > (
-            self._read_early is not None
-        )
+        unread = self._recent.total - self._read_rows
+        if self._read_early is not None:
+            unread -= 1
+        return bool(self._changed) or unread > 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain numbers, at most as many as the windows are long."""
         self.update()
-        phases = {
-            phase: {
-                name: {**vars(values), "kept": [*values.kept]}
-                for name, values in phase_values.items()
-            }
-            for phase, phase_values in self._values.items()
-        }
+        phases: dict[str, dict[str, Any]] = {}
+        for phase, phase_values in self._values.items():
+            phases[phase] = {name: asdict(values) for name, values in phase_values.items()}
         return {"epoch": self._epoch, "changed": sorted(self._changed), "windows": phases}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the windows; a statistic whose definition has changed starts empty."""
-        self._epoch, self._changed = state["epoch"], {*state["changed"]}
+        self._epoch = state["epoch"]
+        self._changed = set(state["changed"])
         for phase, phase_values in state["windows"].items():
             for name, kept in phase_values.items():
-                values, saved = self._find_values(phase, name, name), _Values(**kept)
+                values = self._find_values(phase, name, name)
+                saved = _Values(**kept)
                 if (saved.method, saved.window) == (values.method, values.window):
                     self._values[phase][name] = saved
 
     def _read_closed_rows(self) -> dict[str, list[Any]]:
         """Return the values of the rows since the last update that were not read early."""
-        total = self._recent.total
-        unread, self._read_rows = total - self._read_rows, total
+        unread = self._recent.total - self._read_rows
         if not unread:
             return {}
-        read_early, self._read_early = self._read_early or frozenset(), None
+        read_early = self._read_early or frozenset()
+        self._read_rows += unread
+        self._read_early = None
         closed = self._recent.columns(unread, names=self._columns, most=self._most)
         columns = {column: closed[column] for column in self._select(closed)}
         for column in read_early & columns.keys():
@@ -239,9 +229,8 @@ class Windows:
     def _find_values(self, phase: str, name: str, column: str) -> "_Values":
         phase_values = self._values.setdefault(phase, {})
         if name not in phase_values:
-            default = Statistic(
-                column, "mean" if _AVERAGED.search(column) else "current", self._window
-            )
+            method: Method = "mean" if _AVERAGED.search(column) else "current"
+            default = Statistic(column, method, self._window)
             statistic = self._statistics.get(name, default)
             phase_values[name] = _Values(statistic.method, statistic.window)
         return phase_values[name]
@@ -264,7 +253,9 @@ class _Values:
         )
 
     def clear(self) -> None:
-        self.count, self.running, self.kept = 0, 0.0, []
+        self.count = 0
+        self.running = 0.0
+        self.kept = []
 
     def extend(self, values: Sequence[float]) -> None:
         if self._keeps_values:
@@ -285,94 +276,13 @@ class _Values:
     def compute(self) -> float:
         if self._keeps_values:
             return float(_METHODS[self.method](self.kept))
-        return self.running / self.count if self.method == "mean" else self.running
+        if self.method == "mean":
+            return self.running / self.count
+        return self.running
 
 
-@dataclass
-class CurveLogger(WindowLogger, ABC):
-    """Base of hooks that draw curves.
-
-    A point of training has the means of `train/loss`, gradient norms and times (`perf/...`) over a
-    window, and the last value of each other numeric column: `train/lr`, sizes as `memory/...`. It
-    also has new mappings of tensors in `state.info`, such as `activations/<layer>/mean`. Metrics
-    keep their names, except that a phase's mean `train/loss` is `train/phase_loss`. Tensors are
-    read in one transfer.
-    """
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._drawn_info: dict[str, Mapping[str, Tensor]] = {}
-
-    @abstractmethod
-    def draw(self, state: State, points: Mapping[str, float], metrics: Mapping[str, float]) -> None:
-        """Draw points of training, and metrics, at the current position."""
-
-    @at_interval("every")
-    def on_step(self, state: State) -> None:
-        if state.phase == "train":
-            self.draw(state, self.make_point(state, current_row(state)), {})
-
-    def on_phase_end(self, state: State) -> None:
-        is_unfinished = state.phase == "train" and self._windows.has_changed()
-        self.draw(
-            state,
-            self.make_point(state, {}) if is_unfinished else {},
-            _rename_metrics(phase_metrics(state)),
-        )
-
-    def on_report(self, state: State, metrics: dict[str, Any]) -> None:
-        """Draw the metrics that hooks added to a report, such as `train/samples_per_s`."""
-        added = {
-            name: value
-            for name, value in metrics.items()
-            if "/" in name and name not in state.metrics
-        }
-        self.draw(state, {}, _rename_metrics(added))
-
-    def make_point(self, state: State, row: Mapping[str, Any]) -> dict[str, float]:
-        """Return a point with the iterations since the last one, and the current row if it is not
-        closed yet."""
-        values = {**learning_rates(state), **self._windows.summarize(row)}
-        return {
-            **{_curve(column): value for column, value in values.items()},
-            **self._new_info(state),
-        }
-
-    def _new_info(self, state: State) -> dict[str, float]:
-        drawable = {
-            name: values
-            for name, values in state.info.items()
-            if isinstance(values, Mapping) and isinstance(next(iter(values.values()), None), Tensor)
-        }
-        new = {
-            name: values
-            for name, values in drawable.items()
-            if self._drawn_info.get(name) is not values
-        }
-        self._drawn_info |= new
-        return read_numbers(
-            {
-                f"{name}/{key}": value
-                for name, values in new.items()
-                for key, value in values.items()
-            }
-        )
-
-
-def _rename_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return metrics as numbers, by the names of their curves."""
-    numbers = read_numbers(metrics)
-    return {
-        "train/phase_loss" if name == "train/loss" else name: value
-        for name, value in numbers.items()
-    }
-
-
-def _curve(column: str) -> str:
-    if "/" in column:
-        return column
-    if column.endswith("_s"):
-        return f"perf/{column}"
-    if column.endswith("_bytes") or column == "cuda_alloc_retries":
-        return f"memory/{column}"
-    return f"train/{column}"
+def _clear(phase_values: Iterable[_Values], applies: Callable[[Window], bool]) -> None:
+    """Clear the values with the windows to which a condition applies."""
+    for values in phase_values:
+        if applies(values.window):
+            values.clear()

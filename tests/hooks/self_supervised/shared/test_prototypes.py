@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from hooks import State
-from hooks.distributed.collectives import batch_sizes, gather
+from hooks.distributed.collectives import gather
+from hooks.self_supervised.shared.batch_sizes import batch_sizes
 from hooks.self_supervised.shared.prototypes import assign_codes, find_layer
 from tests.ranks import on_ranks
 
