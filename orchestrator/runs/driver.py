@@ -10,7 +10,6 @@ from orchestrator.disk.new_run import create_run, taking_name
 from orchestrator.disk.run_folder import DEFAULT_STORAGE, RunFolder, errors_before_start
 from orchestrator.engines.ray_environment import choose_address
 from orchestrator.errors import CheckpointError, UsageError
-from orchestrator.experiment.fields.plain_data import read_main_source
 from orchestrator.experiment.load import (
     apply_edits,
     check_experiment,
@@ -25,6 +24,7 @@ from orchestrator.runs.continuation import check_same_optimizers, check_same_ran
 from orchestrator.runs.launch import check_can_run, choose_engine, collect_launch_metadata, drive
 from orchestrator.runs.result import Run
 from orchestrator.storage import Storage
+from orchestrator.user_code import read_main_source
 
 
 def run(

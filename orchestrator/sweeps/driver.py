@@ -23,7 +23,6 @@ from orchestrator.engines.ray_environment import (
     read_environment,
 )
 from orchestrator.errors import MetricMissing, UsageError
-from orchestrator.experiment.fields.plain_data import read_main_source
 from orchestrator.experiment.load import check_experiment, to_dict, to_yaml
 from orchestrator.experiment.sections.experiment import Experiment, check_run_name
 from orchestrator.experiment.sections.sweep import Sweep as SweepSettings
@@ -45,6 +44,7 @@ from orchestrator.sweeps.results.result import Sweep
 from orchestrator.sweeps.running_sweep import RunningSweep
 from orchestrator.sweeps.search.search import list_remaining_trials
 from orchestrator.tables.trial_index import TrialIndex, TrialRecord
+from orchestrator.user_code import read_main_source
 
 
 def sweep(

@@ -79,8 +79,11 @@ class Schedule:
 
         Raises ConfigError. Lengths stay as written where a custom hook steps it.
         """
-        make_phases = _make_single if isinstance(scheduler, Component) else _make_several
-        return cls(tuple(make_phases(scheduler, task, timeline, path)), timeline)  # type: ignore[arg-type]
+        if isinstance(scheduler, Component):
+            phases = _make_single(scheduler, task, timeline, path)
+        else:
+            phases = _make_several(scheduler, task, timeline, path)
+        return cls(tuple(phases), timeline)
 
     def record(self) -> dict[str, Any]:
         """Return plain data for a checkpoint: whatever decides the rates."""
@@ -123,7 +126,7 @@ def _make_single(
     if str(extra.get("warmup")).strip().isdigit():
         warmup = Interval(warmup.count, timeline.every.unit)
     if warmup.count:
-        _check_warmup(warmup, timeline.every, scheduler, timeline, path)
+        _check_warmup(warmup, scheduler, timeline, path)
     begin = timeline.count(warmup) or 0
     total = timeline.count(timeline.length) or begin + 1
     arguments = add_length(kind, arguments, task, total, path)
@@ -135,14 +138,15 @@ def _make_single(
 
 
 def _check_warmup(
-    warmup: Interval, every: Interval, scheduler: Component, timeline: Timeline, path: str
+    warmup: Interval, scheduler: Component, timeline: Timeline, scheduler_path: str
 ) -> None:
     """Raise ConfigError for a warm-up that does not fit the scheduler or the run."""
-    path = f"{path}.warmup"
-    if needs_metric(scheduler, path.removesuffix(".warmup")):
+    path = f"{scheduler_path}.warmup"
+    if needs_metric(scheduler, scheduler_path):
         raise ConfigError.at(
             path, f"cannot be combined with {scheduler.type}, which steps by a metric"
         )
+    every = timeline.every or Interval(1)
     if (warmup.unit, every.unit) == ("steps", "epochs"):
         raise ConfigError.at(
             path,

@@ -17,7 +17,7 @@ from hooks.parameter_names import Patterns, list_patterns
 from orchestrator.errors import Problem
 from orchestrator.experiment.fields.field_errors import make_value_error
 from orchestrator.experiment.fields.parameters import check
-from orchestrator.experiment.fields.plain_data import convert_sections, list_import_folders
+from orchestrator.experiment.fields.plain_data import convert_sections
 from orchestrator.experiment.fields.section import Model
 from orchestrator.experiment.optim.component import (
     DEFAULT_OPTIMIZER,
@@ -40,6 +40,7 @@ from orchestrator.experiment.sections.training import (
 )
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.experiment.yaml.source import ExperimentSource
+from orchestrator.user_code import list_import_folders
 
 
 def without_nulls(data: Mapping[str, Any]) -> dict[str, Any]:

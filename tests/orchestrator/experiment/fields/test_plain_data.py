@@ -15,11 +15,12 @@ from torch import nn
 from hooks import EMA, HOOKS, Checkpoint, Hook, Interval
 from orchestrator import ConfigError, Experiment, UsageError, run, sweep
 from orchestrator.experiment.fields.parameters import construct
-from orchestrator.experiment.fields.plain_data import convert_fields, list_import_folders
+from orchestrator.experiment.fields.plain_data import convert_fields
 from orchestrator.experiment.load import check_experiment, make_experiment, to_dict
 from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.experiment.sections.training import Change
 from orchestrator.experiment.sections.workers import Workers
+from orchestrator.user_code import list_import_folders
 from tests.orchestrator.experiment.samples import HERE, Choosy, Line, Shadow, Wide
 
 FILE = {
