@@ -23,16 +23,11 @@ def compute_envelope(
     positions.
     """
     parts = {part: merge_blocks(column, part) for part in ("low", "high", "total", "known")}
-    blocks = rows.aggregate(
-        parts, [at], f"{where} and {quote(f'{column} known')} > 0", rows.blocks
-    ).reset_index()
+    is_known = f"{quote(f'{column} known')} > 0"
+    blocks = rows.aggregate(parts, [at], f"{where} and {is_known}", rows.blocks).reset_index()
     functions = {at: "last", "low": "min", "high": "max", "total": "sum", "known": "sum"}
-    table = (
-        blocks.groupby(group_neighbors(len(blocks), bins))
-        .agg(functions)
-        .astype(float)
-        .set_index(at)
-    )
+    groups = blocks.groupby(group_neighbors(len(blocks), bins))
+    table = groups.agg(functions).astype(float).set_index(at)
     return table.assign(mean=table["total"] / table["known"])
 
 
@@ -60,24 +55,30 @@ def compute_max_per_bin(
         where=where,
         table=rows.blocks,
     ).iloc[0]
-    axes, groups_by_axis = [], []
-    for name, max_groups in (("rank", max_rows), ("iteration", max_columns)):
-        first, last = int(ends[name]), int(ends[f"last_{name}"])
-        size = -(-(last - first + 1) // max_groups)
-        starts = np.arange(first, last + 1, size)
-        axes.append(
-            pd.IntervalIndex.from_arrays(starts, np.minimum(starts + size - 1, last), closed="both")
-        )
-        groups_by_axis.append(f"({name} - {first}) // {size}")
-    table = rows.aggregate(
-        {name: merge_blocks(name, "high") for name in measures}, groups_by_axis, where, rows.blocks
-    )
-    down, across = axes
-    return {
-        name: table[name]
-        .unstack()
-        .reindex(index=range(len(down)), columns=range(len(across)))
-        .set_axis(down)
-        .set_axis(across, axis="columns")
-        for name in measures
-    }
+    ranks = _group_axis(int(ends["rank"]), int(ends["last_rank"]), max_rows)
+    iterations = _group_axis(int(ends["iteration"]), int(ends["last_iteration"]), max_columns)
+    maxima = {name: merge_blocks(name, "high") for name in measures}
+    groups = [_make_group_number("rank", ranks), _make_group_number("iteration", iterations)]
+    table = rows.aggregate(maxima, groups, where, rows.blocks)
+
+    grids = {}
+    for name in measures:
+        grid = table[name].unstack()
+        grid = grid.reindex(index=range(len(ranks)), columns=range(len(iterations)))
+        grids[name] = grid.set_axis(ranks).set_axis(iterations, axis="columns")
+    return grids
+
+
+def _group_axis(first: int, last: int, max_groups: int) -> pd.IntervalIndex:
+    """Return groups of equally many numbers from `first` to `last`."""
+    size = -(-(last - first + 1) // max_groups)
+    starts = np.arange(first, last + 1, size)
+    ends = np.minimum(starts + size - 1, last)
+    return pd.IntervalIndex.from_arrays(starts, ends, closed="both")
+
+
+def _make_group_number(column: str, groups: pd.IntervalIndex) -> str:
+    """Return the SQL expression of a column's group."""
+    first = groups.left[0]
+    size = groups.right[0] - first + 1
+    return f"({column} - {first}) // {size}"

@@ -30,7 +30,8 @@ def element(tag: str, *children: Content, **attributes: str | float | bool | Non
     names = ""
     for name, value in attributes.items():
         if value is not None and value is not False:
-            names += f' {name.rstrip("_").replace("_", "-")}="{"" if value is True else escape(str(value))}"'
+            text = "" if value is True else escape(str(value))
+            names += f' {name.rstrip("_").replace("_", "-")}="{text}"'
     if tag in _VOID_TAGS and not children:
         return Markup(f"<{tag}{names}/>")
     return Markup(f"<{tag}{names}>{concatenate(children)}</{tag}>")
@@ -38,11 +39,11 @@ def element(tag: str, *children: Content, **attributes: str | float | bool | Non
 
 def concatenate(children: Iterable[Content]) -> Markup:
     """Concatenate markup and escaped text."""
-    return Markup(
-        "".join(
-            child if isinstance(child, Markup) else escape(child) for child in children if child
-        )
-    )
+    parts = []
+    for child in children:
+        if child:
+            parts.append(child if isinstance(child, Markup) else escape(child))
+    return Markup("".join(parts))
 
 
 # Tables
@@ -81,28 +82,39 @@ def make_table(
     A cell is a value with the unit of its column's name, a Quantity, a Share, or markup. `headings`
     rename columns.
     """
-    cells = [
-        [make_cell(name, value) for name, value in zip(columns, row, strict=True)] for row in rows
-    ]
+    cells = [_make_cells(columns, row) for row in rows]
     head = []
     for number, name in enumerate(columns):
-        exact = next((exact for content, exact in (row[number] for row in cells) if content), None)
-        kind = "numbers" if number and exact is not None else None
+        has_numbers = number > 0 and _has_numbers([row[number] for row in cells])
+        kind = "numbers" if has_numbers else None
         head.append(element("th", (headings or {}).get(name, name), scope="col", class_=kind))
-    body = [
-        element(
-            "tr",
-            element("th", heading, scope="row", title=exact),
-            *(element("td", content, title=title) for content, title in rest),
-        )
-        for (heading, exact), *rest in cells
-    ]
     parts = (
         element("caption", caption),
         element("thead", element("tr", *head)),
-        element("tbody", *body),
+        element("tbody", *map(_make_row, cells)),
     )
     return element("div", element("table", *parts, **attributes), class_="scroll")
+
+
+def _make_cells(columns: Sequence[str], row: Sequence[Any]) -> list[Cell]:
+    return [make_cell(name, value) for name, value in zip(columns, row, strict=True)]
+
+
+def _has_numbers(cells: Iterable[Cell]) -> bool:
+    """Return whether the first cell with content is a number."""
+    for content, exact in cells:
+        if content:
+            return exact is not None
+    return False
+
+
+def _make_row(cells: Sequence[Cell]) -> Markup:
+    (heading, title), *others = cells
+    return element(
+        "tr",
+        element("th", heading, scope="row", title=title),
+        *(element("td", content, title=title) for content, title in others),
+    )
 
 
 def make_cell(name: str, value: Any) -> Cell:
@@ -118,15 +130,13 @@ def make_cell(name: str, value: Any) -> Cell:
 
 def list_values(values: Mapping[Any, Any]) -> str:
     """Format names and values on one line, without empty ones."""
-    return ", ".join(
-        f"{name} {shown}"
-        for name, value in values.items()
-        if (shown := units.format_value(str(name), value))
-    )
+    shown = {name: units.format_value(str(name), value) for name, value in values.items()}
+    return ", ".join(f"{name} {value}" for name, value in shown.items() if value)
 
 
 def format_exactly(name: str, value: Any) -> str | None:
     """Format a number with all its digits and its unit; None for other values."""
     if not units.is_number(value):
         return None
-    return f"{value.item() if isinstance(value, np.number) else value!r} {units.get_unit(name)}".rstrip()
+    plain = value.item() if isinstance(value, np.number) else value
+    return f"{plain!r} {units.get_unit(name)}".rstrip()

@@ -8,19 +8,21 @@ from typing import Any
 import pandas as pd
 
 from orchestrator import units
-from orchestrator.doctor import Diagnosis, diagnose_run
+from orchestrator.doctor import Diagnosis, Finding, diagnose_run
 from orchestrator.report import page
-from orchestrator.report.markup import Quantity, element
+from orchestrator.report.markup import Markup, Quantity, element
 from orchestrator.report.page import Tile
 from orchestrator.report.views.experiment import render_best_checkpoint, render_experiment
 from orchestrator.report.views.learning import (
     find_best_and_last,
+    list_names,
     render_learning,
     render_memory,
     render_other_columns,
 )
 from orchestrator.report.views.time import render_hooks, render_spans
 from orchestrator.runs.result import Run
+from orchestrator.tables.query import Rows
 from orchestrator.tables.row_blocks import merge_blocks
 
 MAX_METRIC_TILES = 4
@@ -35,23 +37,20 @@ _PEAKS = {
 
 def make_run_page(run: Run, made: str) -> str:
     """Make the page of a run, which may still be running. `made` is the time of creation."""
-    metadata, reports, modes = run.folder.read_metadata(), run.reports(), run.modes
-    rows, hook_costs = run.rows(), run.hook_costs
-    columns = {
-        "step_s": merge_blocks("step_s", "total"),
-        **{name: merge_blocks(name, "high") for name in _PEAKS},
-    }
-    recorded = {name: how for name, how in columns.items() if name in rows.columns}
-    by_rank = rows.aggregate({"rows": "sum(rows)::bigint", **recorded}, ["rank"], table=rows.blocks)
+    metadata = run.folder.read_metadata()
+    reports = run.reports()
+    modes = run.modes
+    rows = run.rows()
+    hook_costs = run.hook_costs
+    by_rank = _read_costs_of_ranks(rows)
+    all_s = float(by_rank["step_s"].sum()) if "step_s" in by_rank else math.nan
     sections = [
         render_findings(diagnose_run(run.folder, rows, hook_costs), str(run.folder)),
         render_best_checkpoint(run.folder, run.best),
         render_learning(rows, reports, modes),
         render_spans(rows, reports),
         render_memory(rows),
-        render_hooks(
-            hook_costs, float(by_rank["step_s"].sum()) if "step_s" in by_rank else math.nan
-        ),
+        render_hooks(hook_costs, all_s),
         render_other_columns(rows),
         render_experiment(run.folder.read_experiment_text(), metadata, run.folder.read_attempts()),
     ]
@@ -65,25 +64,41 @@ def make_run_page(run: Run, made: str) -> str:
     )
 
 
+def _read_costs_of_ranks(rows: Rows) -> pd.DataFrame:
+    """Return the number of rows, the time and the peak memory of each rank."""
+    columns = {"rows": "sum(rows)::bigint"}
+    if "step_s" in rows.columns:
+        columns["step_s"] = merge_blocks("step_s", "total")
+    for name in _PEAKS:
+        if name in rows.columns:
+            columns[name] = merge_blocks(name, "high")
+    return rows.aggregate(columns, ["rank"], table=rows.blocks)
+
+
 def render_findings(diagnosis: Diagnosis, path: str) -> page.Section:
     """Render the findings on a run, most serious first. `path` is the path of the run."""
     content = "No findings." if diagnosis.is_healthy else "There are too few rows for a diagnosis."
     if diagnosis.findings:
-        cards = [
-            element(
-                "article",
-                element("h3", f"{number}. {finding.kind}"),
-                element("p", finding.sentence),
-                element("p", "Try: ", finding.advice),
-                element("p", "See: ", element("code", finding.query)) if finding.query else None,
-                class_="card",
-            )
-            for number, finding in enumerate(diagnosis.findings[:MAX_FINDINGS], start=1)
-        ]
-        omitted = len(diagnosis.findings) - len(cards)
-        more = f"And {omitted:,} less serious ones: hookyard doctor {shlex.quote(path)}"
-        content = element("div", *cards, page.make_note(more) if omitted else None, class_="cards")
+        shown = diagnosis.findings[:MAX_FINDINGS]
+        children = [_make_card(number, finding) for number, finding in enumerate(shown, start=1)]
+        omitted = len(diagnosis.findings) - len(shown)
+        if omitted:
+            command = f"hookyard doctor {shlex.quote(path)}"
+            children.append(page.make_note(f"And {omitted:,} less serious ones: {command}"))
+        content = element("div", *children, class_="cards")
     return page.Section("findings", "Findings", content, f"{diagnosis}. By hookyard doctor.")
+
+
+def _make_card(number: int, finding: Finding) -> Markup:
+    query = element("p", "See: ", element("code", finding.query)) if finding.query else None
+    return element(
+        "article",
+        element("h3", f"{number}. {finding.kind}"),
+        element("p", finding.sentence),
+        element("p", "Try: ", finding.advice),
+        query,
+        class_="card",
+    )
 
 
 def _make_metric_tiles(
@@ -91,19 +106,15 @@ def _make_metric_tiles(
 ) -> list[Tile]:
     """Make tiles of the metrics' best values, or last ones if unknown: metrics of val and test if
     there are any."""
-    names = dict.fromkeys(
-        name for report in reports for name in report if not name.endswith(units.COSTS)
-    )
-    shown = [name for name in names if name.startswith(("val/", "test/"))] or [
-        name for name in names if name.startswith("train/")
-    ]
+    names = [name for name in list_names(reports) if not name.endswith(units.COSTS)]
+    evaluated = [name for name in names if name.startswith(("val/", "test/"))]
+    shown = evaluated or [name for name in names if name.startswith("train/")]
     tiles = []
     for name, best, last in find_best_and_last(shown, reports, modes):
         report = best or last
+        title = f"{'best' if best else 'last'} {name}"
         note = f"epoch {report.get('epoch')}, step {report.get('step')}"
-        tiles.append(
-            Tile(f"{'best' if best else 'last'} {name}", Quantity(name, report[name]), note)
-        )
+        tiles.append(Tile(title, Quantity(name, report[name]), note))
     return tiles[:MAX_METRIC_TILES]
 
 
@@ -112,16 +123,11 @@ def _make_cost_tiles(by_rank: pd.DataFrame) -> list[Tile]:
     if not len(by_rank):
         return tiles
     if "step_s" in by_rank:
-        ranks = len(by_rank)
-        note = f"in {by_rank['rows'].sum():,} iterations of {ranks:,} {'rank' if ranks == 1 else 'ranks'}"
+        ranks = "1 rank" if len(by_rank) == 1 else f"{len(by_rank):,} ranks"
+        note = f"in {by_rank['rows'].sum():,} iterations of {ranks}"
         tiles.append(Tile("rank-seconds", Quantity("", float(by_rank["step_s"].sum())), note))
     for name, title in _PEAKS.items():
         if name in by_rank and by_rank[name].notna().any():
-            tiles.append(
-                Tile(
-                    title,
-                    Quantity(name, float(by_rank[name].max())),
-                    f"rank {by_rank[name].idxmax()}",
-                )
-            )
+            peak = Quantity(name, float(by_rank[name].max()))
+            tiles.append(Tile(title, peak, f"rank {by_rank[name].idxmax()}"))
     return tiles

@@ -31,19 +31,20 @@ MAX_CURVES = 200
 
 def make_sweep_page(sweep: Sweep, made: str) -> str:
     """Make the page of a sweep, which may still be running. `made` is the time of creation."""
-    metadata, objectives = sweep.folder.read_metadata(), dict(sweep.objectives)
+    metadata = sweep.folder.read_metadata()
+    objectives = dict(sweep.objectives)
+    metric = next(iter(objectives))
     ordered = sort_best_first(sweep.trials, objectives, sweep.aggregate)
     names = [*map(str, ordered.index)]
-    best = names[0] if len(select_candidates(ordered, next(iter(objectives)))) else None
-    reported = [*map(str, ordered.index[ordered[next(iter(objectives))].notna()])] if names else []
+    best = names[0] if len(select_candidates(ordered, metric)) else None
+    reported = [*map(str, ordered.index[ordered[metric].notna()])] if names else []
     drawn = select_trials(reported, MAX_CURVES)
     reports = sweep.folder.storage.map(lambda name: sweep.trial(name).reports(), drawn)
-    sections = [
-        *(
-            [render_configurations(ordered, objectives, sweep.aggregate)]
-            if sweep.repeats > 1
-            else []
-        ),
+
+    sections = []
+    if sweep.repeats > 1:
+        sections.append(render_configurations(ordered, objectives, sweep.aggregate))
+    sections += [
         render_trials(ordered, objectives, str(sweep.folder)),
         render_best_checkpoint(sweep.folder, sweep.trial(best).best if best else None, best),
         render_coordinates(ordered, objectives, best),
@@ -76,22 +77,18 @@ def compute_mean_spans(sweep: Sweep, names: Sequence[str]) -> pd.DataFrame:
         rows = sweep.trial(name).rows()
         spans = {span: f"avg({span})" for span in SPAN_COLORS if span in rows.columns}
         means[name] = rows.aggregate(spans, where=TRAINING).iloc[0]
-    return (
-        pd.DataFrame(means)
-        .T.reindex(columns=[*SPAN_COLORS])
-        .dropna(how="all")
-        .dropna(how="all", axis=1)
-    )
+    table = pd.DataFrame(means).T.reindex(columns=[*SPAN_COLORS])
+    return table.dropna(how="all").dropna(how="all", axis=1)
 
 
 def _make_best_tiles(trials: pd.DataFrame, objectives: Mapping[str, str]) -> list[Tile]:
     metric, mode = next(iter(objectives.items()))
     if select_candidates(trials, metric).empty:
         return []
-    best, name = trials.iloc[0], str(trials.index[0])
-    chosen = {
-        path.removeprefix(CONFIG): best[path] for path in trials.columns if path.startswith(CONFIG)
-    }
+    best = trials.iloc[0]
+    name = str(trials.index[0])
+    paths = [path for path in trials.columns if path.startswith(CONFIG)]
+    chosen = {path.removeprefix(CONFIG): best[path] for path in paths}
     reached = Tile(f"best {metric} ({mode})", Quantity(metric, float(best[metric])), name)
     return [reached, Tile("best trial", element("a", name, href=f"#{name}"), list_values(chosen))]
 
@@ -101,16 +98,14 @@ def make_cost_tiles(trials: pd.DataFrame) -> list[Tile]:
     if "train_s" in trials:
         spent = trials["train_s"] * trials["ranks"]
         if "leader" in trials:  # its training lasts until the longest trial of its group ends
-            reports, leaders = trials["reports"], trials["leader"].fillna(trials.index.to_series())
+            reports = trials["reports"]
+            leaders = trials["leader"].fillna(trials.index.to_series())
             spent = spent * reports.groupby(leaders).transform("max") / reports.clip(lower=1)
         note = "training time of each trial's slowest rank, times its ranks"
         entries.append(Tile("rank-seconds", Quantity("", float(spent.sum())), note))
-    peaks = (
-        trials["process_peak_rss_bytes"].dropna()
-        if "process_peak_rss_bytes" in trials
-        else pd.Series(dtype=float)
-    )
-    if len(peaks):
-        most = Quantity("process_peak_rss_bytes", float(peaks.max()))
-        entries.append(Tile("peak memory of a process", most, str(peaks.idxmax())))
+    if "process_peak_rss_bytes" in trials:
+        peaks = trials["process_peak_rss_bytes"].dropna()
+        if len(peaks):
+            most = Quantity("process_peak_rss_bytes", float(peaks.max()))
+            entries.append(Tile("peak memory of a process", most, str(peaks.idxmax())))
     return entries

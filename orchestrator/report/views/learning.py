@@ -30,40 +30,37 @@ def render_learning(rows: Rows, reports: Reports, modes: Mapping[str, str]) -> p
     """Render loss and metrics over optimizer steps. `modes` has the known directions of metrics,
     `max` or `min`."""
     by_name = group_metrics(reports)
-    charts = [
-        _draw_loss(rows, by_name.pop("loss", {}), reports),
-        *(
-            draw_metric(name, phases, reports)
-            for name, phases in by_name.items()
-            if not name.endswith(COSTS)
-        ),
-    ]
-    drawn = [chart for chart in charts if chart is not None]
-    if not drawn:
+    charts = [_draw_loss(rows, by_name.pop("loss", {}), reports)]
+    for name, phases in by_name.items():
+        if not name.endswith(COSTS):
+            charts.append(draw_metric(name, phases, reports))
+    if not any(charts):
         return page.Section(
             "learning", "Learning curves", "No iteration and no report was recorded yet."
         )
-    content = concatenate(
-        [element("div", *drawn, class_="charts"), _make_best_table(reports, modes)]
-    )
+    drawn = element("div", *charts, class_="charts")
+    content = concatenate([drawn, _make_best_table(reports, modes)])
     return page.Section("learning", "Learning curves", content)
+
+
+def list_names(reports: Reports) -> list[str]:
+    """Return what the reports have, in the order of its first appearance."""
+    names: dict[str, None] = {}
+    for report in reports:
+        names.update(dict.fromkeys(report))
+    return [*names]
 
 
 def group_metrics(reports: Reports) -> dict[str, dict[str, str]]:
     """Group reported metrics by name and phase: `val/accuracy` is in `accuracy`, `val`. `val/noisy`
     is a phase too."""
-    names = dict.fromkeys(name for report in reports for name in report)
-    phases = [
-        *PHASES,
-        *(
-            name.removesuffix("/loss")
-            for name in names
-            if name.endswith("/loss") and phase_of(name)
-        ),
-    ]
+    names = list_names(reports)
+    losses = [name for name in names if name.endswith("/loss") and phase_of(name)]
+    phases = [*PHASES, *(name.removesuffix("/loss") for name in losses)]
     metrics: dict[str, dict[str, str]] = {}
     for full_name in names:
-        if phase := phase_of(full_name, phases):
+        phase = phase_of(full_name, phases)
+        if phase:
             metrics.setdefault(full_name.removeprefix(f"{phase}/"), {})[phase] = full_name
     return metrics
 
@@ -88,33 +85,34 @@ def find_best_and_last(
 
 
 def select_points(name: str, reports: Reports) -> tuple[Floats, Floats]:
-    pairs = [
-        (report["step"], report[name])
-        for report in reports
-        if is_number(report.get(name)) and "step" in report
-    ]
-    steps, values = np.array(pairs, dtype=float).reshape(-1, 2).T
+    known = [report for report in reports if "step" in report and is_number(report.get(name))]
+    steps = np.array([report["step"] for report in known], dtype=float)
+    values = np.array([report[name] for report in known], dtype=float)
     return steps, values
 
 
 def _draw_loss(rows: Rows, phases: Mapping[str, str], reports: Reports) -> Markup | None:
-    drawn, note = _select_lines(phases, reports), ""
+    lines = _select_lines(phases, reports)
+    note = ""
     if "loss" in rows.columns:
-        bins = compute_envelope(rows, "step", "loss", MAX_BINS, TRAINING)
-        note = "The band spans the losses of neighboring steps on all ranks, and the line is their mean."
-        # As recorded: a custom loop may record the loss only in some iterations, and `rows` has
-        # null for NaN.
-        count, finite = rows.aggregate(
-            {"all": "count(loss)", "finite": "count(*) filter (isfinite(loss::double))"},
-            (),
-            TRAINING,
-            "recorded",
-        ).iloc[0]
-        if finite < count:
-            note += f" Not drawn: {count - finite:,} of {count:,} values, which are not finite."
-        if len(bins):
-            drawn = [Line.of("train, by step", bins, GREY), *drawn]
-    return draw_lines("loss", "loss", drawn, "step", note) if drawn else None
+        note = _describe_loss(rows)
+        envelope = compute_envelope(rows, "step", "loss", MAX_BINS, TRAINING)
+        if len(envelope):
+            lines.insert(0, Line.of("train, by step", envelope, GREY))
+    return draw_lines("loss", "loss", lines, "step", note) if lines else None
+
+
+def _describe_loss(rows: Rows) -> str:
+    note = (
+        "The band spans the losses of neighboring steps on all ranks, and the line is their mean."
+    )
+    # As recorded: a custom loop may record the loss only in some iterations, and `rows` has null
+    # for NaN.
+    columns = {"all": "count(loss)", "finite": "count(*) filter (isfinite(loss::double))"}
+    count, finite = rows.aggregate(columns, (), TRAINING, "recorded").iloc[0]
+    if finite < count:
+        note += f" Not drawn: {count - finite:,} of {count:,} values, which are not finite."
+    return note
 
 
 def _select_lines(phases: Mapping[str, str], reports: Reports) -> list[Line]:
@@ -122,96 +120,90 @@ def _select_lines(phases: Mapping[str, str], reports: Reports) -> list[Line]:
     for index, (phase, full_name) in enumerate(phases.items()):
         steps, values = select_points(full_name, reports)
         if len(steps):
-            color = COLORS[
-                PHASES.index(phase) if phase in PHASES else (len(PHASES) + index) % len(COLORS)
-            ]
-            drawn.append(Line(phase, steps, values, color))
+            place = PHASES.index(phase) if phase in PHASES else len(PHASES) + index
+            drawn.append(Line(phase, steps, values, COLORS[place % len(COLORS)]))
     return drawn
 
 
 def _make_best_table(reports: Reports, modes: Mapping[str, str]) -> Markup | None:
-    by_phase = group_metrics(reports).values()
-    names = [name for phases in by_phase for name in phases.values() if not name.endswith(COSTS)]
-    rows, unknown = [], []
+    names: list[str] = []
+    for phases in group_metrics(reports).values():
+        names.extend(name for name in phases.values() if not name.endswith(COSTS))
+
+    rows = []
+    unknown = []
     for name, best, last in find_best_and_last(names, reports, modes):
         reached = best or {}
-        place = map(reached.get, ("epoch", "step"))
-        rows.append((name, Quantity(name, reached.get(name)), *place, Quantity(name, last[name])))
+        rows.append(
+            (
+                name,
+                Quantity(name, reached.get(name)),
+                reached.get("epoch"),
+                reached.get("step"),
+                Quantity(name, last[name]),
+            )
+        )
         if best is None:
             unknown.append(name)
     if not rows:
         return None
     columns = ("metric", "best", "epoch", "step", "last")
-    drawn = make_table("Each metric at its best and as last reported", columns, rows)
-    return concatenate(
-        [drawn, page.make_note(explain_unknown_direction(unknown)) if unknown else None]
-    )
+    table = make_table("Each metric at its best and as last reported", columns, rows)
+    if not unknown:
+        return table
+    return concatenate([table, page.make_note(explain_unknown_direction(unknown))])
 
 
 def render_memory(rows: Rows) -> page.Section:
     """Render each column of bytes over training."""
     columns = [name for name in rows.numbers if name.endswith("_bytes")]
-    peaks = rows.aggregate(
-        {name: merge_blocks(name, "high") for name in columns}, ["rank"], TRAINING, rows.blocks
-    )
-    peaks = peaks.dropna(axis=1, how="all")
+    maxima = {name: merge_blocks(name, "high") for name in columns}
+    peaks = rows.aggregate(maxima, ["rank"], TRAINING, rows.blocks).dropna(axis=1, how="all")
     if not peaks.columns.size:
         nothing = "No memory was recorded: the hook memory_stats is off, or has not run yet."
         return page.Section("memory", "Memory", nothing)
-    charts = [
-        _draw_by_rank(rows, str(name), peaks[name].dropna().nlargest(MAX_LINES).index.tolist())
-        for name in peaks
-    ]
+    charts = []
+    for name in peaks:
+        largest = peaks[name].dropna().nlargest(MAX_LINES)
+        charts.append(_draw_by_rank(rows, str(name), largest.index.tolist()))
     note = "The largest value of each stretch of iterations."
     if len(peaks) > MAX_LINES:
-        note += f" The {MAX_LINES} of {len(peaks):,} ranks with most memory, and the band and mean of all."
+        note += (
+            f" The {MAX_LINES} of {len(peaks):,} ranks with most memory, and the band and mean of"
+            " all."
+        )
     return page.Section("memory", "Memory", element("div", *charts, class_="charts"), note)
 
 
 def _draw_by_rank(rows: Rows, column: str, ranks: list[int]) -> Markup:
-    drawn = []
-    for index, rank in enumerate(sorted(ranks)):
-        bins = compute_envelope(
-            rows, "iteration", column, MAX_BINS, f"{TRAINING} and rank = {rank}"
-        )
-        drawn.append(
-            Line(f"rank {rank}", bins.index.to_numpy(), bins["high"].to_numpy(), COLORS[index])
-        )
+    lines = []
     if len(ranks) == MAX_LINES:
-        drawn.insert(
-            0,
-            Line.of(
-                "all ranks", compute_envelope(rows, "iteration", column, MAX_BINS, TRAINING), GREY
-            ),
-        )
-    return draw_lines(column, column, drawn, "iteration")
+        envelope = compute_envelope(rows, "iteration", column, MAX_BINS, TRAINING)
+        lines.append(Line.of("all ranks", envelope, GREY))
+    for index, rank in enumerate(sorted(ranks)):
+        where = f"{TRAINING} and rank = {rank}"
+        envelope = compute_envelope(rows, "iteration", column, MAX_BINS, where)
+        highs = envelope["high"].to_numpy()
+        lines.append(Line(f"rank {rank}", envelope.index.to_numpy(), highs, COLORS[index]))
+    return draw_lines(column, column, lines, "iteration")
 
 
 def render_other_columns(rows: Rows) -> page.Section:
     """Render each numeric column that no other view shows."""
-    others = [
-        name
-        for name in rows.numbers
-        if name not in OTHER_VIEWS_COLUMNS and not name.endswith("_bytes")
-    ]
-    counts = rows.aggregate(
-        {name: merge_blocks(name, "known") for name in others}, [], TRAINING, rows.blocks
-    ).iloc[0]
+    others = [name for name in rows.numbers if name not in OTHER_VIEWS_COLUMNS]
+    others = [name for name in others if not name.endswith("_bytes")]
+    known = {name: merge_blocks(name, "known") for name in others}
+    counts = rows.aggregate(known, [], TRAINING, rows.blocks).iloc[0]
     names = [name for name in others if counts[name] > 0]
     if not names:
         return page.Section("recorded", "Other columns", "No other column was recorded.")
-    charts = [
-        draw_lines(
-            name,
-            name,
-            [Line.of(name, compute_envelope(rows, "iteration", name, MAX_BINS, TRAINING))],
-            "iteration",
-        )
-        for name in names[:MAX_CHARTS]
-    ]
-    more = f"Without a chart: {', '.join(names[MAX_CHARTS:])}." if len(names) > MAX_CHARTS else ""
+
+    charts = []
+    for name in names[:MAX_CHARTS]:
+        envelope = compute_envelope(rows, "iteration", name, MAX_BINS, TRAINING)
+        charts.append(draw_lines(name, name, [Line.of(name, envelope)], "iteration"))
+    content = [element("div", *charts, class_="charts")]
+    if len(names) > MAX_CHARTS:
+        content.append(page.make_note(f"Without a chart: {', '.join(names[MAX_CHARTS:])}."))
     note = "The mean of all ranks, with a band from the smallest to the largest."
-    content = concatenate(
-        [element("div", *charts, class_="charts"), page.make_note(more) if more else None]
-    )
-    return page.Section("recorded", "Other columns", content, note)
+    return page.Section("recorded", "Other columns", concatenate(content), note)
