@@ -1,7 +1,6 @@
 """Charts: plotly figures in the page's style, which CSS adapts to light and dark themes."""
 
 import json
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -14,7 +13,6 @@ import plotly.graph_objects as go
 from orchestrator import units
 from orchestrator.report.binning import Floats
 from orchestrator.report.markup import Markup, element
-from orchestrator.units import is_number
 
 COLORS = (
     "#3965b2",
@@ -50,10 +48,6 @@ MIN_LOG_RATIO = 100.0
 """Smallest ratio of the largest to the smallest value for a logarithmic axis."""
 MAX_POINTS = 120
 """Maximum number of points of a trial's curve."""
-MAX_LABELS = 6
-"""Maximum number of labels on an axis of parallel coordinates."""
-MAX_NAME_LENGTH, AXIS_PIXELS = 22, 140
-"""Maximum length of an axis's name in characters, and its width in pixels."""
 COLOR_QUANTILE = 0.95
 """Quantile at which the colors of a heat map end; larger values have the same color."""
 _TIMES = (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
@@ -112,9 +106,8 @@ def draw_chart(
     pixels."""
     figure.update_layout(template=_TEMPLATE, height=height)
     lines = _escape(json.loads(figure.to_json()))
-    caption = element(
-        "figcaption", element("b", title), element("span", note, class_="note") if note else None
-    )
+    note_element = element("span", note, class_="note") if note else None
+    caption = element("figcaption", element("b", title), note_element)
     # An escaped `<` cannot end the script element.
     data = element(
         "script", Markup(json.dumps(lines).replace("<", "\\u003c")), type="application/json"
@@ -126,12 +119,8 @@ def draw_chart(
         aria_label=title,
         style=f"height:{height}px;min-width:{min_width}px",
     )
-    return element(
-        "figure",
-        caption,
-        element("div", plot, data, class_="scroll"),
-        class_="wide" if wide else None,
-    )
+    scroll = element("div", plot, data, class_="scroll")
+    return element("figure", caption, scroll, class_="wide" if wide else None)
 
 
 def _escape(value: Any, key: str = "") -> Any:
@@ -140,47 +129,58 @@ def _escape(value: Any, key: str = "") -> Any:
         return {name: _escape(inner, name) for name, inner in value.items()}
     if isinstance(value, list):
         return [_escape(inner, key) for inner in value]
-    return (
-        escape(value, quote=False) if isinstance(value, str) and key != "hovertemplate" else value
-    )
+    if isinstance(value, str) and key != "hovertemplate":
+        return escape(value, quote=False)
+    return value
 
 
 def draw_lines(
     title: str, column: str, lines: Sequence[Line], x_name: str, note: str = ""
 ) -> Markup:
     """Draw lines on a shared axis. The name of `column` gives the unit."""
-    extremes = [
-        edge for line in lines for edge in (line.y, line.low, line.high) if edge is not None
-    ]
-    size, axis = _make_value_axis(column, np.concatenate(extremes))
+    values: list[Floats] = []
+    for line in lines:
+        values.extend(edge for edge in (line.y, line.low, line.high) if edge is not None)
+    size, axis = _make_value_axis(column, np.concatenate(values))
     figure = go.Figure(
         layout={"xaxis": {"title": {"text": x_name}}, "yaxis": axis, "hovermode": "x unified"}
     )
     for line in lines:
-        band, hover = None, "%{y}"
-        if line.low is not None and line.high is not None:
-            band = np.stack([line.low, line.high], axis=1) / size
-            hover = "%{y} (%{customdata[0]:.4~g} to %{customdata[1]:.4~g})"
-            for edge, fill in zip(band.T, (None, "tonexty"), strict=True):
-                red, green, blue = bytes.fromhex(line.color.removeprefix("#"))
-                style = {
-                    "fillcolor": f"rgba({red},{green},{blue},0.25)",
-                    "line": {"width": 0},
-                    "mode": "lines",
-                }
-                figure.add_scatter(
-                    x=line.x, y=edge, fill=fill, hoverinfo="skip", showlegend=False, **style
-                )
-        figure.add_scatter(
-            x=line.x,
-            y=line.y / size,
-            customdata=band,
-            name=line.name,
-            line={"color": line.color, "width": 1.8},
-            hovertemplate=hover,
-            showlegend=len(lines) > 1 or line.name != title,
-        )
+        _add_line(figure, line, size, showlegend=len(lines) > 1 or line.name != title)
     return draw_chart(title, figure, note)
+
+
+def _add_line(figure: go.Figure, line: Line, size: float, *, showlegend: bool) -> None:
+    """Add a line and its band to a figure. `size` is that of the axis's unit."""
+    band = None
+    hover = "%{y}"
+    if line.low is not None and line.high is not None:
+        band = np.stack([line.low, line.high], axis=1) / size
+        hover = "%{y} (%{customdata[0]:.4~g} to %{customdata[1]:.4~g})"
+        _add_band(figure, line, band)
+    figure.add_scatter(
+        x=line.x,
+        y=line.y / size,
+        customdata=band,
+        name=line.name,
+        line={"color": line.color, "width": 1.8},
+        hovertemplate=hover,
+        showlegend=showlegend,
+    )
+
+
+def _add_band(figure: go.Figure, line: Line, band: Floats) -> None:
+    red, green, blue = bytes.fromhex(line.color.removeprefix("#"))
+    style = {
+        "x": line.x,
+        "fillcolor": f"rgba({red},{green},{blue},0.25)",
+        "line": {"width": 0},
+        "mode": "lines",
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
+    figure.add_scatter(y=band[:, 0], **style)
+    figure.add_scatter(y=band[:, 1], fill="tonexty", **style)
 
 
 def draw_curves(
@@ -197,12 +197,12 @@ def draw_curves(
     )
     for index, (trial, (x, y)) in reversed([*enumerate(points.items())]):
         selected = np.linspace(0, len(x) - 1, min(len(x), MAX_POINTS)).astype(int)
-        style = _make_trial_style(trial, 1 - index / len(points), trial == best)
+        style = make_trial_style(trial, 1 - index / len(points), trial == best)
         figure.add_scatter(x=x[selected], y=y[selected] / size, **style)
     return draw_chart(title, figure, note, height=380, wide=True)
 
 
-def _make_trial_style(trial: str, score: float, is_best: bool) -> dict[str, Any]:
+def make_trial_style(trial: str, score: float, is_best: bool) -> dict[str, Any]:
     """Make the style of a trial's line. The better its score (0 to 1), the more opaque it is."""
     line = {"color": BEST if is_best else COLORS[0], "width": 2.5 if is_best else 1.4}
     return {
@@ -215,9 +215,8 @@ def _make_trial_style(trial: str, score: float, is_best: bool) -> dict[str, Any]
 
 def draw_stacks(title: str, spans: pd.DataFrame, name: str, note: str = "") -> Markup:
     """Draw a stacked bar of the spans in each row of a table. `name` is the label of the axis."""
-    size, axis = _make_value_axis(
-        "total_s", spans.clip(lower=0).sum(axis=1).to_numpy(), from_zero=True
-    )
+    totals = spans.clip(lower=0).sum(axis=1).to_numpy()
+    size, axis = _make_value_axis("total_s", totals, from_zero=True)
     figure = go.Figure(
         layout={
             "barmode": "stack",
@@ -242,21 +241,13 @@ def draw_scatter(
     """Draw a dot for each trial of a table with two columns. A line connects the trials of the
     Pareto front."""
     across, up = map(str, points.columns)
-    (x_size, x), (y_size, y) = (
-        _make_value_axis(name, points[name].to_numpy(dtype=float)) for name in (across, up)
-    )
-    x["title"], y["title"] = {"text": across}, {"text": up}
-    figure = go.Figure(layout={"xaxis": x, "yaxis": y, "hovermode": "closest"})
-    is_best = points.index.isin([*front])
-    for name, rows, mode, marker in (
-        ("dominated", points[~is_best], "markers", {"color": GREY, "size": 7, "opacity": 0.7}),
-        (
-            "on the Pareto front",
-            points[is_best].sort_values(across),
-            "lines+markers",
-            {"color": BEST, "size": 10},
-        ),
-    ):
+    x_size, x_axis = _make_value_axis(across, points[across].to_numpy(dtype=float))
+    y_size, y_axis = _make_value_axis(up, points[up].to_numpy(dtype=float))
+    x_axis["title"] = {"text": across}
+    y_axis["title"] = {"text": up}
+    figure = go.Figure(layout={"xaxis": x_axis, "yaxis": y_axis, "hovermode": "closest"})
+
+    def add_dots(name: str, rows: pd.DataFrame, mode: str, marker: dict[str, Any]) -> None:
         figure.add_scatter(
             x=rows[across].to_numpy(dtype=float) / x_size,
             y=rows[up].to_numpy(dtype=float) / y_size,
@@ -267,101 +258,22 @@ def draw_scatter(
             line={"color": BEST, "width": 1.5, "dash": "dot"},
             hovertemplate="%{text}<br>%{x}, %{y}<extra></extra>",
         )
+
+    is_best = points.index.isin([*front])
+    grey = {"color": GREY, "size": 7, "opacity": 0.7}
+    add_dots("dominated", points[~is_best], "markers", grey)
+    best = points[is_best].sort_values(across)
+    add_dots("on the Pareto front", best, "lines+markers", {"color": BEST, "size": 10})
     return draw_chart(title, figure, note, height=380, wide=True)
-
-
-def draw_parallel_coordinates(
-    title: str, trials: pd.DataFrame, best: str | None, note: str = ""
-) -> Markup:
-    """Draw a line for each row through its columns, the best first. Worse ones are fainter.
-
-    Columns are numbers or text. A line ends where a trial has no finite value. These are plain
-    lines, because plotly's own parallel coordinates need WebGL and `eval`, which the page forbids.
-    """
-    columns = [str(column) for column in trials.columns]
-    scales = [_scale_heights(trials[name]) for name in columns]
-    figure = go.Figure(
-        layout={
-            "xaxis": {
-                "tickvals": [*range(len(columns))],
-                # The end of a dotted path differs most from others.
-                "ticktext": [
-                    name if len(name) <= MAX_NAME_LENGTH else f"…{name[1 - MAX_NAME_LENGTH :]}"
-                    for name in columns
-                ],
-                "tickangle": 0,
-                "side": "top",
-                "range": [-0.4, len(columns) - 0.4],
-                "fixedrange": True,
-            },
-            "yaxis": {"visible": False, "range": [-0.05, 1.05], "fixedrange": True},
-            "annotations": [
-                {
-                    "x": index,
-                    "y": height,
-                    "text": text,
-                    "showarrow": False,
-                    "xanchor": "left",
-                    "xshift": 4,
-                }
-                for index, (_, labels) in enumerate(scales)
-                for height, text in labels.items()
-            ],
-            "hovermode": "closest",
-            "hoverdistance": 30,
-        }
-    )
-    heights = np.stack([values for values, _ in scales], axis=1)
-    for index, trial in reversed([*enumerate(trials.index)]):
-        figure.add_scatter(
-            x=[*range(len(columns))],
-            y=heights[index],
-            mode="lines",
-            text=[units.format_value(name, trials.at[trial, name]) for name in columns],
-            customdata=columns,
-            hovertemplate="%{customdata}: %{text}<extra>%{fullData.name}</extra>",
-            **_make_trial_style(str(trial), 1 - index / len(trials), trial == best),
-        )
-    return draw_chart(
-        title, figure, note, height=400, wide=True, min_width=AXIS_PIXELS * len(columns)
-    )
-
-
-def _scale_heights(values: pd.Series) -> tuple[Floats, dict[float, str]]:
-    """Return the heights of a column's values, 0 to 1, and the labels of some heights."""
-    known = values.dropna()
-    name = str(values.name)
-    if not all(is_number(value) for value in known):
-        texts = sorted({str(value) for value in known})
-        steps = {text: index / max(1, len(texts) - 1) for index, text in enumerate(texts)}
-        shown = texts[:: math.ceil(len(texts) / MAX_LABELS)]
-        positions = np.array([steps.get(str(value), np.nan) for value in values], dtype=float)
-        return positions, {steps[text]: text for text in shown}
-    numbers = np.array(values, dtype=float)
-    numbers[np.isinf(numbers)] = np.nan
-    is_log = _needs_log_axis(name, numbers)
-    scaled = np.log(numbers) if is_log else numbers
-    low, extent = np.nanmin(scaled), float(np.nanmax(scaled) - np.nanmin(scaled)) or 1.0
-    marks = np.unique(numbers[np.isfinite(numbers)])
-    if len(marks) > MAX_LABELS:
-        middle = low + extent * np.array([0.25, 0.5, 0.75])
-        rounded = [float(f"{mark:.3g}") for mark in (np.exp(middle) if is_log else middle)]
-        marks = np.array([marks[0], *rounded, marks[-1]])
-    heights = ((np.log(marks) if is_log else marks) - low) / extent
-    labels = [units.format_value(name, mark) for mark in marks]
-    return (scaled - low) / extent, dict(zip(heights.tolist(), labels, strict=True))
 
 
 def draw_heat_maps(title: str, grids: Mapping[str, pd.DataFrame], note: str) -> Markup:
     """Draw heat maps of seconds by groups of ranks and iterations, with a menu to choose one."""
     figure = go.Figure()
-    rows, columns = (
-        [
-            str(group.left) if group.left == group.right else f"{group.left}-{group.right}"
-            for group in groups
-        ]
-        for groups in next(iter(grids.values())).axes
-    )
+    ranks, iterations = next(iter(grids.values())).axes
+    rows = _name_groups(ranks)
+    columns = _name_groups(iterations)
+    buttons = []
     for index, (name, grid) in enumerate(grids.items()):
         top = float(np.nanquantile(grid, COLOR_QUANTILE))
         unit, size = _choose_unit("s", top)
@@ -377,14 +289,9 @@ def draw_heat_maps(title: str, grids: Mapping[str, pd.DataFrame], note: str) -> 
             hovertemplate=f"rank %{{y}}, iteration %{{x}}<br>%{{z:.4~g}} {unit}<extra></extra>",
             visible=index == 0,
         )
-    buttons = [
-        {
-            "label": name,
-            "method": "restyle",
-            "args": [{"visible": [other == name for other in grids]}],
-        }
-        for name in grids
-    ]
+        visible = [other == name for other in grids]
+        buttons.append({"label": name, "method": "restyle", "args": [{"visible": visible}]})
+
     menu = {
         "buttons": buttons,
         "x": 0,
@@ -399,6 +306,14 @@ def draw_heat_maps(title: str, grids: Mapping[str, pd.DataFrame], note: str) -> 
     return draw_chart(title, figure, note, height=min(480, 160 + 24 * len(rows)), wide=True)
 
 
+def _name_groups(groups: Any) -> list[str]:
+    names = []
+    for group in groups:
+        is_single = group.left == group.right
+        names.append(str(group.left) if is_single else f"{group.left}-{group.right}")
+    return names
+
+
 def _make_value_axis(
     name: str, values: Floats, *, from_zero: bool = False
 ) -> tuple[float, dict[str, Any]]:
@@ -411,12 +326,13 @@ def _make_value_axis(
     }
     if from_zero or len(np.unique(finite)) == 1:  # plotly draws a constant between -1 and 1
         axis["rangemode"] = "tozero"
-    elif _needs_log_axis(name, finite):
-        axis |= {"type": "log", "dtick": "D2" if finite.max() / finite.min() < 1e3 else 1}
+    elif needs_log_axis(name, finite):
+        axis["type"] = "log"
+        axis["dtick"] = "D2" if finite.max() / finite.min() < 1e3 else 1
     return size, axis
 
 
-def _needs_log_axis(name: str, values: Floats) -> bool:
+def needs_log_axis(name: str, values: Floats) -> bool:
     """Return whether a column's values span enough magnitudes for a logarithmic axis, which bytes
     never have."""
     known = values[np.isfinite(values)]

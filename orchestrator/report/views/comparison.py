@@ -9,13 +9,9 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.report import page
-from orchestrator.report.figures import (
-    draw_curves,
-    draw_parallel_coordinates,
-    draw_scatter,
-    draw_stacks,
-)
+from orchestrator.report.figures import draw_curves, draw_scatter, draw_stacks
 from orchestrator.report.markup import Quantity, Share, concatenate, element, make_table
+from orchestrator.report.parallel_coordinates import draw_parallel_coordinates
 from orchestrator.report.views.learning import Reports, select_points
 from orchestrator.sweeps.results.analysis import (
     CONFIG,
@@ -27,13 +23,20 @@ from orchestrator.sweeps.results.analysis import (
     select_candidates,
 )
 
-MOST_LINES, MOST_DOTS, MOST_CONFIGURATIONS = 400, 600, 100
-"""Maximum numbers of lines of parallel coordinates, dots on and off a Pareto front, and rows of
-configurations."""
+MOST_LINES = 400
+"""Maximum number of lines of parallel coordinates."""
+MOST_DOTS = 600
+"""Maximum number of dots on a Pareto front, and off it."""
+MOST_CONFIGURATIONS = 100
+"""Maximum number of rows of configurations."""
 COST = "step_s"
 """Second axis of the Pareto front if the sweep has one metric."""
-MOST_ROWS, MOST_CELLS, MOST_FAILED = 1000, 20_000, 100
-"""Rows of the table, its cells, and trials that failed, at most."""
+MOST_ROWS = 1000
+"""Maximum number of rows of the table of trials."""
+MOST_CELLS = 20_000
+"""Maximum number of its cells."""
+MOST_FAILED = 100
+"""Maximum number of failed trials in it."""
 LONGEST = 80
 """Characters of an error that are shown before it is unfolded."""
 COSTS = (
@@ -52,21 +55,16 @@ def select_trials(ordered: Sequence[str], max_trials: int) -> list[str]:
     the worst."""
     if len(ordered) <= max_trials:
         return [*ordered]
-    others = (
-        np.linspace(max_trials // 2, len(ordered) - 1, max_trials - max_trials // 2)
-        .round()
-        .astype(int)
-    )
-    return [*ordered[: max_trials // 2], *(ordered[index] for index in others)]
+    n_best = max_trials // 2
+    places = np.linspace(n_best, len(ordered) - 1, max_trials - n_best).round().astype(int)
+    return [*ordered[:n_best], *(ordered[place] for place in places)]
 
 
 def describe_lines(best: str | None, shown: int, count: int) -> str:
     """Describe the style of the trials' lines, and which trials `select_trials` selected."""
-    note = (
-        "The best trial is orange; worse trials are fainter."
-        if best
-        else "Worse trials are fainter."
-    )
+    note = "Worse trials are fainter."
+    if best:
+        note = "The best trial is orange; worse trials are fainter."
     if shown < count:
         note += (
             f" {shown:,} of {count:,} trials are drawn: the {shown // 2:,} best, "
@@ -81,21 +79,16 @@ def render_coordinates(
     """Render parallel coordinates of values, metrics and `step_s`. `trials` are the best first."""
     title = "Parallel coordinates"
     values = [str(name) for name in trials.columns if str(name).startswith(CONFIG)]
-    results = [
-        name
-        for name in dict.fromkeys([*objectives, COST])
-        if name in trials and trials[name].notna().any()
-    ]
+    candidates = [name for name in dict.fromkeys([*objectives, COST]) if name in trials]
+    results = [name for name in candidates if trials[name].notna().any()]
     if not values or not results or len(trials) < 2:
         return page.Section("coordinates", title, "Needs two trials, of which one has reported.")
     chosen = select_trials([*map(str, trials.index)], MOST_LINES)
-    shown = trials.loc[chosen, [*values, *results]].rename(
-        columns=lambda name: name.removeprefix(CONFIG)
-    )
+    shown = trials.loc[chosen, [*values, *results]]
+    shown = shown.rename(columns=lambda name: name.removeprefix(CONFIG))
     note = describe_lines(best, len(chosen), len(trials))
-    return page.Section(
-        "coordinates", title, draw_parallel_coordinates("Values and metrics", shown, best, note)
-    )
+    drawn = draw_parallel_coordinates("Values and metrics", shown, best, note)
+    return page.Section("coordinates", title, drawn)
 
 
 def render_configurations(
@@ -107,25 +100,24 @@ def render_configurations(
         return page.Section("configurations", "Configurations", "No trial has reported yet.")
     shown = ranked.head(MOST_CONFIGURATIONS)
     columns = [*map(str, shown.columns)]
-    metric_columns = ("mean", "std", "low", "high", "lower_bound")
-    rows = [
-        (
-            str(number),
-            *(Quantity(metric if name in metric_columns else name, row[name]) for name in columns),
-        )
-        for number, row in shown.iterrows()
-    ]
+    unit_names = dict.fromkeys(("mean", "std", "low", "high", "lower_bound"), metric)
+    rows = []
+    for number, row in shown.iterrows():
+        cells = [Quantity(unit_names.get(name, name), row[name]) for name in columns]
+        rows.append((str(number), *cells))
     headings = {name: name.removeprefix(CONFIG) for name in columns}
     headings |= {"mean": f"mean {metric}", "low": "95% from", "high": "to", "best": "best trial"}
-    caption = f"Sorted by the number of trials that ended well, then by {aggregate}; intervals by Student's t"
     drawn = make_table(
-        caption, ("configuration", *columns), rows, headings=headings, class_="sortable"
+        f"Sorted by the number of trials that ended well, then by {aggregate}; intervals by"
+        " Student's t",
+        ("configuration", *columns),
+        rows,
+        headings=headings,
+        class_="sortable",
     )
-    note = (
-        f"{len(shown):,} of {len(ranked):,} configurations, the best first."
-        if len(shown) < len(ranked)
-        else ""
-    )
+    note = ""
+    if len(shown) < len(ranked):
+        note = f"{len(shown):,} of {len(ranked):,} configurations, the best first."
     return page.Section("configurations", "Configurations", drawn, note)
 
 
@@ -133,7 +125,8 @@ def render_importance(
     trials: pd.DataFrame, objectives: Mapping[str, str], aggregate: str = "mean"
 ) -> page.Section:
     metric, mode = next(iter(objectives.items()))
-    title, units = "Parameter importance", aggregate_repeats(trials, metric, mode, aggregate)
+    title = "Parameter importance"
+    units = aggregate_repeats(trials, metric, mode, aggregate)
     if len(units) < MIN_TRIALS:
         what = "configurations" if "configuration" in trials else "trials"
         return page.Section(
@@ -150,8 +143,8 @@ def render_importance(
         f"Importance for {metric}", ("parameter", "share", "spread"), rows, class_="shares"
     )
     note = (
-        "Share of the variance between the trials' ranks that a parameter explains, beyond chance. The spread is the"
-        " uncertainty of a share: ignore a share that is not larger."
+        "Share of the variance between the trials' ranks that a parameter explains, beyond chance."
+        " The spread is the uncertainty of a share: ignore a share that is not larger."
     )
     return page.Section("importance", title, drawn, note)
 
@@ -165,19 +158,19 @@ def render_front(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Se
         return page.Section("front", title, f"No trial has {' and '.join(modes)} yet.")
     best = find_pareto_front(known, modes)
     dominated = known.index.difference(best.index, sort=False)
-    front, others = (
-        select_trials([*map(str, index)], MOST_DOTS) for index in (best.index, dominated)
-    )
+    front = select_trials([*map(str, best.index)], MOST_DOTS)
+    others = select_trials([*map(str, dominated)], MOST_DOTS)
     across, up = [*modes][:2]
     shown = known.loc[[*front, *others], [across, up]].astype(float)
-    better = ", ".join(
-        f"{'less' if mode == 'min' else 'more'} of {name}" for name, mode in modes.items()
-    )
-    drawn = f" Drawn: {len(front):,} of {len(best):,} trials on the front, {len(others):,} of {len(dominated):,} more."
-    note = f"Better: {better}.{drawn if len(shown) < len(known) else ''}"
-    return page.Section(
-        "front", title, draw_scatter(f"{up} against {across}", shown, {*front}, note)
-    )
+    words = {"min": "less", "max": "more"}
+    note = f"Better: {', '.join(f'{words[mode]} of {name}' for name, mode in modes.items())}."
+    if len(shown) < len(known):
+        note += (
+            f" Drawn: {len(front):,} of {len(best):,} trials on the front, {len(others):,} of"
+            f" {len(dominated):,} more."
+        )
+    drawn = draw_scatter(f"{up} against {across}", shown, {*front}, note)
+    return page.Section("front", title, drawn)
 
 
 def render_spending(spans: pd.DataFrame) -> page.Section:
@@ -196,13 +189,15 @@ def render_progress(
     """Draw the curves of the sweep's metrics. `reports` is by trial, best first, of `count` trials
     with reports."""
     charts = []
+    note = describe_lines(best, len(reports), count)
     for metric in objectives:
-        known = {trial: select_points(metric, own) for trial, own in reports.items()}
-        drawn = {trial: (steps, values) for trial, (steps, values) in known.items() if len(steps)}
-        if drawn:
-            charts.append(
-                draw_curves(metric, metric, drawn, best, describe_lines(best, len(reports), count))
-            )
+        points = {}
+        for trial, own in reports.items():
+            steps, values = select_points(metric, own)
+            if len(steps):
+                points[trial] = (steps, values)
+        if points:
+            charts.append(draw_curves(metric, metric, points, best, note))
     content = element("div", *charts) if charts else "No trial has reported yet."
     return page.Section("progress", "Learning curves", content)
 
@@ -213,23 +208,18 @@ def render_trials(ordered: pd.DataFrame, objectives: Mapping[str, str], path: st
         return page.Section("trials", "Trials", "No trial has begun yet.")
     columns = arrange_columns(ordered, objectives)
     most = max(1, min(MOST_ROWS, MOST_CELLS // len(columns)))
-    failed = ordered["status"].isin(["failed", "lost"])
-    shown = ordered[(np.arange(len(ordered)) < most) | (failed & (failed.cumsum() <= MOST_FAILED))]
-    rows = [
-        (
-            element("span", str(trial), id=str(trial)),
-            *(_format_value(name, row[name]) for name in columns),
-        )
-        for trial, row in shown[columns].iterrows()
-    ]
-    tools = element(
-        "div",
-        element(
-            "input", type="search", placeholder="filter rows", aria_label="Only rows with this text"
-        ),
-        "Click a heading to sort.",
-        class_="tools",
+    is_best = np.arange(len(ordered)) < most
+    has_failed = ordered["status"].isin(["failed", "lost"])
+    shown = ordered[is_best | (has_failed & (has_failed.cumsum() <= MOST_FAILED))]
+    rows = []
+    for trial, row in shown[columns].iterrows():
+        name = element("span", str(trial), id=str(trial))
+        rows.append((name, *(_format_value(column, row[column]) for column in columns)))
+
+    search = element(
+        "input", type="search", placeholder="filter rows", aria_label="Only rows with this text"
     )
+    tools = element("div", search, "Click a heading to sort.", class_="tools")
     drawn = make_table(
         "Each trial at its best report, best first",
         ("trial", *columns),
@@ -240,8 +230,8 @@ def render_trials(ordered: pd.DataFrame, objectives: Mapping[str, str], path: st
     note = ""
     if len(shown) < len(ordered):
         note = (
-            f"{len(shown):,} of {len(ordered):,} trials: the best, and some that failed. All of them:"
-            f" hookyard show {shlex.quote(path)} --json"
+            f"{len(shown):,} of {len(ordered):,} trials: the best, and some that failed. All of"
+            f" them: hookyard show {shlex.quote(path)} --json"
         )
     return page.Section("trials", "Trials", concatenate([tools, drawn]), note)
 
@@ -261,8 +251,5 @@ def _format_value(name: str, value: Any) -> Any:
     if name == "error" and isinstance(value, str) and len(value) > LONGEST:
         return page.make_details(f"{value[:LONGEST]}…", value)
     # A column with empty cells makes floats of counts.
-    return (
-        int(value)
-        if isinstance(value, float) and value.is_integer() and abs(value) < 1e15
-        else value
-    )
+    is_count = isinstance(value, float) and value.is_integer() and abs(value) < 1e15
+    return int(value) if is_count else value

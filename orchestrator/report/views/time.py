@@ -14,16 +14,20 @@ from orchestrator.tables.row_blocks import OWN_WORK, merge_blocks
 from orchestrator.tables.summaries import summarize_hooks
 from orchestrator.units import SPANS
 
-BARS, CELLS_DOWN, CELLS_ACROSS = 64, 96, 200
-"""Maximum number of bars, and of rows and columns of a heat map."""
+BARS = 64
+"""Maximum number of bars."""
+CELLS_DOWN = 96
+"""Maximum number of rows of a heat map."""
+CELLS_ACROSS = 200
+"""Maximum number of its columns."""
 
 
 def render_spans(rows: Rows, reports: Reports) -> page.Section:
     """Render the spans of each rank, heat maps of the iterations, and the reported speed."""
-    recorded = [name for name in ("step_s", *SPANS) if name in rows.columns]
-    columns = {
-        name: f"{merge_blocks(name, 'total')} / {merge_blocks(name, 'known')}" for name in recorded
-    }
+    columns = {}
+    for name in ("step_s", *SPANS):
+        if name in rows.columns:
+            columns[name] = f"{merge_blocks(name, 'total')} / {merge_blocks(name, 'known')}"
     means = rows.aggregate(columns, ["rank"], TRAINING, rows.blocks).dropna(axis=1, how="all")
     if "step_s" not in means:
         return page.Section("time", "Time", "No training iteration was timed.")
@@ -39,7 +43,10 @@ def _draw_stacks(means: pd.DataFrame) -> Markup:
     if not shown:
         return page.make_note("Spans were not recorded: the hook perf_stats is off.")
     wait = WAIT if WAIT in shown else "backward_s"
-    note = f"Mean iteration of each rank. Ranks wait for the slowest in {wait}; a slow rank has long other spans."
+    note = (
+        f"Mean iteration of each rank. Ranks wait for the slowest in {wait}; a slow rank has long"
+        " other spans."
+    )
     means = means[shown]
     if len(means) > BARS:
         groups = group_neighbors(len(means), BARS)
@@ -55,31 +62,28 @@ def _draw_heat_maps(rows: Rows) -> Markup | None:
     measures = [OWN_WORK, *(name for name in ("step_s", *SPAN_COLORS) if name in rows.columns)]
     grids = compute_max_per_bin(rows, measures, CELLS_DOWN, CELLS_ACROSS, TRAINING)
     # A span that is always 0 has no map.
-    shown = {
-        name.strip("()"): grid for name, grid in grids.items() if np.nanmax(grid, initial=0.0) > 0
-    }
+    grids = {name: grid for name, grid in grids.items() if np.nanmax(grid, initial=0.0) > 0}
+    if not grids:
+        return None
+    shown = {name.strip("()"): grid for name, grid in grids.items()}
     note = (
         "A cell is the largest value of its ranks and iterations. "
         "The colors end at the 95th percentile of the cells."
     )
-    return draw_heat_maps("Seconds by rank and iteration", shown, note) if shown else None
+    return draw_heat_maps("Seconds by rank and iteration", shown, note)
 
 
 def render_hooks(costs: pd.DataFrame, all_s: float) -> page.Section:
     """Render calls and seconds of each hook, the costliest first. `all_s` is the time of all
     iterations, in seconds."""
     note = (
-        "Seconds of all ranks on the host's clock; shares of all iterations' time. Saving between phases is (loop) at"
-        " save, and writing in the background is (loop) at write."
+        "Seconds of all ranks on the host's clock; shares of all iterations' time. Saving between"
+        " phases is (loop) at save, and writing in the background is (loop) at write."
     )
     if not len(costs):
         return page.Section("hooks", "Hooks", "No hook was called yet, or perf_stats is off.")
-    summary = (
-        summarize_hooks(costs, all_s)
-        .reset_index()
-        .rename(columns={"seconds": "seconds_s", "costliest_rank": "rank"})
-        .astype(object)
-    )
+    summary = summarize_hooks(costs, all_s).reset_index().astype(object)
+    summary = summary.rename(columns={"seconds": "seconds_s", "costliest_rank": "rank"})
     summary["each_s"] = summary["seconds_s"] / summary["calls"].clip(lower=1)
     summary["share"] = summary["share"].map(Share)
     columns = ["hook", "event", "calls", "seconds_s", "each_s", "rank", "share"]
