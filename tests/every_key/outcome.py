@@ -78,12 +78,12 @@ def describe_outcome(written: Mapping[str, Any], folder: Path) -> str:
     Raises ConfigError for an invalid experiment.
     """
     experiment = make_experiment(written)
-    resolved, rows, told = resolve(experiment.source), Kept(), Told()
-    store = (
-        CheckpointStore(Storage(folder / "checkpoints"), "run")
-        if "checkpoint" in resolved.hooks
-        else None
-    )
+    resolved = resolve(experiment.source)
+    rows = Kept()
+    told = Told()
+    store = None
+    if "checkpoint" in resolved.hooks:
+        store = CheckpointStore(Storage(folder / "checkpoints"), "run")
     left: dict[str, Any] = {}
     torch.manual_seed(99)
     ran: Counter[str] = Counter()
@@ -111,32 +111,23 @@ def describe_outcome(written: Mapping[str, Any], folder: Path) -> str:
         left["reports"] = [(_told(report.metrics), report.is_final) for report in loop.run()]
     except ConfigError:
         raise
-    except (
-        HookError,
-        RuntimeError,
-    ) as error:  # how a run fails is one of the things that it leaves
+    except (HookError, RuntimeError) as error:
+        # How a run fails is one of the things that it leaves.
         left["error"] = f"{type(error).__name__}: {error}"
-    left["weights"], left["rows"], left["calls"] = (
-        numbers(loop.state.module),
-        [_told(row) for row in rows.rows],
-        rows.calls,
-    )
+    left["weights"] = numbers(loop.state.module)
+    left["rows"] = [_told(row) for row in rows.rows]
+    left["calls"] = rows.calls
     left["strides"] = [parameter.stride() for parameter in loop.state.module.parameters()]
-    left["said"], left["info"], left["ended"] = (
-        told.said,
-        _told(loop.state.info),
-        loop.stopping.reasons,
-    )
+    left["said"] = told.said
+    left["info"] = _told(loop.state.info)
+    left["ended"] = loop.stopping.reasons
     left["labels"] = store.index.read() if store else {}
+    left["ran"] = ran
+    left["fetched"] = WATCHED.copy()
     left["files"] = {
-        str(path.relative_to(folder)): _content(path)
+        re.sub(r"tfevents\..*", "tfevents", str(path.relative_to(folder))): _content(path)
         for path in sorted(folder.rglob("*"))
         if path.is_file()
-    }
-    left["ran"], left["fetched"] = ran, WATCHED.copy()
-    left["files"] = {
-        re.sub(r"tfevents\..*", "tfevents", name): content
-        for name, content in left["files"].items()
     }
     return repr(left)
 
@@ -181,7 +172,6 @@ def _content(path: Path) -> Any:
     if path.suffix == ".json" and "checkpoints" not in path.parts:
         return path.read_text()
     if "export" in path.parts:
-        return any(
-            "functional" in name for name in zipfile.ZipFile(path).namelist()
-        )  # which a script calls, and no trace
+        # A script calls it, and a trace does not.
+        return any("functional" in name for name in zipfile.ZipFile(path).namelist())
     return path.suffix

@@ -102,13 +102,10 @@ class Masked(Task):
         return network()
 
     def data(self) -> Any:
-        return {
-            "train": [
-                (view_a, view_b, local, mask_a, mask_b)
-                for views, _, masks in batches(3)
-                for view_a, view_b, local, mask_a, mask_b in zip(*views, *masks, strict=True)
-            ]
-        }
+        samples: list[Any] = []
+        for views, _, masks in batches(3):
+            samples += zip(*views, *masks, strict=True)
+        return {"train": samples}
 
     def collate(self, samples: list[Any]) -> Any:
         *views, mask_a, mask_b = [torch.stack(parts) for parts in zip(*samples, strict=True)]

@@ -47,7 +47,8 @@ PLAYED = {
     "optimizers": TURNS,
 }
 INIT = {"init": {"from": "first.pt"}}
-ADAM, STEPS = {"type": "Adam", "lr": 0.1}, {"epochs": None, "steps": 5}
+ADAM = {"type": "Adam", "lr": 0.1}
+STEPS = {"epochs": None, "steps": 5}
 EXPERIMENT: dict[str, Key] = {
     "task": Key(f"{HERE}:Images"),
     "task_args": Key({"dropout": 0.5}),

@@ -19,7 +19,8 @@ def of(
     hook: Mapping[str, Any] | None = None, around: Mapping[str, Any] | None = None, **fields: Any
 ) -> dict[str, Key]:
     """Fields with their other values, all beside the same."""
-    hook, around = dict(hook or {}), dict(around or {})
+    hook = dict(hook or {})
+    around = dict(around or {})
     return {
         name: (
             Key(value.value, {**hook, **value.hook}, {**around, **value.around})
@@ -278,16 +279,19 @@ def declared(hook: str, field: str) -> str:
 
 
 def test_every_field_of_every_hook_is_covered() -> None:
-    known = {declared(name, field) for name, cls in HOOKS.items() for field in list_parameters(cls)}
-    walked = {declared(name, field) for name, fields in WALK.items() for field in fields}
+    known: set[str] = set()
+    for name, cls in HOOKS.items():
+        known.update(declared(name, field) for field in list_parameters(cls))
+    walked: set[str] = set()
+    for name, fields in WALK.items():
+        walked.update(declared(name, field) for field in fields)
     not_shown = {declared(*path.split(".")) for path in NOT_SHOWN}
     assert walked | not_shown == known
     assert not walked & not_shown
 
 
-@pytest.mark.filterwarnings(
-    "ignore:Error detected in:UserWarning"
-)  # anomaly_detection's, of the NaN it is given
+# A warning of anomaly_detection, about the NaN that it is given.
+@pytest.mark.filterwarnings("ignore:Error detected in:UserWarning")
 @pytest.mark.parametrize("name", list(WALK))
 def test_each_field_of_a_hook_changes_the_run_or_is_refused(name: str, left: Left) -> None:
     references: dict[str, str] = {}

@@ -34,7 +34,8 @@ class Reports:
         self.reports = self._make(RunFolder(assignment.location), resolved.experiment)
 
     def _make(self, folder: RunFolder, experiment: Experiment) -> Iterator[Report]:
-        lr, epochs = experiment.optimizer.arguments["lr"], experiment.epochs or 0
+        lr = experiment.optimizer.arguments["lr"]
+        epochs = experiment.epochs or 0
         for number in range(epochs):
             loss = 1 + 0.01 * experiment.seed - lr * (1 + min(number, 1))
             metrics = {

@@ -22,23 +22,17 @@ from orchestrator.user_code import find_class
 class AnyTask(Task):
     """Stands for an unknown task, which may define everything that an experiment refers to."""
 
-    def model(self) -> Any:
-        raise NotImplementedError
+    def model(self) -> Any: ...
 
-    def data(self) -> Any:
-        raise NotImplementedError
+    def data(self) -> Any: ...
 
-    def loss(self, output: Any, batch: Any) -> Any:
-        raise NotImplementedError
+    def loss(self, output: Any, batch: Any) -> Any: ...
 
-    def parameters(self, model: Any) -> Any:
-        raise NotImplementedError
+    def parameters(self, model: Any) -> Any: ...
 
-    def optimizer(self, model: Any, **arguments: Any) -> Any:
-        raise NotImplementedError
+    def optimizer(self, model: Any, **arguments: Any) -> Any: ...
 
-    def scheduler(self, optimizer: Any, **arguments: Any) -> Any:
-        raise NotImplementedError
+    def scheduler(self, optimizer: Any, **arguments: Any) -> Any: ...
 
 
 @dataclass
@@ -46,21 +40,19 @@ class AnyTaskWithTurns(AnyTask):
     """Stands for an unknown task that trains several optimizers."""
 
     def turns(self, model: Any, batch: Any) -> Iterator[Any]:
-        raise NotImplementedError
+        return iter(())
 
 
 class AnyOptimizer(Optimizer):
     """Stands for an unknown optimizer, with any arguments."""
 
-    def __init__(self, params: Any, **arguments: Any) -> None:
-        raise NotImplementedError
+    def __init__(self, params: Any, **arguments: Any) -> None: ...
 
 
 class AnyScheduler(LRScheduler):
     """Stands for an unknown scheduler, with any arguments."""
 
-    def __init__(self, optimizer: Any, **arguments: Any) -> None:
-        raise NotImplementedError
+    def __init__(self, optimizer: Any, **arguments: Any) -> None: ...
 
 
 @dataclass

@@ -106,8 +106,9 @@ def test_null_is_no_value_of_a_required_key(file: Path) -> None:
 
 
 def test_override_expands_the_short_form_of_a_scheduler(file: Path) -> None:
-    sweep = "sweep: {metric: val/loss, mode: min, trials: 2, scheduler: asha, space: {seed: {choice: [1, 2]}}}\n"
-    file.write_text(TEXT + sweep)
+    settings = "metric: val/loss, mode: min, trials: 2, scheduler: asha"
+    space = "space: {seed: {choice: [1, 2]}}"
+    file.write_text(f"{TEXT}sweep: {{{settings}, {space}}}\n")
     other = file.parent / "other.yaml"
     other.write_text(f"base: {file.name}\nsweep: {{scheduler: {{grace_period: 3}}}}\n")
     for experiment in (

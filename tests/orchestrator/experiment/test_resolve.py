@@ -1,18 +1,21 @@
 """Resolving: classes are found, sections checked together and defaults filled in, with all problems
 at once."""
 
+import copy
+import pickle
 import random
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from orchestrator import run
 from orchestrator.errors import ConfigError
-from orchestrator.experiment.resolve import resolve
+from orchestrator.experiment.resolve import resolve, take_resolved
 from tests.orchestrator.experiment.samples import HERE, TEXT, places, problems
 from tests.tasks import Points, described
 
@@ -104,7 +107,8 @@ def test_hook_named_in_the_file_is_suggested(file: Path) -> None:
     assert problem.suggestion == "did you mean 'shadow'?"
 
 
-TWO, FSDP = {"count": 2}, {"count": 2, "strategy": "fsdp"}
+TWO = {"count": 2}
+FSDP = {"count": 2, "strategy": "fsdp"}
 TURNS = {
     "task": "tests.orchestrator.loop.step.test_turns:Gan",
     "optimizers": {
@@ -113,7 +117,8 @@ TURNS = {
     },
 }
 SWEEP = {"metric": "val/loss", "mode": "min", "space": {"seed": {"choice": [0, 1]}}}
-AUTO, STATIC = {"accumulate": "auto"}, {"static_graph": True}
+AUTO = {"accumulate": "auto"}
+STATIC = {"static_graph": True}
 
 
 @pytest.mark.parametrize(
@@ -218,22 +223,75 @@ class Early(Points):
         return self.built
 
 
-@pytest.mark.parametrize("seed", [0, 7])
-def test_task_constructor_draws_from_the_seed(seed: int) -> None:
-    source = described(task=f"{__name__}:Early", seed=seed).source
+def seed_all(seed: int) -> None:
     torch.manual_seed(seed)
     np.random.seed(seed)
     random.seed(seed)
-    weights, drawn = nn.Linear(5, 3).weight, [random.random(), float(np.random.rand())]
+
+
+def read_generators() -> list[Any]:
+    numpy_state: Any = np.random.get_state()
+    return [torch.get_rng_state().tolist(), numpy_state[1].tolist(), random.getstate()]
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_task_constructor_draws_from_the_seed(seed: int) -> None:
+    source = described(task=f"{__name__}:Early", seed=seed).source
+    seed_all(seed)
+    weights = nn.Linear(5, 3).weight
+    drawn = [random.random(), float(np.random.rand())]
+
     for before in (1, 2):
-        torch.manual_seed(before)
-        np.random.seed(before)
-        random.seed(before)
-        states = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # type: ignore[index]
+        seed_all(before)
+        states = read_generators()
         task = resolve(source).task
         assert isinstance(task, Early)
         assert torch.equal(task.built.weight, weights)
         assert task.drawn == drawn
-        after = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # type: ignore[index]
-        assert torch.equal(states[0], after[0])
-        assert states[1:] == after[1:]
+        assert read_generators() == states
+
+
+# Once
+
+
+@dataclass
+class Counted(Points):
+    """Counts how often it is made."""
+
+    made: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        type(self).made += 1
+
+
+def test_run_in_this_process_makes_the_task_once(tmp_path: Path) -> None:
+    Counted.made = 0
+
+    run(described(task=f"{__name__}:Counted", epochs=1), tmp_path, local=True)
+
+    assert Counted.made == 1
+
+
+def test_each_run_of_an_experiment_gets_its_own_task_and_hooks() -> None:
+    experiment = described()
+
+    first = take_resolved(experiment)
+    second = take_resolved(experiment)
+
+    assert first.task is not second.task
+    assert first.hooks.keys() == second.hooks.keys()
+    assert all(first.hooks[name] is not second.hooks[name] for name in first.hooks)
+
+
+def test_copy_of_an_experiment_shares_no_hooks_with_it() -> None:
+    experiment = described()
+    copies = [
+        copy.copy(experiment),
+        copy.deepcopy(experiment),
+        pickle.loads(pickle.dumps(experiment)),
+    ]
+
+    taken = [take_resolved(each).hooks["checkpoint"] for each in (experiment, *copies)]
+
+    assert len({id(hook) for hook in taken}) == len(taken)
+    assert all(each == experiment for each in copies)

@@ -22,11 +22,10 @@ FULL = {
 def leaves(value: Any, path: str = "") -> list[str]:
     if not isinstance(value, dict) or not value:
         return [path]
-    return [
-        leaf
-        for key, inner in value.items()
-        for leaf in leaves(inner, f"{path}.{key}" if path else key)
-    ]
+    found: list[str] = []
+    for key, inner in value.items():
+        found += leaves(inner, f"{path}.{key}" if path else key)
+    return found
 
 
 def suggestion_at(path: str, data: dict[str, Any]) -> str:

@@ -74,8 +74,10 @@ def written(**more: Any) -> Experiment:
 
 
 def loop_of(experiment: Experiment) -> tuple[Loop, Rows]:
-    resolved, rows = resolve(experiment.source), Rows()
-    return Loop(resolved.task, resolved.experiment, resolved.hooks, RunContext(recorder=rows)), rows
+    resolved = resolve(experiment.source)
+    rows = Rows()
+    context = RunContext(recorder=rows)
+    return Loop(resolved.task, resolved.experiment, resolved.hooks, context), rows
 
 
 def by_hand(model: nn.Module) -> torch.optim.Optimizer:

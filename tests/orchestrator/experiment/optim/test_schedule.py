@@ -33,17 +33,12 @@ STEPS = 7
 def loop_of(
     experiment: Experiment, folder: Path | None = None, more: Mapping[str, Hook] | None = None
 ) -> tuple[Loop, Rows]:
-    resolved, rows = resolve(experiment.source), Rows()
+    resolved = resolve(experiment.source)
+    rows = Rows()
     store = CheckpointStore(Storage(folder)) if folder else None
-    return (
-        Loop(
-            resolved.task,
-            resolved.experiment,
-            {**resolved.hooks, **(more or {})},
-            RunContext(recorder=rows, store=store),
-        ),
-        rows,
-    )
+    hooks = {**resolved.hooks, **(more or {})}
+    context = RunContext(recorder=rows, store=store)
+    return Loop(resolved.task, resolved.experiment, hooks, context), rows
 
 
 def scheduled(
@@ -71,7 +66,8 @@ def by_hand(make: Any, periods: int, each: int = 1) -> list[float]:
     """Return the rate of each optimizer step under a scheduler of torch that steps after every
     `each` of them."""
     optimizer: Optimizer = SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
-    scheduler, seen = make(optimizer), []
+    scheduler = make(optimizer)
+    seen: list[float] = []
     for _ in range(periods):
         seen += [optimizer.param_groups[0]["lr"]] * each
         optimizer.step()
@@ -125,7 +121,8 @@ def test_default_length_is_in_steps_of_the_scheduler(
         accumulate=accumulate,
         **{"epochs": None, **length},
     )
-    loop, _ = loop_of(experiment, more={"seen": (seen := Rates())})
+    seen = Rates()
+    loop, _ = loop_of(experiment, more={"seen": seen})
     list(loop.run())
     expected = by_hand(lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=periods), periods, each)
     assert seen.rates == expected[: len(seen.rates)]

@@ -298,7 +298,8 @@ def test_override_of_a_swept_path_has_no_effect(file: Path) -> None:
     other.write_text(
         "base: line.yaml\nsweep:\n  metric: val/loss\n  space: {optimizer.lr: {choice: [0.1, 0.2]}}\n"
     )
-    override, choice = "optimizer.lr=0.5", "sweep.space.seed={choice: [1, 2]}"
+    override = "optimizer.lr=0.5"
+    choice = "sweep.space.seed={choice: [1, 2]}"
     with pytest.raises(
         ConfigError, match=rf"override '{override}': optimizer.lr: has no effect: .* for all trials"
     ):
