@@ -52,7 +52,7 @@ class Export(Hook):
     weights: str = "evaluated"
     """Weights to export. `evaluated`: the validated ones, so the averages of `ema` if it evaluates;
     `raw`: the training weights, written as `raw_model`; or the name of a hook that validates with
-        averages, such as `ema`."""
+    averages, such as `ema`."""
     dynamic_batch: Annotated[bool, Needs("format: pt2")] = True
     """Dynamic batch size, the first dimension of the arguments; TorchScript always has it."""
     tolerance: Annotated[float, Gt(0)] = 1e-4
@@ -94,16 +94,15 @@ class Export(Hook):
                 self._write(state)
 
     def _write(self, state: State) -> None:
-        name, folder = state.milestone, state.artifacts / (self.name or "export")
+        name = state.milestone
+        folder = state.artifacts / (self.name or "export")
         partial = folder / f".{name}.partial"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         try:
             with evaluating(state):
-                call, path = (
-                    _call(state),
-                    partial / ("raw_model.pt" if self.weights == "raw" else "model.pt"),
-                )
+                call = _call(state)
+                path = partial / ("raw_model.pt" if self.weights == "raw" else "model.pt")
                 if self.format == "pt2":
                     reload = _write_pt2(call, path.with_suffix(".pt2"), self.dynamic_batch)
                 else:
@@ -116,14 +115,14 @@ class Export(Hook):
             shutil.rmtree(partial, ignore_errors=True)
 
     def _compare(self, expected: Any, exported: Any, name: Path) -> None:
-        ours, theirs = tensors(expected), tensors(exported)
-        shapes = (
-            [tuple(tensor.shape) for tensor in ours],
-            [tuple(tensor.shape) for tensor in theirs],
-        )
-        if shapes[0] != shapes[1]:
+        ours = tensors(expected)
+        theirs = tensors(exported)
+        our_shapes = [tuple(tensor.shape) for tensor in ours]
+        their_shapes = [tuple(tensor.shape) for tensor in theirs]
+        if our_shapes != their_shapes:
             raise ValueError(
-                f"export of {name}: the model's outputs have shapes {shapes[0]}, the file's {shapes[1]}"
+                f"export of {name}: the model's outputs have shapes {our_shapes},"
+                f" the file's {their_shapes}"
             )
         for index, (our, their) in enumerate(zip(ours, theirs, strict=True)):
             their = their.to(our)
@@ -132,8 +131,9 @@ class Export(Hook):
             ):
                 difference = (their.double() - our.double()).abs().max().item()
                 raise ValueError(
-                    f"export of {name}: output {index} differs from the model's by up to {difference:.3g}, more than"
-                    f" the tolerance of {self.tolerance:g}; the file was not kept"
+                    f"export of {name}: output {index} differs from the model's by up to"
+                    f" {difference:.3g}, more than the tolerance of {self.tolerance:g};"
+                    " the file was not kept"
                 )
 
 
@@ -173,7 +173,8 @@ def _call(state: State) -> _Call:
         state.forward(state.module, first_batch(state))
     if not calls:
         raise ValueError(
-            "the task's forward pass calls parts of the model instead of the model, so it cannot be exported"
+            "the task's forward pass calls parts of the model instead of the model,"
+            " so it cannot be exported"
         )
     call = calls[0]
     if not call.tensors():
@@ -198,9 +199,8 @@ def _context(state: State, weights: str) -> AbstractContextManager[Any]:
         return nullcontext()
     if weights == "evaluated":
         return state.find_evaluated_weights()(state)
-    averages = {
-        averaged.provider: averaged for averaged in state.evaluations.values() if averaged.provider
-    }
+    averages = {weights.provider: weights for weights in state.evaluations.values()}
+    averages.pop("", None)
     if weights not in averages:
         allowed = ", ".join(["evaluated", "raw", *averages])
         add = "" if averages else "; for averages, add the hook ema with evaluate: ema or both"
@@ -225,23 +225,23 @@ def _write_pt2(call: _Call, path: Path, dynamic_batch: bool) -> Callable[[], Any
     return lambda: call.run(move_to_device_pass(torch.export.load(path), device).module())
 
 
+def _make_example(call: _Call) -> dict[str, Any]:
+    """Return the arguments as torch.jit.trace takes them: all by name if one is passed by name."""
+    if not call.named:
+        return {"example_inputs": call.arguments}
+    signature = inspect.signature(call.module.forward)
+    bound = signature.bind(*call.arguments, **call.named)
+    return {"example_kwarg_inputs": dict(bound.arguments)}
+
+
 def _write_torchscript(call: _Call, path: Path, format: Format) -> Callable[[], Any]:
     """Write for the CPU, where the model is; return a function that reads the file and runs it."""
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         if format == "script":
             program = torch.jit.script(call.module)
         else:
-            named = dict(
-                inspect.signature(call.module.forward).bind(*call.arguments, **call.named).arguments
-            )
-            example = (
-                {"example_kwarg_inputs": named}
-                if call.named
-                else {"example_inputs": call.arguments}
-            )
-            program = torch.jit.trace(
-                call.module, **example, strict=False
-            )  # so that outputs may be dicts and lists
+            # Not strict, so that outputs may be dicts and lists.
+            program = torch.jit.trace(call.module, **_make_example(call), strict=False)
         torch.jit.save(program, path)
         loaded = torch.jit.load(path)
     return lambda: call.run(loaded)

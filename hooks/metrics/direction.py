@@ -5,7 +5,6 @@ in any hook that monitors a metric. Otherwise it follows from the metric's name.
 """
 
 import re
-from collections import ChainMap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple
@@ -18,15 +17,15 @@ SET_MODE = "set `mode: max` or `mode: min`"
 _MODES: tuple[Mode, ...] = ("max", "min")
 _MORE = frozenset(
     """
-    acc accuracy ap ar ari auc auprc auroc bleu chrf cider corr correlation dice f1 hit hits iou jaccard kappa map
-    mcc meteor miou mrr ndcg nmi pearson precision psnr purity r2 recall reward roc rouge sensitivity spearman
-    specificity speed ssim success throughput top
+    acc accuracy ap ar ari auc auprc auroc bleu chrf cider corr correlation dice f1 hit hits iou
+    jaccard kappa map mcc meteor miou mrr ndcg nmi pearson precision psnr purity r2 recall reward
+    roc rouge sensitivity spearman specificity speed ssim success throughput top
     """.split()
 )
 _LESS = frozenset(
     """
-    bpb bpc bpd brier cer ece eer er err error errors fid fnr fpr latency logloss loss losses lpips mae mape mse
-    msle nll perplexity ppl regret rmse rmsle smape ter wer
+    bpb bpc bpd brier cer ece eer er err error errors fid fnr fpr latency logloss loss losses lpips
+    mae mape mse msle nll perplexity ppl regret rmse rmsle smape ter wer
     """.split()
 )
 _UNITS: dict[str, Mode] = {"_per_s": "max", "_s": "min", "_bytes": "min"}
@@ -65,7 +64,8 @@ def known_direction(metric: str, declared: Mapping[str, str] | None = None) -> M
 def explain_unknown_direction(metrics: Sequence[str]) -> str:
     """Return a note for metrics without a known direction."""
     return (
-        f"It is unknown whether higher or lower values of {', '.join(metrics)} are better, so no value is the best. "
+        f"It is unknown whether higher or lower values of {', '.join(metrics)} are better,"
+        " so no value is the best. "
         f"Set it in the experiment: hooks.checkpoint: {{best: {metrics[0]}, mode: max}}, or mode: min."
     )
 
@@ -93,7 +93,10 @@ def directions(
 def declared_modes(config: Mapping[str, Any], auto: str = AUTO) -> dict[str, Mode]:
     """Return the mode of each metric for which an experiment sets one; the sweep comes before
     hooks. `auto` is the metric that `best: auto` has chosen."""
-    return dict(ChainMap(*(monitored.modes for monitored in find_monitored_metrics(config, auto))))
+    modes: dict[str, Mode] = {}
+    for monitored in find_monitored_metrics(config, auto):
+        modes = {**monitored.modes, **modes}
+    return modes
 
 
 def find_best_metric(
@@ -104,22 +107,17 @@ def find_best_metric(
     `kept_by` is the metric of its best checkpoint. Without one, it is the first of `best` of the
     checkpoint hook, or the metric that this hook would choose.
     """
-    named = next(
-        (
-            monitored.metrics[0]
-            for monitored in find_monitored_metrics(config)
-            if monitored.key == "best"
-        ),
-        "",
-    )
-    chosen = next(iter(val_metrics(reported)), "") if named == AUTO else named
-    metric = kept_by or chosen or choose_main_metric(reported, config)
-    mode = (
-        direction(metric, declared_modes(config, metric if named == AUTO else AUTO))
-        if metric
-        else None
-    )
-    return (metric, mode) if metric and mode else None
+    kept = [found for found in find_monitored_metrics(config) if found.key == "best"]
+    named = kept[0].metrics[0] if kept else ""
+    is_auto = named == AUTO
+    if is_auto:
+        named = next(iter(val_metrics(reported)), "")
+    metric = kept_by or named or choose_main_metric(reported, config)
+    if not metric:
+        return None
+
+    mode = direction(metric, declared_modes(config, metric if is_auto else AUTO))
+    return (metric, mode) if mode else None
 
 
 def choose_main_metric(reported: Collection[str], config: Mapping[str, Any]) -> str | None:
@@ -128,18 +126,14 @@ def choose_main_metric(reported: Collection[str], config: Mapping[str, Any]) -> 
     known.
     """
     declared = declared_modes(config)
-    monitored_names = [
-        metric for monitored in find_monitored_metrics(config) for metric in monitored.metrics
-    ]
-    candidates = dict.fromkeys([*monitored_names, *val_metrics(reported)])
-    return next(
-        (
-            name
-            for name in candidates
-            if name in val_metrics(reported) and direction(name, declared)
-        ),
-        None,
-    )
+    of_val = val_metrics(reported)
+    candidates: list[str] = []
+    for monitored in find_monitored_metrics(config):
+        candidates += monitored.metrics
+    for name in (*candidates, *of_val):
+        if name in of_val and direction(name, declared):
+            return name
+    return None
 
 
 def val_metrics(reported: Iterable[str]) -> list[str]:
@@ -169,25 +163,23 @@ def find_monitored_metrics(
     `config` is plain data that may still be invalid. `auto` is the metric that `best: auto` has
     chosen.
     """
+    sections = {"sweep": config.get("sweep")}
     hooks = config.get("hooks")
-    entries = (
-        {f"hooks.{name}": entry for name, entry in hooks.items()}
-        if isinstance(hooks, Mapping)
-        else {}
-    )
-    for path, entry in {"sweep": config.get("sweep"), **entries}.items():
+    if isinstance(hooks, Mapping):
+        sections |= {f"hooks.{name}": entry for name, entry in hooks.items()}
+    for path, entry in sections.items():
         if not isinstance(entry, dict):
             continue
-        key = "metric" if path == "sweep" else "best" if entry.get("best") else "monitor"
-        named = entry.get(key)
-        metrics: list[Any] = (
-            named if isinstance(named, list) else [auto if named == AUTO else named]
-        )
+        key = "best" if entry.get("best") else "monitor"
+        if path == "sweep":
+            key = "metric"
+        metrics = entry.get(key)
+        if not isinstance(metrics, list):
+            metrics = [auto if metrics == AUTO else metrics]
         if metrics and all(isinstance(metric, str) for metric in metrics):
             modes = zip(metrics, _modes(entry.get("mode"), len(metrics)), strict=False)
-            yield MonitoredMetrics(
-                path, key, entry, metrics, {metric: mode for metric, mode in modes if mode}
-            )
+            known = {metric: mode for metric, mode in modes if mode}
+            yield MonitoredMetrics(path, key, entry, metrics, known)
 
 
 def _modes(mode: Any, count: int) -> list[Mode | None]:
@@ -202,16 +194,20 @@ def _mode(value: Any) -> Mode | None:
 
 def _direction_by_unit(metric: str) -> Mode | None:
     # In stats/step_s/p95 the unit comes before the statistic.
-    names = (metric, metric.rpartition("/")[0])
-    return next(
-        (mode for name in names for end, mode in _UNITS.items() if name.endswith(end)), None
-    )
+    for name in (metric, metric.rpartition("/")[0]):
+        for end, mode in _UNITS.items():
+            if name.endswith(end):
+                return mode
+    return None
 
 
 def _direction_by_words(metric: str) -> Mode | None:
     """Return the direction that all known words of a name agree on."""
-    words = {word for part in re.split(r"[^A-Za-z0-9]+", metric) for word in _words(part)}
-    more, less = bool(words & _MORE), bool(words & _LESS)
+    words: set[str] = set()
+    for part in re.split(r"[^A-Za-z0-9]+", metric):
+        words |= _words(part)
+    more = not words.isdisjoint(_MORE)
+    less = not words.isdisjoint(_LESS)
     if more == less:
         return None
     return "max" if more else "min"

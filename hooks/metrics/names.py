@@ -28,17 +28,17 @@ def sort_phases(phases: Iterable[str]) -> list[str]:
 def phase_of(metric: str, phases: Iterable[str] = PHASES) -> str:
     """Return the phase that computes a metric: the longest whose name it begins with, or an empty
     string."""
-    return max(
-        (phase for phase in phases if f"{metric}/".startswith(f"{phase}/")), key=len, default=""
-    )
+    around = (phase for phase in phases if f"{metric}/".startswith(f"{phase}/"))
+    return max(around, key=len, default="")
 
 
 def list_known(names: Iterable[str], *missing: str) -> str:
     """Return `available: val/loss, val/acc (did you mean 'val/acc'?)`, with the name nearest to
     each missing one."""
     names = list(names)
-    near = [f"'{name}'" for metric in missing if (name := nearest(metric, names))]
-    hint = f" (did you mean {', '.join(near)}?)" if near else ""
+    near = filter(None, [nearest(metric, names) for metric in missing])
+    listed = ", ".join(f"'{name}'" for name in near)
+    hint = f" (did you mean {listed}?)" if listed else ""
     return f"available: {', '.join(names) or 'none'}{hint}"
 
 
@@ -51,8 +51,10 @@ def nearest(metric: str, names: Iterable[str], cutoff: float = 0.5) -> str | Non
     """Return the name most like a metric's, ignoring case, preferably of the same phase, which is
     val by default."""
     names = list(names)
-    if "/" not in metric and (of_val := nearest(f"val/{metric}", names, cutoff)):
-        return of_val
+    if "/" not in metric:
+        of_val = nearest(f"val/{metric}", names, cutoff)
+        if of_val:
+            return of_val
     by_lowercase = {name.lower(): name for name in names}
     phase, _, rest = metric.lower().rpartition("/")
     same_phase = {

@@ -32,6 +32,7 @@ class BYOL(MomentumTeacher):
     """
 
     def on_forward(self, state: State) -> None:
-        views, predictions = state.batch[0], list(state.output)
+        views = state.batch[0]
+        predictions = list(state.output)
         check_outputs(predictions, views, "BYOL")
         state.output = BYOLOutput(predictions, [self._teacher(view) for view in views])

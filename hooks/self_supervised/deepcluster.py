@@ -81,10 +81,8 @@ class DeepCluster(Hook):
 
     def on_phase_start(self, state: State) -> None:
         """Cluster once per epoch, also if an epoch has several phases or resumes."""
-        self._memory, self._remembered = (
-            self._memory.to(state.device),
-            self._remembered.to(state.device),
-        )
+        self._memory = self._memory.to(state.device)
+        self._remembered = self._remembered.to(state.device)
         self._centroids = [centroids.to(state.device) for centroids in self._centroids]
         self._assignments = self._assignments.to(state.device)
         if state.phase != "train":
@@ -116,10 +114,8 @@ class DeepCluster(Hook):
         }
 
     def load_rank_state_dict(self, state: dict[str, Any]) -> None:
-        self._memory, self._remembered = (
-            functional.pad(state["memory"], (0, 0, 0, 1)),
-            functional.pad(state["remembered"], (0, 1)),
-        )
+        self._memory = functional.pad(state["memory"], (0, 0, 0, 1))
+        self._remembered = functional.pad(state["remembered"], (0, 1))
         self._ranks = state["ranks"]
 
     # The memory
@@ -136,14 +132,13 @@ class DeepCluster(Hook):
             for views, indices in state.fresh_batches("train"):
                 if int(indices.max()) >= size or int(indices.min()) < 0:
                     raise ValueError(
-                        f"a batch has the index {int(indices.max())}, but the training data has {size} samples"
+                        f"a batch has the index {int(indices.max())},"
+                        f" but the training data has {size} samples"
                     )
-                output = state.forward(
-                    state.module, ([views[view] for view in self.assigned_views], indices)
-                )
-                self._remember(
-                    torch.stack(_normalize_views(output, len(self.assigned_views))), indices, state
-                )
+                assigned = [views[view] for view in self.assigned_views]
+                output = state.forward(state.module, (assigned, indices))
+                embeddings = _normalize_views(output, len(assigned))
+                self._remember(torch.stack(embeddings), indices, state)
         self._ranks = state.world_size
 
     def _remember(self, embeddings: Tensor, indices: Tensor, state: State) -> None:
@@ -158,7 +153,8 @@ class DeepCluster(Hook):
     # The clusters
 
     def _cluster(self, state: State) -> None:
-        size, device = _count_samples(state), state.device
+        size = _count_samples(state)
+        device = state.device
         remembered = self._remembered[:-1]
         local_indices = torch.arange(state.rank, size, state.world_size, device=device)[remembered]
         known = torch.zeros(size, dtype=torch.int64, device=device).index_fill_(0, local_indices, 1)
@@ -178,11 +174,11 @@ class DeepCluster(Hook):
         epoch."""
         if max(self.clusters) > len(known):
             raise SettingError(
-                f"clusters: {max(self.clusters)} clusters are too many for the memory's {len(known)} samples"
+                f"clusters: {max(self.clusters)} clusters are too many"
+                f" for the memory's {len(known)} samples"
             )
-        generator = torch.Generator().manual_seed(
-            int(state.config.get("seed", 0)) * 1_000_003 + state.epoch
-        )
+        seed = int(state.config.get("seed", 0)) * 1_000_003 + state.epoch
+        generator = torch.Generator().manual_seed(seed)
         return [
             known[torch.randperm(len(known), generator=generator)[:count].to(known.device)]
             for count in self.clusters
@@ -202,11 +198,14 @@ class DeepCluster(Hook):
     def _assign_nearest(self, embeddings: Tensor) -> Tensor:
         if not self._centroids:
             raise RuntimeError(
-                "there are no clusters yet: DeepCluster makes them when training begins; train before validating"
+                "there are no clusters yet: DeepCluster makes them when training begins;"
+                " train before validating"
             )
-        return torch.stack(
-            [assign(embeddings[self._view(head)], c) for head, c in enumerate(self._centroids)]
-        )
+        nearest = [
+            assign(embeddings[self._view(head)], centroids)
+            for head, centroids in enumerate(self._centroids)
+        ]
+        return torch.stack(nearest)
 
     def _view(self, head: int) -> int:
         return head % len(self.assigned_views)
@@ -223,13 +222,11 @@ def _count_samples(state: State) -> int:
 
 def _normalize_views(output: Any, count: int) -> list[Tensor]:
     """Return the embeddings of each view at unit length; raises TypeError for other outputs."""
-    if (
-        not isinstance(output, list | tuple)
-        or len(output) != count
-        or not all(isinstance(part, Tensor) for part in output)
-    ):
+    is_list = isinstance(output, list | tuple) and len(output) == count
+    if not is_list or not all(isinstance(part, Tensor) for part in output):
         raise TypeError(
-            f"forward() must return {count} tensors of shape (B, D), one per view, got {type(output).__name__}"
+            f"forward() must return {count} tensors of shape (B, D), one per view,"
+            f" got {type(output).__name__}"
         )
     return [functional.normalize(embeddings.float(), dim=1) for embeddings in output]
 

@@ -44,7 +44,8 @@ class DINO(CenteredTeacher):
     """
 
     def on_forward(self, state: State) -> None:
-        views, student = state.batch[0], list(state.output)
+        views = state.batch[0]
+        student = list(state.output)
         check_outputs(student, views, "DINO")
         teacher = [self._teacher(view) for view in views[: self.global_views]]
         temperature = warm_up(

@@ -73,9 +73,8 @@ class Distillation(Hook):
 
 def _load(module: nn.Module, path: str) -> None:
     loaded: Mapping[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    weights: Mapping[str, Tensor] = (
-        loaded["model"] if isinstance(loaded.get("model"), Mapping) else loaded
-    )
+    inner = loaded.get("model")
+    weights: Mapping[str, Tensor] = inner if isinstance(inner, Mapping) else loaded
     try:
         module.load_state_dict(weights)
     except RuntimeError as error:

@@ -52,7 +52,7 @@ class IBOT(CenteredTeacher):
     teacher sees the global views without masks. Momentum and temperatures follow the schedules of
     `dino`. Records `teacher_momentum`, `teacher_temperature` and `teacher_patch_temperature`.
     Source: "iBOT: Image BERT Pre-Training with Online Tokenizer" (Zhou et al., 2022), VISSL
-        IBOTHook.
+    IBOTHook.
     """
 
     patch_center_momentum: Annotated[float, Ge(0), Le(1)] = 0.9
@@ -71,12 +71,13 @@ class IBOT(CenteredTeacher):
         self._patch_center: Tensor | None = None
 
     def on_forward(self, state: State) -> None:
-        views, student = state.batch[0], list(state.output)
-        if len(student) != len(views) or not all(
-            isinstance(pair, tuple) and len(pair) == 2 for pair in student
-        ):
+        views = state.batch[0]
+        student = list(state.output)
+        are_pairs = all(isinstance(pair, tuple) and len(pair) == 2 for pair in student)
+        if len(student) != len(views) or not are_pairs:
             raise ValueError(
-                f"forward() must return a pair (view, patches) for each of {len(views)} views, got {len(student)}"
+                f"forward() must return a pair (view, patches) for each of {len(views)} views,"
+                f" got {len(student)}"
             )
         teacher = [self._teacher(view) for view in views[: self.global_views]]
         whole = torch.cat([output for output, _ in teacher])
@@ -87,10 +88,8 @@ class IBOT(CenteredTeacher):
         patch_temperature = warm_up(
             state.epoch, self.warmup_epochs, self.warmup_patch_temperature, self.patch_temperature
         )
-        center, patch_center = (
-            place_center(self._center, whole),
-            place_center(self._patch_center, patches),
-        )
+        center = place_center(self._center, whole)
+        patch_center = place_center(self._patch_center, patches)
         state.output = IBOTOutput(
             student, teacher, center, patch_center, temperature, patch_temperature
         )

@@ -68,24 +68,22 @@ class MoCo(MomentumTeacher):
         )
 
     def on_forward(self, state: State) -> None:
-        output, view = state.output, state.batch[0][1]
+        view = state.batch[0][1]
+        output = state.output
         query = _normalize(output if isinstance(output, Tensor) else output[0])
         training = state.phase == "train"
         key = self._compute_keys(view, state) if training else _normalize(self._teacher(view))
-        queue = self._prepare_queue(query)
-        state.output = MoCoOutput(query, key, queue)
+        state.output = MoCoOutput(query, key, self._prepare_queue(query))
 
     def _compute_keys(self, view: Tensor, state: State) -> Tensor:
         """Return this rank's keys, and store the keys of all ranks for the queue."""
         sizes = batch_sizes(state)
         if self._shuffles:
-            order = torch.randperm(
-                sum(sizes), generator=torch.Generator().manual_seed(state.iteration)
-            )
-            local_indices = torch.split(order, sizes)[state.rank]
-            shuffled = gather(
-                _normalize(self._teacher(gather(view, sizes)[local_indices.to(view.device)])), sizes
-            )
+            generator = torch.Generator().manual_seed(state.iteration)
+            order = torch.randperm(sum(sizes), generator=generator)
+            local_indices = torch.split(order, sizes)[state.rank].to(view.device)
+            shuffled_views = gather(view, sizes)[local_indices]
+            shuffled = gather(_normalize(self._teacher(shuffled_views)), sizes)
             self._keys = torch.empty_like(shuffled)
             self._keys[order.to(view.device)] = shuffled
         else:
@@ -94,9 +92,8 @@ class MoCo(MomentumTeacher):
 
     def _prepare_queue(self, like: Tensor) -> Tensor:
         if self._queue is None:
-            directions = torch.randn(
-                self.queue_length, like.shape[1], generator=torch.Generator().manual_seed(0)
-            )
+            generator = torch.Generator().manual_seed(0)
+            directions = torch.randn(self.queue_length, like.shape[1], generator=generator)
             self._queue = _normalize(directions)
         if self._queue.device != like.device:
             self._queue = self._queue.to(like.device)
@@ -106,10 +103,10 @@ class MoCo(MomentumTeacher):
         """Put the keys into the queue, now that autograd no longer needs the oldest."""
         assert self._queue is not None
         assert self._keys is not None
-        keys, length = self._keys[-self.queue_length :], self.queue_length
-        indices = (self._next + torch.arange(len(keys), device=keys.device)) % length
-        self._queue[indices] = keys
-        self._next = (self._next + len(keys)) % length
+        keys = self._keys[-self.queue_length :]
+        indices = self._next + torch.arange(len(keys), device=keys.device)
+        self._queue[indices % self.queue_length] = keys
+        self._next = (self._next + len(keys)) % self.queue_length
         self._keys = None
 
     def on_update(self, state: State) -> None:
@@ -119,7 +116,8 @@ class MoCo(MomentumTeacher):
         super().load_state_dict(state)
         if self._queue is not None and len(self._queue) != self.queue_length:
             raise SettingError(
-                f"queue_length: the checkpoint's queue has {len(self._queue)} keys, not {self.queue_length}"
+                f"queue_length: the checkpoint's queue has {len(self._queue)} keys,"
+                f" not {self.queue_length}"
             )
 
 

@@ -16,19 +16,17 @@ class SwAV(SwappedPrediction):
     The task's forward pass returns `(embeddings, scores)`, each a list with a tensor per view:
     unit-length embeddings (B, D) and similarities to the prototypes (B, K). The hook replaces it by
     `SwappedViews`: all scores, and codes by Sinkhorn-Knopp for the assigned views, over the samples
-        of all ranks and the queue. In val and test, codes come from
-    the rank's own batch, without the queue. A restart with the same number of ranks keeps the
-    queue. Source: "Unsupervised Learning of Visual Features by Contrasting Cluster Assignments"
-    (Caron et al., 2020), VISSL SwAVUpdateQueueScoresHook and NormalizePrototypesHook.
+    of all ranks and the queue. In val and test, codes come from the rank's own batch, without the
+    queue. A restart with the same number of ranks keeps the queue. Source: "Unsupervised Learning
+    of Visual Features by Contrasting Cluster Assignments" (Caron et al., 2020), VISSL
+    SwAVUpdateQueueScoresHook and NormalizePrototypesHook.
     """
 
     def on_forward(self, state: State) -> None:
         embeddings, scores = prototypes.split_output(state.output, len(state.batch[0]))
-        assigned = (
-            [scores[view] for view in self.assigned_views],
-            [embeddings[view] for view in self.assigned_views],
-        )
-        state.output = self.swap(scores, *assigned, self._layer, state)
+        assigned = [scores[view] for view in self.assigned_views]
+        own_embeddings = [embeddings[view] for view in self.assigned_views]
+        state.output = self.swap(scores, assigned, own_embeddings, self._layer, state)
 
     def on_update(self, state: State) -> None:
         self.normalize(self._layer)

@@ -42,10 +42,9 @@ class SwAVMomentum(SwappedPrediction):
     def on_forward(self, state: State) -> None:
         views, indices = state.batch
         _, scores = prototypes.split_output(state.output, len(views))
+        assigned_views = [views[view] for view in self.assigned_views]
         with torch.no_grad():
-            output = state.forward(
-                self._teacher.module, ([views[view] for view in self.assigned_views], indices)
-            )
+            output = state.forward(self._teacher.module, (assigned_views, indices))
         embeddings, assigned = prototypes.split_output(output, len(self.assigned_views))
         state.output = self.swap(scores, assigned, embeddings, self._teacher_layer, state)
 

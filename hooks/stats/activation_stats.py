@@ -1,6 +1,7 @@
 """Statistics of activations."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -53,10 +54,7 @@ class ActivationStats(LayerMonitor):
     def read(self, state: State) -> None:
         if not self._moments:
             return
-        low, mean, high = (
-            torch.stack([value.to(state.device) for value in values])
-            for values in zip(*self._moments, strict=True)
-        )
+        low, mean, high = [_stack(values, state) for values in zip(*self._moments, strict=True)]
         spread = torch.maximum(high - mean, mean - low)
         state.record(
             activation_mean_max=mean.abs().max(),
@@ -65,7 +63,8 @@ class ActivationStats(LayerMonitor):
         )
         self.keep(state, self._layers, {"mean": mean, "spread": spread})
         self._names.clear()
-        self._layers, self._moments = [], []
+        self._layers = []
+        self._moments = []
 
     @torch.no_grad()
     def _take(self, name: str, values: Any) -> None:
@@ -79,3 +78,8 @@ class ActivationStats(LayerMonitor):
             before = self._names[name]
             self._names[name] += 1
             self._layers.append(f"{name}#{before}" if before else name)
+
+
+def _stack(values: Iterable[Tensor], state: State) -> Tensor:
+    """Join numbers, which may lie on several devices of a model, to a vector."""
+    return torch.stack([value.to(state.device) for value in values])

@@ -31,18 +31,17 @@ class LayerMemory(LayerMonitor):
         self._sizes: dict[str, list[int]] = {}
 
     def watch(self, name: str, layer: nn.Module, state: State) -> None:
-        device, allocated = state.device, 0
+        device = state.device
+        allocated = 0
 
         def before(layer: nn.Module, arguments: Any) -> None:
             nonlocal allocated
             allocated = torch.cuda.memory_allocated(device)
 
         def after(layer: nn.Module, arguments: Any, output: Any) -> None:
+            dense = [tensor for tensor in tensors(output) if not tensor.is_sparse]
             self._layers.append(name)
-            self._add(
-                "output_bytes",
-                sum(tensor.nbytes for tensor in tensors(output) if not tensor.is_sparse),
-            )
+            self._add("output_bytes", sum(tensor.nbytes for tensor in dense))
             if device.type == "cuda":
                 self._add("allocated_bytes", torch.cuda.memory_allocated(device) - allocated)
 
@@ -51,14 +50,14 @@ class LayerMemory(LayerMonitor):
         self.until_read(layer.register_forward_hook(after))
 
     def read(self, state: State) -> None:
-        layers, self._layers = self._layers, []
-        sizes, self._sizes = self._sizes, {}
-        if layers:
-            self.keep(
-                state,
-                layers,
-                {name: torch.tensor(values, dtype=torch.int64) for name, values in sizes.items()},
-            )
+        if not self._layers:
+            return
+        statistics = {
+            name: torch.tensor(sizes, dtype=torch.int64) for name, sizes in self._sizes.items()
+        }
+        self.keep(state, self._layers, statistics)
+        self._layers = []
+        self._sizes = {}
 
     def _add(self, statistic: str, value: int) -> None:
         self._sizes.setdefault(statistic, []).append(value)

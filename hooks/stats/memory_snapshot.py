@@ -65,10 +65,10 @@ class MemorySnapshot(Cleanup):
         folder = state.artifacts / FOLDER
         folder.mkdir(parents=True, exist_ok=True)
         name = f"rank={state.rank}-step={state.step}{reason}"
-        with warnings.catch_warnings(
-            action="ignore"
-        ):  # reading proxies and tensors without memory warns
-            (folder / f"{name}.txt").write_text("\n".join(_lines(state.device)) + "\n")
+        # Reading proxies and tensors without memory warns.
+        with warnings.catch_warnings(action="ignore"):
+            text = "\n".join(_lines(state.device)) + "\n"
+        (folder / f"{name}.txt").write_text(text)
         if self._records_history:
             dump_memory_snapshot(folder / f"{name}.pickle")
 
@@ -85,7 +85,8 @@ def _lines(device: torch.device) -> Iterator[str]:
     counts: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
     for tensor in _live_tensors():
-        kind = f"{type(tensor).__name__} {str(tensor.dtype).removeprefix('torch.')} {[*tensor.shape]} {tensor.device}"
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        kind = f"{type(tensor).__name__} {dtype} {[*tensor.shape]} {tensor.device}"
         counts[kind] += 1
         sizes[kind] += tensor.nbytes
     yield f"live tensors that Python sees: {counts.total()}; views of one storage count separately"
@@ -102,10 +103,10 @@ def _lines(device: torch.device) -> Iterator[str]:
 def _live_tensors() -> Iterator[Tensor]:
     """Yield the tensors that own memory."""
     for value in gc.get_objects():
-        if not issubclass(type(value), Tensor):  # isinstance runs code of proxies
+        # Not isinstance, which runs code of proxies.
+        if not issubclass(type(value), Tensor):
             continue
-        with suppress(
-            RuntimeError, NotImplementedError
-        ):  # the compiler's fake tensors, and sparse ones
+        # The compiler's fake tensors and sparse ones have no storage.
+        with suppress(RuntimeError, NotImplementedError):
             if value.untyped_storage().data_ptr() != 0:
                 yield value

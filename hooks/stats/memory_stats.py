@@ -53,14 +53,13 @@ class MemoryStats(Hook):
     def on_start(self, state: State) -> None:
         if state.device.type == "cuda":
             self._device = state.device
-            self._retries_before = (
-                torch.cuda.memory_stats_as_nested_dict(state.device).get("num_alloc_retries", 0)
-                - self._retries
-            )
+            stats = torch.cuda.memory_stats_as_nested_dict(state.device)
+            self._retries_before = stats.get("num_alloc_retries", 0) - self._retries
             torch.cuda.reset_peak_memory_stats(state.device)
 
     def on_phase_start(self, state: State) -> None:
-        self._read_into(self._run)  # the peaks until now belong to the time before the phase
+        # The peaks until now belong to the time before the phase.
+        self._read_into(self._run)
         state.record(**self._read_in(state.phase))
 
     @at_interval("every")
@@ -96,7 +95,8 @@ class MemoryStats(Hook):
         # torch.cuda.memory_allocated() and the like compute all of these each time.
         stats = torch.cuda.memory_stats_as_nested_dict(device)
         torch.cuda.reset_peak_memory_stats(device)
-        allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
+        allocated = stats["allocated_bytes"]["all"]
+        reserved = stats["reserved_bytes"]["all"]
         self._retries = stats["num_alloc_retries"] - self._retries_before
         return {
             "cuda_allocated_bytes": allocated["current"],
@@ -119,7 +119,9 @@ def _name_peaks(prefix: str, peaks: Mapping[str, int]) -> dict[str, int]:
 
 
 def resident_bytes() -> int:
-    if (statm := _open_statm(os.getpid())) is None:
+    """Return the resident memory of this process."""
+    statm = _open_statm(os.getpid())
+    if statm is None:
         import psutil
 
         return int(psutil.Process().memory_info().rss)

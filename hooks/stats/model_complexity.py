@@ -50,7 +50,8 @@ class ModelComplexity(Hook):
             self._count(state)
         except Exception as error:  # counting may fail in any way; training does not need it
             state.show(
-                f"model_complexity: cannot count the FLOPs of the model: {type(error).__name__}: {error}"
+                "model_complexity: cannot count the FLOPs of the model:"
+                f" {type(error).__name__}: {error}"
             )
 
     def _count(self, state: State) -> None:
@@ -66,32 +67,26 @@ class ModelComplexity(Hook):
             _counting(module, counter) as costs,
         ):
             state.forward(module, batch)
-        costs[
-            ""
-        ].flops = (
-            counter.get_total_flops()
-        )  # also of a task that calls only submodules of the model
-        state.info.update(costs[""].per_sample(samples))
+        whole = costs[""]
+        # Also of a task that calls only submodules of the model.
+        whole.flops = counter.get_total_flops()
+        state.info.update(whole.per_sample(samples))
         self._write(state, costs, samples)
         state.show(_summary(state.info))
 
     def _write(self, state: State, costs: "Mapping[str, _Cost]", samples: int) -> None:
-        columns = (
-            "module",
-            "type",
-            "parameters",
-            "trainable_parameters",
-            *costs[""].per_sample(samples),
-        )
+        columns = ["module", "type", "parameters", "trainable_parameters"]
+        columns += costs[""].per_sample(samples)
         state.artifacts.mkdir(parents=True, exist_ok=True)
         with (state.artifacts / FILE).open("w", newline="") as file:
             table = csv.writer(file)
             table.writerow(columns)
             for name, module in state.module.named_modules():
                 depth = name.count(".") + 1 if name else 0
-                if depth <= self.max_depth:
-                    per_sample = costs[name].per_sample(samples).values()
-                    table.writerow([name, type(module).__name__, *_parameters(module), *per_sample])
+                if depth > self.max_depth:
+                    continue
+                per_sample = costs[name].per_sample(samples).values()
+                table.writerow([name, type(module).__name__, *_parameters(module), *per_sample])
 
 
 @dataclass
@@ -162,13 +157,14 @@ _MISSING = {CPU_ATTENTION: lambda query, key, value, *_, **__: sdpa_flop_count(q
 def _parameters(module: nn.Module) -> tuple[int, int]:
     """Return the numbers of all and of trainable parameters, shared ones once."""
     parameters = list(module.parameters())
-    return sum(p.numel() for p in parameters), sum(p.numel() for p in parameters if p.requires_grad)
+    trainable = [parameter for parameter in parameters if parameter.requires_grad]
+    return sum(map(torch.numel, parameters)), sum(map(torch.numel, trainable))
 
 
 def _summary(info: Mapping[str, Any]) -> str:
     shown = {name: f"{value:,}" for name, value in info.items() if isinstance(value, int)}
     return (
         f"model: {shown['parameters']} parameters ({shown['trainable_parameters']} trainable),"
-        f" {shown['flops_per_sample']} FLOPs ({shown['macs_per_sample']} MACs) and {shown['activations_per_sample']}"
-        " activations per sample in a forward pass"
+        f" {shown['flops_per_sample']} FLOPs ({shown['macs_per_sample']} MACs)"
+        f" and {shown['activations_per_sample']} activations per sample in a forward pass"
     )

@@ -1,6 +1,7 @@
 """Norms of parameters, gradients and updates."""
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import ClassVar
 
 import torch
@@ -24,7 +25,7 @@ class OptimizerStats(Hook):
     gets), `update_norm` (of the change, with weight decay and learning rate) and `update_ratio`
     (update to parameters). If optimizers take turns, columns have their names. Only a measured step
     costs: a copy of the parameters and a few fused operations. Runs on the master, because all
-        ranks are equal. Source: Composer OptimizerMonitor.
+    ranks are equal. Source: Composer OptimizerMonitor.
     """
 
     every: StepsOrNever = Interval(100, "steps")
@@ -43,7 +44,10 @@ class OptimizerStats(Hook):
     @torch.no_grad()
     def on_gradients(self, state: State) -> None:
         self._old_parameters = [parameter.clone() for parameter in _trained_parameters(state)]
-        gradients = [g.coalesce().values() if g.is_sparse else g for g in state.gradients()]
+        gradients = [
+            gradient.coalesce().values() if gradient.is_sparse else gradient
+            for gradient in state.gradients()
+        ]
         state.record(step_grad_norm=get_total_norm(gradients))
 
     @at_interval("every")
@@ -51,16 +55,22 @@ class OptimizerStats(Hook):
     def on_update(self, state: State) -> None:
         parameters = _trained_parameters(state)
         foreach_sub_(self._old_parameters, parameters)
-        param_norm, update_norm = get_total_norm(parameters), get_total_norm(self._old_parameters)
+        param_norm = get_total_norm(parameters)
+        update_norm = get_total_norm(self._old_parameters)
         self._old_parameters = []
         state.record(
-            param_norm=param_norm, update_norm=update_norm, update_ratio=update_norm / param_norm
+            param_norm=param_norm,
+            update_norm=update_norm,
+            update_ratio=update_norm / param_norm,
         )
 
     def on_phase_end(self, state: State) -> None:
-        self._old_parameters = []  # of a skipped step
+        # A skipped step leaves its copy.
+        self._old_parameters = []
 
 
 def _trained_parameters(state: State) -> list[Tensor]:
     assert state.optimizer is not None
-    return [p for group in state.optimizer.param_groups for p in group["params"] if p.requires_grad]
+    groups = state.optimizer.param_groups
+    parameters = chain.from_iterable(group["params"] for group in groups)
+    return [parameter for parameter in parameters if parameter.requires_grad]

@@ -67,14 +67,12 @@ class Profiler(Cleanup):
 
     def unsuitable(self, setup: Setup) -> str:
         for name, hook in setup.hooks.items():
-            if (
-                isinstance(hook, Profiler)
-                and hook is not self
-                and {*hook.profiled_ranks} & {*self.profiled_ranks}
-            ):
+            if not isinstance(hook, Profiler) or hook is self:
+                continue
+            if not set(hook.profiled_ranks).isdisjoint(self.profiled_ranks):
                 return (
-                    f"torch has one profiler in a process, and '{name}' traces the same ranks; trace others"
-                    " (profiled_ranks), or more windows (repeat)"
+                    f"torch has one profiler in a process, and '{name}' traces the same ranks;"
+                    " trace others (profiled_ranks), or more windows (repeat)"
                 )
         return ""
 
@@ -84,11 +82,8 @@ class Profiler(Cleanup):
             self._action = schedule(skip_first=self.skip_first, repeat=self.repeat, **periods)
 
     def on_iteration_start(self, state: State) -> None:
-        if (
-            state.phase == "train"
-            and self._profile is None
-            and self._action(state.iteration) != ProfilerAction.NONE
-        ):
+        is_waiting = state.phase == "train" and self._profile is None
+        if is_waiting and self._action(state.iteration) != ProfilerAction.NONE:
             self._start(state)
         self._mark("data")
 
@@ -119,9 +114,8 @@ class Profiler(Cleanup):
                 state.request_stop(f"the hook '{self.name}' has written its traces")
 
     def _start(self, state: State) -> None:
-        activities = self.activities or (
-            ("cpu", "cuda") if state.device.type == "cuda" else ("cpu",)
-        )
+        on_gpu = state.device.type == "cuda"
+        activities = self.activities or (("cpu", "cuda") if on_gpu else ("cpu",))
         first = state.iteration
         self._profile = profile(
             activities=[getattr(ProfilerActivity, activity.upper()) for activity in activities],
@@ -137,7 +131,8 @@ class Profiler(Cleanup):
     def close(self) -> None:
         """Stop the profiler, which then writes its trace; no effect when called again."""
         self._mark("")
-        running, self._profile = self._profile, None
+        running = self._profile
+        self._profile = None
         if running is not None:
             running.stop()
 

@@ -4,6 +4,7 @@ import platform
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, ClassVar
 
 import numpy
@@ -57,17 +58,14 @@ class RuntimeInfo(Hook):
 
 
 def _update(state: State, phase: str | None) -> None:
+    groups = chain.from_iterable(optimizer.param_groups for optimizer in state.optimizers.values())
     state.info.update(
         phase=phase,
         epoch=state.epoch,
         iteration=state.iteration,
         step=state.step,
         samples=state.samples,
-        learning_rates=[
-            float(group["lr"])
-            for optimizer in state.optimizers.values()
-            for group in optimizer.param_groups
-        ],
+        learning_rates=[float(group["lr"]) for group in groups],
     )
 
 

@@ -34,8 +34,7 @@ PEAKS: dict[tuple[str, ...], dict[str, float]] = {
 missing.
 
 Source: NVIDIA's data sheets, for the 3090 and 4090 the GA102 and Ada whitepapers, appendix A;
-    halved where the document
-counts sparsity (L4, H100, H200, B200).
+halved where the document counts sparsity (L4, H100, H200, B200).
 """
 
 PASSES_OF_TRAINING = 3
@@ -85,37 +84,32 @@ class Throughput(Hook):
             self._last = self._measure(state)
 
     def on_report(self, state: State, metrics: dict[str, Any]) -> None:
-        metrics.update(
-            {
-                f"throughput/{name}": value
-                for name, value in self._last.items()
-                if name != "samples_per_s"
-            }
-        )
+        for name, value in self._last.items():
+            if name != "samples_per_s":
+                metrics[f"throughput/{name}"] = value
         self._last = {}
 
     def _measure(self, state: State) -> dict[str, float]:
         """Measure over the last closed rows, because the time of the current one is unknown."""
         columns = state.recent.columns(self.window, phase="train", names=("step_s", "batch_size"))
-        timed = [
-            (time, size)
-            for time, size in zip(
-                read(columns.get("step_s", ())), columns.get("batch_size", ()), strict=True
-            )
-            if time is not None
-        ]
-        seconds = sum(time for time, _ in timed)
+        times = read(columns.get("step_s", ()))
+        seconds = 0.0
+        samples = 0
+        for time, size in zip(times, columns.get("batch_size", ()), strict=True):
+            if time is not None:
+                seconds += time
+                samples += size
         if seconds <= 0:
             return {}
-        samples_per_s = sum(size for _, size in timed) / seconds
+
+        samples_per_s = samples / seconds
         measured = {
             "samples_per_s": samples_per_s,
             "world_samples_per_s": samples_per_s * state.world_size,
         }
         if "flops_per_sample" in state.info:
-            measured["flops_per_s"] = (
-                PASSES_OF_TRAINING * state.info["flops_per_sample"] * samples_per_s
-            )
+            flops_per_sample = PASSES_OF_TRAINING * state.info["flops_per_sample"]
+            measured["flops_per_s"] = flops_per_sample * samples_per_s
             if self._peak is not None:
                 measured["mfu"] = measured["flops_per_s"] / self._peak
         return measured
@@ -143,6 +137,7 @@ def peak_flops(device_name: str, precision: str) -> float | None:
     words = set(re.split(r"[^A-Z0-9]+", device_name.upper()))
     if "MIG" in words:
         return None
-    return next(
-        (peaks.get(precision) for name, peaks in PEAKS.items() if words.issuperset(name)), None
-    )
+    for name, peaks in PEAKS.items():
+        if words.issuperset(name):
+            return peaks.get(precision)
+    return None

@@ -66,10 +66,9 @@ class EarlyStopping(Hook):
 
     def _find_reason(self, value: float) -> str | None:
         """Return why the run should end after this value, or None."""
-        if math.isfinite(value) and (
-            self._best is None or self._gain(value, self._best) > self.min_delta
-        ):
-            self._best, self._wait = value, 0
+        if self._is_improved_by(value):
+            self._best = value
+            self._wait = 0
         else:
             self._wait += 1
         if self.check_finite and not math.isfinite(value):
@@ -77,9 +76,14 @@ class EarlyStopping(Hook):
         if self.stopping_threshold is not None and self._gain(value, self.stopping_threshold) >= 0:
             return f"is {value}, as good as stopping_threshold={self.stopping_threshold}"
         if self._wait >= self.patience:
-            values = f"{self._wait} value{'' if self._wait == 1 else 's'}"
+            values = "1 value" if self._wait == 1 else f"{self._wait} values"
             return f"has not improved on {self._best} by more than {self.min_delta} in {values}"
         return None
+
+    def _is_improved_by(self, value: float) -> bool:
+        if not math.isfinite(value):
+            return False
+        return self._best is None or self._gain(value, self._best) > self.min_delta
 
     def _gain(self, value: float, other: float) -> float:
         return value - other if self._mode == "max" else other - value

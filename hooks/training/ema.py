@@ -77,8 +77,8 @@ class EMA(Hook):
     """Weights for val and test; `both` gives val/accuracy for the raw weights and
     val/ema/accuracy."""
     device: Device | None = None
-    """Device of the averages: cpu, cuda or a GPU such as cuda:1; by default the device of the weights. Keeping averages
-    of GPU weights on the CPU synchronizes once per update."""
+    """Device of the averages: cpu, cuda or a GPU such as cuda:1; by default the device of the
+    weights. Keeping averages of GPU weights on the CPU synchronizes once per update."""
 
     observes: ClassVar[bool] = True
     collective: ClassVar[bool] = True

@@ -44,7 +44,10 @@ class GradientClip(Hook):
         state.record(grad_norm=norm)
         # On the CPU reading the norm is free, and most steps need no scaling.
         is_within = norm.device.type == "cpu" and norm.item() < self.max_norm * 0.999 - _EPSILON
-        if (self.max_value is None and is_within) or not (gradients := state.gradients()):
+        if self.max_value is None and is_within:
+            return
+        gradients = state.gradients()
+        if not gradients:
             return
         if self.max_value is None:
             foreach_mul_(gradients, (self.max_norm / (norm + _EPSILON)).clamp(max=1.0))

@@ -96,8 +96,8 @@ class LossSpike(Hook):
         state.record(loss_spike=1)
         mean, deviation = self._compute_statistics()
         reason = (
-            f"loss {loss:.6g} at step {state.step + 1}, and the recent mean is {mean:.6g} with a standard deviation of"
-            f" {deviation:.3g}"
+            f"loss {loss:.6g} at step {state.step + 1}, and the recent mean is {mean:.6g}"
+            f" with a standard deviation of {deviation:.3g}"
         )
         if self._spikes_in_a_row > self.patience:
             raise TrainingFailed(

@@ -48,7 +48,8 @@ class NanGuard(Hook):
     def __post_init__(self) -> None:
         if self.action == "skip" and self.every.count > 1:
             raise ValueError(f"action: skip needs every: 1 step, got every: {self.every}")
-        self._sum: Tensor | float = 0.0  # not finite once any term is not
+        self._sum: Tensor | float = 0.0
+        """Not finite once any term is not."""
         self._hits_in_a_row = 0
         self._dumped = 0
 
@@ -74,18 +75,16 @@ class NanGuard(Hook):
         self._act(state, loss, norm)
 
     def _act(self, state: State, loss: float, norm: float) -> None:
-        reason = f"step {state.step + 1} has loss={loss} and gradient norm={norm}" + (
-            ""
-            if not math.isfinite(loss) or state.world_size == 1
-            else " (the loss of another rank may be the cause)"
-        )
-        if self.action == "raise" or (
-            self.action == "skip" and self._hits_in_a_row > self.patience
-        ):
+        reason = f"step {state.step + 1} has loss={loss} and gradient norm={norm}"
+        if math.isfinite(loss) and state.world_size > 1:
+            reason += " (the loss of another rank may be the cause)"
+        is_too_often = self.action == "skip" and self._hits_in_a_row > self.patience
+        if self.action == "raise" or is_too_often:
             raise TrainingFailed(
                 f"{reason}. Lower the learning rate; `hookyard replay` repeats the iteration"
             )
-        if not math.isfinite(norm):  # the norm is the same on all ranks, as skipping must be
+        # The norm is the same on all ranks, as skipping must be.
+        if not math.isfinite(norm):
             state.skip_update(reason)
         if self.action == "stop":
             state.request_stop(f"{reason} on rank {state.rank}")
@@ -96,6 +95,7 @@ class NanGuard(Hook):
         self._dumped += 1
         folder = state.artifacts / "nonfinite"
         folder.mkdir(parents=True, exist_ok=True)
+        model = {name: shards.local(tensor) for name, tensor in state.module.state_dict().items()}
         contents = {
             "step": state.step + 1,
             "iteration": state.iteration + 1,
@@ -104,9 +104,7 @@ class NanGuard(Hook):
             "gradient_norm": norm,
             "batch": state.batch,
             "output": state.output,
-            "model": {
-                name: shards.local(tensor) for name, tensor in state.module.state_dict().items()
-            },
+            "model": model,
         }
         name = state.column(f"iteration-{state.iteration + 1}")
         torch.save(contents, folder / f"{name}-rank-{state.rank}.pt")

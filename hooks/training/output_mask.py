@@ -74,16 +74,17 @@ def _mask(output: Any, occurs: Tensor) -> Any:
         return type(output)(_mask(part, occurs) for part in output)
     if not isinstance(output, Tensor) or output.ndim < 2 or not output.is_floating_point():
         raise TypeError(
-            f"the output must be logits of shape (B, C, ...), or a list of such, got {_describe(output)}"
+            "the output must be logits of shape (B, C, ...), or a list of such,"
+            f" got {_describe(output)}"
         )
     classes = output.shape[1]
-    absent = ~functional.pad(occurs, (0, classes - len(occurs)))  # negative padding truncates
-    return output.masked_fill(absent.view(classes, *[1] * (output.ndim - 2)), float("-inf"))
+    # Negative padding truncates.
+    absent = ~functional.pad(occurs, (0, classes - len(occurs)))
+    other_dimensions = [1] * (output.ndim - 2)
+    return output.masked_fill(absent.view(classes, *other_dimensions), float("-inf"))
 
 
 def _describe(value: Any) -> str:
-    return (
-        f"{value.dtype} of shape {tuple(value.shape)}"
-        if isinstance(value, Tensor)
-        else type(value).__name__
-    )
+    if isinstance(value, Tensor):
+        return f"{value.dtype} of shape {tuple(value.shape)}"
+    return type(value).__name__

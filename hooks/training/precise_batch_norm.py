@@ -33,7 +33,7 @@ class PreciseBatchNorm(Hook):
     evaluation mode do not change. Training itself is the same without the hook. Costs a forward
     pass of these samples per validation, and one sum across ranks.
     Source: ClassyVision PreciseBatchNormHook; "Rethinking 'Batch' in BatchNorm" (Wu and Johnson,
-        2021).
+    2021).
     """
 
     num_samples: Annotated[int, Ge(1)]
@@ -71,9 +71,9 @@ class PreciseBatchNorm(Hook):
         return (_move(batch, state.device) for batch in self._cache)
 
     def _load(self, state: State) -> Iterator[Any]:
-        remaining = self.num_samples // state.world_size + (
-            state.rank < self.num_samples % state.world_size
-        )
+        remaining, rest = divmod(self.num_samples, state.world_size)
+        if state.rank < rest:
+            remaining += 1
         batches = iter(state.fresh_batches("train", shuffled=True))
         while remaining > 0 and (batch := next(batches, None)) is not None:
             yield batch
@@ -108,28 +108,26 @@ def recompute(state: State, batches: Iterable[Any]) -> None:
     torch.optim.swa_utils.update_bn does not ensure. The variance is unbiased, as that of
     BatchNorm's running averages. Collective.
     """
-    tracked = [
-        part
-        for part in state.module.modules()
-        if isinstance(part, BatchNorm) and part.running_mean is not None
+    layers = [
+        layer
+        for layer in state.module.modules()
+        if isinstance(layer, BatchNorm) and layer.running_mean is not None and layer.training
     ]
-    layers = [layer for layer in tracked if layer.training]
     if not layers:
         return
-    sums: dict[nn.Module, Tensor] = {
-        layer: torch.zeros(2 * layer.num_features + 1, dtype=torch.float64, device=state.device)
-        for layer in layers
-    }
+    sums: dict[nn.Module, Tensor] = {}
+    for layer in layers:
+        length = 2 * layer.num_features + 1
+        sums[layer] = torch.zeros(length, dtype=torch.float64, device=state.device)
 
     def add_inputs(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         """Add up the inputs of a layer: sums and squares per channel, and the number of values."""
         values = inputs[0].transpose(0, 1).flatten(1).double()
-        sums[layer] += torch.cat(
-            [values.sum(1), values.square().sum(1), values.new_full((1,), values.shape[1])]
-        )
-        layer.training = (
-            values.shape[1] > 1
-        )  # normalizes with the batch's statistics, as in training
+        count = values.shape[1]
+        parts = [values.sum(1), values.square().sum(1), values.new_full((1,), count)]
+        sums[layer] += torch.cat(parts)
+        # Normalize with the batch's statistics, as in training.
+        layer.training = count > 1
 
     with ExitStack() as handles, borrowing(state):
         for layer in layers:
@@ -144,10 +142,12 @@ def recompute(state: State, batches: Iterable[Any]) -> None:
 
 def _set_statistics(layer: BatchNorm, sums: Tensor) -> None:
     total, squares, (count,) = torch.split(sums, [layer.num_features, layer.num_features, 1])
-    if count == 0 or layer.running_mean is None or layer.running_var is None:
-        return  # the forward pass does not use this layer
+    if layer.running_mean is None or layer.running_var is None:
+        return
+    # The forward pass may not use the layer.
+    if count == 0:
+        return
     mean = total / count
+    variance = (squares / count - mean.square()).clamp(min=0)
     layer.running_mean.copy_(mean)
-    layer.running_var.copy_(
-        (squares / count - mean.square()).clamp(min=0) * count / (count - 1).clamp(min=1)
-    )
+    layer.running_var.copy_(variance * count / (count - 1).clamp(min=1))

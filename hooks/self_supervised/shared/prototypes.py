@@ -32,13 +32,12 @@ def find_layer(module: nn.Module, name: str) -> nn.Linear:
     layer = dict(module.named_modules()).get(name)
     has_bias = layer is not None and "bias" in dict(layer.named_parameters())
     if not isinstance(layer, nn.Linear) or has_bias:
-        kind = (
-            "missing"
-            if layer is None
-            else f"a {type(layer).__name__}{' with bias' if has_bias else ''}"
-        )
+        kind = "missing" if layer is None else f"a {type(layer).__name__}"
+        if has_bias:
+            kind += " with bias"
         raise SettingError(
-            f"prototypes: '{name}' of {type(module).__name__} is {kind}; expected a Linear without bias"
+            f"prototypes: '{name}' of {type(module).__name__} is {kind};"
+            " expected a Linear without bias"
         )
     return layer
 
@@ -50,8 +49,8 @@ def split_output(output: Any, count: int) -> tuple[list[Tensor], list[Tensor]]:
         case (embeddings, scores) if len(embeddings) == len(scores) == count:
             return list(embeddings), list(scores)
     raise TypeError(
-        f"forward() must return (embeddings, scores), lists of {count} tensors of shape (B, D) and (B, K), one per"
-        f" view, got {type(output).__name__}"
+        f"forward() must return (embeddings, scores), lists of {count} tensors of shape (B, D)"
+        f" and (B, K), one per view, got {type(output).__name__}"
     )
 
 
@@ -121,7 +120,8 @@ class SwappedPrediction(Hook):
         In training, the queue joins the codes and then takes the embeddings.
         """
         training = state.phase == "train"
-        own = joined = torch.stack(assigned).detach()
+        own = torch.stack(assigned).detach()
+        joined = own
         share = self.queue_length // state.world_size
         queue = None if self._queue is None else self._queue.to(own.device)
         if training and queue is not None and queue.shape[1] >= share:
@@ -135,9 +135,8 @@ class SwappedPrediction(Hook):
         if training and share and self.queue_begin.reached(state):
             new = torch.stack(embeddings).detach().float()
             self._queue = (new if queue is None else torch.cat([queue, new], dim=1))[:, -share:]
-        return SwappedViews(
-            scores, dict(zip(self.assigned_views, codes[:, : own.shape[1]], strict=True))
-        )
+        own_codes = codes[:, : own.shape[1]]
+        return SwappedViews(scores, dict(zip(self.assigned_views, own_codes, strict=True)))
 
 
 @torch.no_grad()

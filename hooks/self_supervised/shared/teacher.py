@@ -46,14 +46,16 @@ class Teacher:
     def follow(self, student: nn.Module) -> None:
         """Copy the student, or load the checkpoint's teacher, and follow this module's parameters
         from now on."""
-        self.module, self._student = deepcopy(student).requires_grad_(False), student
-        self._pairs = list(self.module.parameters()), list(student.parameters())
+        self.module = deepcopy(student).requires_grad_(False)
+        self._student = student
+        self._pairs = (list(self.module.parameters()), list(student.parameters()))
         if self._loaded is not None:
             saved = self._loaded_buffers
             restore_buffers(self.module, saved, remade=saved, persistent=self._loaded)
             self.module.load_state_dict(self._loaded)
             restore_buffers(self.module, saved, remade=(), persistent=self._loaded)
-        self._loaded, self._loaded_buffers = None, {}
+        self._loaded = None
+        self._loaded_buffers = {}
 
     def train(self, mode: bool) -> None:
         """Use batch statistics if `mode`, else running statistics; dropout stays off. Call it in
@@ -132,7 +134,8 @@ def check_outputs(outputs: Sized, views: Sized, method: str) -> None:
     """Raise ValueError unless the forward pass returned an output for each view."""
     if len(outputs) != len(views):
         raise ValueError(
-            f"the forward pass returned {len(outputs)} outputs for {len(views)} views; {method} needs one for each"
+            f"the forward pass returned {len(outputs)} outputs for {len(views)} views;"
+            f" {method} needs one for each"
         )
 
 
@@ -169,21 +172,19 @@ def completed_fraction(state: State) -> float:
 
 def place_center(center: Tensor | None, outputs: Tensor) -> Tensor:
     """Return a center (1, K) on the device of outputs (..., K); zeros before the first batch."""
-    return (
-        torch.zeros(1, outputs.shape[-1], device=outputs.device)
-        if center is None
-        else center.to(outputs.device)
-    )
+    if center is None:
+        return torch.zeros(1, outputs.shape[-1], device=outputs.device)
+    return center.to(outputs.device)
 
 
 def update_center(center: Tensor, outputs: Tensor, momentum: float, world_size: int) -> Tensor:
     """Return m * center + (1 - m) * mean of the outputs (n, K) of all ranks; collective."""
-    total = torch.cat(
-        [outputs.float().sum(0), outputs.new_full((1,), len(outputs), dtype=torch.float32)]
-    )
+    count = outputs.new_full((1,), len(outputs), dtype=torch.float32)
+    total = torch.cat([outputs.float().sum(0), count])
     if world_size > 1:
         dist.all_reduce(total)
-    return center.lerp((total[:-1] / total[-1]).unsqueeze(0), 1 - momentum)
+    mean = total[:-1] / total[-1]
+    return center.lerp(mean.unsqueeze(0), 1 - momentum)
 
 
 def warm_up(epoch: int, epochs: int, first: float, last: float) -> float:
