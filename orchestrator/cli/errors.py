@@ -11,7 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from orchestrator.errors import HookyardError, RunError, UsageError
 from orchestrator.process.streams import PipeSafe
-from orchestrator.storage.storage import advice_on
+from orchestrator.storage.disk_errors import advice_on
 from orchestrator.terminal.printable import PrintableFormatter, escape_controls
 
 FAILED = 1

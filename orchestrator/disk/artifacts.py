@@ -9,7 +9,7 @@ from weakref import finalize
 
 from orchestrator.errors import DamagedFile
 from orchestrator.storage import Storage
-from orchestrator.storage.storage import raising_storage_errors
+from orchestrator.storage.disk_errors import raising_storage_errors
 from orchestrator.storage.stored_data import check_mapping, format_file, read_json
 
 _LISTS = ".artifacts"
@@ -26,7 +26,9 @@ class Artifacts:
     """
 
     def __init__(self, run: Storage, rank: int = 0, world_size: int = 1) -> None:
-        self._run, self._rank, self._world_size = run, rank, world_size
+        self._run = run
+        self._rank = rank
+        self._world_size = world_size
         self.folder = run.local or Path(tempfile.mkdtemp(prefix="hookyard-hooks-"))
         if not run.local:
             self._remove = finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
@@ -39,16 +41,12 @@ class Artifacts:
         """Download the files of earlier attempts."""
         if self._run.local:
             return
-        lists = [
-            name
-            for name in self._run.names(_LISTS)
-            if _parse_rank(name) % self._world_size == self._rank
-        ]
-        self._listed = {file for files in self._run.map(self._read_list, lists) for file in files}
+        names = self._run.names(_LISTS)
+        lists = [name for name in names if _parse_rank(name) % self._world_size == self._rank]
+        self._listed = set().union(*self._run.map(self._read_list, lists))
         self._run.map(self._download, sorted(self._listed))
-        self._sent = {
-            name: state for name, state in self._stat_files().items() if name in self._listed
-        }
+        states = self._stat_files()
+        self._sent = {name: state for name, state in states.items() if name in self._listed}
 
     def send(self) -> None:
         """Upload new and changed files, and delete removed ones; raises StorageError."""
@@ -58,9 +56,8 @@ class Artifacts:
         changed = [name for name, state in states.items() if self._sent.get(name) != state]
         # Write the list first: it must name every uploaded file.
         if self._listed != {*states}:
-            self._run.write(
-                f"{_LISTS}/rank-{self._rank:04d}.json", format_file({"files": sorted(states)}, None)
-            )
+            text = format_file({"files": sorted(states)}, None)
+            self._run.write(f"{_LISTS}/rank-{self._rank:04d}.json", text)
             self._listed = {*states}
         self._run.map(self._upload, changed)
         self._run.map(self._run.delete, [name for name in self._sent if name not in states])
@@ -77,29 +74,21 @@ class Artifacts:
             with suppress(FileNotFoundError):
                 if path.is_file():
                     status = path.stat()
-                    states[path.relative_to(self.folder).as_posix()] = (
-                        status.st_size,
-                        status.st_mtime_ns,
-                    )
+                    name = path.relative_to(self.folder).as_posix()
+                    states[name] = (status.st_size, status.st_mtime_ns)
         return states
 
     def _read_list(self, name: str) -> Iterable[str]:
+        advice = "Files of its hooks are not downloaded."
         try:
-            entries = read_json(
-                self._run,
-                f"{_LISTS}/{name}",
-                check_mapping,
-                "Files of its hooks are not downloaded.",
-            )
-            files = entries["files"]
+            files = read_json(self._run, f"{_LISTS}/{name}", check_mapping, advice)["files"]
         except (FileNotFoundError, DamagedFile, KeyError):
             return []
-        root = self.folder.resolve()
-        return [
-            file
-            for file in files
-            if isinstance(file, str) and (self.folder / file).resolve().is_relative_to(root)
-        ]
+        return [file for file in files if isinstance(file, str) and self._is_inside(file)]
+
+    def _is_inside(self, file: str) -> bool:
+        """Return whether a path leads to a file in the folder."""
+        return (self.folder / file).resolve().is_relative_to(self.folder.resolve())
 
     def _download(self, name: str) -> None:
         path = self.folder / name

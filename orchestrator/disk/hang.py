@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import DamagedFile, HookyardError
@@ -50,12 +51,15 @@ class RankStack:
     def is_over_limit(self) -> bool:
         return self.idle_s >= self.limit_s
 
+    @property
+    def silent_s(self) -> float:
+        """Seconds without a report after which the rank counts as silent."""
+        return _SILENT_TICKS * tick_s(self.limit_s)
+
     def __str__(self) -> str:
         since = time.strftime("%H:%M:%S", time.localtime(self.at - self.idle_s))
-        node, duration = (
-            f" on {self.node}" if self.node else "",
-            f" ({self.idle_s:.0f} s)" if self.idle_s else "",
-        )
+        node = f" on {self.node}" if self.node else ""
+        duration = f" ({self.idle_s:.0f} s)" if self.idle_s else ""
         return f"rank {self.rank}{node} has made no progress since {since}{duration}: {self.place}"
 
 
@@ -72,13 +76,14 @@ class HungRanks:
     @property
     def ranks(self) -> tuple[int, ...]:
         """Ranks that caused the hang; all waiting ranks if the cause is unknown."""
-        return (*(stack.rank for stack in self.hung), *self.silent) or tuple(
-            stack.rank for stack in self.waiting
-        )
+        causes = (*(stack.rank for stack in self.hung), *self.silent)
+        return causes or tuple(stack.rank for stack in self.waiting)
 
     def __str__(self) -> str:
         if not self.hung and not self.silent:
-            return f"all ranks wait for each other, in calls that do not match: {'; '.join(map(str, self.waiting))}"
+            waiting = "; ".join(map(str, self.waiting))
+            return f"all ranks wait for each other, in calls that do not match: {waiting}"
+
         parts = [*map(str, self.hung)]
         if self.silent:
             why = "the process is stopped, the machine is gone, or a C call holds Python's interpreter lock"
@@ -105,18 +110,16 @@ def find_hung_ranks(stacks: Sequence[RankStack], world_size: int) -> HungRanks |
     progress."""
     if not any(stack.is_over_limit for stack in stacks):
         return None
-    newest = max(stack.at for stack in stacks)
     hung = [stack for stack in stacks if stack.is_over_limit and not stack.waits]
     waiting = [stack for stack in stacks if stack.is_over_limit and stack.waits]
-    reporting = {
-        stack.rank for stack in stacks if newest - stack.at < _SILENT_TICKS * tick_s(stack.limit_s)
-    }
-    overdue = all(
-        stack.idle_s >= stack.limit_s + _SILENT_TICKS * tick_s(stack.limit_s) for stack in waiting
-    )
-    silent = (
-        [rank for rank in range(world_size) if rank not in reporting] if waiting and overdue else []
-    )
+
+    silent = []
+    is_overdue = all(stack.idle_s >= stack.limit_s + stack.silent_s for stack in waiting)
+    if waiting and is_overdue:
+        newest = max(stack.at for stack in stacks)
+        reporting = {stack.rank for stack in stacks if newest - stack.at < stack.silent_s}
+        silent = [rank for rank in range(world_size) if rank not in reporting]
+
     if not hung and not silent and len(waiting) < world_size:
         return None
     return HungRanks(hung, silent, waiting)
@@ -126,7 +129,9 @@ class HangReports:
     """Reports of the ranks of one attempt, in the run's folder."""
 
     def __init__(self, folder: RunFolder, attempt: int, world_size: int) -> None:
-        self._storage, self._attempt, self._world_size = folder.storage, attempt, world_size
+        self._storage = folder.storage
+        self._attempt = attempt
+        self._world_size = world_size
 
     def _name(self, rank: int, over_limit: bool) -> str:
         return f"{FOLDER}/{self._attempt}-{rank}.{'hangs' if over_limit else 'moves'}"
@@ -144,14 +149,12 @@ class HangReports:
     def ranks_over_limit(self) -> list[int]:
         """Return the ranks over their limit. Takes one listing, because thousands of ranks call
         this."""
-        names = [
-            name for name in self._storage.names(FOLDER) if name.startswith(f"{self._attempt}-")
-        ]
-        return sorted(
-            int(name.split("-")[1].removesuffix(".hangs"))
-            for name in names
-            if name.endswith(".hangs")
-        )
+        names = [name for name in self._list_names() if name.endswith(".hangs")]
+        return sorted(int(name.split("-")[1].removesuffix(".hangs")) for name in names)
+
+    def _list_names(self) -> list[str]:
+        prefix = f"{self._attempt}-"
+        return [name for name in self._storage.names(FOLDER) if name.startswith(prefix)]
 
     def stack_file(self, rank: int) -> Path | None:
         """Return faulthandler's file for a rank's stack; None if the run is on an object store."""
@@ -166,29 +169,38 @@ class HangReports:
 
     def read(self) -> list[RankStack]:
         """Return the ranks' reports, ordered by rank; skips reports that are being withdrawn."""
-        names = [
-            name for name in self._storage.names(FOLDER) if name.startswith(f"{self._attempt}-")
-        ]
-        stacks = {stack.rank: stack for stack in self._storage.map(self._read, names) if stack}
-        written = self._storage.tree(STACKS) if stacks or self._world_size == 1 else {}
-        for name, state in written.items():
-            attempt, rank = map(int, name.split("-"))
-            if state.size_bytes and attempt == self._attempt:
-                text = self._storage.read(f"{STACKS}/{name}").decode(errors="replace")
-                stacks[rank] = RankStack(
-                    rank, "", state.modified or 0, 0, 0, False, _HOLDS_INTERPRETER, text
-                )
+        reports = self._storage.map(self._read, self._list_names())
+        stacks = {stack.rank: stack for stack in reports if stack}
+        if stacks or self._world_size == 1:
+            stacks.update(self._read_faulthandler_stacks())
         return [stacks[rank] for rank in sorted(stacks)]
 
     def _read(self, name: str) -> RankStack | None:
+        def read_stack(data: Any) -> RankStack:
+            return validate(data, RankStack)
+
         with suppress(FileNotFoundError, DamagedFile):
-            return read_json(
-                self._storage,
-                f"{FOLDER}/{name}",
-                lambda data: validate(data, RankStack),
-                "It is left out.",
-            )
+            return read_json(self._storage, f"{FOLDER}/{name}", read_stack, "It is left out.")
         return None
+
+    def _read_faulthandler_stacks(self) -> dict[int, RankStack]:
+        """Return the stacks that faulthandler wrote, by rank."""
+        stacks = {}
+        for name, state in self._storage.tree(STACKS).items():
+            attempt, rank = map(int, name.split("-"))
+            if not state.size_bytes or attempt != self._attempt:
+                continue
+            stacks[rank] = RankStack(
+                rank,
+                node="",
+                at=state.modified or 0,
+                idle_s=0,
+                limit_s=0,
+                waits=False,
+                place=_HOLDS_INTERPRETER,
+                stack=self._storage.read(f"{STACKS}/{name}").decode(errors="replace"),
+            )
+        return stacks
 
     def find_hung_ranks(self) -> HungRanks | None:
         return find_hung_ranks(self.read(), self._world_size)
@@ -200,11 +212,9 @@ def find_hang(folder: RunFolder) -> HungRanks | None:
     if not any("-" in name for name in names) and len(folder.storage.names(STACKS)) != 1:
         return None
     attempts = folder.read_attempts()
-    return (
-        HangReports(folder, attempts[-1].number, attempts[-1].world_size).find_hung_ranks()
-        if attempts
-        else None
-    )
+    if not attempts:
+        return None
+    return HangReports(folder, attempts[-1].number, attempts[-1].world_size).find_hung_ranks()
 
 
 def _join_ranks(ranks: Sequence[int]) -> str:

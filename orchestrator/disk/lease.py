@@ -4,101 +4,26 @@ Its claims are files in the run's folder, on a disk, NFS or an object store. Imp
 torch.
 """
 
-import os
 import secrets
 import shlex
-import socket
-import sys
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from threading import Event, Lock, Thread
 from time import gmtime, sleep, strftime, time
 from typing import Literal, Self
 
+from orchestrator.disk.process import Process, is_pid_alive
 from orchestrator.errors import HookyardError, LeaseLost, StorageError, UsageError
 from orchestrator.storage import FileState, Storage
 from orchestrator.storage.stored_data import format_json, parse_json, validate
-
-
-@dataclass(frozen=True)
-class Process:
-    """Identity of a process, which differs from that of later processes with the same pid."""
-
-    pid: int
-    host: str
-    boot: str | None = None
-    """Boot id of its machine, and its pid namespace; None if unknown."""
-    process_started: str | None = None
-    """Start time in the system's units."""
-
-    @classmethod
-    def this(cls) -> Self:
-        return cls(
-            os.getpid(), socket.gethostname(), _read_boot_id(), _read_start_time(os.getpid())
-        )
-
-    def __str__(self) -> str:
-        return f"process {self.pid} on {self.host}"
-
-    def is_visible(self) -> bool:
-        """Return whether this machine can check that the process is alive."""
-        return (self.host, self.boot) == (socket.gethostname(), _read_boot_id())
-
-    def is_this(self) -> bool:
-        return self == Process.this()
-
-    def is_alive(self) -> bool:
-        """Return whether a visible process is alive, and its pid was not reused."""
-        started = _read_start_time(self.pid)
-        return started is not None and self.process_started in (None, started)
-
-
-def is_pid_alive(pid: int) -> bool:
-    """Return whether a process on this machine has this pid."""
-    return _read_start_time(pid) is not None
-
-
-def _read_boot_id() -> str | None:
-    try:
-        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return None
-
-
-def _read_start_time(pid: int) -> str | None:
-    """Return the start time of a process; None if there is none, or only a zombie."""
-    if sys.platform != "linux":
-        return _read_start_time_by_psutil(pid)
-    try:
-        # The program's name stands in brackets, and may contain anything.
-        state, *fields = (
-            Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        )
-    except (OSError, ValueError):
-        return None
-    return None if state in "ZX" else fields[18]
-
-
-def _read_start_time_by_psutil(pid: int) -> str | None:
-    import psutil
-
-    try:
-        process = psutil.Process(pid)
-        return None if process.status() == psutil.STATUS_ZOMBIE else str(process.create_time())
-    except psutil.NoSuchProcess:
-        return None
-    except psutil.AccessDenied:
-        return "unknown"
-
 
 FOLDER = ".driver"
 """Folder with the claims on a run."""
 HEARTBEAT_S = 10.0
 LEASE_TTL_S = 120.0
-"""Time without a heartbeat after which a driver on another machine counts as dead. Requests to an
-unresponsive store are also retried for this long. NFS shows a change within half this time."""
+"""Time without a heartbeat after which a driver on another machine counts as dead. Requests to S3
+are repeated for less. NFS shows a change within half this time."""
 _WAIT_S = 0.2
 
 _leases: "dict[str, Lease]" = {}
@@ -141,7 +66,8 @@ class Claim:
 def read_claims(run: Storage) -> list[Claim]:
     folder = run / FOLDER
     names = [name for name in folder.names() if name.endswith(".json")]
-    return [claim for name in names if (claim := _read_claim(folder, name))]
+    claims = [_read_claim(folder, name) for name in names]
+    return [claim for claim in claims if claim]
 
 
 def _read_claim(folder: Storage, name: str) -> Claim | None:
@@ -158,13 +84,18 @@ def _read_claim(folder: Storage, name: str) -> Claim | None:
 def is_driven(run: Storage, *, other_process: bool = False) -> bool | None:
     """Return whether a run has a live driver; None if it never had one. `other_process` ignores
     this process."""
-    claims = [
-        claim for claim in read_claims(run) if not other_process or not claim.driver.is_this()
-    ]
+    claims = read_claims(run)
+    if other_process:
+        claims = [claim for claim in claims if not claim.driver.is_this()]
     if not claims:
         return None
-    files = {} if all(claim.driver.is_visible() for claim in claims) else (run / FOLDER).tree()
+    files = _list_files(run / FOLDER, claims)
     return any(claim.is_alive(files, time()) for claim in claims)
+
+
+def _list_files(folder: Storage, claims: Sequence[Claim]) -> Mapping[str, FileState]:
+    """Return the files of claims, if the age of any is needed."""
+    return {} if all(claim.driver.is_visible() for claim in claims) else folder.tree()
 
 
 def check_lease(path: str) -> None:
@@ -189,13 +120,15 @@ class Lease:
     """
 
     def __init__(self, run: Storage, *, force: bool = False) -> None:
-        self._run, self._folder, self._force = run, run / FOLDER, force
+        self._run = run
+        self._folder = run / FOLDER
+        self._force = force
         self.name = f"{secrets.token_hex(8)}.json"
-        self._claim = Claim(
-            self.name, "requested", Process.this(), strftime("%Y-%m-%dT%H:%M:%SZ", gmtime())
-        )
+        since = strftime("%Y-%m-%dT%H:%M:%SZ", gmtime())
+        self._claim = Claim(self.name, "requested", Process.this(), since)
         self._loss_reason: str | None = None
-        self._lock, self._released = Lock(), Event()
+        self._lock = Lock()
+        self._released = Event()
 
     def __enter__(self) -> Self:
         _leases[self.name] = self
@@ -232,26 +165,23 @@ class Lease:
         """Write a heartbeat; raises LeaseLost if another driver has the run."""
         with self._lock:
             if not self._loss_reason and not self._released.is_set():
-                self._loss_reason = self._find_loss_reason(
-                    {claim.name: claim for claim in read_claims(self._run)}
-                )
+                self._loss_reason = self._find_loss_reason(read_claims(self._run))
                 if self._loss_reason is None:
                     self._write("held")
                 else:
                     self._folder.delete(self.name)
         self.check()
 
-    def _find_loss_reason(self, claims: Mapping[str, Claim]) -> str | None:
-        highest = max(claims.values(), key=lambda claim: claim.precedence, default=self._claim)
+    def _find_loss_reason(self, claims: Sequence[Claim]) -> str | None:
+        highest = max(claims, key=lambda claim: claim.precedence, default=self._claim)
         if highest.precedence > self._claim.precedence:
             return (
                 f"{highest.driver} has driven {self._run} since {highest.since}: this driver wrote no heartbeat for"
                 f" {LEASE_TTL_S:g} s, or the other driver used --force-lease"
             )
-        if self.name not in claims:
-            return (
-                f"{self._run}, or the claim of its driver ({self._folder}/{self.name}), was removed"
-            )
+        if not any(claim.name == self.name for claim in claims):
+            own_file = f"{self._folder}/{self.name}"
+            return f"{self._run}, or the claim of its driver ({own_file}), was removed"
         return None
 
     def _send_heartbeats(self) -> None:
@@ -269,19 +199,19 @@ class Lease:
         self._folder.write(self.name, format_json(asdict(self._claim), 1))
 
     def _acquire(self) -> None:
-        presumed_dead = {
-            claim.name
-            for claim in read_claims(self._run)
-            if self._force and not claim.driver.is_visible()
-        }
+        presumed_dead: set[str] = set()
+        if self._force:
+            claims = read_claims(self._run)
+            presumed_dead = {claim.name for claim in claims if not claim.driver.is_visible()}
+
         others, alive = self._request(presumed_dead)
         while alive:
-            if other := next(
-                (claim for claim in alive if claim.state == "held" or claim.name < self.name), None
-            ):
-                raise UsageError(self._describe_refusal(other))
+            for claim in alive:
+                if claim.state == "held" or claim.name < self.name:
+                    raise UsageError(self._describe_refusal(claim))
             sleep(_WAIT_S)
             others, alive = self._request(presumed_dead)
+
         self._write("held", max((claim.fencing_token for claim in others), default=0) + 1)
         for claim in others:
             self._folder.delete(claim.name)
@@ -291,13 +221,10 @@ class Lease:
         self._write("requested")
         others = [claim for claim in read_claims(self._run) if claim.name != self.name]
         # List after reading the claims: NFS refreshes the attributes of a file when it is opened.
-        files = {} if all(claim.driver.is_visible() for claim in others) else self._folder.tree()
+        files = _list_files(self._folder, others)
         now = files[self.name].modified if self.name in files else None
-        return others, [
-            claim
-            for claim in others
-            if claim.name not in presumed_dead and claim.is_alive(files, now)
-        ]
+        candidates = [claim for claim in others if claim.name not in presumed_dead]
+        return others, [claim for claim in candidates if claim.is_alive(files, now)]
 
     def _describe_refusal(self, other: Claim) -> str:
         if other.state == "requested":

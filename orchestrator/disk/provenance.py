@@ -14,7 +14,14 @@ from typing import Any
 from orchestrator.storage import without_credentials
 
 _PACKAGES = ("hookyard", "torch", "ray", "pandas", "pyarrow", "numpy", "pydantic", "tensorboard")
-_ENVIRONMENT = "CUDA_VISIBLE_DEVICES OMP_NUM_THREADS MKL_NUM_THREADS RAY_ADDRESS NCCL_DEBUG PYTHONHASHSEED".split()
+_ENVIRONMENT = (
+    "CUDA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "RAY_ADDRESS",
+    "NCCL_DEBUG",
+    "PYTHONHASHSEED",
+)
 _INSTALLED = re.compile(r"([^-]+)-([^-]+)\.dist-info")
 _DIFF_LIMIT = 200_000
 _FILES_LIMIT = 1000
@@ -23,11 +30,12 @@ _FILES_LIMIT = 1000
 def collect_provenance(import_paths: Sequence[str]) -> dict[str, Any]:
     """Return command line, versions, environment variables, and the git state of the first import
     path, else of `.`."""
+    versions = {name: installed_version(name) for name in _PACKAGES}
     return {
         "argv": [without_credentials(argument) for argument in sys.argv],
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "versions": {name: version for name in _PACKAGES if (version := installed_version(name))},
+        "versions": {name: version for name, version in versions.items() if version},
         "packages": list_packages(),
         "environment": {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
         "git": _git(Path(import_paths[0] if import_paths else ".")),
@@ -45,10 +53,10 @@ def list_packages() -> dict[str, str]:
     for folder in sys.path:
         with suppress(OSError):
             for name in os.listdir(folder or "."):
-                match = _INSTALLED.fullmatch(name)
-                if match:
+                if match := _INSTALLED.fullmatch(name):
                     package = re.sub(r"[-_.]+", "-", match[1]).lower()
-                    versions.setdefault(package, match[2])  # Python imports the first on its path
+                    # Python imports the first on its path.
+                    versions.setdefault(package, match[2])
     return dict(sorted(versions.items()))
 
 
@@ -76,10 +84,9 @@ def _git(folder: Path) -> dict[str, Any] | None:
 
 
 def _ask_git(folder: Path, *arguments: str) -> str | None:
+    command = ["git", "-C", str(folder), *arguments]
     try:
-        answer = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10
-        )
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return answer.stdout if answer.returncode == 0 else None

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from itertools import chain
 
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder, list_checkpoints
 from orchestrator.disk.lease import FOLDER as CLAIMS
@@ -26,13 +27,14 @@ class Removal:
 
     def __str__(self) -> str:
         trials = len(list_run_folders(self.folder.storage / "trials"))
-        kind = f"a sweep of {trials} {'trial' if trials == 1 else 'trials'}" if trials else "a run"
+        kind = "a run"
+        if trials:
+            kind = f"a sweep of {trials} trial{'s' if trials > 1 else ''}"
         files = self.folder.storage.tree().values()
         size_mib = sum(state.size_bytes for state in files) / 2**20
-        lines = [
-            f"{self.folder}: {kind}, {_status(self.folder)}; {len(files)} files, {size_mib:.1f} MiB",
-            *(f"  with its checkpoints in {storage}" for storage in self.checkpoints_outside),
-        ]
+        status = _find_status(self.folder)
+        lines = [f"{self.folder}: {kind}, {status}; {len(files)} files, {size_mib:.1f} MiB"]
+        lines += [f"  with its checkpoints in {storage}" for storage in self.checkpoints_outside]
         return "\n".join(lines)
 
     def execute(self) -> None:
@@ -64,8 +66,8 @@ def plan_removal(path: str) -> Removal:
     folder = RunFolder.open(path)
     runs = [folder, *list_run_folders(folder.storage / "trials")]
     evaluations = folder.storage.map(lambda run: list_run_folders(run.storage / EVALUATIONS), runs)
-    for run in [folder, *(evaluation for group in evaluations for evaluation in group)]:
-        if _status(run) == "running":
+    for run in [folder, *chain.from_iterable(evaluations)]:
+        if _find_status(run) == "running":
             raise UsageError(f"{run} is running: end it before you remove {folder.name}")
     root = folder.storage.parent
     if root.name == "trials" and RunFolder(root.parent).exists():
@@ -79,7 +81,7 @@ def plan_removal(path: str) -> Removal:
     return Removal(folder, _checkpoints_outside(folder, runs))
 
 
-def _status(folder: RunFolder) -> str:
+def _find_status(folder: RunFolder) -> str:
     try:
         return folder.find_status()
     except DamagedFile as error:

@@ -11,8 +11,9 @@ from typing import Any
 from hooks.position import Position
 from orchestrator.disk import attempts, reports
 from orchestrator.disk.attempts import Attempt, Host
-from orchestrator.disk.lease import Lease, Process, check_lease, is_driven
+from orchestrator.disk.lease import Lease, check_lease, is_driven
 from orchestrator.disk.metadata import RunMetadata, now
+from orchestrator.disk.process import Process
 from orchestrator.errors import (
     MISSING,
     ConfigError,

@@ -28,8 +28,8 @@ from orchestrator.disk.checkpoint_folder import find_checkpoint_folder, make_che
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.hang import FOLDER as HANG_REPORTS
 from orchestrator.disk.hang import HangReports
-from orchestrator.disk.lease import is_pid_alive
 from orchestrator.disk.metadata import now
+from orchestrator.disk.process import is_pid_alive
 from orchestrator.disk.repeated_reports import (
     RepeatedReports,
     compute_fingerprints,

@@ -13,7 +13,7 @@ from hooks.metrics.names import kind_of
 from hooks.plan import Call, Plan
 from hooks.private_torch import tree_leaves
 from hooks.state import State, Weights
-from orchestrator.disk.checkpoints.store import TrainingFiles
+from orchestrator.disk.checkpoints.training_files import TrainingFiles
 from orchestrator.errors import RunError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.loop import HookedRun

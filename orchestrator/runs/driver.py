@@ -4,9 +4,10 @@ import shlex
 from dataclasses import asdict
 from pathlib import Path
 
-from orchestrator.disk.lease import Lease, Process
+from orchestrator.disk.lease import Lease
 from orchestrator.disk.metadata import COMPLETE, EngineName, IfExists, now
 from orchestrator.disk.new_run import create_run, taking_name
+from orchestrator.disk.process import Process
 from orchestrator.disk.run_folder import DEFAULT_STORAGE, RunFolder, errors_before_start
 from orchestrator.engines.ray_environment import choose_address
 from orchestrator.errors import CheckpointError, UsageError

@@ -16,7 +16,7 @@ from stat import S_ISDIR, S_ISREG
 from threading import current_thread
 from typing import IO, Any, NamedTuple, TypeVar, cast
 
-from orchestrator.errors import StorageError
+from orchestrator.storage.disk_errors import raising_storage_errors
 from orchestrator.storage.remote import (
     CONNECTIONS,
     Remote,
@@ -44,50 +44,6 @@ class FileState(NamedTuple):
     size_bytes: int
     modified: float | None
     """Unix time by the store's clock; None if the store does not provide it."""
-
-
-_ADVICE = {
-    errno.ENOSPC: "The disk is full, or has room for no more files: make room",
-    errno.EFBIG: "The file is larger than the limit: raise it (ulimit -f), or use another storage",
-    errno.EDQUOT: "The quota is used up: make room",
-    errno.ENOENT: "The folder is missing or cannot be created: use another storage",
-    errno.EROFS: "It is read-only: use another storage",
-    errno.EACCES: "This user lacks permission: change its permissions, or use another storage",
-    errno.EPERM: "This user lacks permission: change its permissions, or use another storage",
-    errno.ENAMETOOLONG: "Use a shorter name",
-    errno.ENOTDIR: "A file has the name of a folder: move it away",
-    errno.EEXIST: "A file has the name of a folder: move it away",
-    errno.EISDIR: "A folder has the name of a file: move it away",
-    errno.EIO: "The disk cannot read or write there, and may be failing: save its data",
-}
-
-
-def advice_on(error: OSError) -> str:
-    """Return what to do about an error of the operating system."""
-    return _ADVICE.get(error.errno or 0, "Check the disk")
-
-
-class raising_storage_errors:
-    """Convert OSErrors to StorageErrors with the path and advice; FileNotFoundError only if
-    `missing`.
-
-    A class, because an error that a generator raises keeps the callers' frames until the next
-    garbage collection.
-    """
-
-    def __init__(self, place: object, missing: bool = True) -> None:
-        self._place, self._missing = place, missing
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if not isinstance(error, OSError):
-            return
-        if isinstance(error, FileNotFoundError | NotADirectoryError) and not self._missing:
-            raise FileNotFoundError(error.errno, error.strerror, str(self._place)) from error
-        raise StorageError(
-            f"{self._place}: {error.strerror or error}. {advice_on(error)}"
-        ) from error
 
 
 class Storage:

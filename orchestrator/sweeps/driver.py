@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from hooks.state import Display
-from orchestrator.disk.lease import Lease, Process
+from orchestrator.disk.lease import Lease
 from orchestrator.disk.metadata import IfExists, now
 from orchestrator.disk.new_run import create_run, taking_name
+from orchestrator.disk.process import Process
 from orchestrator.disk.provenance import collect_provenance
 from orchestrator.disk.run_folder import DEFAULT_STORAGE, RunFolder, errors_before_start
 from orchestrator.disk.sweep_folder import open_sweep_folder

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.disk.lease import Process
 from orchestrator.disk.metadata import seconds_at
+from orchestrator.disk.process import Process
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import trial_folder
 from orchestrator.engines.lifecycle import Lifecycle, compact_rows, find_outcome

@@ -45,7 +45,8 @@ class Index:
     """
 
     def __init__(self, storage: Storage, is_master: bool) -> None:
-        self._storage, self._is_master = storage, is_master
+        self._storage = storage
+        self._is_master = is_master
         self._changed: dict[str, Any] = {}
         self.defer: Callable[[Callable[[], None]], object] = lambda call: call()
 
@@ -67,9 +68,8 @@ class Index:
         finally:
             self._changed = {}
             released = _owned(before) - _owned(index)
-            index["labels"] = {
-                label: name for label, name in index["labels"].items() if name not in released
-            }
+            labels = index["labels"].items()
+            index["labels"] = {label: name for label, name in labels if name not in released}
             if index != before:
                 write_json(self._storage, INDEX, index)
             for name in sorted(released):
@@ -88,16 +88,13 @@ def read_index(storage: Storage) -> dict[str, Any]:
 def check_index(index: Any) -> dict[str, Any]:
     """Validate and return an index; raises ValueError."""
     entries = validate(index, _IndexEntries)
-    for name in {
-        *entries.labels.values(),
-        *(name for names in entries.owners.values() for name in names),
-    }:
+    for name in {*entries.labels.values()}.union(*entries.owners.values()):
         check_inside(name)
     return dict(index)
 
 
 def _owned(index: Mapping[str, Any]) -> set[str]:
-    return {name for names in index["owners"].values() for name in names}
+    return set().union(*index["owners"].values())
 
 
 def read_checkpoints(
@@ -106,14 +103,18 @@ def read_checkpoints(
     """Return the manifests of the stored checkpoints, oldest first, and the errors of those with
     damaged manifests."""
     names = [name for name in storage.names() if not name.startswith(".")]
-    read = dict(
-        zip(names, storage.map(partial(read_manifest_or_error, storage), names), strict=True)
-    )
-    manifests = {name: manifest for name, manifest in read.items() if isinstance(manifest, dict)}
-    errors = {name: error for name, error in read.items() if isinstance(error, CheckpointError)}
-    positions = {name: parse_position(manifest["position"]) for name, manifest in manifests.items()}
-    by_age = sorted(positions, key=positions.__getitem__)
-    return {name: manifests[name] for name in by_age}, errors
+    found = storage.map(partial(read_manifest_or_error, storage), names)
+
+    manifests = {}
+    positions = {}
+    errors = {}
+    for name, manifest in zip(names, found, strict=True):
+        if isinstance(manifest, CheckpointError):
+            errors[name] = manifest
+        elif manifest is not None:
+            manifests[name] = manifest
+            positions[name] = parse_position(manifest["position"])
+    return {name: manifests[name] for name in sorted(positions, key=positions.__getitem__)}, errors
 
 
 def read_position(storage: Storage, name: str) -> Position | None:

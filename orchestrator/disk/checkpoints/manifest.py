@@ -100,23 +100,17 @@ def find_damage(
     With `group` it is collective: each rank checks its own files and a share of the others.
     """
     if group:
-        ranks = {
-            file: _choose_rank(file, number) % group.world_size
-            for number, file in enumerate(entries)
-        }
-        share = {file: entry for file, entry in entries.items() if ranks[file] == group.rank}
-        return next(
-            filter(
-                None, group.gather(find_damage(storage, folder, share, check_hashes=check_hashes))
-            ),
-            None,
-        )
+        share = _choose_share(entries, group)
+        found = group.gather(find_damage(storage, folder, share, check_hashes=check_hashes))
+        return next(filter(None, found), None)
+
     if check_hashes:
         reasons = storage.map(
             lambda file: check_file(storage, folder, file, entries[file]), entries
         )
     else:
-        sizes = {file: {"bytes": state.size_bytes} for file, state in storage.tree(folder).items()}
+        states = storage.tree(folder)
+        sizes = {file: {"bytes": state.size_bytes} for file, state in states.items()}
         reasons = [
             describe_difference(file, entry, sizes.get(file)) for file, entry in entries.items()
         ]
@@ -126,7 +120,8 @@ def find_damage(
 
 def check_file(storage: Storage, folder: str, file: str, entry: Mapping[str, Any]) -> str | None:
     """Return the problem of a checkpoint's file, or None."""
-    size, sha256 = 0, hashlib.sha256()
+    size = 0
+    sha256 = hashlib.sha256()
     try:
         for piece in storage.read_chunks(f"{folder}/{file}"):
             size += len(piece)
@@ -149,8 +144,12 @@ def describe_difference(
     return None
 
 
-def _choose_rank(file: str, number: int) -> int:
-    """Return the rank that checks a file, modulo the world size: its own rank, or round-robin for
-    shared files."""
-    match = re.fullmatch(r"(?:rank|shards)-([0-9]+)\.pt", file)
-    return int(match[1]) if match else number
+def _choose_share(entries: Entries, group: RankGroup) -> Entries:
+    """Return the files that this rank checks: its own, and some of those that all ranks share."""
+    share = {}
+    for number, (file, entry) in enumerate(entries.items()):
+        match = re.fullmatch(r"(?:rank|shards)-([0-9]+)\.pt", file)
+        rank = int(match[1]) if match else number
+        if rank % group.world_size == group.rank:
+            share[file] = entry
+    return share

@@ -166,14 +166,14 @@ def _values(tree: Any) -> Any:
 def _replace(tree: Any, replace: Callable[[Any, Any], Any]) -> Any:
     """Return a copy of a container with new values, or the container itself if nothing changes."""
     if isinstance(tree, dict):
-        changed = {
-            key: new for key, value in tree.items() if (new := replace(key, value)) is not value
-        }
-        if not changed:
-            return tree
-        result = copy(tree)  # keeps the attributes of a module's state dict
-        for key, value in changed.items():
-            result[key] = value  # a Counter's update() would add
+        result = tree
+        for key, value in tree.items():
+            new = replace(key, value)
+            if new is value:
+                continue
+            if result is tree:
+                result = copy(tree)  # keeps the attributes of a module's state dict
+            result[key] = new  # a Counter's update() would add
         return result
     if type(tree) in (list, tuple, set, frozenset, deque):
         values = [replace(index, value) for index, value in enumerate(tree)]

@@ -63,17 +63,13 @@ def read(
 def _describe(tensor: DTensor, number: int, world_size: int) -> dict[str, Any]:
     """Return a tensor's dtype and shape, and each shard's start, shape, file and number in the
     file."""
-    rows = [_rows(len(tensor), rank, world_size) for rank in range(world_size)]
-    pieces = [
-        [
-            [shard.start, *[0] * (tensor.ndim - 1)],
-            [len(shard), *tensor.shape[1:]],
-            shard_file(rank),
-            number,
-        ]
-        for rank, shard in enumerate(rows)
-        if shard
-    ]
+    pieces = []
+    for rank in range(world_size):
+        shard = _rows(len(tensor), rank, world_size)
+        if shard:
+            start = [shard.start, *[0] * (tensor.ndim - 1)]
+            shape = [len(shard), *tensor.shape[1:]]
+            pieces.append([start, shape, shard_file(rank), number])
     return {"dtype": tensor.dtype, "shape": list(tensor.shape), "pieces": pieces}
 
 
@@ -84,7 +80,8 @@ def _rows(length: int, rank: int, world_size: int) -> range:
 
 
 def _empty(described: Mapping[str, Any], mesh: DeviceMesh | None) -> Tensor:
-    size, dtype = described["shape"], described["dtype"]
+    size = described["shape"]
+    dtype = described["dtype"]
     if mesh is None:
         return torch.empty(size, dtype=dtype)
     return empty_shards(size, dtype=dtype, device_mesh=mesh, placements=[Shard(0)])

@@ -19,13 +19,14 @@ from functools import partial
 from io import BytesIO
 from itertools import chain, count
 from pickle import UnpicklingError
-from typing import IO, Any, cast
+from typing import Any
 
 import torch
 
 from hooks.position import Position
 from hooks.state import find_evaluation_label
 from orchestrator.disk.checkpoints import placeholders
+from orchestrator.disk.checkpoints.files import HashingWriter, write_file, write_object
 from orchestrator.disk.checkpoints.index import (
     INDEX,
     Index,
@@ -36,7 +37,6 @@ from orchestrator.disk.checkpoints.manifest import (
     MANIFEST,
     Entries,
     RankGroup,
-    check_file,
     describe_difference,
     find_damage,
     parse_position,
@@ -446,92 +446,3 @@ def shared_files(files: Iterable[str]) -> list[str]:
     return [
         file for file in files if not file.startswith("rank-") and not placeholders.has_shards(file)
     ]
-
-
-class HashingWriter:
-    """Writer that hashes its output."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file, self.size, self.sha256 = file, 0, hashlib.sha256()
-
-    def write(self, data: Any) -> int:
-        self._file.write(data)
-        self.sha256.update(data)
-        size = memoryview(data).nbytes
-        self.size += size
-        return size
-
-    def flush(self) -> None:
-        self._file.flush()
-
-
-def write_file(
-    storage: Storage, folder: str, file: str, fill: Callable[[HashingWriter], None]
-) -> dict[str, Any]:
-    """Write a file of a checkpoint with `fill`, verify it, and return its entry; raises
-    CheckpointError."""
-    with storage.create(f"{folder}/{file}") as stream:
-        writer = HashingWriter(stream)
-        fill(writer)
-    entry = {"sha256": writer.sha256.hexdigest(), "bytes": writer.size}
-    # A store that verifies uploads need not send the file back.
-    if not storage.verifies_uploads and (reason := check_file(storage, folder, file, entry)):
-        raise CheckpointError(
-            f"checkpoint {storage}/{folder}: {reason}. It was just written: check the storage"
-        )
-    return entry
-
-
-def write_object(storage: Storage, folder: str, file: str, content: Any) -> dict[str, Any]:
-    """Write an object with torch.save, verify it, and return its entry; raises CheckpointError."""
-
-    def fill(writer: HashingWriter) -> None:
-        try:
-            torch.save(content, cast(IO[bytes], writer))  # it needs only `write` and `flush`
-        except RuntimeError as error:
-            if isinstance(
-                error.__context__, OSError
-            ):  # of the file system, which the RuntimeError does not say
-                raise error.__context__ from None
-            raise
-
-    return write_file(storage, folder, file, fill)
-
-
-class TrainingFiles:
-    """The newest checkpoint with the training's files. Used in workers; only the master acts.
-
-    A hard link is as good as a copy, because checkpoint files are never modified.
-    """
-
-    def __init__(self, files: Iterable[str]) -> None:
-        self._files = [f"{file}.pt" for file in files]
-        self._position: Position | None = None
-        self._stored: tuple[CheckpointStore, str, Mapping[str, dict[str, Any]]] | None = None
-
-    def link(
-        self, position: Position, store: CheckpointStore, name: str
-    ) -> dict[str, dict[str, Any]]:
-        """Link the files saved at a position into the unfinished checkpoint `name`; return their
-        entries."""
-        if self._stored is None or position != self._position:
-            return {}
-        (source, stored, entries), folder = self._stored, store.get_staging_folder(name)
-        return {
-            file: entry
-            for file, entry in entries.items()
-            if store.storage.link(f"{folder}/{file}", source.storage, f"{stored}/{file}")
-        }
-
-    def keep(
-        self,
-        position: Position,
-        store: CheckpointStore,
-        name: str,
-        entries: Mapping[str, dict[str, Any]],
-    ) -> None:
-        """Remember a stored checkpoint at a position, with the entries of its files."""
-        self._position, self._stored = (
-            position,
-            (store, name, {file: entries[file] for file in self._files}),
-        )

@@ -82,7 +82,7 @@ def _join(storage: Storage, table: str, files: RecordedFiles, attempts: Sequence
     if source.count_rows() > JOINED_ROWS and not files.joined:
         return False
 
-    rows = source.read()
+    rows = narrow_counters(source.read())
     if len(rows):
         rows = _mark_superseded(sort_rows(rows), attempts)
         if table == "rows":

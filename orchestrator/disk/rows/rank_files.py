@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import chain
 from threading import Event, Lock, Thread
 from typing import Any
 
@@ -13,7 +14,7 @@ from orchestrator.disk.rows.columns import check_case, merge_types
 from orchestrator.disk.rows.file_format import END_OF_STREAM, make_stream, make_stream_start
 from orchestrator.disk.rows.recorded_files import RecordedFile
 from orchestrator.storage import Storage
-from orchestrator.storage.storage import raising_storage_errors
+from orchestrator.storage.disk_errors import raising_storage_errors
 
 PART_ROWS = 2**11
 """Maximum rows of a part on an object store, where each upload sends all of it. Also the minimum
@@ -94,7 +95,6 @@ class _Table:
     """Number of the next part."""
     rows: int = 0
     """Rows in segments."""
-
     retry_rows: int = 0
     """After a failed rewrite, the number of open rows at which to retry."""
 
@@ -106,9 +106,8 @@ class _Table:
     def should_rewrite(self) -> bool:
         """True once open rows are a fifth of all rows. This bounds the numbers of segments and of
         open rows."""
-        return self.open_rows >= max(
-            self.retry_rows, min(max(self.rows // 4, PART_ROWS), SEGMENT_ROWS)
-        )
+        due_rows = min(max(self.rows // 4, PART_ROWS), SEGMENT_ROWS)
+        return self.open_rows >= max(self.retry_rows, due_rows)
 
     def end_part(self) -> None:
         if self.current_part is not None:
@@ -128,43 +127,45 @@ class RankFiles:
     def __init__(
         self, storage: Storage, folder: str, identity: Mapping[str, Any], upload_interval_s: float
     ) -> None:
-        self._storage, self._folder, self._identity = storage, folder, identity
+        self._storage = storage
+        self._folder = folder
+        self._identity = identity
+        self._is_remote = storage.local is None
+        self._upload_interval_s = upload_interval_s
         self._tables = {name: _Table(name) for name in ("rows", "costs")}
-        self._is_remote, self._upload_interval_s = storage.local is None, upload_interval_s
         self._thread: Thread | None = None
-        self._write_lock, self._upload_lock, self._rewrite_lock, self._closed = (
-            Lock(),
-            Lock(),
-            Lock(),
-            Event(),
-        )
+        self._write_lock = Lock()
+        self._upload_lock = Lock()
+        self._rewrite_lock = Lock()
+        self._closed = Event()
 
     def write(self, table: str, arrays: Mapping[str, pa.Array], count: int) -> None:
         """Write `count` rows of a table, `rows` or `costs`."""
         target = self._tables[table]
         batch = self._make_batch(target, arrays, count)
         with self._write_lock, raising_storage_errors(self._storage / self._folder):
-            if target.current_part is not None and (
-                target.current_part.schema != batch.schema
-                or (self._is_remote and target.current_part.rows >= PART_ROWS)
-            ):
+            part = target.current_part
+            if part is None or not self._has_room(part, batch):
                 target.end_part()
-            if target.current_part is None:
-                self._start_part(target, batch.schema)
-            assert target.current_part is not None
-            target.current_part.write(batch)
-        if self._is_remote and self._thread is None:
-            self._start_thread(self._upload)
-        elif (
-            not self._is_remote
-            and target.should_rewrite
-            and not (self._thread and self._thread.is_alive())
-        ):
+                part = self._start_part(target, batch.schema)
+            part.write(batch)
+
+        if self._is_remote:
+            if self._thread is None:
+                self._start_thread(self._upload)
+        elif target.should_rewrite and not (self._thread and self._thread.is_alive()):
             self._start_thread(self._rewrite_parts)
+
+    def _has_room(self, part: _DiskPart | _ObjectPart, batch: pa.RecordBatch) -> bool:
+        """Return whether a batch can be appended to a part."""
+        if part.schema != batch.schema:
+            return False
+        return not self._is_remote or part.rows < PART_ROWS
 
     def sync(self) -> None:
         """Wait until other processes can read everything written so far. Raises StorageError."""
-        parts = [part for table in self._tables.values() for _, part in table.parts]
+        tables = self._tables.values()
+        parts = [part for _, part in chain.from_iterable(table.parts for table in tables)]
         lock = self._upload_lock if self._is_remote else self._write_lock
         with lock, raising_storage_errors(self._storage / self._folder):
             self._storage.map(lambda part: part.sync(), parts)
@@ -194,23 +195,25 @@ class RankFiles:
             check_case([*self._identity, *table.columns, *arrays])
         for name, array in arrays.items():
             table.columns[name] = merge_types(table.columns.get(name, array.type), array.type)
+
         columns = {name: pa.repeat(value, count) for name, value in self._identity.items()}
         for name, data_type in table.columns.items():
-            columns[name] = (
-                arrays[name].cast(data_type, safe=False)
-                if name in arrays
-                else pa.nulls(count, data_type)
-            )
+            if name in arrays:
+                columns[name] = arrays[name].cast(data_type, safe=False)
+            else:
+                columns[name] = pa.nulls(count, data_type)
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
-    def _start_part(self, table: _Table, schema: pa.Schema) -> None:
-        identity = int(self._identity.get("attempt", 0)), int(self._identity.get("rank", 0))
+    def _start_part(self, table: _Table, schema: pa.Schema) -> _DiskPart | _ObjectPart:
         path = f"{self._folder}/{table.name}-{table.number:05d}.arrow"
-        table.current_part = (_ObjectPart if self._is_remote else _DiskPart)(
-            self._storage, path, schema
-        )
-        table.parts.append((RecordedFile(*identity, table.number, path), table.current_part))
+        kind = _ObjectPart if self._is_remote else _DiskPart
+        part = kind(self._storage, path, schema)
+        attempt = int(self._identity.get("attempt", 0))
+        rank = int(self._identity.get("rank", 0))
+        table.parts.append((RecordedFile(attempt, rank, table.number, path), part))
         table.number += 1
+        table.current_part = part
+        return part
 
     def _upload(self) -> None:
         """Upload new rows periodically, in a thread."""
@@ -221,9 +224,8 @@ class RankFiles:
                 is_failing = False
             except Exception as error:  # the `sync` in `close` raises it if it persists
                 if not is_failing:
-                    logger.warning(
-                        "Cannot upload rows of %s; will try again: %s", self._folder, error
-                    )
+                    message = "Cannot upload rows of %s; will try again: %s"
+                    logger.warning(message, self._folder, error)
                 is_failing = True
             else:
                 self._rewrite_parts()
@@ -244,11 +246,8 @@ class RankFiles:
                     self.sync()
                     compact_parts(self._storage, [recorded for recorded, _ in parts])
                 except Exception as error:  # the parts are kept
-                    logger.warning(
-                        "Cannot rewrite rows of %s as Parquet; they stay in Arrow files: %s",
-                        self._folder,
-                        error,
-                    )
+                    message = "Cannot rewrite rows of %s as Parquet; they stay in Arrow files: %s"
+                    logger.warning(message, self._folder, error)
                     table.retry_rows = 2 * table.open_rows
                     continue
                 with self._write_lock:

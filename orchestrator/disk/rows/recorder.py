@@ -11,112 +11,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from orchestrator.disk.rows.device_values import PLAIN, DeviceValues, read_number, read_on_cpu
 from orchestrator.disk.rows.rank_files import RankFiles
 from orchestrator.disk.rows.rows import Batch, Batches, Layout
 from orchestrator.storage import Storage
-
-_PLAIN = {int, float, str, bool, type(None)}
-
-
-class DeviceValues:
-    """Scalars of some rows on a GPU, and times between CUDA events. Used in workers.
-
-    On the training's stream a copy would wait for all later work. So the copy has its own stream,
-    which waits for an event recorded when the rows were closed.
-    """
-
-    def __init__(self, rows: Collection[dict[str, Any]]) -> None:
-        recorded = [
-            (row, name, value)
-            for row in rows
-            for name, value in row.items()
-            if type(value) not in _PLAIN
-        ]
-        self._scalars = [
-            (row, name) for row, name, value in recorded if is_on_gpu(value) and value.numel() == 1
-        ]
-        self._times = [(row, name) for row, name, value in recorded if hasattr(value, "resolve")]
-        if self._scalars:
-            import torch
-
-            row, name = self._scalars[0]
-            self._device = row[name].device
-            self._closed = torch.cuda.current_stream(self._device).record_event()
-
-    def ready(self) -> bool:
-        """Return, without waiting, whether the GPU has computed all values."""
-        if self._times:
-            last = self._times[-1][0]
-            if not all(value.ready() for value in last.values() if hasattr(value, "ready")):
-                return False
-        return not self._scalars or bool(self._closed.query())
-
-    def read(self) -> None:
-        """Replace the values in the rows by numbers. Waits only for these values."""
-        if not self._scalars:
-            return
-        import torch
-
-        stream = torch.cuda.Stream(self._device)
-        stream.wait_event(self._closed)
-        by_dtype: dict[Any, list[tuple[dict[str, Any], str]]] = {}
-        for row, name in self._scalars:
-            by_dtype.setdefault(row[name].dtype, []).append((row, name))
-        with torch.cuda.stream(stream):
-            exact = {dtype for dtype in by_dtype if _is_integer(dtype)}
-            floats = [
-                scalar
-                for dtype, scalars in by_dtype.items()
-                if dtype not in exact
-                for scalar in scalars
-            ]
-            stacks = [
-                torch.stack([row[name].detach().reshape(()) for row, name in scalars]).double()
-                for dtype, scalars in by_dtype.items()
-                if dtype not in exact
-            ]
-            numbers = torch.cat(stacks).tolist() if stacks else []
-            for (row, name), number in zip(floats, numbers, strict=True):
-                row[name] = number
-
-            # As floats, integers beyond 2^53 would be rounded.
-            for dtype in exact:
-                stack = torch.stack(
-                    [row[name].detach().reshape(()) for row, name in by_dtype[dtype]]
-                )
-                for (row, name), number in zip(by_dtype[dtype], stack.cpu(), strict=True):
-                    row[name] = _read_number(number)
-
-    def drop(self) -> int:
-        """Remove the values from the rows, and return how many rows had any."""
-        for row, name in (*self._scalars, *self._times):
-            del row[name]
-        return len({id(row) for row, _ in (*self._scalars, *self._times)})
-
-
-def _read_on_cpu(value: Any) -> Any:
-    """Return the number in a tensor on the CPU, and any other value unchanged."""
-    is_on_cpu = getattr(value, "is_cpu", False) and not is_on_gpu(value)
-    return _read_number(value) if is_on_cpu and value.numel() == 1 else value
-
-
-def _read_number(value: Any) -> Any:
-    """Return the number in a tensor of one element on the CPU: an integer as it is, others as
-    floats."""
-    number = value.item()
-    if isinstance(number, bool) or not isinstance(number, int):
-        return float(number)
-    # The type stays known, so that a column has one type even if only some of its numbers are
-    # large.
-    return np.uint64(number) if str(value.dtype) == "torch.uint64" else number
-
-
-def _is_integer(dtype: Any) -> bool:
-    return not (dtype.is_floating_point or dtype.is_complex or str(dtype) == "torch.bool")
-
-
-def is_on_gpu(value: Any) -> bool:
-    return getattr(value, "is_cuda", False) is True
 
 
 class Recorder:
@@ -143,7 +41,8 @@ class Recorder:
         self._files = (
             RankFiles(storage, folder, identity or {}, upload_interval_s) if storage else None
         )
-        self._flush_rows, self._flush_s = flush_rows, flush_s
+        self._flush_rows = flush_rows
+        self._flush_s = flush_s
         self._flushed_at = perf_counter()
         self._batch = Batch({}, {})
         self._pack = Struct("").pack
@@ -170,7 +69,7 @@ class Recorder:
         batch.numbers.frombytes(self._pack(*numbers))  # a fifth of the time of `extend`
         if row:
             batch.added[batch.count] = {
-                k: v if type(v) in _PLAIN else _read_on_cpu(v) for k, v in row.items()
+                k: v if type(v) in PLAIN else read_on_cpu(v) for k, v in row.items()
             }
         batch.count += 1
         now = numbers[-1] if numbers else perf_counter()
@@ -190,7 +89,8 @@ class Recorder:
         if not self._files:
             return
         if self._cost_rows:
-            rows, self._cost_rows = self._cost_rows, []
+            rows = self._cost_rows
+            self._cost_rows = []
             self._files.write("costs", make_columns(rows, {}), len(rows))
         self._files.sync()
 
@@ -227,31 +127,37 @@ class Recorder:
             self._begin_batch(Batch(self._batch.labels, self._batch.layout))
 
     def _flush_pending(self, *, ready_only: bool) -> None:
-        while self._pending and (
-            not ready_only or self._has_lost_device or self._pending[0][1].ready()
-        ):
-            batch, on_device = self._pending.popleft()
+        while self._pending:
+            batch, on_device = self._pending[0]
+            if ready_only and not self._has_lost_device and not on_device.ready():
+                return
+            self._pending.popleft()
             if not self._has_lost_device:
                 on_device.read()
             if self._has_lost_device:  # perhaps only since `read`
                 self.incomplete_rows += on_device.drop()
-            labels = {name: pa.repeat(value, batch.count) for name, value in batch.labels.items()}
-            numbers = {name: pa.array(values) for name, values in batch.columns().items()}
-            columns = labels | numbers
-            if batch.added:
-                added = make_columns([*batch.added.values()], numbers)
-                columns |= {
-                    name: _place(array, [*batch.added], batch.count)
-                    for name, array in added.items()
-                }
             assert self._files is not None
-            self._files.write("rows", columns, batch.count)
+            self._files.write("rows", _make_row_columns(batch), batch.count)
+
+
+def _make_row_columns(batch: Batch) -> dict[str, pa.Array]:
+    """Return the columns of a batch, whose values on a device have been read."""
+    columns = {name: pa.repeat(value, batch.count) for name, value in batch.labels.items()}
+    numbers = {name: pa.array(values) for name, values in batch.columns().items()}
+    columns.update(numbers)
+    if batch.added:
+        for name, array in make_columns([*batch.added.values()], numbers).items():
+            columns[name] = _place(array, [*batch.added], batch.count)
+    return columns
 
 
 def make_columns(rows: Sequence[dict[str, Any]], known: Collection[str]) -> dict[str, pa.Array]:
     """Return the columns of some dicts, except those in `known`."""
-    names = [name for name in dict.fromkeys(chain.from_iterable(rows)) if name not in known]
-    return {name: _make_array(name, [row.get(name) for row in rows]) for name in names}
+    columns = {}
+    for name in dict.fromkeys(chain.from_iterable(rows)):
+        if name not in known:
+            columns[name] = _make_array(name, [row.get(name) for row in rows])
+    return columns
 
 
 def _make_array(name: str, values: list[Any]) -> pa.Array:
@@ -263,6 +169,7 @@ def _make_array(name: str, values: list[Any]) -> pa.Array:
         # Five times as fast as Arrow, which checks the type of each number.
         with suppress(OverflowError):
             return pa.array(np.array(values, dtype=np.float64 if float in kinds else np.int64))
+
     plain = _to_plain(name, values, kinds)
     texts = [value if isinstance(value, str) else None for value in plain]
     if any(text is not None for text in texts):
@@ -270,20 +177,22 @@ def _make_array(name: str, values: list[Any]) -> pa.Array:
 
         numbers = [None if isinstance(value, str) else value for value in plain]
         return pc.coalesce(pa.array(texts), _make_array(name, numbers).cast(pa.string()))
-    is_large = np.uint64 in kinds or any(
-        isinstance(value, int) and value >= 2**63 for value in plain
-    )
+
+    integers = [value for value in plain if isinstance(value, int)]
+    is_large = np.uint64 in kinds or any(value >= 2**63 for value in integers)
     if is_large and {*map(type, plain)} <= {int, type(None)}:
         with suppress(OverflowError, pa.ArrowException):
             return pa.array(plain, pa.uint64())
         if all(value is None or -(2**63) <= value < 2**64 for value in plain):
             return pa.array(plain, pa.decimal128(20))  # as `merge_types` chooses for two files
+
     if any(map(_needs_float, plain)):
         plain = [float(value) if isinstance(value, int) else value for value in plain]
     with suppress(pa.ArrowException):
         array = pa.array(plain)
         if pa.types.is_null(array.type) or pa.types.is_primitive(array.type):
             return array
+
     examples = {type(value): value for value in plain if value is not None}
     raise ValueError(f"column '{name}' must hold numbers or text; got {list(examples.values())}")
 
@@ -300,29 +209,29 @@ def _place(array: pa.Array, indices: Sequence[int], count: int) -> pa.Array:
 
 def _to_plain(name: str, values: list[Any], kinds: set[type]) -> list[Any]:
     """Return a column's values as plain ones. Those on a GPU must have been read before."""
-    if kinds <= _PLAIN:
+    if kinds <= PLAIN:
         return values
     import torch
 
-    wrong = next(
-        (value for value in values if isinstance(value, torch.Tensor) and value.numel() != 1), None
-    )
-    if wrong is not None:
-        raise ValueError(
-            f"column '{name}' got a tensor of shape {tuple(wrong.shape)}; record one number per row"
-        )
-    return [
-        _to_scalar(_read_number(value) if isinstance(value, torch.Tensor) else value)
-        for value in values
-    ]
+    plain = []
+    for value in values:
+        if not isinstance(value, torch.Tensor):
+            plain.append(_to_scalar(value))
+        elif value.numel() == 1:
+            plain.append(_to_scalar(read_number(value)))
+        else:
+            raise ValueError(
+                f"column '{name}' got a tensor of shape {tuple(value.shape)}; record one number per row"
+            )
+    return plain
 
 
 def _needs_float(value: Any) -> bool:
     """Return whether whole numbers in the column of a value become floats, so that all of its rows
     have one type."""
-    return isinstance(value, bool | float) or (
-        isinstance(value, int) and not -(2**63) <= value < 2**63
-    )
+    if isinstance(value, bool | float):
+        return True
+    return isinstance(value, int) and not -(2**63) <= value < 2**63
 
 
 def _to_scalar(value: Any) -> Any:

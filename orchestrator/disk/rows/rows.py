@@ -22,7 +22,8 @@ class Batch:
     __slots__ = ("added", "count", "labels", "layout", "numbers")
 
     def __init__(self, labels: Mapping[str, Any], layout: Layout) -> None:
-        self.labels, self.layout = labels, layout
+        self.labels = labels
+        self.layout = layout
         self.numbers = array("d")
         self.added: dict[int, dict[str, Any]] = {}
         self.count = 0
@@ -72,7 +73,8 @@ class Batches(Recent):
     """Last rows of a recorder, in batches."""
 
     def __init__(self, length: int) -> None:
-        self._length, self._dropped = length, 0
+        self._length = length
+        self._dropped = 0
         self._batches: deque[Batch] = deque()
 
     def begin(self, batch: Batch) -> None:
@@ -102,13 +104,12 @@ class Batches(Recent):
             [(batch, first)] = batches
             return batch.values(first, names, most)
         parts = [(batch.count - first, batch.values(first, names)) for batch, first in batches]
-        names = dict.fromkeys(chain.from_iterable(columns for _, columns in parts))
-        return {
-            name: [
-                *chain.from_iterable(columns.get(name) or [None] * rows for rows, columns in parts)
-            ]
-            for name in names
-        }
+        columns: dict[str, list[Any]] = {}
+        for name in dict.fromkeys(chain.from_iterable(values for _, values in parts)):
+            columns[name] = []
+            for rows, values in parts:
+                columns[name].extend(values.get(name) or [None] * rows)
+        return columns
 
     def _newest(self, count: int, phase: str | None) -> Iterator[tuple[Batch, int]]:
         """Yield the batches with the last `count` rows, newest first, and the first of these rows

@@ -84,17 +84,17 @@ def _leader_rows(storage: Storage, attempts: Sequence[Attempt]) -> Iterator[pa.T
         last_iterations = [
             later.position.iteration for later in attempts if later.number > attempt.number
         ]
-        last_iterations += [attempt.until] if attempt.until is not None else []
+        if attempt.until is not None:
+            last_iterations.append(attempt.until)
         is_own = (pc.field("attempt") == attempt.leader.attempt) & (pc.field("phase") == "train")
-        is_own &= (
-            pc.field("iteration") <= min(last_iterations) if last_iterations else pc.scalar(True)
-        )
+        if last_iterations:
+            is_own &= pc.field("iteration") <= min(last_iterations)
+
         for batch in source.batches(where=is_own):
-            number = pa.repeat(
-                pa.scalar(attempt.number, batch.schema.field("attempt").type), len(batch)
-            )
+            number = pa.scalar(attempt.number, batch.schema.field("attempt").type)
             table = pa.Table.from_batches([batch])
-            yield table.set_column(table.column_names.index("attempt"), "attempt", number)
+            index = table.column_names.index("attempt")
+            yield table.set_column(index, "attempt", pa.repeat(number, len(batch)))
 
 
 @cache
@@ -119,26 +119,20 @@ def make_superseded_filter(
     superseded too.
     """
     superseded: Any = pc.scalar(False)
-    is_training, is_test = pc.field("phase") == "train", pc.starts_with(pc.field("phase"), "test")
+    is_training = pc.field("phase") == "train"
+    is_test = pc.starts_with(pc.field("phase"), "test")
     samples = pc.field("samples") if "samples" in names else pc.scalar(pa.scalar(None, pa.int64()))
     for attempt in attempts:
         start = attempt.position
         compare = pc.greater_equal if start.stage <= Stage.TRAINED else pc.greater
         is_repeated = compare(samples, start.samples)
         for count in {*attempt.samples}:
-            ranks = [
-                rank
-                for rank, samples_of_rank in enumerate(attempt.samples)
-                if samples_of_rank == count
-            ]
-            is_repeated = pc.if_else(
-                pc.field("rank").isin(ranks), compare(samples, count), is_repeated
-            )
-        is_past = (
-            (is_training & (pc.field("iteration") > start.iteration))
-            | (~is_training & is_repeated)
-            | is_test
-        )
+            ranks = [rank for rank, own in enumerate(attempt.samples) if own == count]
+            is_one_of_them = pc.field("rank").isin(ranks)
+            is_repeated = pc.if_else(is_one_of_them, compare(samples, count), is_repeated)
+
+        is_trained_again = is_training & (pc.field("iteration") > start.iteration)
+        is_past = is_trained_again | (~is_training & is_repeated) | is_test
         superseded |= (pc.field("attempt") < attempt.number) & is_past
         if attempt.until is not None:
             is_after_end = is_training & (pc.field("iteration") > attempt.until)
@@ -154,11 +148,9 @@ def make_superseded_cost_filter(attempts: Sequence[Attempt]) -> Any:
         start = attempt.position
         # The later attempt repeats the validation and the report that followed its checkpoint in
         # the same iteration.
-        is_repeated = (pc.field("iteration") == start.iteration) & (
-            pc.field("stage") > int(start.stage)
-        )
+        is_later_stage = pc.field("stage") > int(start.stage)
+        is_repeated = (pc.field("iteration") == start.iteration) & is_later_stage
         is_repeated &= ~pc.field("event").isin(_UNREPEATED_EVENTS)
-        superseded |= (pc.field("attempt") < attempt.number) & (
-            (pc.field("iteration") > start.iteration) | is_repeated
-        )
+        is_past = (pc.field("iteration") > start.iteration) | is_repeated
+        superseded |= (pc.field("attempt") < attempt.number) & is_past
     return superseded

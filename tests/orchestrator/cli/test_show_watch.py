@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from orchestrator.cli import app
-from orchestrator.disk.lease import Process
+from orchestrator.disk.process import Process
 from orchestrator.disk.run_folder import RunFolder
 from tests.orchestrator.disk.test_lease import put
 from tests.orchestrator.doctor.runs import slower, training

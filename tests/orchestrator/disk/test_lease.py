@@ -12,17 +12,8 @@ import psutil
 import pytest
 
 from orchestrator.disk import lease
-from orchestrator.disk.lease import (
-    FOLDER,
-    LEASE_TTL_S,
-    Claim,
-    Lease,
-    Process,
-    State,
-    is_driven,
-    is_pid_alive,
-    read_claims,
-)
+from orchestrator.disk.lease import FOLDER, LEASE_TTL_S, Claim, Lease, State, is_driven, read_claims
+from orchestrator.disk.process import Process, is_pid_alive
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import LeaseLost, UsageError
 from orchestrator.storage import Storage

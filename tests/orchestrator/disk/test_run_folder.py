@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from hooks.position import Position, Stage
-from orchestrator.disk.lease import Lease, Process
+from orchestrator.disk.lease import Lease
 from orchestrator.disk.listing import list_runs
 from orchestrator.disk.metadata import now, seconds_at
 from orchestrator.disk.new_run import create_run
+from orchestrator.disk.process import Process
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.experiment.yaml.source import ExperimentSource

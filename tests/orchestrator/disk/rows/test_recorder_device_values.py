@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from orchestrator.disk.rows import recorder as recorders
+from orchestrator.disk.rows import device_values
 from orchestrator.disk.rows.dataset import open_recorded
-from orchestrator.disk.rows.recorder import DeviceValues, Recorder
+from orchestrator.disk.rows.device_values import DeviceValues
+from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.storage import Storage
 
 
@@ -42,7 +43,7 @@ class Gpu:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     gpu = Gpu()
-    monkeypatch.setattr(recorders, "is_on_gpu", lambda value: isinstance(value, Tensor))
+    monkeypatch.setattr(device_values, "is_on_gpu", lambda value: isinstance(value, Tensor))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: gpu)
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: gpu)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream.entered())

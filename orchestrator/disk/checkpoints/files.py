@@ -1,0 +1,61 @@
+"""Files of checkpoints, verified when they are written."""
+
+import hashlib
+from collections.abc import Callable
+from typing import IO, Any, cast
+
+import torch
+
+from orchestrator.disk.checkpoints.manifest import check_file
+from orchestrator.errors import CheckpointError
+from orchestrator.storage import Storage
+
+
+class HashingWriter:
+    """Writer that hashes its output."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self.size, self.sha256 = file, 0, hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        self._file.write(data)
+        self.sha256.update(data)
+        size = memoryview(data).nbytes
+        self.size += size
+        return size
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def write_file(
+    storage: Storage, folder: str, file: str, fill: Callable[[HashingWriter], None]
+) -> dict[str, Any]:
+    """Write a file of a checkpoint with `fill`, verify it, and return its entry; raises
+    CheckpointError."""
+    with storage.create(f"{folder}/{file}") as stream:
+        writer = HashingWriter(stream)
+        fill(writer)
+    entry = {"sha256": writer.sha256.hexdigest(), "bytes": writer.size}
+    # A store that verifies uploads need not send the file back.
+    if not storage.verifies_uploads and (reason := check_file(storage, folder, file, entry)):
+        raise CheckpointError(
+            f"checkpoint {storage}/{folder}: {reason}. It was just written: check the storage"
+        )
+    return entry
+
+
+def write_object(storage: Storage, folder: str, file: str, content: Any) -> dict[str, Any]:
+    """Write an object with torch.save, verify it, and return its entry; raises CheckpointError."""
+
+    def fill(writer: HashingWriter) -> None:
+        try:
+            torch.save(content, cast(IO[bytes], writer))  # it needs only `write` and `flush`
+        except RuntimeError as error:
+            if isinstance(
+                error.__context__, OSError
+            ):  # of the file system, which the RuntimeError does not say
+                raise error.__context__ from None
+            raise
+
+    return write_file(storage, folder, file, fill)
