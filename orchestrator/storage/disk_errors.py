@@ -34,7 +34,8 @@ class raising_storage_errors:
     """
 
     def __init__(self, place: object, missing: bool = True) -> None:
-        self._place, self._missing = place, missing
+        self._place = place
+        self._missing = missing
 
     def __enter__(self) -> None: ...
 
@@ -43,6 +44,5 @@ class raising_storage_errors:
             return
         if isinstance(error, FileNotFoundError | NotADirectoryError) and not self._missing:
             raise FileNotFoundError(error.errno, error.strerror, str(self._place)) from error
-        raise StorageError(
-            f"{self._place}: {error.strerror or error}. {advice_on(error)}"
-        ) from error
+        reason = error.strerror or error
+        raise StorageError(f"{self._place}: {reason}. {advice_on(error)}") from error

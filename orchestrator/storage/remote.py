@@ -29,7 +29,9 @@ def join_location(location: str, part: str) -> str:
 
 def split_options(location: str) -> tuple[str, str]:
     """Split a URL into its path, and its options with their question mark; a folder has none."""
-    path, mark, options = location.partition("?") if is_url(location) else (location, "", "")
+    if not is_url(location):
+        return location, ""
+    path, mark, options = location.partition("?")
     return path, mark + options
 
 
@@ -39,11 +41,9 @@ def with_access_of(location: str, path: str) -> str:
     if not (is_url(path) and is_url(location)):
         return path
     store, options = split_options(location)
-    credentials = _CREDENTIALS.search(store)
-    return (
-        split_options(path)[0].replace("://", f"://{credentials[0] if credentials else ''}", 1)
-        + options
-    )
+    match = _CREDENTIALS.search(store)
+    credentials = match[0] if match else ""
+    return split_options(path)[0].replace("://", f"://{credentials}", 1) + options
 
 
 def without_credentials(text: str) -> str:
@@ -54,10 +54,11 @@ def without_credentials(text: str) -> str:
 
 def secrets_in(location: str) -> list[str]:
     """Return the user, password and keys in a URL, longest first."""
-    logins = [login.rstrip("@") for login in _CREDENTIALS.findall(location)]
-    names = [part for login in logins for part in (login, *login.split(":"))]
-    values = [option.partition("=")[2] for option in _SECRET_OPTION.findall(location)]
-    return sorted(filter(None, [*names, *values]), key=len, reverse=True)
+    secrets = [option.partition("=")[2] for option in _SECRET_OPTION.findall(location)]
+    for login in _CREDENTIALS.findall(location):
+        name_and_password = login.rstrip("@")
+        secrets += [name_and_password, *name_and_password.split(":")]
+    return sorted(filter(None, secrets), key=len, reverse=True)
 
 
 T = TypeVar("T")
@@ -188,8 +189,10 @@ class Remote:
         def delete(filesystem: Any) -> None:
             kind = filesystem.get_file_info(path).type.name
             with suppress(FileNotFoundError):
-                if kind != "NotFound":
-                    (filesystem.delete_dir if kind == "Directory" else filesystem.delete_file)(path)
+                if kind == "Directory":
+                    filesystem.delete_dir(path)
+                elif kind != "NotFound":
+                    filesystem.delete_file(path)
 
         self.request(delete)
 

@@ -69,7 +69,8 @@ class Storage:
 
     def __truediv__(self, part: str) -> "Storage":
         inside = copy.copy(self)
-        inside.location, inside.root = join_location(self.location, part), f"{self.root}/{part}"
+        inside.location = join_location(self.location, part)
+        inside.root = f"{self.root}/{part}"
         inside.local = self.local / part if self.local else None
         return inside
 
@@ -89,10 +90,8 @@ class Storage:
     def parent(self) -> "Storage":
         folder, options = split_options(self.location)
         around = copy.copy(self)
-        around.location, around.root = (
-            f"{posixpath.dirname(folder.rstrip('/'))}{options}",
-            posixpath.dirname(self.root),
-        )
+        around.location = posixpath.dirname(folder.rstrip("/")) + options
+        around.root = posixpath.dirname(self.root)
         around.local = self.local and self.local.parent
         return around
 
@@ -330,11 +329,16 @@ class Storage:
 
     def delete_leftovers(self, is_alive: Callable[[int], bool]) -> None:
         """Delete unfinished files of dead processes in a local folder, at any depth."""
-        for folder, _, names in os.walk(self.local) if self.local else ():
+        if self.local is None:
+            return
+        for folder, _, names in os.walk(self.local):
             for name in names:
-                if (match := _UNFINISHED.fullmatch(name)) and not is_alive(int(match["pid"])):
-                    with raising_storage_errors(Path(folder, name)):
-                        Path(folder, name).unlink(missing_ok=True)
+                match = _UNFINISHED.fullmatch(name)
+                if match is None or is_alive(int(match["pid"])):
+                    continue
+                path = Path(folder, name)
+                with raising_storage_errors(path):
+                    path.unlink(missing_ok=True)
 
 
 def _make_unfinished_path(path: Path) -> Path:

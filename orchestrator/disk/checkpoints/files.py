@@ -15,7 +15,9 @@ class HashingWriter:
     """Writer that hashes its output."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        self._file, self.size, self.sha256 = file, 0, hashlib.sha256()
+        self._file = file
+        self.size = 0
+        self.sha256 = hashlib.sha256()
 
     def write(self, data: Any) -> int:
         self._file.write(data)
@@ -52,9 +54,8 @@ def write_object(storage: Storage, folder: str, file: str, content: Any) -> dict
         try:
             torch.save(content, cast(IO[bytes], writer))  # it needs only `write` and `flush`
         except RuntimeError as error:
-            if isinstance(
-                error.__context__, OSError
-            ):  # of the file system, which the RuntimeError does not say
+            # An error of the file system, which the RuntimeError does not name.
+            if isinstance(error.__context__, OSError):
                 raise error.__context__ from None
             raise
 

@@ -70,36 +70,42 @@ def encode(tree: Any, sharded: Sharded | None = None, place: str = "") -> Any:
         return tree
     if isinstance(tree, Tensor) and sharded is not None and shards.is_sharded(tree):
         return {_SHARDED: sharded.setdefault(id(tree), (place, tree))[0]}
-    if isinstance(tree, Tensor) and (
-        kind in (Tensor, nn.Parameter) or kind in _get_registered_types()
-    ):
+    if isinstance(tree, Tensor) and _is_readable(kind):
         encode(vars(tree), None, f"{place}.__dict__")
         return tree
     if kind in _CONTAINERS:
-        for key in tree if isinstance(tree, dict) else ():
-            if (
-                type(key) not in _VALUES
-                and encode(key, None, f"the key {key!r} of {place}") is not key
-            ):
-                raise RunError(
-                    f"a checkpoint cannot hold the key {key!r} of {place}. Use numbers, text, and tuples of them"
-                )
-        return _replace(
-            tree,
-            lambda key, value: encode(value, sharded, f"{place}[{key!r}]" if place else str(key)),
-        )
+        return _encode_container(tree, sharded, place)
     if (parts := _parts(tree)) is not None:
         name, *values = parts
         return {_ENCODED: name, "parts": encode(values, sharded, place)}
-    what = (
-        "a tensor sharded across ranks"
-        if shards.is_sharded(tree)
-        else f"a {kind.__module__}.{kind.__name__}"
-    )
+
+    what = f"a {kind.__module__}.{kind.__name__}"
+    if shards.is_sharded(tree):
+        what = "a tensor sharded across ranks"
     raise RunError(
         f"a checkpoint cannot hold {place}, {what}. Use tensors (numpy: torch.from_numpy), numbers, text, and lists,"
         " tuples, sets and dicts of them"
     )
+
+
+def _is_readable(kind: type) -> bool:
+    """Return whether `weights_only=True` reads tensors of a type."""
+    return kind in (Tensor, nn.Parameter) or kind in _get_registered_types()
+
+
+def _encode_container(tree: Any, sharded: Sharded | None, place: str) -> Any:
+    for key in tree if isinstance(tree, dict) else ():
+        if type(key) in _VALUES:
+            continue
+        if encode(key, None, f"the key {key!r} of {place}") is not key:
+            raise RunError(
+                f"a checkpoint cannot hold the key {key!r} of {place}. Use numbers, text, and tuples of them"
+            )
+
+    def encode_entry(key: Any, value: Any) -> Any:
+        return encode(value, sharded, f"{place}[{key!r}]" if place else str(key))
+
+    return _replace(tree, encode_entry)
 
 
 def decode(tree: Any) -> Any:

@@ -25,10 +25,9 @@ def files_with_shards(tensors: Mapping[str, DTensor], rank: int, world_size: int
         shard_file(rank): [shard.detach().to("cpu", copy=True) for shard in local]
     }
     if rank == 0:
-        files[INDEX] = {
-            key: _describe(tensor, number, world_size)
-            for number, (key, tensor) in enumerate(tensors.items())
-        }
+        files[INDEX] = {}
+        for number, (key, tensor) in enumerate(tensors.items()):
+            files[INDEX][key] = _describe(tensor, number, world_size)
     return files
 
 
@@ -46,9 +45,9 @@ def read(
     row in that part."""
     for key, tensor in tensors.items():
         part = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-        start = (
-            _rows(len(tensor), mesh.get_local_rank(), mesh.size()).start if mesh is not None else 0
-        )
+        start = 0
+        if mesh is not None:
+            start = _rows(len(tensor), mesh.get_local_rank(), mesh.size()).start
         for (first, *_), (rows, *_), file, number in index[key]["pieces"]:
             if first < start + len(part) and start < first + rows:
                 copies.setdefault(file, []).append((number, part, first - start))

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
 from io import BytesIO
-from itertools import chain, count
+from itertools import count
 from pickle import UnpicklingError
 from typing import Any
 
@@ -70,7 +70,9 @@ class CheckpointStore:
         is_master: bool = True,
         explain_missing: Callable[[str], str] = lambda label: "",
     ) -> None:
-        self.storage, self.run_name, self.is_master = storage, run_name, is_master
+        self.storage = storage
+        self.run_name = run_name
+        self.is_master = is_master
         self._explain_missing = explain_missing
         self.index = Index(storage, is_master)
 
@@ -84,9 +86,8 @@ class CheckpointStore:
         """Write objects into the unfinished checkpoint `name` and verify them; return their
         manifest entries."""
         write = partial(write_object, self.storage, self.get_staging_folder(name))
-        size = sum(
-            tensor.numel() * tensor.element_size() for tensor in placeholders.tensors_in(files)
-        )
+        tensors = placeholders.tensors_in(files)
+        size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         if self.storage.local and size < _MIN_CONCURRENT_BYTES:
             return {file: write(file, content) for file, content in files.items()}
         with ThreadPoolExecutor(_THREADS) as threads:
@@ -97,10 +98,12 @@ class CheckpointStore:
         Master only."""
         if self.storage.local:
             return name
-        names = chain([name], (f"{name}-{number}" for number in count(2)))
-        return next(
-            candidate for candidate in names if MANIFEST not in self.storage.names(candidate)
-        )
+        candidate = name
+        for number in count(2):
+            if MANIFEST not in self.storage.names(candidate):
+                break
+            candidate = f"{name}-{number}"
+        return candidate
 
     def discard_unfinished(self, name: str) -> None:
         """Delete the files of an interrupted save."""
@@ -151,24 +154,22 @@ class CheckpointStore:
         else:
             self.copy_from(CheckpointStore(self.storage.at(folder)), name)
             retained = [name]
-        index = self.index.read()
-        owners = {
-            owner: [item for item in owned if item in retained]
-            for owner, owned in index["owners"].items()
-        }
-        labels = {
-            label: target
-            for label, target in index["labels"].items()
-            if is_own and target in retained
-        }
-        # Not by `edit`, which deletes a checkpoint without owner, even if only its manifest is
-        # lost.
-        write_json(
-            self.storage, INDEX, {**index, "owners": {**owners, "run": [name]}, "labels": labels}
-        )
+        self._reset_index(name, retained, keeps_labels=is_own)
         for other in set(names) - set(retained):
             self.storage.delete(other)
         return name
+
+    def _reset_index(self, name: str, retained: Sequence[str], *, keeps_labels: bool) -> None:
+        """Remove all checkpoints but the retained ones from the index; the run owns `name`."""
+        index = self.index.read()
+        labels = index["labels"].items() if keeps_labels else ()
+        index["labels"] = {label: target for label, target in labels if target in retained}
+        for owner, names in index["owners"].items():
+            index["owners"][owner] = [owned for owned in names if owned in retained]
+        index["owners"]["run"] = [name]
+        # Not by `edit`, which deletes a checkpoint without owner, even if only its manifest is
+        # lost.
+        write_json(self.storage, INDEX, index)
 
     def copy_from(self, source: "CheckpointStore", name: str) -> None:
         """Copy and verify a checkpoint of another run; it has no owner, so it is kept. Master
@@ -233,18 +234,16 @@ class CheckpointStore:
         manifests, errors = group.broadcast(read) if group else read()
         reasons = [str(error) for error in errors.values()]
         for name in reversed(manifests):
-            reason = find_damage(
-                self.storage, name, manifests[name]["files"], group, check_hashes=check_hashes
-            )
+            entries = manifests[name]["files"]
+            reason = find_damage(self.storage, name, entries, group, check_hashes=check_hashes)
             if not reason:
                 for skip_reason in reasons:
                     on_skip(skip_reason)
                 return str(name)
             reasons.append(reason)
         if reasons:
-            raise CheckpointError(
-                "\n".join([f"none of the checkpoints in {self.storage} is intact:", *reasons])
-            )
+            lines = [f"none of the checkpoints in {self.storage} is intact:", *reasons]
+            raise CheckpointError("\n".join(lines))
         return None
 
     def resolve(self, label: str) -> str:
@@ -264,12 +263,13 @@ class CheckpointStore:
             )
             if last is not None:
                 return last
-        names, place = self.list_names(), f"in {self.storage}{self._explain_missing(label)}"
+
+        names = self.list_names()
+        place = f"in {self.storage}{self._explain_missing(label)}"
         if not names:
             raise CheckpointError(f"no checkpoint {place}")
-        raise CheckpointError(
-            f"no checkpoint 'best' {place}; available: {', '.join(['last', *names])}"
-        )
+        available = ", ".join(["last", *names])
+        raise CheckpointError(f"no checkpoint 'best' {place}; available: {available}")
 
     # Verifying
 
@@ -294,17 +294,14 @@ class CheckpointStore:
     def read_manifest(self, name: str) -> dict[str, Any]:
         """Return a checkpoint's manifest; raises CheckpointError if it is missing or damaged."""
         manifest = read_manifest_or_error(self.storage, name)
-        if manifest is None:
-            names = self.list_names()
-            available = (
-                ", ".join([*self.index.read()["labels"], "last", *names]) if names else "none"
-            )
-            raise CheckpointError(
-                f"no checkpoint '{name}' in {self.storage}; available: {available}"
-            )
         if isinstance(manifest, CheckpointError):
             raise manifest
-        return manifest
+        if manifest is not None:
+            return manifest
+
+        names = self.list_names()
+        available = ", ".join([*self.index.read()["labels"], "last", *names]) if names else "none"
+        raise CheckpointError(f"no checkpoint '{name}' in {self.storage}; available: {available}")
 
     def read_position(self, name: str) -> Position:
         """Return the training progress at a checkpoint."""
@@ -315,13 +312,11 @@ class CheckpointStore:
         anything else."""
         try:
             with self.storage.open_copy(f"{name}/{file}") as content:
-                return placeholders.decode(
-                    torch.load(content, map_location="cpu", weights_only=True)
-                )
+                stored = torch.load(content, map_location="cpu", weights_only=True)
+                return placeholders.decode(stored)
         except (OSError, EOFError, RuntimeError, UnpicklingError) as error:
-            raise CheckpointError(
-                f"{self.get_path(name)}/{file} cannot be loaded: {error}"
-            ) from error
+            path = f"{self.get_path(name)}/{file}"
+            raise CheckpointError(f"{path} cannot be loaded: {error}") from error
 
     def find_evaluated_weights(self, label: str) -> str:
         """Return the key of the weights used for validation: `model`, or that of a hook, such as
@@ -330,13 +325,14 @@ class CheckpointStore:
         If several were validated, the label's metric, or else the experiment's main metric, selects
         one.
         """
-        name, index = self.resolve(label), self.index.read()
-        manifest, metrics = self.read_manifest(name), index.get("metrics", {})
+        name = self.resolve(label)
+        index = self.index.read()
+        manifest = self.read_manifest(name)
         labels = [label, *(other for other, target in index["labels"].items() if target == name)]
-        metric = next(
-            (metrics[known] for known in labels if known in metrics),
-            manifest.get("main_metric", ""),
-        )
+        metrics = index.get("metrics", {})
+        of_labels = [metrics[known] for known in labels if known in metrics]
+        metric = of_labels[0] if of_labels else manifest.get("main_metric", "")
+
         evaluations = manifest.get("evaluations", {})
         evaluation = find_evaluation_label(metric, evaluations)
         hook = "" if evaluation is None else evaluations[evaluation]
@@ -345,14 +341,13 @@ class CheckpointStore:
     def load_weights(self, label: str, key: str | None = None) -> dict[str, Any]:
         """Return the verified state dict of the evaluated weights or of `key`, unsharded and on the
         CPU."""
-        name, key = self.resolve(label), key or self.find_evaluated_weights(label)
-        file = f"{key.partition('/')[0]}.pt"
-        entries = self.read_manifest(name)["files"]
-        needed = {
-            other: entry
-            for other, entry in entries.items()
-            if other == file or placeholders.has_shards(other)
-        }
+        name = self.resolve(label)
+        key = key or self.find_evaluated_weights(label)
+        own_file = f"{key.partition('/')[0]}.pt"
+        needed = {}
+        for file, entry in self.read_manifest(name)["files"].items():
+            if file == own_file or placeholders.has_shards(file):
+                needed[file] = entry
         self._check(name, needed)
         weights: dict[str, Any] = self._load_parts(name, {"model": key})["model"]
         return weights
@@ -367,7 +362,8 @@ class CheckpointStore:
         """Return the verified buffers of rank 0, including those outside the state dict
         (`persistent=False`), and the names of the buffers that a forward pass made or changed in
         shape."""
-        name, file = self.resolve(label), "rank-0000.pt"
+        name = self.resolve(label)
+        file = "rank-0000.pt"
         entries = self.read_manifest(name)["files"]
         self._check(name, {file: entries[file]})
         rank_state = self.load(name, file)
@@ -385,10 +381,9 @@ class CheckpointStore:
         """Label a checkpoint; `metric` is the metric by which it is best."""
         with self.index.edit() as index:
             index["labels"].update(dict.fromkeys(labels, name))
-            index["metrics"] = {
-                **index.get("metrics", {}),
-                **dict.fromkeys(labels if metric else (), metric),
-            }
+            metrics = index.setdefault("metrics", {})
+            if metric:
+                metrics.update(dict.fromkeys(labels, metric))
 
     def publish(
         self, name: str, parts: Mapping[str, str], folder: str, config: Mapping[str, Any]
@@ -400,30 +395,28 @@ class CheckpointStore:
         """
         if not self.is_master:
             return ""
-        buffer = BytesIO()
-        content = self._load_parts(
-            name, {part: key for part, key in parts.items() if key != "meta"}
-        )
+        stored_parts = {part: key for part, key in parts.items() if key != "meta"}
+        content = self._load_parts(name, stored_parts)
         if "meta" in parts.values():
             content["meta"] = {**self.read_manifest(name), "config": dict(config)}
+
+        buffer = BytesIO()
         torch.save(content, buffer)
-        target = f"{folder}/{self.run_name}-{name}-{hashlib.sha256(buffer.getvalue()).hexdigest()[:8]}.pt"
+        sha256 = hashlib.sha256(buffer.getvalue()).hexdigest()
+        target = f"{folder}/{self.run_name}-{name}-{sha256[:8]}.pt"
         self.storage.write(target, buffer.getvalue())
         return self.get_path(target)
 
     def _load_parts(self, name: str, parts: Mapping[str, str]) -> dict[str, Any]:
-        available = {
-            file.removesuffix(".pt"): file
-            for file in shared_files(self.read_manifest(name)["files"])
-        }
+        files = shared_files(self.read_manifest(name)["files"])
+        available = [file.removesuffix(".pt") for file in files]
         content = {}
         for part, path in parts.items():
             file, _, key = path.partition("/")
             if file not in available:
-                raise CheckpointError(
-                    f"checkpoint '{name}' has no {file}; it has {', '.join(available)}"
-                )
-            loaded = self.load(name, available[file])
+                has = ", ".join(available)
+                raise CheckpointError(f"checkpoint '{name}' has no {file}; it has {has}")
+            loaded = self.load(name, f"{file}.pt")
             content[part] = loaded[key] if key else loaded
         return self.with_shards(name, content)
 
@@ -435,9 +428,8 @@ class CheckpointStore:
             return content
         from orchestrator.disk.checkpoints import sharded_tensors as shards
 
-        filled: dict[str, Any] = placeholders.fill(
-            content, shards.read(partial(self.load, name), keys, mesh)
-        )
+        tensors = shards.read(partial(self.load, name), keys, mesh)
+        filled: dict[str, Any] = placeholders.fill(content, tensors)
         return filled
 
 

@@ -25,12 +25,13 @@ class TrainingFiles:
         entries."""
         if self._stored is None or position != self._position:
             return {}
-        (source, stored, entries), folder = self._stored, store.get_staging_folder(name)
-        return {
-            file: entry
-            for file, entry in entries.items()
-            if store.storage.link(f"{folder}/{file}", source.storage, f"{stored}/{file}")
-        }
+        source, stored, entries = self._stored
+        folder = store.get_staging_folder(name)
+        linked = {}
+        for file, entry in entries.items():
+            if store.storage.link(f"{folder}/{file}", source.storage, f"{stored}/{file}"):
+                linked[file] = entry
+        return linked
 
     def keep(
         self,
@@ -40,7 +41,5 @@ class TrainingFiles:
         entries: Mapping[str, dict[str, Any]],
     ) -> None:
         """Remember a stored checkpoint at a position, with the entries of its files."""
-        self._position, self._stored = (
-            position,
-            (store, name, {file: entries[file] for file in self._files}),
-        )
+        self._position = position
+        self._stored = (store, name, {file: entries[file] for file in self._files})
