@@ -8,12 +8,11 @@ import threading
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import psutil
 import pytest
 
 from orchestrator.disk import lease
 from orchestrator.disk.lease import FOLDER, LEASE_TTL_S, Claim, Lease, State, is_driven, read_claims
-from orchestrator.disk.process import Process, is_pid_alive
+from orchestrator.disk.process import Process
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import LeaseLost, UsageError
 from orchestrator.storage import Storage
@@ -265,7 +264,8 @@ def test_heartbeats_are_sent_in_time(folder: Storage, monkeypatch: pytest.Monkey
 
 
 def test_unfinished_files_of_dead_processes_are_deleted(folder: Storage) -> None:
-    dead, living = gone().pid, os.getppid()
+    dead = gone().pid
+    living = os.getppid()
     left = {
         f".run.json.{dead}",
         f".run.json.{dead}.0123abcd",
@@ -289,53 +289,3 @@ def test_unfinished_files_of_dead_processes_are_deleted(folder: Storage) -> None
             if path.is_file()
         }
         assert {name for name in there if not name.startswith(FOLDER)} == kept
-
-
-def test_current_process_is_alive() -> None:
-    this = Process.this()
-    assert this.pid == os.getpid()
-    assert (this.is_visible(), this.is_alive(), this.is_this()) == (True, True, True)
-
-
-def test_reused_pid_is_another_process() -> None:
-    this = Process.this()
-    assert not replace(this, process_started="1").is_alive()
-    assert replace(this, process_started=None).is_alive(), "one of before, of which it is not known"
-
-
-def test_zombie_is_not_alive() -> None:
-    child = subprocess.Popen(["true"])
-    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    zombie = replace(Process.this(), pid=child.pid, process_started=None)
-    assert not zombie.is_alive()
-    assert not is_pid_alive(child.pid)
-    child.wait()
-    assert not zombie.is_alive()
-
-
-@pytest.mark.parametrize(
-    "change", [{"host": "elsewhere"}, {"boot": "an earlier one"}, {"boot": None}]
-)
-def test_process_elsewhere_is_not_visible(change: dict[str, str | None]) -> None:
-    assert not replace(Process.this(), **change).is_visible()  # type: ignore[arg-type]
-
-
-def test_program_name_may_contain_brackets(tmp_path: os.PathLike[str]) -> None:
-    program = os.path.join(tmp_path, "a) Z 1 (b")
-    os.symlink("/bin/sleep", program)
-    child = subprocess.Popen([program, "60"])
-    try:
-        assert lease._read_start_time(child.pid) == str(lease._read_start_time(child.pid))
-        assert lease._read_start_time(child.pid).isdecimal()  # type: ignore[union-attr]
-    finally:
-        child.kill()
-        child.wait()
-
-
-def test_other_systems_use_psutil(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.platform", "darwin")
-    this = Process.this()
-    assert this.process_started == str(psutil.Process().create_time())
-    assert this.is_alive()
-    assert not replace(this, process_started="1.5").is_alive()
-    assert not replace(this, pid=4194305).is_alive()
