@@ -164,11 +164,10 @@ class RankFiles:
 
     def sync(self) -> None:
         """Wait until other processes can read everything written so far. Raises StorageError."""
-        tables = self._tables.values()
-        parts = [part for _, part in chain.from_iterable(table.parts for table in tables)]
+        parts = [*chain.from_iterable(table.parts for table in self._tables.values())]
         lock = self._upload_lock if self._is_remote else self._write_lock
         with lock, raising_storage_errors(self._storage / self._folder):
-            self._storage.map(lambda part: part.sync(), parts)
+            self._storage.map(lambda part: part[1].sync(), parts)
 
     def close(self) -> None:
         """End all files, and rewrite them as segments."""

@@ -187,7 +187,8 @@ def test_exactly_one_of_many_concurrent_drivers_starts(
     monkeypatch.setattr(lease, "_WAIT_S", 0.001)
     drove: list[str] = []
     refused: list[str] = []
-    together, all_asked = threading.Barrier(6, timeout=30), threading.Barrier(6, timeout=30)
+    together = threading.Barrier(6, timeout=30)
+    all_asked = threading.Barrier(6, timeout=30)
 
     def ask() -> None:
         together.wait()

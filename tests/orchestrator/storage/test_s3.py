@@ -206,18 +206,9 @@ def requests(bucket: str, caplog: pytest.LogCaptureFixture) -> Iterator[Callable
     with caplog.at_level(logging.INFO, "werkzeug"):
 
         def since() -> list[str]:
-            found = [
-                match[1]
-                for record in caplog.records
-                if (
-                    match := re.search(
-                        r'"(?:\x1b\[[0-9;]*m)*((?:GET|HEAD|PUT|POST|DELETE) [^ ?]*)',
-                        record.getMessage(),
-                    )
-                )
-            ]
+            lines = "\n".join(record.getMessage() for record in caplog.records)
             caplog.clear()
-            return found
+            return re.findall(r'"(?:\x1b\[[0-9;]*m)*((?:GET|HEAD|PUT|POST|DELETE) [^ ?]*)', lines)
 
         yield since
 

@@ -121,7 +121,8 @@ def test_file_is_synced_before_it_is_renamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     acts: list[str] = []
-    sync, replace = os.fsync, os.replace
+    sync = os.fsync
+    replace = os.replace
     monkeypatch.setattr(os, "fsync", lambda file: (acts.append("sync"), sync(file)))
     monkeypatch.setattr(os, "replace", lambda a, b: (acts.append("replace"), replace(a, b)))
     Storage(tmp_path).write("x", "new")

@@ -84,9 +84,16 @@ def test_position_without_a_counter_is_damaged(store: CheckpointStore) -> None:
         store.read_manifest("epoch-0001")
 
 
+def make_tensors(largest: int) -> dict[str, torch.Tensor]:
+    return {str(size): torch.arange(float(size)) for size in range(0, largest, 7)}
+
+
 FILES = {
-    f"{name}.pt": {str(size): torch.arange(float(size)) for size in range(0, 60 * number, 7)}
-    for number, name in enumerate(["model", "ema", "optimizer", "hooks", "more"])
+    "model.pt": make_tensors(0),
+    "ema.pt": make_tensors(60),
+    "optimizer.pt": make_tensors(120),
+    "hooks.pt": make_tensors(180),
+    "more.pt": make_tensors(240),
 }
 
 

@@ -113,12 +113,14 @@ def test_kill_at_any_operation_leaves_an_intact_checkpoint(
     later."""
     if replaces and storage.local is None:
         pytest.skip("an object store uses another name")
-    store, last, newest, tried = CheckpointStore(storage), 0, 0.0, 0
+    store = CheckpointStore(storage)
+    newest = 0.0
+    tried = 0
     save(store, "step-0", 0, 0.0)
     store.retain("run", ["step-0"])
     while True:
         with monkeypatch.context() as patch:
-            done = kill_at(patch, last)
+            done = kill_at(patch, tried)
             try:
                 number = 0 if replaces else tried + 1
                 name = save(store, f"step-{number}", tried + 1, float(tried + 1))
@@ -129,7 +131,7 @@ def test_kill_at_any_operation_leaves_an_intact_checkpoint(
                 pass
             else:
                 break
-        tried, last = tried + 1, last + 1
+        tried += 1
         store = CheckpointStore(storage)
         store.recover()
         found = store.find_latest()

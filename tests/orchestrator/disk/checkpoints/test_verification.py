@@ -2,6 +2,7 @@
 are skipped."""
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -79,12 +80,10 @@ class ThreadGroup:
     """A group of ranks that are threads of this process."""
 
     def __init__(self, rank: int, barrier: threading.Barrier, values: dict[int, Any]) -> None:
-        self.rank, self.world_size, self._barrier, self._values = (
-            rank,
-            barrier.parties,
-            barrier,
-            values,
-        )
+        self.rank = rank
+        self.world_size = barrier.parties
+        self._barrier = barrier
+        self._values = values
 
     def gather(self, value: Any) -> list[Any]:
         self._values[self.rank] = value
@@ -110,23 +109,23 @@ def test_resuming_ranks_read_each_file_once_and_agree(
     store.storage.write("epoch-2/rank-0001.pt", flip(store.storage.read("epoch-2/rank-0001.pt")))
     read: list[tuple[str, str]] = []
     read_chunks = Storage.read_chunks
-    monkeypatch.setattr(
-        Storage,
-        "read_chunks",
-        lambda self, name: [
-            *read_chunks(self, name),
-            read.append((threading.current_thread().name, name)),
-        ][:-1],
-    )
+
+    def noting_chunks(self: Storage, name: str) -> Iterator[bytes]:
+        read.append((threading.current_thread().name, name))
+        return read_chunks(self, name)
+
+    monkeypatch.setattr(Storage, "read_chunks", noting_chunks)
     monkeypatch.setattr(
         Storage, "map", lambda self, call, things: [call(thing) for thing in things]
     )
-    barrier, values, newest, skipped = threading.Barrier(3), {}, {}, []
+    barrier = threading.Barrier(3)
+    values: dict[int, Any] = {}
+    newest: dict[int, str | None] = {}
+    skipped: list[str] = []
 
     def resume(rank: int) -> None:
-        newest[rank] = store.find_latest(
-            skipped.append if rank == 0 else lambda reason: None, ThreadGroup(rank, barrier, values)
-        )
+        on_skip = skipped.append if rank == 0 else lambda reason: None
+        newest[rank] = store.find_latest(on_skip, ThreadGroup(rank, barrier, values))
 
     threads = [threading.Thread(target=resume, args=(rank,), name=str(rank)) for rank in range(3)]
     for thread in threads:

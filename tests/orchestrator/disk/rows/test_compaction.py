@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -86,16 +87,10 @@ def test_one_file_is_plain_parquet_in_order(tmp_path: Path) -> None:
     plain = pq.ParquetFile(tmp_path / "stats.parquet").read()
     kinds = {str(kind) for kind in plain.schema.types}
     assert kinds <= {"int16", "int32", "int64", "double", "string", "bool"}
-    counting = (
-        plain.filter(pc.invert(plain["superseded"]))
-        .select(["phase", "iteration", "rank"])
-        .to_pylist()
-    )
-    assert [tuple(one.values()) for one in counting] == [
-        *(("train", n, rank) for n in range(1, 8) for rank in (0, 1)),
-        ("val", 1, 0),
-        ("val", 1, 1),
-    ]
+    valid = plain.filter(pc.invert(plain["superseded"]))
+    order = valid.select(["phase", "iteration", "rank"]).to_pylist()
+    expected = [*product(["train"], range(1, 8), (0, 1)), ("val", 1, 0), ("val", 1, 1)]
+    assert [tuple(row.values()) for row in order] == expected
 
 
 def test_parquet_files_mark_superseded_rows(
@@ -111,9 +106,8 @@ def test_parquet_files_mark_superseded_rows(
     compact(storage, ATTEMPTS)
     partitions = pq.read_table(tmp_path / "stats").to_pandas()
     assert len(partitions) == len(ROWS)
-    assert sorted(keys(partitions[partitions["superseded"]], "rank", "attempt", "iteration")) == [
-        (rank, 0, n) for rank in (0, 1) for n in (4, 5)
-    ]
+    superseded = keys(partitions[partitions["superseded"]], "rank", "attempt", "iteration")
+    assert sorted(superseded) == [*product((0, 1), [0], (4, 5))]
     (tmp_path / "joined").mkdir()
     joined = Storage(tmp_path / "joined")
     monkeypatch.setattr(compaction, "JOINED_ROWS", 100)
@@ -124,15 +118,9 @@ def test_parquet_files_mark_superseded_rows(
     record(joined, [row(2, "train", 0, 7, 7, rank) for rank in (0, 1)])
     compact(joined, again)
     plain = pq.read_table(joined.local / "stats.parquet").to_pandas()
-    assert sorted(
-        set(keys(plain[plain["superseded"] & (plain["attempt"] == 1)], "phase", "iteration"))
-    ) == [
-        ("train", 7),
-        ("val", 1),
-    ]
-    assert keys(load(joined, again), "rank", "iteration") == [
-        (rank, n) for n in range(1, 8) for rank in (0, 1)
-    ]
+    superseded = plain[plain["superseded"] & (plain["attempt"] == 1)]
+    assert {*keys(superseded, "phase", "iteration")} == {("train", 7), ("val", 1)}
+    assert keys(load(joined, again), "iteration", "rank") == [*product(range(1, 8), (0, 1))]
 
 
 class Killed(BaseException):
@@ -168,8 +156,10 @@ def killed_after(
 def test_kill_at_any_file_operation_keeps_each_row_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: bool
 ) -> None:
-    recorded, operations, has_ended = tmp_path / "recorded", 0, False
+    recorded = tmp_path / "recorded"
     recorded.mkdir()
+    operations = 0
+    has_ended = False
     record(Storage(recorded), [one for one in ROWS if one["rank"] == 0], COSTS)
     before = everything(Storage(recorded))
     while not has_ended:

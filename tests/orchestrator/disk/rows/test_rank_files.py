@@ -50,11 +50,11 @@ def write(files: RankFiles, *numbers: float) -> None:
 
 def sent(storage: Storage) -> list[list[float]]:
     """The rows in each object."""
-    streams = [storage.read(f"{FOLDER}/{name}") for name in storage.names(FOLDER)]
-    return [
-        [row["n"] for batch in read_stream(stream, "").batches for row in batch.to_pylist()]
-        for stream in streams
-    ]
+    found = []
+    for name in storage.names(FOLDER):
+        batches = read_stream(storage.read(f"{FOLDER}/{name}"), name).batches
+        found.append(pa.Table.from_batches(batches)["n"].to_pylist())
+    return found
 
 
 def test_new_rows_are_uploaded_after_the_interval(
@@ -95,7 +95,8 @@ def test_sync_uploads_everything(storage: Storage, files: RankFiles, time: Manua
 
 def refusing(monkeypatch: pytest.MonkeyPatch, times: int) -> Callable[[], int]:
     """A store that fails the next calls; gives how many more it will fail."""
-    write, left = Storage.write, [times]
+    write = Storage.write
+    left = [times]
 
     def failing(self: Storage, name: str, data: bytes) -> None:
         if left[0] > 0:
@@ -131,7 +132,9 @@ def test_failed_upload_is_retried(
 def test_only_sync_waits_for_a_slow_upload(
     storage: Storage, files: RankFiles, time: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    send, begun, may_end = Storage.write, threading.Event(), threading.Event()
+    send = Storage.write
+    begun = threading.Event()
+    may_end = threading.Event()
 
     def slow(self: Storage, name: str, data: bytes) -> None:
         begun.set()

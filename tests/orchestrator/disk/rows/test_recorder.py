@@ -23,8 +23,11 @@ def files(root: Path, table: str = "rows") -> list[Path]:
 
 
 def read(root: Path, table: str = "rows") -> list[dict[str, Any]]:
-    streams = [read_stream(file.read_bytes(), "") for file in files(root, table)]
-    return [row for stream in streams for batch in stream.batches for row in batch.to_pylist()]
+    rows = []
+    for file in files(root, table):
+        for batch in read_stream(file.read_bytes(), "").batches:
+            rows.extend(batch.to_pylist())
+    return rows
 
 
 def recorder(root: Path, **options: Any) -> Recorder:
@@ -94,9 +97,8 @@ def test_late_column_is_empty_before(tmp_path: Path, together: bool) -> None:
 def test_mixed_types_keep_their_values(
     tmp_path: Path, together: bool, values: list[Any], expected: list[Any]
 ) -> None:
-    found = [
-        row["x"] for row in record(tmp_path, *({"x": value} for value in values), together=together)
-    ]
+    rows = [{"x": value} for value in values]
+    found = [row["x"] for row in record(tmp_path, *rows, together=together)]
     if expected is None:
         np.testing.assert_equal(found, values)
     else:
@@ -195,7 +197,9 @@ class Span:
     """Seconds that the device knows later."""
 
     def __init__(self, seconds: float, passed: bool = False) -> None:
-        self.seconds, self.passed, self.waited = seconds, passed, False
+        self.seconds = seconds
+        self.passed = passed
+        self.waited = False
 
     def ready(self) -> bool:
         return self.passed
@@ -292,7 +296,8 @@ def test_windows_of_recorded_rows_are_those_of_numpy(tmp_path: Path) -> None:
         "last": Statistic("rare", "current", 4),
         "time_s": Statistic("time", "mean", 5),
     }
-    windows, state = Windows(2, statistics), State(phase="train", recent=taken.recent)
+    windows = Windows(2, statistics)
+    state = State(phase="train", recent=taken.recent)
     taken.begin({"phase": "train"}, DOUBLES)
     windows.start_phase(state)
     numbers = np.random.default_rng(0).integers(1000, size=(200, 2)).astype(float)

@@ -49,7 +49,8 @@ def drawn(seed: int) -> tuple[list[dict[str, Any]], list[Attempt]]:
 def test_queries_see_each_valid_row_once(
     seed: int, lie: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    storage, (rows, attempts) = Storage(tmp_path), drawn(seed)
+    storage = Storage(tmp_path)
+    rows, attempts = drawn(seed)
     last = len(attempts) - 1
     monkeypatch.setattr(dataset, "MAX_ROWS_IN_MEMORY", 0 if lie == "spooled" else 2**20)
     monkeypatch.setattr(compaction, "JOINED_ROWS", 0 if "apart" in lie else 2**20)
@@ -73,7 +74,8 @@ def test_queries_see_each_valid_row_once(
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    storage, (rows, attempts) = Storage(tmp_path), drawn(2)
+    storage = Storage(tmp_path)
+    rows, attempts = drawn(2)
     record(storage, rows)
     compact(storage, attempts)
     harmed = bytearray((tmp_path / "stats.parquet").read_bytes())
