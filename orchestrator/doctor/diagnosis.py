@@ -20,7 +20,8 @@ from orchestrator.doctor.time_breakdown import (
     find_time_outside_spans,
     sum_times,
 )
-from orchestrator.tables.query import TRAINING, Rows, check_columns
+from orchestrator.tables.conditions import check_columns
+from orchestrator.tables.query import TRAINING, Rows
 from orchestrator.units import SPANS
 
 MAX_ROWS = 2**20

@@ -165,7 +165,7 @@ class Run(Result):
         that cannot be summarized.
         """
         from orchestrator.tables import summaries
-        from orchestrator.tables.query import check_columns
+        from orchestrator.tables.conditions import check_columns
 
         if by == "hook":
             if columns is not None or where is not None:
@@ -197,7 +197,7 @@ class Run(Result):
         Raises UsageError if it is invalid.
         """
         from orchestrator.disk.rows.valid_rows import open_valid_rows
-        from orchestrator.tables.query import query
+        from orchestrator.tables.user_query import query
 
         return query(open_valid_rows(self._compact(), self.folder.read_attempts()), sql)
 
@@ -342,7 +342,7 @@ class Run(Result):
 
 def restrict_to_training(where: str | None) -> str:
     """Restrict a condition that does not mention the phase to rows of `train`."""
-    from orchestrator.tables.query import uses_column
+    from orchestrator.tables.conditions import uses_column
 
     if where is None:
         return "phase = 'train'"

@@ -20,7 +20,8 @@ from orchestrator.disk.rows.valid_rows import (
 )
 from orchestrator.errors import UsageError
 from orchestrator.storage import Storage
-from orchestrator.tables.query import check_columns, read_matching_rows
+from orchestrator.tables.conditions import check_columns
+from orchestrator.tables.query import read_matching_rows
 
 ROW_KEY = ["rank", "phase", "epoch", "iteration"]
 CATEGORICAL_COLUMNS = ("phase", "node")

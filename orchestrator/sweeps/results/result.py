@@ -28,8 +28,8 @@ from orchestrator.sweeps.results.analysis import (
 )
 from orchestrator.sweeps.results.trial_rows import load_rows, summarize_trials
 from orchestrator.sweeps.results.trials_table import make_trials_table, make_value_cells
+from orchestrator.tables.conditions import check_columns
 from orchestrator.tables.frames import concat_exactly
-from orchestrator.tables.query import check_columns
 from orchestrator.tables.trial_index import TrialIndex, TrialRecord
 from orchestrator.units import is_number
 

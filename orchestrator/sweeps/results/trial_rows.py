@@ -10,8 +10,8 @@ from orchestrator.disk.rows.valid_rows import list_columns
 from orchestrator.errors import UsageError
 from orchestrator.runs.result import Run, restrict_to_training
 from orchestrator.storage.stored_data import warn_once
+from orchestrator.tables.conditions import check_columns
 from orchestrator.tables.frames import concat_exactly
-from orchestrator.tables.query import check_columns
 
 ReadTable = Callable[[Run, list[str] | None], pd.DataFrame]
 """Reads a table of some columns of a trial, or of all."""

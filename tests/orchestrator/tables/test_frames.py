@@ -22,8 +22,8 @@ from orchestrator.storage import Storage
 from orchestrator.tables.frames import concat_exactly, load, sum_costs
 from orchestrator.tables.growing_files import AttemptTail
 from orchestrator.tables.query import Rows
-from orchestrator.tables.query import query as run_query
 from orchestrator.tables.summaries import summarize
+from orchestrator.tables.user_query import query as run_query
 
 FRESH = Attempt(0)
 

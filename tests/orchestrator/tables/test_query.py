@@ -17,8 +17,10 @@ import pytest
 
 from orchestrator.disk.rows.dataset import Source
 from orchestrator.errors import UsageError
-from orchestrator.tables import query as queries
-from orchestrator.tables.query import Rows, query, read_matching_rows
+from orchestrator.tables import query as query_module
+from orchestrator.tables.query import Rows, read_matching_rows
+from orchestrator.tables.row_blocks import quote
+from orchestrator.tables.user_query import query
 
 
 def drawn(seed: int, count: int = 400) -> pd.DataFrame:
@@ -49,7 +51,7 @@ NUMBERS = ["step_s", "loss", "lr", "grad norm", "of rank 0", "empty"]
 @pytest.mark.parametrize("seed", range(4))
 def test_quantiles_equal_those_of_pandas_bit_for_bit(seed: int) -> None:
     table = drawn(seed)
-    rows, asked = Rows.wrap(table), {name: queries.quote(name) for name in NUMBERS}
+    rows, asked = Rows.wrap(table), {name: quote(name) for name in NUMBERS}
     assert rows.numbers == NUMBERS
     expected = table[table["rank"] > 0][NUMBERS].quantile([0.05, 0.5, 0.95])
     pd.testing.assert_frame_equal(
@@ -77,7 +79,7 @@ def test_quantiles_of_many_rows_come_from_a_sample_of_each_group(
 ) -> None:
     """A quantile of 5,000 numbers lies within 1 / sqrt(5000) = 1.4% of its rank, in two of three
     draws by half."""
-    monkeypatch.setattr(queries, "MAX_EXACT_VALUES", 20_000)
+    monkeypatch.setattr(query_module, "MAX_EXACT_VALUES", 20_000)
     count = 100_000
     table = pd.DataFrame(
         {"rank": 0, "epoch": 0, "iteration": range(count), "step_s": np.linspace(0, 1, count)}
@@ -183,9 +185,10 @@ def test_query_cannot_read_or_write_files(sql: str, tmp_path: Path) -> None:
 SPILL = """
 import os, sys
 import pandas as pd
-from orchestrator.tables import query
-query.MEMORY_LIMIT = "40MiB"
-rows = query.Rows.wrap(pd.DataFrame({"iteration": range(10)}))
+from orchestrator.tables import database
+from orchestrator.tables.query import Rows
+database.MEMORY_LIMIT = "40MiB"
+rows = Rows.wrap(pd.DataFrame({"iteration": range(10)}))
 found = rows.query("select count(*) as c from (select a.range, hash(a.range) as h from range(3000000) a order by h)")
 print(found["c"].iloc[0], *[name for name in os.listdir(sys.argv[1]) if str(os.getpid()) in name])
 """
@@ -238,7 +241,7 @@ ROWS = pa.table(
 )
 def test_condition_selects_its_rows(where: str, rows: list[int]) -> None:
     source = Rows.wrap(ROWS).source
-    batches = queries.read_matching_rows(source, ["row"], where)
+    batches = read_matching_rows(source, ["row"], where)
     assert sorted(row for batch in batches for row in batch["row"].to_pylist()) == rows
     assert sorted(Rows(source, where).query("select row from rows")["row"]) == rows
     assert Rows(source, where).total == len(rows)
@@ -266,7 +269,7 @@ def test_condition_selects_its_rows(where: str, rows: list[int]) -> None:
 )
 def test_condition_errors_are_explained(where: str, says: str) -> None:
     with pytest.raises(UsageError) as raised:
-        list(queries.read_matching_rows(Rows.wrap(ROWS).source, ["row"], where))
+        list(read_matching_rows(Rows.wrap(ROWS).source, ["row"], where))
     assert says in str(raised.value)
     with pytest.raises(UsageError):
         Rows(Rows.wrap(ROWS).source, where).query("select * from rows")

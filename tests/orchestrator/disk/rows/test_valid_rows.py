@@ -15,7 +15,8 @@ from orchestrator.disk.rows.valid_rows import open_valid_rows
 from orchestrator.errors import DamagedFile
 from orchestrator.storage import Storage
 from orchestrator.tables.frames import load
-from orchestrator.tables.query import Rows, query
+from orchestrator.tables.query import Rows
+from orchestrator.tables.user_query import query
 from tests.orchestrator.tables.test_frames import FRESH, attempt, record, row
 
 ROW_KEY = ["rank", "phase", "epoch", "iteration"]
