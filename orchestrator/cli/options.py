@@ -9,7 +9,7 @@ import typer
 
 from orchestrator.disk.metadata import EngineName, IfExists
 
-_WITHOUT_HOOKS = ("metrics", "parts")
+_WITHOUT_HOOKS = ("distributed", "metrics", "model")
 """Folders of the package `hooks` that hold no hooks."""
 
 
