@@ -68,10 +68,8 @@ class Groups(Model):
 
 def read_groups(entries: Any, path: str) -> list[Group | None]:
     """Return the groups of the optimizer at `path`, None for `no_decay`; may raise ConfigError."""
-    groups = [
-        entry if isinstance(entry, Group) else None
-        for entry in check(Groups, {"groups": entries}, path).groups
-    ]
+    checked = check(Groups, {"groups": entries}, path)
+    groups = [entry if isinstance(entry, Group) else None for entry in checked.groups]
     problems = []
     for index, group in enumerate(groups):
         group_path = join(path, f"groups.{index}")
@@ -110,29 +108,36 @@ def make_parameter_groups(
     """
     # A parameter with two names gets the settings of both.
     settings: dict[nn.Parameter, Settings] = {parameter: {} for parameter in named.values()}
-    # The entries of each parameter, with its scale: parameters with equal ones form one of torch's
-    # groups.
+    # Parameters with equal entries, and an equal scale in each, form one of torch's groups.
     entries: dict[nn.Parameter, tuple[tuple[int, float], ...]] = dict.fromkeys(settings, ())
     for index, group in enumerate(groups):
         try:
-            names = matched(group.match, named) if group else _find_norms_and_biases(named)
-            scales = group.compute_scales(names) if group else [1.0] * len(names)
+            scales = _select(group, named)
         except ValueError as error:
             raise ConfigError.at(join(path, f"groups.{index}.match"), str(error)) from None
-        for parameter, scale in {
-            named[name]: scale for name, scale in zip(names, scales, strict=True)
-        }.items():
-            rate = (
-                {"lr": scale * _get_rate(cls, arguments, path)} if group and group.has_scale else {}
-            )
-            settings[parameter] |= group_settings(group) | rate
+        for parameter, scale in scales.items():
+            settings[parameter].update(group_settings(group))
+            if group and group.has_scale:
+                settings[parameter]["lr"] = scale * _get_rate(cls, arguments, path)
             entries[parameter] += ((index, scale),)
+
     merged: dict[tuple[tuple[int, float], ...], dict[str, Any]] = {}
     for parameter in sorted(settings, key=lambda each: entries[each]):
-        merged.setdefault(entries[parameter], {"params": [], **settings[parameter]})[
-            "params"
-        ].append(parameter)
+        together = merged.setdefault(entries[parameter], {"params": [], **settings[parameter]})
+        together["params"].append(parameter)
     return list(merged.values())
+
+
+def _select(group: Group | None, named: Mapping[str, nn.Parameter]) -> dict[nn.Parameter, float]:
+    """Return the parameters of a group, each with the factor of its rate.
+
+    Raises ValueError if there are none.
+    """
+    if group is None:
+        return dict.fromkeys((named[name] for name in _find_norms_and_biases(named)), 1.0)
+    names = matched(group.match, named)
+    scales = group.compute_scales(names)
+    return {named[name]: scale for name, scale in zip(names, scales, strict=True)}
 
 
 def _find_norms_and_biases(named: Mapping[str, nn.Parameter]) -> list[str]:

@@ -149,21 +149,20 @@ class Domain(Model):
     def __contains__(self, value: Any) -> bool:
         if self.is_list:
             return value in self.values
+        if type(value) not in (int, float):
+            return False
         low, high = self.ends
-        return (
-            type(value) in (int, float)
-            and low <= value <= high
-            and bool(self.nearest(value) == value)
-        )
+        return bool(low <= value <= high and self.nearest(value) == value)
 
     def nearest(self, number: float) -> int | float:
         """Return the nearest value of a range, on its steps; an integer if its ends are."""
         low, high = self.ends
         if self.kind in _QUANTIZED:
             step = self.values[2]
-            steps = math.floor((high - low) / step + 1e-9)
+            most = math.floor((high - low) / step + 1e-9)
+            steps = min(max(round((number - low) / step), 0), most)
             # Remove the rounding errors of steps such as 0.01.
-            number = float(f"{low + min(max(round((number - low) / step), 0), steps) * step:.12g}")
+            number = float(f"{low + steps * step:.12g}")
         number = min(max(number, low), high)
         return round(number) if self.is_integer else float(number)
 

@@ -169,11 +169,10 @@ def _explain_training(resolved: ResolvedExperiment) -> Iterator[str]:
         elif isinstance(hook, ParamScheduler):
             if hook.monitor and phase_of(hook.monitor) != "train":
                 yield f"hooks.{name} steps the scheduler by {hook.monitor}, which differs between trials"
-        elif type(hook) not in HOOKS.values() and (
-            event := next(
-                (name for name in EVENTS if name not in _INDEPENDENT_EVENTS and hook.handles(name)),
-                "",
-            )
-        ):
-            declaration = f"`observes: ClassVar[bool] = True` in {type(hook).__name__}"
-            yield f"hooks.{name} may affect training in {event}; if it does not, declare {declaration}"
+        elif type(hook) not in HOOKS.values():
+            events = [event for event in EVENTS if event not in _INDEPENDENT_EVENTS]
+            handled = [event for event in events if hook.handles(event)]
+            if handled:
+                declaration = f"`observes: ClassVar[bool] = True` in {type(hook).__name__}"
+                effect = f"may affect training in {handled[0]}"
+                yield f"hooks.{name} {effect}; if it does not, declare {declaration}"
