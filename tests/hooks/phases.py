@@ -51,7 +51,8 @@ def run_phase(
     is closed."""
     plan = Plan({hook.name or "hook": hook})
     train = phase == "train"
-    state.phase, state.stepped = phase, False
+    state.phase = phase
+    state.stepped = False
     trained = state.phase_iteration
     state.phase_length = length if length is not None else len(rows)
     if train:
@@ -84,7 +85,9 @@ def run_phase(
         state.row = {}
         step_end()
     if train and state.phase_iteration >= state.phase_length:
-        state.epoch, state.epoch_completed, state.phase_iteration = state.epoch + 1, True, 0
+        state.epoch += 1
+        state.epoch_completed = True
+        state.phase_iteration = 0
     state.metrics = {**state.metrics, **(metrics or {})}
     plan.fire("on_phase_end", state)
     if not train:

@@ -24,9 +24,11 @@ def test_error_text_is_plain_and_short() -> None:
 
 
 def test_recorded_tensor_is_a_copy_without_graph() -> None:
-    state, weights = State(), torch.ones(3, requires_grad=True)
+    state = State()
+    weights = torch.ones(3, requires_grad=True)
     activations = weights * 2
-    loss, kept = activations.sum(), ref(activations)
+    loss = activations.sum()
+    kept = ref(activations)
     state.record(loss=loss, first=activations.detach()[0], count=3)
     del activations, loss
     assert kept() is None

@@ -81,12 +81,16 @@ class Remembering(Hook):
     rank_state_fields: ClassVar[tuple[str, ...]] = ("_own",)
 
     def __post_init__(self) -> None:
-        self._count, self._own, self.layer = 0, [0], nn.Linear(1, 1)
+        self._count = 0
+        self._own = [0]
+        self.layer = nn.Linear(1, 1)
 
 
 def test_listed_attributes_are_saved_and_restored() -> None:
-    first, second = Remembering(), Remembering()
-    first._count, first._own = 3, [5]
+    first = Remembering()
+    second = Remembering()
+    first._count = 3
+    first._own = [5]
     state = first.state_dict()
     assert (state["count"], first.rank_state_dict()) == (3, {"own": [5]})
     second.load_state_dict(state)
@@ -182,12 +186,11 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def test_every_field_with_needs_has_a_case() -> None:
-    declared = {
-        f"{name}.{field_name}"
-        for name, cls in HOOKS.items()
-        for field_name, field in make_fields_model(cls).model_fields.items()
-        if any(isinstance(item, Needs) for item in field.metadata)
-    }
+    declared = set()
+    for name, cls in HOOKS.items():
+        for field_name, field in make_fields_model(cls).model_fields.items():
+            if any(isinstance(item, Needs) for item in field.metadata):
+                declared.add(f"{name}.{field_name}")
     assert declared == CASES.keys()
 
 

@@ -78,7 +78,10 @@ def test_error_names_the_installation_that_a_src_layout_needs(folder: Path, file
     written(folder / file)
     with pytest.raises(NoSuchModule) as raised:
         import_named("parcel_of_mine.tasks")
-    says = f"('parcel_of_mine' is in {folder / 'src'}, which is not installed; run pip install -e . in {folder})"
+    says = (
+        f"('parcel_of_mine' is in {folder / 'src'}, which is not installed;"
+        f" run pip install -e . in {folder})"
+    )
     assert str(raised.value).endswith(says)
 
 

@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from itertools import product
 from typing import Any, get_args, get_type_hints
 
@@ -88,25 +89,25 @@ def test_iterations_of_the_next_steps_are_those_of_the_epochs() -> None:
     assert count_iterations(10, 3, 0, 5) == 30
 
 
-FIELDS = [
-    (name, field, units)
-    for name, cls in HOOKS.items()
-    for field, hint in get_type_hints(cls, include_extras=True).items()
-    if (hint is Interval or Interval in get_args(hint)) and field in list_parameters(cls)
-    for units in [
-        next((part for part in get_args(hint) if isinstance(part, Units)), EPOCHS_OR_STEPS)
-    ]
-]
+def find_interval_fields() -> Iterator[tuple[str, str, Units]]:
+    """Yield hook, field and units of each interval among the parameters."""
+    for name, cls in HOOKS.items():
+        hints = get_type_hints(cls, include_extras=True)
+        for field in list_parameters(cls):
+            parts = get_args(hints[field])
+            if hints[field] is Interval or Interval in parts:
+                units = [part for part in parts if isinstance(part, Units)]
+                yield name, field, units[0] if units else EPOCHS_OR_STEPS
+
+
+FIELDS = list(find_interval_fields())
 
 
 def test_every_interval_field_has_units() -> None:
-    hints = [
-        (name, field)
-        for name, cls in HOOKS.items()
-        for field in list_parameters(cls)
-        if field in ("every", "interval")
-    ]
-    assert set(hints) == {(name, field) for name, field, _ in FIELDS if field == "every"}
+    named = set()
+    for name, cls in HOOKS.items():
+        named |= {(name, field) for field in ("every", "interval") if field in list_parameters(cls)}
+    assert named == {(name, field) for name, field, _ in FIELDS if field == "every"}
 
 
 @pytest.mark.parametrize(("name", "field", "units"), FIELDS)

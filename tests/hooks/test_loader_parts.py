@@ -32,7 +32,8 @@ class Wrapper(Dataset[Any]):
     """Calls the dataset in it by a name of its own."""
 
     def __init__(self, wrapped: Any) -> None:
-        self.base, self.size = wrapped, 4
+        self.base = wrapped
+        self.size = 4
 
 
 class Curriculum(Dataset[Any]):

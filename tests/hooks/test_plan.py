@@ -117,14 +117,16 @@ class Dear(Hook):
 def test_only_expensive_calls_are_marked_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two marks are a device's second; to begin with, 200 calls count as ones of five
     microseconds."""
-    passed, marks = [0.0], [0.0]
+    passed = [0.0]
+    marks = [0.0]
     monkeypatch.setattr("hooks.plan.perf_counter", lambda: passed[0])
 
     def mark() -> float:
         marks[0] += 1
         return marks[0]
 
-    cheap, dear = Dear(1, passed), Dear(50, passed)
+    cheap = Dear(1, passed)
+    dear = Dear(50, passed)
     plan = Plan({"cheap": cheap, "dear": dear}, mark_time=mark)
     for _ in range(300):
         plan.fire("on_step", State())
@@ -185,7 +187,8 @@ def _run(plan: Plan, iterations: int, phase: str, accumulate: int = 1) -> None:
 
 
 def test_interval_is_due_in_the_same_iterations_for_all_events() -> None:
-    hook, always = Paced(), Noting()
+    hook = Paced()
+    always = Noting()
     _run(Plan({"paced": hook, "always": always}), 10, "train")
     assert hook.seen == {
         "on_forward": [3, 6, 9],

@@ -16,7 +16,8 @@ def test_positions_are_ordered_by_iteration_and_then_by_stage() -> None:
 
 
 def test_positions_of_one_step_differ_but_have_the_same_weights() -> None:
-    stepped, skipped = Position(step=3, iteration=3), Position(step=3, iteration=4)
+    stepped = Position(step=3, iteration=3)
+    skipped = Position(step=3, iteration=4)
     assert stepped != skipped
     assert stepped.has_same_weights(skipped)
     assert not stepped.has_same_weights(Position(step=4, iteration=4))
@@ -25,7 +26,9 @@ def test_positions_of_one_step_differ_but_have_the_same_weights() -> None:
 def test_evaluation_does_not_change_the_position() -> None:
     state = State(phase="train", iteration=5, between_phases=True)
     trained = state.position
-    state.phase, state.phase_iteration, state.stepped = "val", 7, False
+    state.phase = "val"
+    state.phase_iteration = 7
+    state.stepped = False
     assert state.position == trained
     assert trained != State(iteration=5).position, "the end of a phase may change buffers"
 

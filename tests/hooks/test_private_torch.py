@@ -42,7 +42,8 @@ def test_private_torch_functions_exist(name: str) -> None:
 
 
 def test_foreach_operations_equal_those_of_single_tensors() -> None:
-    ones, twos = [torch.ones(2), torch.ones(3)], [torch.full((2,), 2.0), torch.full((3,), 2.0)]
+    ones = [torch.ones(2), torch.ones(3)]
+    twos = [torch.full((2,), 2.0), torch.full((3,), 2.0)]
     assert [float(norm) for norm in private_torch.foreach_norm(twos, 2.0)] == pytest.approx(
         [8**0.5, 12**0.5]
     )
@@ -58,7 +59,8 @@ def test_foreach_operations_equal_those_of_single_tensors() -> None:
 
 def test_callbacks_run_after_backward_in_order_of_registration() -> None:
     came: list[str] = []
-    first, last = torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=True)
+    first = torch.ones(1, requires_grad=True)
+    last = torch.ones(1, requires_grad=True)
 
     def ask(gradient: torch.Tensor) -> None:
         call_after_backward(lambda: came.append("one"))

@@ -56,7 +56,8 @@ def hooks_of() -> dict[str, Hook]:
 def run_loop(rank: int, world_size: int, folder: str) -> dict[str, Any]:
     """A run that early stopping ends after three epochs; interleaved shares make the batches those
     of one rank."""
-    rows, seen = Rows(), Seen()
+    rows = Rows()
+    seen = Seen()
     fields = {"epochs": 9, "batch_size": 8 // world_size, "scheduler": SCHEDULER}
     loop = Loop(
         Points(train=48, val=16),
@@ -76,8 +77,11 @@ def run_loop(rank: int, world_size: int, folder: str) -> dict[str, Any]:
         "cpu_percent",
         "loss",
     )
+    values = {}
+    for name in columns:
+        values[name] = [float(row[name]) for row in train if name in row]
     return {
-        "columns": {name: [float(row[name]) for row in train if name in row] for name in columns},
+        "columns": values,
         "reports": reports,
         "seen": seen.indices,
         "rss": psutil.Process().memory_info().rss,
@@ -136,7 +140,8 @@ def test_only_the_master_measures_values_equal_on_all_ranks(outcomes: Outcomes) 
 
 def test_each_rank_measures_its_own_time_and_memory(outcomes: Outcomes) -> None:
     for found in outcomes.two:
-        columns, reports = found["columns"], found["reports"]
+        columns = found["columns"]
+        reports = found["reports"]
         assert columns["world_samples_per_s"] == near(
             [2 * value for value in columns["samples_per_s"]]
         )
@@ -158,7 +163,9 @@ def test_ranks_know_the_same_facts_and_the_master_the_cost_of_the_model(outcomes
 def test_statistics_of_rows_are_over_all_ranks(outcomes: Outcomes) -> None:
     for epoch in range(3):
         steps = slice(epoch * STEPS, (epoch + 1) * STEPS)
-        losses = [loss for found in outcomes.two for loss in found["columns"]["loss"][steps]]
+        losses: list[float] = []
+        for found in outcomes.two:
+            losses += found["columns"]["loss"][steps]
         for found in outcomes.two:
             for name, reference in REFERENCE.items():
                 assert found["reports"][epoch][f"stats/loss/{name}"] == pytest.approx(

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from hooks import State
@@ -31,7 +32,7 @@ class Store:
         )
         given_up = set(self.owners.get(owner, [])) - set(names)
         self.owners[owner] = list(names)
-        wanted = {name for owned in self.owners.values() for name in owned}
+        wanted = set(chain.from_iterable(self.owners.values()))
         for name in sorted(given_up - wanted):
             self.log.append(("delete", name))
             self.stored = [known for known in self.stored if known != name]
@@ -64,7 +65,8 @@ class SimulatedRun:
     an event."""
 
     def __init__(self, *hooks: Checkpoint, store: Store | None = None, **fields: Any) -> None:
-        self.hooks, self.store = hooks, store or Store()
+        self.hooks = hooks
+        self.store = store or Store()
         self.state = State(checkpoints=self.store, **fields)
         for index, hook in enumerate(hooks):
             hook.name = f"checkpoint{index or ''}"

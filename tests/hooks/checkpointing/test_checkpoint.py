@@ -36,7 +36,8 @@ TWO_METRICS = [
 ]
 AUTO = [{"val/loss": value, "val/accuracy": value, "val/f1": -value} for value in (3, 1, 2)]
 AUTO_LOSS = [{"val/loss": value, "val/ema/loss": -value} for value in (3, 1, 2)]
-SCORES, LEAST = val("score", 3, 1, 2), {"score": 2}
+SCORES = val("score", 3, 1, 2)
+LEAST = {"score": 2}
 BOTH = {"keep": 1, "best": ["val/accuracy", "val/ema/top 1 error"], "mode": ["max", "min"]}
 BEGIN = {"every": TWO, "begin": 5, "save_last": False}
 # The hook, an accuracy or metrics for each epoch, the saved epochs, the kept ones, and the best by
@@ -299,7 +300,8 @@ def test_the_evaluated_weights_are_published(
     list(loop.run())
     (file,) = (tmp_path / "published").iterdir()
     published = torch.load(file, weights_only=True)
-    raw, average = store.load("epoch-0001", "model.pt"), store.load("epoch-0001", "ema.pt")["model"]
+    raw = store.load("epoch-0001", "model.pt")
+    average = store.load("epoch-0001", "ema.pt")["model"]
     assert list(published) == ["model", "raw_model"]
     for name, weight in raw.items():
         assert torch.equal(published["raw_model"][name], weight)
@@ -452,10 +454,8 @@ def test_all_ranks_decide_equally_after_a_resume() -> None:
     saved = run.store.states["epoch-0001"]["checkpoint"]
     asked = []
     for store in (run.store, _NoStore(), None):
-        hook, state = (
-            Checkpoint(every=Interval(100), best="val/accuracy", save_last=False),
-            State(checkpoints=store, epoch=1, step=2),
-        )
+        hook = Checkpoint(every=Interval(100), best="val/accuracy", save_last=False)
+        state = State(checkpoints=store, epoch=1, step=2)
         hook.load_state_dict(copy.deepcopy(saved))
         hook.on_load(state, {"name": "epoch-0001"})
         hook.on_start(state)

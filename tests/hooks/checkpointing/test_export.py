@@ -55,7 +55,8 @@ def exported(state: State, **fields: Any) -> Path:
 @pytest.mark.parametrize("skips", [False, True])
 def test_end_is_exported_unless_the_newest_export_is_of_it(skips: bool, tmp_path: Path) -> None:
     """An iteration that skips its update may change buffers, so its export is another one."""
-    state, hook = scaled_state(tmp_path), Export()
+    state = scaled_state(tmp_path)
+    hook = Export()
     state.iteration = state.step_iteration = 3
     hook.on_step(state)
     state.iteration += skips

@@ -1,6 +1,7 @@
 import pytest
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from hooks.distributed import collectives
 from hooks.training.ema import EMA
@@ -18,13 +19,14 @@ def _all_three(rank: int, world_size: int) -> list[list[object]]:
             torch.tensor(4.0 + rank, dtype=torch.float64),
         ]
 
-    means, sums = tensors(), tensors()
+    means = tensors()
+    sums = tensors()
     firsts = [torch.tensor(rank + 7), torch.tensor([rank == 0, rank == 1]), torch.tensor([])]
     big_halves = torch.tensor([60000.0], dtype=torch.float16)
     collectives.average([*means, big_halves])
     collectives.total(sums)
     collectives.broadcast(firsts)
-    return [[tensor.tolist() for tensor in group] for group in (means, sums, firsts, [big_halves])]
+    return [list(map(Tensor.tolist, group)) for group in (means, sums, firsts, [big_halves])]
 
 
 def test_every_rank_gets_means_sums_and_the_masters_values() -> None:

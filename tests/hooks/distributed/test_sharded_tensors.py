@@ -24,7 +24,8 @@ def _measure_norms(rank: int, world_size: int) -> list[tuple[float, float]]:
 
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     optimizer = torch.optim.SGD([{"params": trained[2:]}, {"params": trained[:2]}], lr=0.1)
-    state, pairs = State(module=module, optimizer=optimizer), []
+    state = State(module=module, optimizer=optimizer)
+    pairs = []
     for order in ORDERS:
         expected: Any = clip_grad_norm_(module.parameters(), 1e9, order)
         pairs.append((state.gradient_norm(order).item(), expected.full_tensor().item()))

@@ -52,7 +52,8 @@ def test_a_line_every_interval_and_at_the_end_of_a_long_phase() -> None:
 def test_short_phases_print_lines_that_cover_all_iterations(window: Window, mean: float) -> None:
     """Epochs of three iterations and a line every fifth: the losses since the last line, the last
     four, the epoch's."""
-    screen, hook = Screen(), Console(every=Interval(5, "iterations"), window=window)
+    screen = Screen()
+    hook = Console(every=Interval(5, "iterations"), window=window)
     state = State(display=screen)
     for losses in ((1, 1, 4), (4, 5, 7), (7, 7, 7)):
         run_phase(hook, state, "train", loss_rows(*losses))
@@ -83,7 +84,8 @@ def test_line_has_position_rates_loss_time_and_memory(ticks: Ticks) -> None:
 
 
 def test_the_end_of_a_phase_has_its_metrics(ticks: Ticks) -> None:
-    screen, hook = Screen(), Console(every=Interval(10, "iterations"))
+    screen = Screen()
+    hook = Console(every=Interval(10, "iterations"))
     state = State(display=screen)
     run_phase(
         hook, state, "train", loss_rows(1.0), metrics={"train/loss": 1.0}, work=_passes(ticks, 2.0)
@@ -112,7 +114,8 @@ def test_remaining_time_is_at_the_mean_speed_since_the_first_line_with_validatio
 ) -> None:
     """Epochs of 10 x 1 s and a validation of 20 s. From iteration 5 to 15 pass 30 s, and 15
     iterations remain."""
-    screen, hook = Screen(), Console(every=Interval(5, "iterations"))
+    screen = Screen()
+    hook = Console(every=Interval(5, "iterations"))
     state = State(display=screen, max_epochs=3)
     run_phase(
         hook, state, "train", loss_rows(*[1.0] * 10), work=_passes(ticks, 60, 60, 60, 60, 60, 1)
@@ -131,7 +134,8 @@ def test_remaining_time_counts_the_micro_batches_of_a_step(ticks: Ticks) -> None
     """20 iterations of 2 s made 10 of 50 steps. Of 21 iterations, an epoch's last step has only
     one: the next epochs have 11 steps each, so that 50 steps are four epochs and six steps of two
         iterations."""
-    screen, hook = Screen(), Console(every=Interval(10, "iterations"))
+    screen = Screen()
+    hook = Console(every=Interval(10, "iterations"))
     state = State(display=screen, max_steps=50, accumulate=2)
     run_phase(hook, state, "train", loss_rows(*[1.0] * 20), length=21, work=_passes(ticks, 2))
     assert _eta(screen.lines[1]) == "0:02:32"

@@ -2,6 +2,7 @@
 
 import csv
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -233,9 +234,8 @@ def test_the_samples_of_all_ranks_are_in_one_file_in_the_order_of_the_dataset(
 ) -> None:
     first, second = on_ranks(_on_a_rank, 2, str(tmp_path))
     folders = ("by id", "by place")
-    assert files(tmp_path) == [
-        f"0/{name}/{phase}/step-00000005.csv" for name in folders for phase in ("test", "val")
-    ]
+    phases = product(folders, ("test", "val"))
+    assert files(tmp_path) == [f"0/{name}/{phase}/step-00000005.csv" for name, phase in phases]
     for phase, size, seed in (("val", 1, 1), ("test", 7, 2)):
         seen = {**first[phase], **second[phase]}
         for name in folders:

@@ -15,7 +15,8 @@ def test_bar_moves_at_its_interval_and_ends_full() -> None:
 
 
 def test_phase_interrupted_by_validation_continues() -> None:
-    screen, hook = Screen(), ProgressBar(every=Interval(2, "iterations"))
+    screen = Screen()
+    hook = ProgressBar(every=Interval(2, "iterations"))
     state = State(display=screen)
     run_phase(hook, state, "train", [{}] * 3, length=6)
     assert [done for _, done, _, _ in screen.bars] == [0, 2, 6]
@@ -24,7 +25,8 @@ def test_phase_interrupted_by_validation_continues() -> None:
 
 
 def test_a_failure_ends_the_bar() -> None:
-    screen, hook = Screen(), ProgressBar(every=Interval(1, "iterations"))
+    screen = Screen()
+    hook = ProgressBar(every=Interval(1, "iterations"))
     state = State(display=screen, phase="val", phase_length=9)
     hook.on_phase_start(state)
     hook.on_exception(state, RuntimeError())

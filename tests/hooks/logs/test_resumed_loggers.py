@@ -54,11 +54,12 @@ def _live(folder: Path, restore: str | None = None) -> None:
 
 
 def _lines(folder: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (folder / FILE).read_text().splitlines()]
-    return [
-        {name: value for name, value in line.items() if name != "time" and not name.endswith("_s")}
-        for line in lines
-    ]
+    return [_without_times(line) for line in (folder / FILE).read_text().splitlines()]
+
+
+def _without_times(line: str) -> dict[str, Any]:
+    values = json.loads(line)
+    return {name: values[name] for name in values if name != "time" and not name.endswith("_s")}
 
 
 def _curve(folder: Path, tag: str) -> dict[int, float]:
@@ -70,7 +71,8 @@ def _curve(folder: Path, tag: str) -> dict[int, float]:
 def test_lines_and_curves_continue_after_a_resume_within_an_epoch(tmp_path: Path) -> None:
     """Epochs of seven iterations, points every fourth and at an epoch's end. The first attempt was
     killed in a line; the second continues from step 5, between two points."""
-    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    whole = tmp_path / "whole"
+    resumed = tmp_path / "resumed"
     _live(whole)
     shutil.copytree(whole, resumed)
     with (resumed / FILE).open("a") as file:
@@ -95,10 +97,9 @@ def _points(folder: Path) -> dict[str, list[tuple[int, float]]]:
     events = EventAccumulator(
         str(folder / FOLDER), size_guidance={"scalars": 0, "histograms": 0}
     ).Reload()
-    points = {
-        tag: [(point.step, point.value) for point in events.Scalars(tag)]
-        for tag in events.Tags()["scalars"]
-    }
+    points = {}
+    for tag in events.Tags()["scalars"]:
+        points[tag] = [(point.step, point.value) for point in events.Scalars(tag)]
     for tag in events.Tags()["histograms"]:
         points[tag] = [(drawn.step, drawn.histogram_value.sum) for drawn in events.Histograms(tag)]
     return {tag: kept for tag, kept in points.items() if not re.search("_s$|_bytes$", tag)}

@@ -251,10 +251,8 @@ def trained(folder: Path, hooks: dict[str, Hook]) -> nn.Module:
 
 
 def test_graph_has_the_layers_of_the_model_and_training_is_unchanged(tmp_path: Path) -> None:
-    drawn, plain = (
-        trained(tmp_path, {"tensorboard": TensorBoard(graph=True)}),
-        trained(tmp_path / "plain", {}),
-    )
+    drawn = trained(tmp_path, {"tensorboard": TensorBoard(graph=True)})
+    plain = trained(tmp_path / "plain", {})
     names = nodes(tmp_path / FOLDER)
     for layer in ("Linear[0]", "BatchNorm1d[1]", "ReLU[2]", "Linear[4]"):
         assert any(name.startswith(f"Forward/Sequential[model]/{layer}/") for name in names), (

@@ -25,7 +25,9 @@ def begin(hook: WandB, folder: Path, **fields: Any) -> State:
 def messages(file: Path) -> Iterator[bytes]:
     """Yield the records of an offline run: after seven bytes, those of a LevelDB log in blocks of
     32 KiB."""
-    content, at, parts = file.read_bytes(), 7, b""
+    content = file.read_bytes()
+    at = 7
+    parts = b""
     while at + 7 <= len(content):
         left = 32768 - at % 32768
         if left < 7:
@@ -52,11 +54,9 @@ class Written:
         self.run = self._of("run")[0]
         self.config = values(self.run.config.update)
         self.rows = [values(record.item) for record in self._of("history")]
-        self.summary = {
-            name: value
-            for record in self._of("summary")
-            for name, value in values(record.update).items()
-        }
+        self.summary: dict[str, Any] = {}
+        for record in self._of("summary"):
+            self.summary |= values(record.update)
         self.exit_codes = [record.exit_code for record in self._of("exit")]
         self.axes = {
             record.glob_name or record.name: record.step_metric for record in self._of("metric")
@@ -99,7 +99,8 @@ def test_run_is_written_and_continued_after_a_resume(
     second.on_saved(state, "/runs/digits-1/checkpoints/epoch-0001")
     second.on_end(state)
 
-    killed, resumed = Written(tmp_path / "first"), Written(tmp_path / "second")
+    killed = Written(tmp_path / "first")
+    resumed = Written(tmp_path / "second")
     assert killed.run.run_id == resumed.run.run_id == first.run_id
     assert (killed.exit_codes, resumed.exit_codes) == ([1], [0])
     run = resumed.run

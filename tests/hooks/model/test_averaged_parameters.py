@@ -17,7 +17,8 @@ def test_half_precision_weights_are_averaged_in_fp32(dtype: torch.dtype) -> None
     """In bf16 a step of 0.001 towards 2 is lost to rounding; ClassyVision leaves such weights out
     altogether."""
     module = nn.Linear(3, 2).to(dtype)
-    state, hook = State(module=module, model=module, phase="train"), EMA(decay=0.999)
+    state = State(module=module, model=module, phase="train")
+    hook = EMA(decay=0.999)
     nn.init.constant_(module.weight, 1.0)
     hook.on_update(state)
     nn.init.constant_(module.weight, 2.0)
@@ -42,7 +43,8 @@ def test_frozen_weights_stay_and_unfrozen_ones_are_averaged() -> None:
     first: Any = module[0]
     first.requires_grad_(False)
     frozen = first.weight.clone()
-    state, hook = new_state(module), EMA(decay=0.5)
+    state = new_state(module)
+    hook = EMA(decay=0.5)
     train(state, {"ema": hook}, batches(3))
     assert torch.equal(averages(hook, state)[0], frozen)
     first.weight.requires_grad_(True)
@@ -52,9 +54,11 @@ def test_frozen_weights_stay_and_unfrozen_ones_are_averaged() -> None:
 
 def test_tied_weights_are_averaged_once_and_stay_tied() -> None:
     module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    first, second = module[0], module[1]
+    first = module[0]
+    second = module[1]
     second.weight = first.weight
-    state, hook = new_state(module), EMA(decay=0.5)
+    state = new_state(module)
+    hook = EMA(decay=0.5)
     train(state, {"ema": hook}, batches(3))
     with hook.applied(state):
         assert second.weight is first.weight
@@ -70,7 +74,8 @@ def test_tied_weights_are_averaged_once_and_stay_tied() -> None:
     ],
 )
 def test_averages_of_another_shape_are_refused(change: Any, found: str) -> None:
-    state, hook = new_state(small_model()), EMA()
+    state = new_state(small_model())
+    hook = EMA()
     train(state, {"ema": hook}, batches(2))
     checkpoint = checkpoint_of(hook, state)
     change(checkpoint["ema"]["model"])

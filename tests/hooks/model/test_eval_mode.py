@@ -19,7 +19,8 @@ class Careless(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer, self.norm = nn.Linear(2, 2), nn.BatchNorm1d(2).eval()
+        self.layer = nn.Linear(2, 2)
+        self.norm = nn.BatchNorm1d(2).eval()
         self.register_buffer("calls", torch.zeros(()))
         self.register_buffer("last", torch.zeros(2))
 
@@ -34,10 +35,8 @@ def test_modes_buffers_and_random_states_are_restored(fails: bool) -> None:
     module = Careless().train()
     module.norm.eval()
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    modes, places = (
-        [part.training for part in module.modules()],
-        [buffer.data_ptr() for buffer in module.buffers()],
-    )
+    modes = [part.training for part in module.modules()]
+    places = [buffer.data_ptr() for buffer in module.buffers()]
     drawn: list[Any] = [
         (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
     ]
@@ -69,7 +68,8 @@ def test_a_borrowed_model_keeps_its_modes() -> None:
 def test_a_compiled_model_calls_module_hooks() -> None:
     """BatchNorm statistics, FLOPs and exports need them, and code that was compiled before does not
     know them."""
-    module, calls = nn.Sequential(nn.Linear(2, 2)).eval(), list[Any]()
+    module = nn.Sequential(nn.Linear(2, 2)).eval()
+    calls: list[Any] = []
     compiled: Any = torch.compile(module, backend="eager")
     with torch.no_grad():
         compiled(torch.ones(3, 2))

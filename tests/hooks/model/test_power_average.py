@@ -1,3 +1,5 @@
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -22,10 +24,13 @@ def test_exponent_of_a_std_is_that_of_the_paper() -> None:
 
 @pytest.mark.parametrize("steps", [range(1, 13), [3, 6, 9, 10, 20]])
 def test_updates_give_each_step_its_share_of_the_profile(steps: list[int]) -> None:
-    g, left, before = exponent(0.1), np.zeros(len(steps)), 0
+    g = exponent(0.1)
+    left = np.zeros(len(steps))
+    before = 0
     for place, step in enumerate(steps):
         taken = update_coefficient(before, step, g)
-        left, before = left * (1 - taken), step
+        left = left * (1 - taken)
+        before = step
         left[place] += taken
     edges = np.array([0, *steps]) / steps[-1]
     np.testing.assert_allclose(left, np.diff(edges ** (g + 1)), rtol=1e-12)
@@ -34,12 +39,13 @@ def test_updates_give_each_step_its_share_of_the_profile(steps: list[int]) -> No
 @pytest.mark.parametrize("std", [0.04, 0.07, 0.2])
 def test_combination_is_the_least_squares_solution(std: float) -> None:
     """The profiles as columns, at 200,000 places, as one dense problem."""
-    stored, wanted = [(step, one) for step in (30, 70, 100) for one in (0.05, 0.1)], (100, std)
+    stored = list(product((30, 70, 100), (0.05, 0.1)))
+    wanted = (100, std)
     places = (np.arange(200_000) + 0.5) / 2_000
-    columns = [
-        np.where(places < t, (g + 1) * (places / t) ** g / t, 0)
-        for t, g in ((t, exponent(one)) for t, one in [*stored, wanted])
-    ]
+    columns = []
+    for t, one in [*stored, wanted]:
+        g = exponent(one)
+        columns.append(np.where(places < t, (g + 1) * (places / t) ** g / t, 0))
     *basis, target = columns
     expected = np.linalg.lstsq(np.stack(basis, 1), target, rcond=None)[0]
     factors, error = combination(stored, wanted)

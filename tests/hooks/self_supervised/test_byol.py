@@ -22,7 +22,8 @@ def original(batches: list[Any], base: float, total: int) -> tuple[list[float], 
     for step, ((first, second), _) in enumerate(batches):
         p1, p2 = online([first, second])
         with torch.no_grad():
-            z1, z2 = target.encoder(first), target.encoder(second)
+            z1 = target.encoder(first)
+            z2 = target.encoder(second)
 
         def regression_loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             return ((functional.normalize(x, dim=1) - functional.normalize(y, dim=1)) ** 2).sum(

@@ -1,3 +1,4 @@
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ def steps(count: int) -> Interval:
 def everything(size: int = 48) -> list[Tensor]:
     """Each view of all training samples."""
     dataset = Clouds(train=size).data()["train"]
-    return [torch.stack([dataset[index][0][view] for index in range(size)]) for view in range(3)]
+    samples = [dataset[index][0] for index in range(size)]
+    return [torch.stack(views) for views in zip(*samples, strict=True)]
 
 
 # The original, with a memory of all samples in one place
@@ -81,7 +83,8 @@ class Seen(Hook):
 
 
 def test_the_memory_has_the_newest_embedding_of_every_sample() -> None:
-    original, hook = Original(), DeepCluster(clusters=[4])
+    original = Original()
+    hook = DeepCluster(clusters=[4])
     seen = Seen(hook)
     train(
         Clouds(prototypes=0, batch_norm=True, val=9),
@@ -115,7 +118,8 @@ def test_each_head_has_the_clusters_of_its_view_and_each_sample_that_of_its_embe
 
 
 def test_validation_samples_are_assigned_to_the_nearest_centroid() -> None:
-    hook, found = DeepCluster(clusters=[4, 3]), []
+    hook = DeepCluster(clusters=[4, 3])
+    found = []
 
     class OfVal(Hook):
         def on_loss(self, state: State) -> None:
@@ -218,10 +222,9 @@ def lloyd(samples: Any, centroids: Any, iterations: int) -> tuple[Any, Any]:
             max(range(len(centroids)), key=lambda k: float(sample @ centroids[k]))
             for sample in samples
         ]
-        sums = [
-            sum(s for s, place in zip(samples, nearest, strict=True) if place == k)
-            for k in range(len(centroids))
-        ]
+        sums = np.zeros_like(centroids)
+        for sample, place in zip(samples, nearest, strict=True):
+            sums[place] += sample
         centroids = np.stack([total / np.linalg.norm(total) for total in sums])
     return centroids, [int((centroids @ sample).argmax()) for sample in samples]
 
@@ -244,7 +247,8 @@ def test_the_centroid_of_an_empty_cluster_stays() -> None:
 
 
 def test_more_samples_than_fit_at_once() -> None:
-    samples, centroids = directions(20_000), directions(5, seed=1)
+    samples = directions(20_000)
+    centroids = directions(5, seed=1)
     assert torch.equal(assign(samples, centroids), (samples @ centroids.t()).argmax(dim=1))
 
 
@@ -256,9 +260,7 @@ def of_a_share(rank: int, world_size: int, sizes: list[int], identical: bool) ->
     return centroids.tolist(), nearest.tolist()
 
 
-SHARES = [
-    (sizes, identical) for sizes in ([37, 23], [57, 3], [60, 0]) for identical in (False, True)
-]
+SHARES = list(product(([37, 23], [57, 3], [60, 0]), (False, True)))
 """Samples of each rank, and whether all centroids are the same at first, so that five clusters are
 empty."""
 
@@ -269,7 +271,8 @@ def clusters_of_shares(rank: int, world_size: int) -> Any:
 
 def test_ranks_with_uneven_shares_find_the_clusters_of_one_rank() -> None:
     for (_, identical), first, second in zip(SHARES, *on_ranks(clusters_of_shares), strict=True):
-        (centroids, nearest), (others, other_nearest) = first, second
+        centroids, nearest = first
+        others, other_nearest = second
         whole, places = of_a_share(0, 1, [60], identical)
         assert centroids == others
         torch.testing.assert_close(

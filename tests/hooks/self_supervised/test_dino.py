@@ -9,7 +9,8 @@ from torch.nn import functional
 from hooks.self_supervised.dino import DINO
 from tests.hooks.self_supervised.views import Miniature, Network, pairs
 
-EPOCHS, LENGTH = 3, 2
+EPOCHS = 3
+LENGTH = 2
 SCHEDULES = {"momentum": 0.8, "warmup_temperature": 0.04, "temperature": 0.1, "warmup_epochs": 3}
 
 
@@ -31,7 +32,8 @@ def original(
         teacher_out = functional.softmax(
             (teacher_output - center) / warmup[it // LENGTH], dim=-1
         ).chunk(2)
-        total_loss, n_loss_terms = torch.zeros(()), 0
+        total_loss = torch.zeros(())
+        n_loss_terms = 0
         for iq, q in enumerate(teacher_out):
             for v in range(crops):
                 if v == iq:
@@ -62,8 +64,7 @@ def crops(count: int) -> list[Any]:
     """Batches of four views, the third and fourth being small crops."""
     generator = torch.Generator().manual_seed(3)
     return [
-        ([torch.randn(8, 5, generator=generator) for _ in range(4)], torch.arange(8))
-        for _ in range(count)
+        (list(torch.randn(4, 8, 5, generator=generator)), torch.arange(8)) for _ in range(count)
     ]
 
 
@@ -73,7 +74,8 @@ def network() -> Network:
 
 
 def test_losses_center_and_teacher_are_those_of_the_original() -> None:
-    batches, teacher = crops(EPOCHS * LENGTH), network()
+    batches = crops(EPOCHS * LENGTH)
+    teacher = network()
     losses, center = original(batches, teacher, network(), crops=4)
     mine = Miniature(DINO(**SCHEDULES), "dino", epochs=EPOCHS, length=LENGTH)
     mine.train(batches)

@@ -53,7 +53,9 @@ class Seen(Hook):
 
 
 def test_teacher_runs_in_eval_mode_and_never_changes() -> None:
-    hook, seen, reference = Distillation(teacher=BIG), Seen(), big_teacher().eval()
+    hook = Distillation(teacher=BIG)
+    seen = Seen()
+    reference = big_teacher().eval()
     list(
         Loop(
             Distilled(dropout=0.4, batch_norm=True),
@@ -80,7 +82,8 @@ def started(module: nn.Module, **fields: Any) -> State:
 def test_weights_of_a_file_are_loaded_into_a_copy_of_the_model(
     tmp_path: Path, nested: bool
 ) -> None:
-    trained, module = nn.Linear(5, 3), nn.Linear(5, 3)
+    trained = nn.Linear(5, 3)
+    module = nn.Linear(5, 3)
     weights = trained.state_dict()
     torch.save({"model": weights, "updates": 3} if nested else weights, tmp_path / "teacher.pt")
     state = started(module, checkpoint=str(tmp_path / "teacher.pt"))

@@ -10,7 +10,8 @@ from hooks.errors import HookError
 from hooks.self_supervised.ibot import IBOT
 from tests.hooks.self_supervised.views import Batch, Miniature
 
-EPOCHS, LENGTH = 3, 2
+EPOCHS = 3
+LENGTH = 2
 SCHEDULES: dict[str, Any] = {
     "momentum": 0.8,
     "center_momentum": 0.9,
@@ -30,7 +31,9 @@ class Encoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.hidden = nn.Parameter(torch.zeros(5))
-        self.embed, self.whole, self.patch = nn.Linear(5, 6), nn.Linear(6, 3), nn.Linear(6, 4)
+        self.embed = nn.Linear(5, 6)
+        self.whole = nn.Linear(6, 3)
+        self.patch = nn.Linear(6, 4)
 
     def forward(self, view: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         if mask is not None:
@@ -81,8 +84,10 @@ def original(
 ) -> tuple[list[float], Tensor, Tensor]:
     """The losses and the centers of iBOT as its authors publish it (main_ibot.py), in one
     process."""
-    center, center2 = torch.zeros(1, 3), torch.zeros(1, 1, 4)
-    temps, temps2 = np.linspace(0.04, 0.1, 3), np.linspace(0.05, 0.2, 3)
+    center = torch.zeros(1, 3)
+    center2 = torch.zeros(1, 1, 4)
+    temps = np.linspace(0.04, 0.1, 3)
+    temps2 = np.linspace(0.05, 0.2, 3)
     iters = np.arange(EPOCHS * LENGTH)
     momentum_schedule = 1 + 0.5 * (0.8 - 1) * (1 + np.cos(np.pi * iters / len(iters)))
     optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
@@ -90,10 +95,8 @@ def original(
     for it, (views, _, masks) in enumerate(data):
         with torch.no_grad():
             found = [teacher.encoder(view) for view in views[:2]]
-        teacher_cls, teacher_patch = (
-            torch.cat([cls for cls, _ in found]),
-            torch.cat([patch for _, patch in found]),
-        )
+        teacher_cls = torch.cat([cls for cls, _ in found])
+        teacher_patch = torch.cat([patch for _, patch in found])
         student_cls, student_patch = zip(*student(views, masks), strict=True)
         teacher_cls_c = functional.softmax(
             (teacher_cls - center) / temps[it // LENGTH], dim=-1
@@ -101,12 +104,10 @@ def original(
         teacher_patch_c = functional.softmax(
             (teacher_patch - center2) / temps2[it // LENGTH], dim=-1
         ).chunk(2)
-        total_loss1, n_loss_terms1, total_loss2, n_loss_terms2 = (
-            torch.zeros(()),
-            0,
-            torch.zeros(()),
-            0,
-        )
+        total_loss1 = torch.zeros(())
+        n_loss_terms1 = 0
+        total_loss2 = torch.zeros(())
+        n_loss_terms2 = 0
         for q in range(2):
             for v in range(3):
                 if v == q:
@@ -144,7 +145,8 @@ def original(
 
 
 def test_losses_centers_and_teacher_are_those_of_the_original() -> None:
-    data, teacher = batches(EPOCHS * LENGTH), network()
+    data = batches(EPOCHS * LENGTH)
+    teacher = network()
     losses, center, patch_center = original(data, network(), teacher)
     mine = Miniature(IBOT(**SCHEDULES), "ibot", network=network, epochs=EPOCHS, length=LENGTH)
     mine.train(data)
@@ -167,7 +169,8 @@ def test_losses_centers_and_teacher_are_those_of_the_original() -> None:
 )
 def test_an_output_without_a_pair_for_each_view_is_an_error(output: Any) -> None:
     mine = Miniature(IBOT(), "ibot", network=network)
-    mine.state.batch, mine.state.output = batches(1)[0], output
+    mine.state.batch = batches(1)[0]
+    mine.state.output = output
     with pytest.raises(
         HookError, match=f"must return a pair .* for each of 3 views, got {len(output)}"
     ):

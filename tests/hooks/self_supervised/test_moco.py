@@ -19,7 +19,9 @@ class Original:
         self.query = Network(batch_norm=False)
         torch.manual_seed(0)
         self.key = Network(batch_norm=False).requires_grad_(False)
-        self.momentum, self.length, self.pointer = momentum, length, 0
+        self.momentum = momentum
+        self.length = length
+        self.pointer = 0
         directions = torch.randn(length, 3, generator=torch.Generator().manual_seed(0))
         self.queue = functional.normalize(directions, dim=1).t().contiguous()
         self.keys: list[Tensor] = []
@@ -52,10 +54,8 @@ class Original:
 
 def test_keys_queue_and_losses_are_those_of_the_original() -> None:
     batches = pairs(5)
-    original, mine = (
-        Original(momentum=0.9, length=16),
-        Miniature(MoCo(momentum=0.9, queue_length=16), "moco"),
-    )
+    original = Original(momentum=0.9, length=16)
+    mine = Miniature(MoCo(momentum=0.9, queue_length=16), "moco")
     original.train(batches)
     mine.train(batches)
     assert mine.losses == pytest.approx(original.losses, abs=1e-6)
@@ -93,7 +93,8 @@ def test_batch_norm_sees_shuffled_images_and_keys_come_back_in_order() -> None:
     """In val rank 0 has a batch more than rank 1, for which it must not wait."""
     (first, queue), (second, _) = on_ranks(shuffled)
     torch.manual_seed(0)
-    encoder, view = Network(batch_norm=True).encoder, pairs(1)[0][0][1]
+    encoder = Network(batch_norm=True).encoder
+    view = pairs(1)[0][0][1]
     order = torch.randperm(8, generator=torch.Generator().manual_seed(7))
     expected = torch.empty(8, 3)
     with torch.no_grad():

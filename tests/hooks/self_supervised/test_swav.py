@@ -33,7 +33,8 @@ class Original(Hook):
     priority = 0
 
     def __init__(self, queue_length: int, queue_begin: int, hard_until: int = 0) -> None:
-        self.length, self.begin = queue_length, queue_begin
+        self.length = queue_length
+        self.begin = queue_begin
         self.hard_until = hard_until
         self.queue = torch.zeros(2, 0, 5)
         self.codes: list[list[Tensor]] = []
@@ -76,7 +77,8 @@ class Seen(Hook):
 
 @pytest.mark.parametrize("length", [0, 16, 20])
 def test_codes_are_of_the_batch_and_the_full_queue(length: int) -> None:
-    original, seen = Original(length, STEPS), Seen()
+    original = Original(length, STEPS)
+    seen = Seen()
     queue = {"queue_length": length, "queue_begin": steps(STEPS)} if length else {}
     train(Clouds(), {"original": original, "swav": SwAV(**queue), "seen": seen})
     assert len(seen.codes) == 3 * STEPS

@@ -78,7 +78,8 @@ def test_codes_are_those_of_the_momentum_encoder(length: int) -> None:
 def test_both_nets_have_unit_prototypes_and_the_same_buffers() -> None:
     hook = SwAVMomentum(momentum=0.5)
     trained = train(Clouds(batch_norm=True), {"swav": hook})
-    encoder, own = hook.state_dict()["teacher"], trained.loop.state.module.state_dict()
+    encoder = hook.state_dict()["teacher"]
+    own = trained.loop.state.module.state_dict()
     for weights in (encoder, own):
         torch.testing.assert_close(weights["prototypes.weight"].norm(dim=1), torch.ones(4))
     assert not torch.equal(encoder["prototypes.weight"], own["prototypes.weight"])

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -90,7 +91,8 @@ def train_on_clouds(method: str, rank: int, world_size: int) -> dict[str, Any]:
 def cluster_odd_shards(rank: int, world_size: int) -> dict[str, Any]:
     """Train for an epoch on shards of 24 and 23 samples, so that one sample is trained on twice."""
     hook = DeepCluster(clusters=[4, 6], iterations=5)
-    task, world = Clouds(train=47, prototypes=0), World(rank, world_size)
+    task = Clouds(train=47, prototypes=0)
+    world = World(rank, world_size)
     trained = train(task, {"deepcluster": hook}, world=world, batch_size=8 // world_size, epochs=1)
     return {"assignments": plain(hook.state_dict()["assignments"]), "weights": trained.weights}
 
@@ -120,9 +122,10 @@ def test_two_ranks_train_as_one_with_the_joined_batch(
         torch.testing.assert_close(
             torch.tensor(first["equal"][name]), torch.tensor(value), rtol=1e-4, atol=1e-5, msg=name
         )
+    losses = zip(first["losses"], second["losses"], strict=True)
     joined = [
-        sum(loss * size for loss, size in zip(losses, sizes, strict=True)) / sum(sizes)
-        for *losses, sizes in zip(first["losses"], second["losses"], first["sizes"], strict=True)
+        float(np.average(pair, weights=sizes))
+        for pair, sizes in zip(losses, first["sizes"], strict=True)
     ]
     assert joined == pytest.approx(alone["losses"], rel=1e-4)
 

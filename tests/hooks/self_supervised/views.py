@@ -85,19 +85,18 @@ def pairs(count: int, size: int = 8, seed: int = 1) -> list[Batch]:
     """Batches of two views each."""
     generator = torch.Generator().manual_seed(seed)
     return [
-        ([torch.randn(size, 5, generator=generator) for _ in range(2)], torch.arange(size))
+        (list(torch.randn(2, size, 5, generator=generator)), torch.arange(size))
         for _ in range(count)
     ]
 
 
 def share(batch: Batch, sizes: list[int], rank: int) -> Batch:
     """A rank's part of a batch that all ranks have together."""
-    return tuple(
-        [tensor.split(sizes)[rank] for tensor in part]
-        if isinstance(part, list)
-        else part.split(sizes)[rank]
-        for part in batch
-    )
+
+    def take(tensor: Tensor) -> Tensor:
+        return tensor.split(sizes)[rank]
+
+    return tuple(list(map(take, part)) if isinstance(part, list) else take(part) for part in batch)
 
 
 class Miniature:
@@ -121,7 +120,8 @@ class Miniature:
         model: nn.Module = module
         if world_size > 1:
             model = DistributedDataParallel(module, broadcast_buffers=False)
-        self.hook, self.loss = hook, LOSSES[method]
+        self.hook = hook
+        self.loss = LOSSES[method]
         self.optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
         self.state = State(
             model=model,
@@ -131,7 +131,8 @@ class Miniature:
             world_size=world_size,
             phase="train",
         )
-        self.state.max_epochs, self.state.phase_length = epochs, length
+        self.state.max_epochs = epochs
+        self.state.phase_length = length
         self.plan = Plan({method: hook})
         self.plan.fire("on_start", self.state)
         self.plan.fire("on_phase_start", self.state)
@@ -156,7 +157,9 @@ class Miniature:
     def forward(self, batch: Batch) -> Tensor:
         """The loss of a batch, its output kept."""
         state = self.state
-        state.batch, state.batch_size, state.row = batch, len(batch[1]), {}
+        state.batch = batch
+        state.batch_size = len(batch[1])
+        state.row = {}
         training = state.phase == "train"
         with torch.set_grad_enabled(training):
             views, _, *masks = batch

@@ -58,11 +58,8 @@ def test_mean_and_spread_of_each_leaf(tmp_path: Path) -> None:
     expected = _expected("0", first) | _expected("2.0", second) | _expected("2.1", second.tanh())
     assert _without_row(said) == expected
     table = pd.read_parquet(tmp_path / "activations").set_index("layer")
-    assert {
-        f"{layer}/{name}": table.loc[layer, name]
-        for layer in table.index
-        for name in ("mean", "spread")
-    } == expected
+    measured = table[["mean", "spread"]].stack()
+    assert {f"{layer}/{name}": value for (layer, name), value in measured.items()} == expected
     spreads = [
         (values - values.mean()).abs().max().item() for values in (first, second, second.tanh())
     ]
@@ -95,16 +92,15 @@ def test_nested_outputs_are_taken_apart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ignored", ["Tanh", "torch.nn.modules.activation.Tanh"])
 def test_ignored_types_are_left_out(tmp_path: Path, ignored: str) -> None:
-    model, batch = nn.Sequential(nn.Tanh(), nn.ReLU()), torch.randn(6, 3)
+    model = nn.Sequential(nn.Tanh(), nn.ReLU())
+    batch = torch.randn(6, 3)
     said = _pass(ActivationStats(every=EVERY_STEP, ignored=(ignored,)), model, batch, tmp_path)
     assert _without_row(said) == _expected("1", batch.tanh().relu())
 
 
 def test_feature_maps_can_be_sampled_at_their_center(tmp_path: Path) -> None:
-    model, batch = (
-        nn.Sequential(nn.Conv2d(2, 3, 1), nn.Flatten(), nn.Linear(75, 2)),
-        torch.randn(4, 2, 5, 5),
-    )
+    model = nn.Sequential(nn.Conv2d(2, 3, 1), nn.Flatten(), nn.Linear(75, 2))
+    batch = torch.randn(4, 2, 5, 5)
     said = _pass(ActivationStats(every=EVERY_STEP, sample_feature_map=True), model, batch, tmp_path)
     maps = model[0](batch)
     assert _without_row(said) == _expected("0", maps[:, :, 2, 2]) | _expected(
@@ -115,13 +111,12 @@ def test_feature_maps_can_be_sampled_at_their_center(tmp_path: Path) -> None:
 def test_module_hooks_are_there_only_while_a_measured_pass_runs(tmp_path: Path) -> None:
     """Idle iterations call neither the hook nor any module hook."""
     model = nn.Sequential(nn.Linear(2, 2))
-    state, plan = (
-        State(module=model, artifacts=tmp_path, phase="train"),
-        Plan({"activations": ActivationStats(every=Interval(3, "steps"))}),
-    )
+    state = State(module=model, artifacts=tmp_path, phase="train")
+    plan = Plan({"activations": ActivationStats(every=Interval(3, "steps"))})
     plan.fire("on_start", state)
     plan.drain_costs()
-    there, called = [], []
+    there = []
+    called = []
     for _ in range(6):
         plan.fire("on_batch", state)
         there.append(len(model[0]._forward_hooks))
@@ -142,10 +137,8 @@ def test_measurements_of_a_phase_are_read_in_one_transfer(
     for name in ("cpu", "item", "tolist", "__float__"):
         monkeypatch.setattr(Tensor, name, _noting(name, read))
     model = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
-    state, plan = (
-        State(module=model, artifacts=tmp_path, phase="train"),
-        Plan({"activations": ActivationStats(every=EVERY_STEP)}),
-    )
+    state = State(module=model, artifacts=tmp_path, phase="train")
+    plan = Plan({"activations": ActivationStats(every=EVERY_STEP)})
     plan.fire("on_start", state)
     for _ in range(5):
         plan.fire("on_batch", state)
@@ -167,10 +160,8 @@ def _noting(name: str, read: list[str]) -> Any:
 def test_module_hooks_are_removed_at_the_end(tmp_path: Path, finish: str) -> None:
     """A forward pass that fails never comes to on_forward."""
     model = nn.Sequential(nn.Linear(2, 2))
-    state, hook = (
-        State(module=model, artifacts=tmp_path, phase="train"),
-        ActivationStats(every=EVERY_STEP),
-    )
+    state = State(module=model, artifacts=tmp_path, phase="train")
+    hook = ActivationStats(every=EVERY_STEP)
     hook.on_start(state)
     hook.on_batch(state)
     assert model[0]._forward_hooks

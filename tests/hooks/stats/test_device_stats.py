@@ -55,13 +55,15 @@ def gpu_columns(hook: DeviceStats, state: State) -> dict[str, Any]:
 
 
 def started() -> tuple[DeviceStats, State]:
-    hook, state = DeviceStats(), State(device=torch.device("cuda", 1))
+    hook = DeviceStats()
+    state = State(device=torch.device("cuda", 1))
     hook.on_start(state)
     return hook, state
 
 
 def test_machine_readings_are_those_of_psutil() -> None:
-    hook, state = DeviceStats(), State()
+    hook = DeviceStats()
+    state = State()
     hook.on_start(state)
     hook.on_step(state)
     assert set(state.row) == {

@@ -73,11 +73,13 @@ class _Cuda:
 def test_on_cuda_history_is_recorded_while_the_run_lasts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cuda, state = _Cuda(monkeypatch), State(artifacts=tmp_path, device=torch.device("cuda"), rank=3)
+    cuda = _Cuda(monkeypatch)
+    state = State(artifacts=tmp_path, device=torch.device("cuda"), rank=3)
     plan = Plan({"memory": MemorySnapshot(steps=(7,), max_entries=500)}, rank=3)
     plan.fire("on_start", state)
     assert cuda.recorded == [{"max_entries": 500, "stacks": "python"}]
-    state.step, state.stepped = 7, True
+    state.step = 7
+    state.stepped = True
     plan.fire("on_step", state)
     plan.fire("on_end", state)
     assert _names(tmp_path) == ["rank=3-step=7.pickle", "rank=3-step=7.txt"]

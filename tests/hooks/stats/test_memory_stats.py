@@ -51,7 +51,8 @@ def _row(hook: MemoryStats, state: State) -> dict[str, Any]:
 
 def test_peaks_of_iteration_phase_and_run_are_independent(allocator: _Allocator) -> None:
     """Readings by hand: MMEngine, ClassyVision and VISSL reset each other's peaks."""
-    hook, state = MemoryStats(every=Interval(1, "iterations")), State(device=torch.device("cuda"))
+    hook = MemoryStats(every=Interval(1, "iterations"))
+    state = State(device=torch.device("cuda"))
     allocator.hold(999)
     allocator.hold(10)
     hook.on_start(state)  # 999 was before this run
@@ -84,7 +85,9 @@ def test_peak_of_resident_memory_is_the_largest_of_the_phase_s_rows(
 ) -> None:
     readings = iter([950, 900, 600, 500, 400])
     monkeypatch.setattr(memory_stats, "resident_bytes", lambda: next(readings))
-    hook, state, metrics = MemoryStats(every=Interval(2, "iterations")), State(), dict[str, Any]()
+    hook = MemoryStats(every=Interval(2, "iterations"))
+    state = State()
+    metrics: dict[str, Any] = {}
     run_phase(hook, state, "train", [{}, {}])
     assert [row["rss_bytes"] for row in state.recent] == [900, 600]
     hook.on_report(state, metrics)
@@ -93,7 +96,8 @@ def test_peak_of_resident_memory_is_the_largest_of_the_phase_s_rows(
 
 def test_peaks_continue_after_a_resume_within_a_phase(allocator: _Allocator) -> None:
     """Phase and run go on; what the new process held before it began counts for neither."""
-    first, state = MemoryStats(every=Interval(1, "iterations")), State(device=torch.device("cuda"))
+    first = MemoryStats(every=Interval(1, "iterations"))
+    state = State(device=torch.device("cuda"))
     first.on_start(state)
     allocator.hold(800)
     allocator.hold(10)
@@ -103,8 +107,11 @@ def test_peaks_continue_after_a_resume_within_a_phase(allocator: _Allocator) -> 
         allocator.retries += 1
         _row(first, state)
     saved = first.rank_state_dict()
-    allocator.retries, allocator.peak = 70, 5000  # another process
-    second, metrics = MemoryStats(every=Interval(1, "iterations")), {}
+    # Another process.
+    allocator.retries = 70
+    allocator.peak = 5000
+    second = MemoryStats(every=Interval(1, "iterations"))
+    metrics = {}
     second.load_rank_state_dict(saved)
     second.on_start(state)
     second.on_phase_start(state)

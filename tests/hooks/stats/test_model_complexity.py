@@ -42,7 +42,8 @@ def test_a_convolutional_network_by_hand(tmp_path: Path) -> None:
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10))
     module[0].requires_grad_(False)
     state = count(module, (torch.randn(5, 3, 8, 8),), tmp_path)
-    convolution, linear = 2 * 4 * 36 * 27, 2 * 144 * 10
+    convolution = 2 * 4 * 36 * 27
+    linear = 2 * 144 * 10
     assert state.info == {
         "parameters": 112 + 1450,
         "trainable_parameters": 1450,
@@ -64,7 +65,8 @@ def test_a_convolutional_network_by_hand(tmp_path: Path) -> None:
     assert [int(row["parameters"]) for row in rows.values()] == [1562, 112, 0, 0, 1450]
     assert rows["0"]["type"] == "Conv2d"
     line = (
-        "model: 1,562 parameters (1,450 trainable), 10,656 FLOPs (5,328 MACs) and 154 activations per sample in a"
+        "model: 1,562 parameters (1,450 trainable), 10,656 FLOPs (5,328 MACs)"
+        " and 154 activations per sample in a"
         " forward pass"
     )
     assert shown(state) == [line]
@@ -201,7 +203,9 @@ def test_fused_layers_are_counted(kind: str, tmp_path: Path) -> None:
     knows nothing. With width d, f in the feed-forward part and s positions: 8sd^2 for the
     projections, 4s^2d for the attention, 4sdf behind it; in an LSTM four gates of d + f inputs and
     f outputs."""
-    d, f, s = 8, 16, 6
+    d = 8
+    f = 16
+    s = 6
     is_lstm = kind == "lstm"
     module: nn.Module = (
         nn.LSTM(d, f, batch_first=True)

@@ -117,7 +117,8 @@ def test_norms_of_a_step_without_gradients_are_zero() -> None:
 
 
 def test_skipped_step_frees_the_copied_parameters(tmp_path: Path) -> None:
-    hook, model = OptimizerStats(every=EVERY_STEP), nn.Linear(3, 41)
+    hook = OptimizerStats(every=EVERY_STEP)
+    model = nn.Linear(3, 41)
     state = _step(
         model, torch.optim.SGD(model.parameters(), lr=0.1), tmp_path, skip=True, hook=hook
     )

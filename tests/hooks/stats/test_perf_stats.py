@@ -54,7 +54,9 @@ def test_evaluations_longer_than_the_recent_rows_are_counted_exactly(
 ) -> None:
     """Batches of 1, 2 and 3 samples in turn, after a training phase whose rows are recent, too; the
     last is uneven."""
-    hook, state, metrics = PerfStats(), State(), {}
+    hook = PerfStats()
+    state = State()
+    metrics = {}
     run_phase(hook, state, "train", [{}] * 5, batch_sizes=[1000] * 5, work=_passes(ticks, 1))
     sizes = [1 + index % 3 for index in range(length - 1)] + [7]
     run_phase(hook, state, "val", [{}] * length, batch_sizes=sizes, work=_passes(ticks, 0.5))

@@ -91,10 +91,8 @@ def test_resumed_run_continues_the_schedule(
     iteration: int, window: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By hand: skip 10; then wait 2, warmup 1, active 2, twice."""
-    hook, state = (
-        Profiler(skip_first=10, wait=2, warmup=1, active=2, repeat=2),
-        State(phase="train", iteration=iteration),
-    )
+    hook = Profiler(skip_first=10, wait=2, warmup=1, active=2, repeat=2)
+    state = State(phase="train", iteration=iteration)
     windows: list[tuple[str, int]] = []
     calls = {
         name: lambda name=name: windows.append((name, state.iteration))
@@ -113,7 +111,9 @@ def test_resumed_run_continues_the_schedule(
 
 
 def test_two_profilers_of_one_rank_are_refused() -> None:
-    first, second, other = Profiler(), Profiler(skip_first=40), Profiler(profiled_ranks=(1,))
+    first = Profiler()
+    second = Profiler(skip_first=40)
+    other = Profiler(profiled_ranks=(1,))
     setup = Setup(hooks={"profiler": first, "later": second, "other": other})
     assert "'later' traces the same ranks" in first.unsuitable(setup)
     assert "'profiler' traces the same ranks" in second.unsuitable(setup)

@@ -59,14 +59,19 @@ def test_each_report_has_the_statistics_of_its_own_training_iterations(
 
 def test_column_that_no_row_has_is_warned_of_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
     trained(["losss/max", "loss/max", "sparse/sum"])
-    message = "stats/losss/max is in no report: no training row has a number in that column (did you mean 'loss'?)"
+    message = (
+        "stats/losss/max is in no report: no training row has a number in that column"
+        " (did you mean 'loss'?)"
+    )
     assert [record.message for record in caplog.records] == [message]
 
 
 def test_iterations_beyond_the_recent_rows_count() -> None:
     """Each iteration's row has its number; 1,300 rows are in one phase, and State keeps the last
     1,000."""
-    hook, state, metrics = RowStats(["iteration/sum"]), State(phase="train"), {}
+    hook = RowStats(["iteration/sum"])
+    state = State(phase="train")
+    metrics = {}
     plan = Plan({"row_stats": hook})
     recent = state.recent
     for iteration in range(1, 1301):

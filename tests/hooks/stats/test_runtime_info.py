@@ -93,7 +93,8 @@ def test_the_learning_rate_of_every_group_is_there() -> None:
         {"params": [parameters[0]], "lr": 0.1},
         {"params": [parameters[1]], "lr": torch.tensor(0.25)},
     ]
-    optimizer, hook = torch.optim.Adam(groups), RuntimeInfo()
+    optimizer = torch.optim.Adam(groups)
+    hook = RuntimeInfo()
     state = State(optimizer=optimizer)
     hook.on_start(state)
     assert state.info["learning_rates"] == [0.1, 0.25]

@@ -1,5 +1,6 @@
 """Speed by hand from rows that are given, and from a run's own rows."""
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,7 +21,8 @@ def row(samples: int, seconds: float, phase: str = "train") -> dict[str, Any]:
 
 
 def measured(state: State, hook: Throughput) -> dict[str, Any]:
-    state.phase, state.row = "train", {}
+    state.phase = "train"
+    state.row = {}
     hook.on_step(state)
     return state.row
 
@@ -67,8 +69,9 @@ def test_throughput_of_a_run_is_computed_from_its_rows(accumulate: int) -> None:
 
 PEAKS_BY_NAME = """
 NVIDIA A100-SXM4-80GB: bf16 312; NVIDIA A100-SXM4-80GB: tf32 156; NVIDIA A100 80GB PCIe: fp32 19.5
-NVIDIA H100 80GB HBM3: bf16 989; NVIDIA H100 PCIe: bf16 756; NVIDIA H100 NVL: fp16 835; NVIDIA H100 NVL: fp32 -
-NVIDIA H200: bf16 989; NVIDIA H200 NVL: bf16 -; NVIDIA B200: tf32 1100; NVIDIA L4: bf16 121; NVIDIA L40S: bf16 362
+NVIDIA H100 80GB HBM3: bf16 989; NVIDIA H100 PCIe: bf16 756; NVIDIA H100 NVL: fp16 835
+NVIDIA H100 NVL: fp32 -; NVIDIA H200: bf16 989; NVIDIA H200 NVL: bf16 -; NVIDIA B200: tf32 1100
+NVIDIA L4: bf16 121; NVIDIA L40S: bf16 362
 NVIDIA GeForce RTX 4090: fp16 165.2; Tesla V100-PCIE-16GB: fp16 112; Tesla V100-SXM2-32GB: fp16 125
 Tesla V100-SXM2-32GB: bf16 -; Tesla T4: fp16 65; NVIDIA A10G: bf16 -; NVIDIA A100-SXM4-40GB MIG 1g.5gb: bf16 -
 NVIDIA GB10: bf16 -
@@ -78,7 +81,7 @@ NVIDIA GB10: bf16 -
 
 @pytest.mark.parametrize(
     "case",
-    [case.strip() for line in PEAKS_BY_NAME.strip().splitlines() for case in line.split(";")],
+    re.split(r"; |\n", PEAKS_BY_NAME.strip()),
 )
 def test_gpu_peaks_are_found_by_whole_words(case: str) -> None:
     name, _, value = case.partition(": ")

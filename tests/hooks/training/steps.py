@@ -29,10 +29,13 @@ def new_state(module: nn.Module, **fields: Any) -> State:
 
 def train(state: State, hooks: Mapping[str, Hook], data: Sequence[Any]) -> list[dict[str, Any]]:
     """Trains on each batch of `data`; returns the rows."""
-    plan, rows, optimizer = Plan(hooks), [], state.optimizer
+    plan = Plan(hooks)
+    rows = []
+    optimizer = state.optimizer
     assert optimizer is not None
     for batch in data:
-        state.batch, state.row = batch, {}
+        state.batch = batch
+        state.row = {}
         state.output = state.forward(state.model, batch)
         state.loss = state.output.square().mean()
         plan.fire("on_loss", state)

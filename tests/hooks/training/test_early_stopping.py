@@ -73,7 +73,8 @@ def test_a_missing_metric_is_an_error_at_the_first_end_of_its_phase() -> None:
     state = State(phase="train", metrics={"train/loss": 1.0})
     hook = a_hook(monitor="val/top1")
     hook.on_phase_end(state)
-    state.phase, state.metrics = "val", {"train/loss": 1.0, "val/accuracy": 0.5}
+    state.phase = "val"
+    state.metrics = {"train/loss": 1.0, "val/accuracy": 0.5}
     with pytest.raises(
         ValueError,
         match="monitor: there is no metric 'val/top1'; available: train/loss, val/accuracy",

@@ -42,22 +42,18 @@ from tests.tasks import Points, experiment
 @pytest.mark.parametrize("decay", [0.0, 0.5, 0.9, 0.99, 0.9999])
 def test_exponential_average_equals_that_of_torch(decay: float) -> None:
     module = small_model()
-    state, hook, reference = (
-        new_state(module),
-        EMA(decay=decay),
-        Reference(module, get_ema_multi_avg_fn(decay)),
-    )
+    state = new_state(module)
+    hook = EMA(decay=decay)
+    reference = Reference(module, get_ema_multi_avg_fn(decay))
     train(state, {"ema": hook, "reference": reference}, batches(12))
     assert same(averages(hook, state), weights(reference.averaged.module))
 
 
 def test_stochastic_average_equals_swa_of_torch() -> None:
     module = small_model()
-    state, hook, reference = (
-        new_state(module),
-        EMA(average="stochastic"),
-        Reference(module, get_swa_multi_avg_fn()),
-    )
+    state = new_state(module)
+    hook = EMA(average="stochastic")
+    reference = Reference(module, get_swa_multi_avg_fn())
     train(state, {"ema": hook, "reference": reference}, batches(12))
     for ours, theirs in zip(averages(hook, state), weights(reference.averaged.module), strict=True):
         torch.testing.assert_close(ours, theirs)
@@ -67,11 +63,9 @@ def test_stochastic_average_equals_swa_of_torch() -> None:
 def test_annealing_follows_the_formula_of_mmengine(interval: int) -> None:
     """momentum_n = max(momentum, gamma / (gamma + n)), with n the steps since the copy; every
     `interval`-th updates."""
-    state, hook, trail = (
-        new_state(small_model()),
-        EMA(decay=0.7, average="annealing", gamma=2, every=Interval(interval, "steps")),
-        Trail(),
-    )
+    state = new_state(small_model())
+    hook = EMA(decay=0.7, average="annealing", gamma=2, every=Interval(interval, "steps"))
+    trail = Trail()
     train(state, {"ema": hook, "trail": trail}, batches(10))
     for ours, values in zip(averages(hook, state), zip(*trail.values, strict=True), strict=True):
         expected, *further = values[interval - 1 :: interval]
@@ -83,7 +77,8 @@ def test_annealing_follows_the_formula_of_mmengine(interval: int) -> None:
 
 def test_annealing_does_not_wait_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """MMEngine reads its count of updates from a buffer at each."""
-    state, hook = new_state(small_model()), EMA(decay=0.9, average="annealing")
+    state = new_state(small_model())
+    hook = EMA(decay=0.9, average="annealing")
     train(state, {"ema": hook}, batches(2))
     before = averages(hook, state)
 
@@ -108,7 +103,8 @@ def test_subclass_can_override_the_weight_of_an_update() -> None:
     """As a class of `ema_type` does in MMEngine."""
     hook = make_hooks({"ema": {"type": f"{__name__}:Rising", "buffers": "ema"}}, {})["ema"].hook
     assert isinstance(hook, Rising)
-    state, trail = new_state(small_model()), Trail()
+    state = new_state(small_model())
+    trail = Trail()
     train(state, {"ema": hook, "trail": trail}, batches(9))
     shares = torch.arange(1, 10, dtype=torch.float64) / sum(range(1, 10))
     for ours, values in zip(averages(hook, state), zip(*trail.values, strict=True), strict=True):
@@ -119,7 +115,9 @@ def test_subclass_can_override_the_weight_of_an_update() -> None:
 def test_updates_once_per_optimizer_step_and_not_per_micro_batch() -> None:
     """MMEngine updates at every micro-batch."""
     module = small_model()
-    state, hook, trail = new_state(module, accumulate=3), EMA(decay=0.5), Trail()
+    state = new_state(module, accumulate=3)
+    hook = EMA(decay=0.5)
+    trail = Trail()
     train(state, {"ema": hook, "trail": trail}, batches(9))
     assert len(trail.values) == 3
     for ours, (first, second, third) in zip(
@@ -132,7 +130,9 @@ def test_updates_once_per_optimizer_step_and_not_per_micro_batch() -> None:
     ("begin", "first"), [(Interval(0), 0), (Interval(1, "steps"), 0), (Interval(4, "steps"), 3)]
 )
 def test_average_begins_with_a_copy_at_the_begin_step(begin: Interval, first: int) -> None:
-    state, hook, trail = new_state(small_model()), EMA(decay=0.5, begin=begin), Trail()
+    state = new_state(small_model())
+    hook = EMA(decay=0.5, begin=begin)
+    trail = Trail()
     train(state, {"ema": hook, "trail": trail}, batches(6))
     expected = trail.values[first]
     for values in trail.values[first + 1 :]:
@@ -158,7 +158,8 @@ def test_average_from_step_0_starts_from_the_initial_weights(turns: tuple[str, .
         for part in module.values():
             part(torch.randn(4, 2))
         for turn in turns or ("",):
-            state.turn, state.optimizer = turn, optimizers.get(turn)
+            state.turn = turn
+            state.optimizer = optimizers.get(turn)
             for parameter in module[turn or "only"].parameters():
                 nn.init.normal_(parameter)
             hook.on_update(state)
@@ -186,14 +187,13 @@ def test_each_optimizer_has_its_own_updates_if_they_take_turns(
     """One trains in every step, the other in every third, as in a GAN with several steps of the
     discriminator."""
     module = nn.ModuleDict({"often": nn.Linear(2, 2), "rarely": nn.Linear(2, 2)})
-    hook, references = (
-        EMA(**fields),
-        {name: Reference(part, average) for name, part in module.items()},
-    )
+    hook = EMA(**fields)
+    references = {name: Reference(part, average) for name, part in module.items()}
     state = State(module=module, model=module, phase="train")
     for step in range(7):
         for turn in ("often", "rarely") if step % 3 == 2 else ("often",):
-            state.step, state.turn = step, turn
+            state.step = step
+            state.turn = turn
             state.optimizer = torch.optim.SGD(module[turn].parameters())
             nn.init.normal_(module[turn].weight)
             hook.on_update(state)
@@ -207,10 +207,12 @@ def test_each_optimizer_has_its_own_updates_if_they_take_turns(
 
 
 def test_applied_exchanges_tensors_and_keeps_parameters() -> None:
-    state, hook = new_state(small_model()), EMA(decay=0.9)
+    state = new_state(small_model())
+    hook = EMA(decay=0.9)
     train(state, {"ema": hook}, batches(3))
     parameters = list(state.module.parameters())
-    raw, places = weights(state.module), [parameter.data_ptr() for parameter in parameters]
+    raw = weights(state.module)
+    places = [parameter.data_ptr() for parameter in parameters]
     with hook.applied(state):
         first = [parameter.data_ptr() for parameter in parameters]
     with hook.applied(state):
@@ -224,7 +226,8 @@ def test_applied_exchanges_tensors_and_keeps_parameters() -> None:
 
 
 def test_raw_weights_are_restored_after_an_error() -> None:
-    state, hook = new_state(small_model()), EMA(decay=0.9, buffers="ema")
+    state = new_state(small_model())
+    hook = EMA(decay=0.9, buffers="ema")
     train(state, {"ema": hook}, batches(3))
     raw = deepcopy(state.module.state_dict())
     with pytest.raises(ZeroDivisionError), hook.applied(state):
@@ -238,20 +241,25 @@ def test_raw_weights_are_restored_after_an_error() -> None:
     [("ema", {"": True}), ("raw", {"": False}), ("both", {"": False, "ema": True})],
 )
 def test_registers_its_weights_for_validation(evaluate: Any, labels: dict[str, bool]) -> None:
-    state, hook = new_state(small_model()), EMA(decay=0.9, evaluate=evaluate)
+    state = new_state(small_model())
+    hook = EMA(decay=0.9, evaluate=evaluate)
     hook.name = "ema"
     hook.on_start(state)
     train(state, {"ema": hook}, batches(3))
     assert list(state.evaluations) == list(labels)
-    raw, averaged = weights(state.module), averages(hook, state)
+    raw = weights(state.module)
+    averaged = averages(hook, state)
     for label, has_averages in labels.items():
         with state.evaluations[label](state):
             assert same(weights(state.module), averaged if has_averages else raw)
 
 
 def test_two_averages_validate_under_different_names() -> None:
-    state, fast, slow = new_state(small_model()), EMA(evaluate="both"), EMA(evaluate="both")
-    fast.name, slow.name = "ema", "slow_ema"
+    state = new_state(small_model())
+    fast = EMA(evaluate="both")
+    slow = EMA(evaluate="both")
+    fast.name = "ema"
+    slow.name = "slow_ema"
     fast.on_start(state)
     slow.on_start(state)
     assert list(state.evaluations) == ["", "ema", "slow_ema"]
@@ -280,7 +288,8 @@ class Counted(Points):
 def test_evaluate_both_validates_twice_and_leaves_training_unchanged() -> None:
     """VISSL runs the averaged model on every batch, those of training too. 52 and 23 samples are 7
     and 3 batches."""
-    task, hook = Counted(), EMA(decay=0.9, evaluate="both")
+    task = Counted()
+    hook = EMA(decay=0.9, evaluate="both")
     loop = Loop(task, experiment(epochs=1), {"ema": hook})
     metrics = next(loop.run()).metrics
     assert task.calls == {"train": 7, "val": 2 * 3}
@@ -303,7 +312,8 @@ def test_evaluate_both_validates_twice_and_leaves_training_unchanged() -> None:
 
 def test_ema_averages_float_buffers_and_keeps_integers_live() -> None:
     """ClassyVision and older Ignite average num_batches_tracked."""
-    state, hook = new_state(small_model()), EMA(decay=0.5, buffers="ema")
+    state = new_state(small_model())
+    hook = EMA(decay=0.5, buffers="ema")
     norm: Any = state.module[1]
     expected = None
     for batch in batches(4):
@@ -323,7 +333,8 @@ def test_ema_averages_float_buffers_and_keeps_integers_live() -> None:
 
 def _on_a_rank(rank: int, world_size: int) -> dict[str, Any]:
     module = small_model()
-    state, hook = new_state(module, rank=rank, world_size=world_size), EMA(decay=0.5, buffers="ema")
+    state = new_state(module, rank=rank, world_size=world_size)
+    hook = EMA(decay=0.5, buffers="ema")
     state.model = DistributedDataParallel(module, broadcast_buffers=False)
     data = batches(4, seed=1 + rank)
     train(state, {"ema": hook}, data)
@@ -356,7 +367,8 @@ def test_ranks_agree_on_weights_and_averaged_buffers() -> None:
 def test_checkpoint_has_loadable_averages_and_raw_weights() -> None:
     """MMEngine writes the averages as state_dict and hides the raw weights, or the other way
     round."""
-    state, hook = new_state(small_model()), EMA(decay=0.9)
+    state = new_state(small_model())
+    hook = EMA(decay=0.9)
     train(state, {"ema": hook}, batches(5))
     checkpoint = checkpoint_of(hook, state)
     assert same(list(checkpoint["model"].values()), list(state.module.state_dict().values()))
@@ -386,7 +398,8 @@ def test_checkpoint_has_loadable_averages_and_raw_weights() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_resume_continues_bit_for_bit(cut: int, fields: dict[str, Any], dtype: torch.dtype) -> None:
     data = [(batch.to(dtype),) for (batch,) in batches(9)]
-    straight, whole = EMA(**{"decay": 0.9, **fields}), new_state(small_model().to(dtype))
+    straight = EMA(**{"decay": 0.9, **fields})
+    whole = new_state(small_model().to(dtype))
     straight.on_start(whole)
     train(whole, {"ema": straight}, data[:cut])
     checkpoint = checkpoint_of(straight, whole)
@@ -409,7 +422,8 @@ def test_average_added_at_a_resume_starts_from_the_restored_weights() -> None:
     state = new_state(small_model())
     train(state, {}, batches(3))
     checkpoint = through_a_file({"model": state.module.state_dict(), "hook": {}, "rank": {}})
-    hook, trail = EMA(decay=0.5), Trail()
+    hook = EMA(decay=0.5)
+    trail = Trail()
     new = resume(hook, small_model(seed=5), checkpoint, step=3, iteration=3)
     with new.evaluations[""](new):
         assert same(weights(new.module), weights(state.module))
@@ -425,9 +439,10 @@ def direct(values: list[list[Tensor]], steps: list[int], std: float) -> list[Ten
     """The sum of what the weights were after these steps by (i^(g+1) - (i-1)^(g+1)) / t^(g+1), in
     float64."""
     edges = (torch.tensor([0, *steps], dtype=torch.float64) / steps[-1]) ** (exponent(std) + 1)
+    chosen = [values[step - 1] for step in steps]
     return [
-        torch.tensordot(edges.diff(), torch.stack([values[step - 1][place] for step in steps]), 1)
-        for place in range(len(values[0]))
+        torch.tensordot(edges.diff(), torch.stack(parameter), 1)
+        for parameter in zip(*chosen, strict=True)
     ]
 
 
@@ -444,11 +459,9 @@ def test_each_average_is_the_sum_of_all_weights_by_its_profile(
     fields: dict[str, Any], steps: list[int]
 ) -> None:
     """Where averaging begins later, the first weights stand for those before."""
-    state, hook, trail = (
-        new_state(small_model()),
-        EMA(**{"average": "power", "std": STDS, **fields}),
-        Trail(),
-    )
+    state = new_state(small_model())
+    hook = EMA(**{"average": "power", "std": STDS, **fields})
+    trail = Trail()
     train(state, {"ema": hook, "trail": trail}, batches(14))
     record = checkpoint_of(hook, state)["ema"]
     stds = [fields["std"]] if "std" in fields else STDS
@@ -471,11 +484,9 @@ def test_power_average_counts_a_step_of_several_turns_once() -> None:
         "one": list(module[0].parameters()) + list(module[1].parameters()),
         "two": list(module[3].parameters()),
     }
-    hook, trail, state = (
-        EMA(average="power", std=STDS),
-        Trail(),
-        State(module=module, model=module, phase="train"),
-    )
+    hook = EMA(average="power", std=STDS)
+    trail = Trail()
+    state = State(module=module, model=module, phase="train")
     for state.step in range(6):
         for state.turn, parameters in halves.items():
             state.optimizer = torch.optim.SGD(parameters)
@@ -496,7 +507,8 @@ def test_power_average_counts_a_step_of_several_turns_once() -> None:
 
 
 def test_checkpoint_with_other_stds_is_refused() -> None:
-    state, hook = new_state(small_model()), EMA(average="power", std=STDS)
+    state = new_state(small_model())
+    hook = EMA(average="power", std=STDS)
     train(state, {"ema": hook}, batches(2))
     with pytest.raises(
         ValueError, match=r"std: must be 0\.05, 0\.2, as in the checkpoint, got 0\.1; "

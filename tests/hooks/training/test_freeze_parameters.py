@@ -50,7 +50,8 @@ def test_frozen_parameters_do_not_move_and_the_others_do(
     fields: dict[str, Any], frozen: set[str], optimizer: Any
 ) -> None:
     module = small_model()
-    state, hook = a_state(module, optimizer), FreezeParameters(**fields)
+    state = a_state(module, optimizer)
+    hook = FreezeParameters(**fields)
     hook.on_start(state)
     before = values(module)
     train(state, {"freeze": hook}, batches(4))
@@ -65,7 +66,8 @@ def test_parameters_are_frozen_until_their_step_or_epoch(until: Any, frozen_step
     hook = FreezeParameters(["3.weight"], until=None if until is None else Interval.parse(until))
     state = a_state(module)
     hook.on_start(state)
-    begin, still = values(module)["3.weight"], []
+    begin = values(module)["3.weight"]
+    still = []
     for step in range(6):
         state.epoch = step // 2
         train(state, {"freeze": hook}, batches(1, seed=step))
@@ -92,6 +94,7 @@ def test_a_pattern_that_matches_nothing_is_an_error_with_the_nearest_names() -> 
 def test_invalid_regular_expression_is_refused() -> None:
     with pytest.raises(
         ValueError,
-        match=r"pattern '\*.bias' is not a regular expression: nothing to repeat.*; for \* and \? write match: glob",
+        match=r"pattern '\*.bias' is not a regular expression: nothing to repeat.*;"
+        r" for \* and \? write match: glob",
     ):
         FreezeParameters(["*.bias"], match="regex")

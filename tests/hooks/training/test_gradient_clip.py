@@ -32,8 +32,10 @@ def test_clips_as_torch_does_and_records_the_norm_before(fields: tuple[float, ..
         if fields[1:]
         else (("max_value",), clip_grad_value_)
     )
-    module, reference = with_gradients(), with_gradients()
-    state, norm = State(module=module), get_total_norm(gradients(reference), *fields[1:])
+    module = with_gradients()
+    reference = with_gradients()
+    state = State(module=module)
+    norm = get_total_norm(gradients(reference), *fields[1:])
     GradientClip(**dict(zip(names, fields, strict=True))).on_gradients(state)
     clip(reference.parameters(), *fields)
     assert all(
@@ -57,7 +59,8 @@ def test_norm_without_gradients_is_zero(fields: dict[str, float]) -> None:
 def test_clips_the_optimizer_s_accumulated_gradients_once_per_step() -> None:
     """iMIX clips each micro-batch's part. Nothing clears the gradients of the layers that the
     optimizer leaves out."""
-    module, data = small_model(), batches(6)
+    module = small_model()
+    data = batches(6)
     reference = deepcopy(module)
     optimizer, other = (
         torch.optim.SGD(copy[3].parameters(), lr=0.1, momentum=0.9) for copy in (reference, module)
@@ -112,9 +115,11 @@ def without_decay(module: nn.Module) -> list[dict[str, object]]:
 def test_sums_in_the_order_of_the_model_whatever_the_groups() -> None:
     """Also when a frozen layer has no gradient, and when the optimizer gets another group during
     training."""
-    norms, expected = [], []
+    norms = []
+    expected = []
     for frozen, order in product((False, True), (1.0, 2.0, 3.0)):
-        module, reference = Deep(), Deep()
+        module = Deep()
+        reference = Deep()
         for copy in (module, reference):
             copy.blocks[3].requires_grad_(not frozen)
             copy(batches(1)[0][0]).square().mean().backward()

@@ -19,9 +19,12 @@ SMALL = {"window": 8, "warmup": 4, "threshold": 6.0}
 
 def spikes(hook: LossSpike, losses: Sequence[float], folder: Path) -> list[bool]:
     """Which steps with these losses are left out."""
-    state, found = State(phase="train", artifacts=folder), []
+    state = State(phase="train", artifacts=folder)
+    found = []
     for loss in losses:
-        state.loss, state.row, state.skip_reasons = torch.tensor(loss, dtype=torch.float64), {}, []
+        state.loss = torch.tensor(loss, dtype=torch.float64)
+        state.row = {}
+        state.skip_reasons = []
         hook.on_backward(state)
         hook.on_gradients(state)
         assert (state.row == {"loss_spike": 1}) is bool(state.skip_reasons)

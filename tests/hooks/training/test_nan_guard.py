@@ -65,7 +65,8 @@ def test_skips_the_step_and_continues_without_its_batch(tmp_path: Path) -> None:
 def test_infinite_loss_with_finite_gradients_is_not_skipped(tmp_path: Path) -> None:
     """Only this rank sees its loss, so skipping for it alone would part the ranks."""
     state = gradients_only(1.0)
-    state.artifacts, state.loss = tmp_path, torch.tensor(math.nan)
+    state.artifacts = tmp_path
+    state.loss = torch.tensor(math.nan)
     guard = NanGuard(action="skip")
     guard.on_loss(state)
     guard.on_gradients(state)
@@ -78,11 +79,9 @@ def test_with_a_scaler_only_the_loss_counts(loss: float, tmp_path: Path) -> None
     """Under fp16 infinite gradients are ordinary: the scaler leaves out the step and lowers its
     scale."""
     state = gradients_only(INF)
-    state.scaler, state.loss, state.artifacts = (
-        torch.amp.GradScaler("cpu"),
-        torch.tensor(loss),
-        tmp_path,
-    )
+    state.scaler = torch.amp.GradScaler("cpu")
+    state.loss = torch.tensor(loss)
+    state.artifacts = tmp_path
     guard = NanGuard(action="stop")
     guard.on_loss(state)
     guard.on_gradients(state)
@@ -132,7 +131,10 @@ def test_skip_cannot_look_later_than_each_step() -> None:
 def test_dump_has_a_nested_batch_and_output(tmp_path: Path) -> None:
     """VISSL's check fails on outputs that are dicts."""
     state = gradients_only(math.nan)
-    state.artifacts, state.rank, state.step, state.iteration = tmp_path, 3, 41, 83
+    state.artifacts = tmp_path
+    state.rank = 3
+    state.step = 41
+    state.iteration = 83
     state.batch = {
         "image": torch.tensor([1.0, math.nan]),
         "meta": {"ids": [1, 2], "names": ("a", "b")},

@@ -17,7 +17,8 @@ def state_with(labels: Any, output: Any, phase: str = "val") -> State:
 
 
 def masked(labels: Any, output: Any) -> Any:
-    state, hook = state_with(labels, output), OutputMask()
+    state = state_with(labels, output)
+    hook = OutputMask()
     hook.on_phase_start(state)
     hook.on_forward(state)
     return state.output
@@ -46,7 +47,8 @@ def test_each_phase_has_its_own_classes_and_reads_its_labels_once() -> None:
         passes.append(phase)
         return iter([(None, torch.tensor([0] if phase == "val" else [1]))])
 
-    state, hook = State(fresh_batches=fresh), OutputMask()
+    state = State(fresh_batches=fresh)
+    hook = OutputMask()
     found = []
     for state.phase in ("val", "test", "val", "test"):
         hook.on_phase_start(state)
@@ -78,7 +80,8 @@ def test_invalid_labels_or_logits_are_an_error() -> None:
 
 def _on_a_rank(rank: int, world_size: int) -> Any:
     labels = [[torch.tensor([4, 0])], [torch.tensor([2]), torch.tensor([0])], []][rank]
-    state, hook = state_with(labels, torch.zeros(1, 7)), OutputMask()
+    state = state_with(labels, torch.zeros(1, 7))
+    hook = OutputMask()
     state.world_size = world_size
     hook.on_phase_start(state)
     if labels:

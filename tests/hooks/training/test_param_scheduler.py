@@ -28,17 +28,22 @@ def epochs(
     hook.on_start(state)
     rates = []
     for _ in range(count):
-        state.phase, state.epoch_completed = "train", False
+        state.phase = "train"
+        state.epoch_completed = False
         for iteration in range(1, iterations + 1):
-            state.stepped, state.row = iteration % accumulate == 0, {}
+            state.stepped = iteration % accumulate == 0
+            state.row = {}
             if state.stepped:
                 state.optimizer.step()
             state.step += state.stepped
             rates.append(state.optimizer.param_groups[0]["lr"])
             hook.on_step(state)
-        state.epoch, state.epoch_completed = state.epoch + 1, True
+        state.epoch += 1
+        state.epoch_completed = True
         hook.on_phase_end(state)
-        state.phase, state.row, state.stepped = "val", {}, False
+        state.phase = "val"
+        state.row = {}
+        state.stepped = False
         hook.on_step(state)
         hook.on_phase_end(state)
         assert state.row == {}
@@ -93,7 +98,8 @@ def test_skipped_step_does_not_count() -> None:
 
 def test_reduce_on_plateau_sees_the_metric_of_each_validation() -> None:
     losses = [1.0, 0.9, 0.95, 0.93, 0.92, 0.8, 0.81, 0.82]
-    optimizer, reference = an_optimizer(), an_optimizer()
+    optimizer = an_optimizer()
+    reference = an_optimizer()
     expected = ReduceLROnPlateau(reference, patience=1, factor=0.1)
     state = State(
         optimizer=optimizer, scheduler=ReduceLROnPlateau(optimizer, patience=1, factor=0.1)
@@ -157,7 +163,8 @@ class Reads(Hook):
 def test_hooks_and_loggers_read_the_rate_that_the_step_used(tmp_path: Path, interval: int) -> None:
     """As in MMEngine, whose scheduler comes after loggers; epochs of seven iterations, and a line
     for the rest."""
-    reads, rows = Reads(), Rows()
+    reads = Reads()
+    rows = Rows()
     hooks = {
         "schedule": ParamScheduler(every=Interval(1, "steps")),
         "json_lines": JsonLines(every=Interval(interval, "iterations")),

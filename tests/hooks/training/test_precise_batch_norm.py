@@ -45,7 +45,8 @@ def test_over_one_batch_it_is_torchs_update_bn_in_every_layer() -> None:
     module = nn.Sequential(
         nn.Conv2d(3, 4, 2), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1), nn.BatchNorm2d(2)
     )
-    reference, data = deepcopy(module), images(6)
+    reference = deepcopy(module)
+    data = images(6)
     recomputed(module, data)
     update_bn(data, reference)
     for name, value in reference.named_buffers():
@@ -137,7 +138,8 @@ def test_frozen_untracked_and_unused_layers_stay_as_they_are() -> None:
             return self.untracked(self.used(self.frozen(x)))
 
     module = Mixed()
-    random, modes = torch.get_rng_state(), [child.training for child in module.modules()]
+    random = torch.get_rng_state()
+    modes = [child.training for child in module.modules()]
     recomputed(module, images(4))
     assert module.frozen.running_mean.tolist() == [2, 2, 2]
     assert module.unused.running_mean.tolist() == [0, 0, 0]
@@ -261,7 +263,8 @@ def _on_a_rank(rank: int, world_size: int) -> Any:
         RunContext(world=World(rank, world_size, rank)),
     )
     list(loop.run())
-    (found,), (expected,) = seen.found, seen.expected
+    (found,) = seen.found
+    (expected,) = seen.expected
     return [value.tolist() for value in found], [value.tolist() for value in expected]
 
 

@@ -21,7 +21,7 @@ class Listener:
 
 
 def order_of(loader: Any) -> list[int]:
-    return [int(value) for (batch,) in loader for value in batch]
+    return [int(value) for value in torch.cat([batch for (batch,) in loader])]
 
 
 def start_phase(
@@ -49,9 +49,12 @@ def test_each_epoch_has_the_order_of_torchs_own_sampler(wrapped: bool) -> None:
 
 
 def test_set_epoch_is_called_once_on_every_part_that_has_it() -> None:
-    sampler, batch_sampler, inner = Listener(), Listener(), Listener()
+    sampler = Listener()
+    batch_sampler = Listener()
+    inner = Listener()
     batch_sampler.sampler = inner
-    loader, dataset = Listener(), Listener()
+    loader = Listener()
+    dataset = Listener()
     vars(loader).update(sampler=sampler, batch_sampler=batch_sampler, dataset=dataset)
     start_phase(DistSamplerSeed(), loader, 3)
     assert [one.epochs for one in (sampler, batch_sampler, inner, dataset, loader)] == [[3]] * 5
@@ -69,7 +72,8 @@ def test_warns_once_if_several_ranks_have_no_set_epoch(
     world_size: int, warnings: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     data: Dataset[Any] = DATA
-    hook, loader = DistSamplerSeed(), DataLoader(data, 4)
+    hook = DistSamplerSeed()
+    loader = DataLoader(data, 4)
     with caplog.at_level(logging.WARNING, "hookyard"):
         for epoch in range(3):
             start_phase(hook, loader, epoch, world_size=world_size)

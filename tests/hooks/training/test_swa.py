@@ -22,7 +22,8 @@ from orchestrator.storage import Storage
 from tests.tasks import Points, Rows, described
 
 TASK = Points(batch_norm=True)
-BEGIN, EPOCHS = 3, 7
+BEGIN = 3
+EPOCHS = 7
 SCHEDULE = {"swa_lr": 0.02, "anneal_epochs": 4, "anneal_strategy": "linear"}
 
 
@@ -34,11 +35,9 @@ def torchs_recipe() -> tuple[AveragedModel, list[float]]:
     dataset: Any = TASK.data()["train"]
     sampler = DistributedSampler(dataset, num_replicas=1, rank=0, shuffle=True, seed=0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    averaged, scheduler, rates = (
-        AveragedModel(model, use_buffers=True),
-        SWALR(optimizer, **SCHEDULE),
-        [],
-    )
+    averaged = AveragedModel(model, use_buffers=True)
+    scheduler = SWALR(optimizer, **SCHEDULE)
+    rates = []
     for epoch in range(EPOCHS):
         sampler.set_epoch(epoch)
         rates.append(optimizer.param_groups[0]["lr"])

@@ -29,7 +29,8 @@ class Takes(Hook):
     """Moves the clock by so much in each iteration."""
 
     def __init__(self, clock: Ticks, seconds: Callable[[State], float]) -> None:
-        self.clock, self.seconds = clock, seconds
+        self.clock = clock
+        self.seconds = seconds
 
     def on_batch(self, state: State) -> None:
         self.clock.now += self.seconds(state)

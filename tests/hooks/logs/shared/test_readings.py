@@ -67,13 +67,12 @@ def test_each_parameter_group_has_its_learning_rate() -> None:
 @pytest.mark.parametrize("logger", [Console, JsonLines, TensorBoard])
 def test_loggers_read_tensors_only_where_they_write(logger: Any, tmp_path: Path) -> None:
     """A meta tensor cannot be read, and on CUDA each reading would wait for the device."""
-    hook, state = (
-        logger(every=Interval(3, "iterations")),
-        State(display=Screen(), artifacts=tmp_path),
-    )
+    hook = logger(every=Interval(3, "iterations"))
+    state = State(display=Screen(), artifacts=tmp_path)
     hook.on_start(state)
     plan = Plan({"hook": hook})
-    state.phase, state.row = "train", {"loss": torch.zeros((), device="meta")}
+    state.phase = "train"
+    state.row = {"loss": torch.zeros((), device="meta")}
     for state.phase_iteration in (1, 2):
         plan.fire("on_step", state)
     state.phase_iteration = 3
@@ -119,7 +118,8 @@ def trial(ema: Any, lr: float) -> dict[str, Any]:
 
 def test_all_trials_of_a_sweep_have_the_same_hyperparameters() -> None:
     """TensorBoard does not draw a trial that lacks one of them."""
-    on, off = flatten(trial({"average": "stochastic", "decay": 0}, 0.1)), flatten(trial(None, 0.2))
+    on = flatten(trial({"average": "stochastic", "decay": 0}, 0.1))
+    off = flatten(trial(None, 0.2))
     assert on.keys() == off.keys() == SWEPT
     assert on == {
         "hooks.ema": "on",

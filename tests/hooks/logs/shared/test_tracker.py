@@ -56,7 +56,8 @@ def test_failure_is_logged_once_and_later_jobs_run(caplog: pytest.LogCaptureFixt
 
 def hung_sender(gate: threading.Event) -> BackgroundSender:
     """A sender whose first job waits for the gate."""
-    started, box = threading.Event(), BackgroundSender("tracker")
+    started = threading.Event()
+    box = BackgroundSender("tracker")
 
     def hangs() -> None:
         started.set()
@@ -81,7 +82,8 @@ def test_queue_of_the_sender_is_bounded(
     gate: threading.Event, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sender, "MOST_WAITING", 3)
-    box, done = hung_sender(gate), []
+    box = hung_sender(gate)
+    done = []
     with caplog.at_level(logging.WARNING, "hookyard"):
         for job in range(5):
             box.put(lambda job=job: done.append(job))
@@ -99,7 +101,8 @@ def test_missing_package_error_names_the_extra(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(f"hooks.logs.{name}.find_spec", lambda package: None)
-    hook, state = make(), State()
+    hook = make()
+    state = State()
     with caplog.at_level(logging.WARNING, "hookyard"):
         Plan({name: hook}).fire("on_start", state)
     run_phase(hook, state, "train", loss_rows(1), metrics={"train/loss": 1.0})

@@ -34,10 +34,8 @@ def paper(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
     1."""
     q = torch.exp(scores.double() / epsilon).t()
     q /= q.sum()
-    rows, columns = (
-        torch.full((q.shape[0],), 1 / q.shape[0]),
-        torch.full((q.shape[1],), 1 / q.shape[1]),
-    )
+    rows = torch.full((q.shape[0],), 1 / q.shape[0])
+    columns = torch.full((q.shape[1],), 1 / q.shape[1])
     for _ in range(iterations):
         q *= (rows / q.sum(dim=1)).unsqueeze(1)
         q *= (columns / q.sum(dim=0)).unsqueeze(0)

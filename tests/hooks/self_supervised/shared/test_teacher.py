@@ -28,7 +28,8 @@ def following(module: nn.Module, **arguments: str) -> Teacher:
 
 def test_buffers_are_its_own_or_a_copy() -> None:
     module = student()
-    own, copy = following(module), following(module, buffers="copy")
+    own = following(module)
+    copy = following(module, buffers="copy")
     module(torch.randn(8, 4))
     own.update(0.9)
     copy.update(0.9)
@@ -41,7 +42,8 @@ def test_buffers_are_its_own_or_a_copy() -> None:
 
 def test_in_training_it_uses_batch_statistics_without_dropout() -> None:
     module = student()
-    teacher, batch = following(module), torch.randn(16, 4)
+    teacher = following(module)
+    batch = torch.randn(16, 4)
     teacher.train(True)
     hidden = nn.functional.batch_norm(module[0](batch), None, None, training=True)
     torch.testing.assert_close(teacher(batch), module[3](hidden))
@@ -88,7 +90,8 @@ class Shares(Hook):
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("length", ["epochs", "steps"])
 def test_completed_fraction_is_that_of_the_steps_before(accumulate: int, length: str) -> None:
-    shares, steps = Shares(), 12 // accumulate
+    shares = Shares()
+    steps = 12 // accumulate
     train(
         {"shares": shares},
         accumulate=accumulate,
@@ -122,7 +125,8 @@ def test_validation_changes_nothing(method: str) -> None:
 @pytest.mark.parametrize("method", ["byol", "dino"])
 def test_one_output_for_two_views_is_an_error(method: str) -> None:
     mine = Miniature(HOOKS[method](), method)
-    mine.state.batch, mine.state.output = pairs(1)[0], [torch.zeros(8, 3)]
+    mine.state.batch = pairs(1)[0]
+    mine.state.output = [torch.zeros(8, 3)]
     with pytest.raises(HookError, match="1 outputs for 2 views"):
         mine.plan.fire("on_forward", mine.state)
 
