@@ -46,11 +46,11 @@ from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.loop.custom_loop import CustomLoop
 from orchestrator.loop.data.phases import DataOf
-from orchestrator.loop.loop import EvaluationLoop, HookedRun, Loop
+from orchestrator.loop.loop import EvaluationLoop, Loop
 from orchestrator.loop.model.torch_settings import thread_count, torch_threads
 from orchestrator.loop.report import Report, produce_within
-from orchestrator.loop.shared_training import RUN_NOTE_PREFIX, SharedRun, SharedTraining
-from orchestrator.loop.training_loop import RunContext, TrainingLoop
+from orchestrator.loop.shared_training import RUN_NOTE_PREFIX, SharedLoop, SharedTraining
+from orchestrator.loop.training_loop import RunContext, TrainingRun
 from orchestrator.loop.world import World
 from orchestrator.task import has_custom_loop
 from orchestrator.user_code import MAIN
@@ -128,7 +128,7 @@ class Session:
             self._display = self._link = link = MailboxLink(assignment.mailbox)
             self._stop_requested = lambda: link.stop_requested() or stop_requested()
         self._data_of = data_of
-        self._loop: TrainingLoop | None = None
+        self._loop: TrainingRun | None = None
         self._store: CheckpointStore | None = None
         self._attempt: Attempt | None = None
         self.followers: Sequence[Session] = ()
@@ -226,7 +226,7 @@ class Session:
         return attempt
 
     def _write_reports(
-        self, loop: TrainingLoop, attempt: Attempt, watch: HangWatch
+        self, loop: TrainingRun, attempt: Attempt, watch: HangWatch
     ) -> Generator[Report, None, None]:
         """Write the loop's reports to the run's folder, and yield them; time in the caller does not
         count as a hang."""
@@ -252,7 +252,7 @@ class Session:
         finally:
             self._finish(loop, reports, failure)
 
-    def _find_repeated_reports(self, loop: TrainingLoop) -> RepeatedReports | None:
+    def _find_repeated_reports(self, loop: TrainingRun) -> RepeatedReports | None:
         """Return the reports that this attempt repeats, if their differences can be explained."""
         attempt, source = self._attempt, self.assignment.source
         assigned = self.assignment.checkpoint
@@ -269,7 +269,7 @@ class Session:
         return find_repeated_reports(self.folder, attempt, loop.experiment, source.continued_from)
 
     def _finish(
-        self, loop: TrainingLoop, reports: Generator[Report], failure: BaseException | None
+        self, loop: TrainingRun, reports: Generator[Report], failure: BaseException | None
     ) -> None:
         """End the loop where it is, and write the last files; an earlier `failure` takes precedence
         over new errors."""
@@ -285,7 +285,7 @@ class Session:
                 self._link.finish()
             self._artifacts.close()
 
-    def _build(self, attempt: Attempt) -> TrainingLoop:
+    def _build(self, attempt: Attempt) -> TrainingRun:
         """Build the loop and its followers, and restore their checkpoints."""
         resolved, target = self._resolved, self.assignment.target
         task, experiment, hooks = resolved.task, resolved.experiment, resolved.hooks
@@ -296,33 +296,33 @@ class Session:
         )
         data: dict[str, Any] = {"data_of": self._data_of, "origin": init}
         if target:
-            loop: TrainingLoop = EvaluationLoop(
+            loop: TrainingRun = EvaluationLoop(
                 task, experiment, hooks, context, kind=target.phase, rewinds=target.rewinds, **data
             )
         elif has_custom_loop(type(task)):
             loop = CustomLoop(task, experiment, hooks, context)
         elif self.followers:
-            training = SharedTraining(
+            shared = SharedTraining(
                 task, experiment, hooks, context, resumes=attempt.checkpoint is not None, **data
             )
-            loop = SharedRun(training, experiment, hooks, context)
+            loop = SharedLoop(shared, experiment, hooks, context)
         else:
             loop = Loop(
                 task, experiment, hooks, context, resumes=attempt.checkpoint is not None, **data
             )
         self._restore(loop, attempt)
-        if isinstance(loop, SharedRun):
+        if isinstance(loop, SharedLoop):
             leader = LeadingAttempt(self.folder.name, attempt.number)
             for session in self.followers:
-                session._follow(loop.training, leader)
+                session._follow(loop.shared, leader)
         return loop
 
-    def _follow(self, training: SharedTraining, leader: LeadingAttempt) -> None:
+    def _follow(self, shared: SharedTraining, leader: LeadingAttempt) -> None:
         """Begin an attempt that shares the training of the leader."""
         attempt = self._attempt = replace(self._begin(), leader=leader)
         experiment = self._resolved.experiment
-        loop = SharedRun(
-            training, experiment, self._resolved.hooks, self._make_context(experiment, attempt)
+        loop = SharedLoop(
+            shared, experiment, self._resolved.hooks, self._make_context(experiment, attempt)
         )
         self._restore(loop, attempt)
 
@@ -350,10 +350,10 @@ class Session:
             stop_requested=self._stop_requested,
         )
 
-    def _restore(self, loop: TrainingLoop, attempt: Attempt) -> None:
+    def _restore(self, loop: TrainingRun, attempt: Attempt) -> None:
         self._loop = loop
         order = None
-        if isinstance(loop, HookedRun):
+        if isinstance(loop, Loop):
             settings = to_dict(loop.experiment)
             values = {
                 name: settings[name]
@@ -398,7 +398,7 @@ class Session:
         """Record the last iteration of this run; its training may continue for other runs."""
         assert self._loop is not None
         assert self._attempt is not None
-        if isinstance(self._loop, SharedRun):
+        if isinstance(self._loop, SharedLoop):
             self._loop.end_early()
         if self.world.is_master:
             write_attempt(
@@ -415,7 +415,7 @@ class Session:
             except Exception as error:  # the failure of the other run is the one to report
                 _log.warning("rows or files of %s could not be closed: %s", self.folder, error)
 
-    def _write_info(self, loop: TrainingLoop) -> None:
+    def _write_info(self, loop: TrainingRun) -> None:
         """Write `info.json`, and upload files that hooks wrote."""
         if self.world.is_master:
             self.folder.write_info(loop.state.info)

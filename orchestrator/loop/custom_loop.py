@@ -1,6 +1,6 @@
 """The loop around a task's own `train`: rounds, rows, reports and checkpoints. Runs in workers."""
 
-from collections.abc import Generator, Mapping, MutableMapping
+from collections.abc import Generator, Iterator, Mapping, MutableMapping
 from functools import partial
 from numbers import Real
 from statistics import mean
@@ -17,13 +17,15 @@ from hooks.state import State
 from orchestrator.errors import CheckpointError, RankMismatch, TaskError
 from orchestrator.experiment.checks.train_method import list_train_parameters
 from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.loop.report import Report
 from orchestrator.loop.span_clock import Clock
 from orchestrator.loop.state.contents import LoadedCheckpoint
 from orchestrator.loop.state.cursor import EpochProgress
 from orchestrator.loop.state.optimizer_state import load_state, save_state
 from orchestrator.loop.step.iterations import iteration_columns
+from orchestrator.loop.stopping import StopCoordinator
 from orchestrator.loop.task_errors import COLUMNS, check_type, describe
-from orchestrator.loop.training_loop import RunContext, TrainingLoop, make_plan
+from orchestrator.loop.training_loop import RunContext, TrainingRun, make_plan
 from orchestrator.loop.world import World
 from orchestrator.randomness import seed_all
 from orchestrator.task import Task, hide_progress, show_progress
@@ -31,7 +33,7 @@ from orchestrator.training_session import Part, TrainingSession
 from orchestrator.user_code import find_source_location
 
 
-class CustomLoop(TrainingLoop):
+class CustomLoop(TrainingRun):
     """Loop around the task's own `train`. A round is an epoch, and ends with a report.
 
     It fires the events of the run, of a phase and of a checkpoint, and `on_step` with each row.
@@ -64,32 +66,52 @@ class CustomLoop(TrainingLoop):
         self._arguments = {
             name: self.state.config[name] for name in list_train_parameters(type(task))
         }
+        self._stopping = StopCoordinator(state, self.world, clock, self.is_interrupted)
         self._training: Generator[Any, None, None] | None = None
-        self._ended, self._checked_at = 0.0, perf_counter()
-        self._calls_until_check, self._has_to_stop, self._has_warned, self._has_begun = (
-            0,
-            False,
-            False,
-            False,
-        )
+        self._ended = 0.0
+        """Moment at which the last iteration ended."""
+        self._checked_at = perf_counter()
+        self._calls_until_check = 0
+        self._has_to_stop = False
+        self._has_warned = False
+        self._has_begun = False
+        """True within a round."""
 
     def phases(self) -> tuple[str, ...]:
         return PHASES  # its phases are known only from its reports
 
-    def start_save(self) -> None:
-        if self.parts.are_named:
-            super().start_save()
-        elif self.saving.last_position != self.state.position:
-            raise TaskError(
-                "train() must call session.restore() before training, which names what a checkpoint"
-                f" saves{find_source_location(self.task.train)}"
-            )
+    # A round
 
-    # TrainingLoop
+    def _rounds(self) -> Iterator[Report]:
+        cursor = self.cursor
+        while True:
+            if cursor.stage in (Stage.REPORTED, Stage.TRAIN):
+                if self.is_finished():
+                    return
+                self._train()
+                if cursor.stage is Stage.TRAIN:  # the generator has ended, or the run stops
+                    if self.stop:
+                        yield self.make_report(run_ends=True, is_final=True)
+                    return
+                self.save_if_requested()
+
+            if cursor.stage is Stage.TRAINED:
+                self._fire_validation()
+                cursor.stage = Stage.VALIDATED
+                self.save_if_requested()
+
+            self.agree_to_stop()
+            self.save_stop()
+            run_ends = bool(self.stop) or self.is_finished()
+            yield self.make_report(run_ends=run_ends, is_final=run_ends)
+            if self.stop:
+                return
 
     def _train(self) -> None:
+        """Run the task's generator up to its next report, or to its end."""
         state, cursor = self.state, self.cursor
-        cursor.stage, self._has_begun = Stage.TRAIN, False
+        cursor.stage = Stage.TRAIN
+        self._has_begun = False
         if self._training is None:
             training: Any = self.task.train(TrainingSession(self), **self._arguments)
             self._training = check_type(
@@ -99,9 +121,10 @@ class CustomLoop(TrainingLoop):
             self._begin_round()
         report = next(self._training, None)
         self._begin_round()
+
         metrics = self._mean_over_ranks(report)
         if metrics is None and not self._ends_with_steps():
-            if not self.stopping.reasons and self._saves_last():
+            if not self.stop and self.saves_last():
                 self._save_last_report()
             return
         if state.phase_iteration == 0:
@@ -111,7 +134,6 @@ class CustomLoop(TrainingLoop):
         state.between_phases = True
         self.plan.fire("on_phase_end", state)
         cursor.stage = Stage.TRAINED
-        self.save_if_requested()
 
     def _ends_with_steps(self) -> bool:
         """Return whether the generator made steps after its last `yield`, which form a last round;
@@ -120,16 +142,16 @@ class CustomLoop(TrainingLoop):
         Raises TaskError if it has trained nothing.
         """
         state = self.state
-        if self.stopping.is_stop_requested():
-            self.stopping.agree()
+        if self._stopping.is_stop_requested():
+            self.stop = self._stopping.agree()
         steps, unreported = self.world.maximum([float(state.step), float(state.phase_iteration)])
-        if not steps and not self.stopping.reasons:
+        if not steps and not self.stop:
             raise TaskError(
                 f"train() ended without a report or a row{find_source_location(self.task.train)}"
             )
-        if not unreported or self.stopping.interrupted:
+        if not unreported or self.stop.is_interruption:
             return False
-        if self.stopping.reasons:
+        if self.stop:
             state.request_checkpoint("stop")
         elif not state.finished:
             self.parts.has_ended = True
@@ -138,14 +160,10 @@ class CustomLoop(TrainingLoop):
 
     def _save_last_report(self) -> None:
         """Save the end of a generator that has made no step since its last `yield`; collective."""
-        self.state.between_phases, self.cursor.stage = True, Stage.REPORTED
+        self.state.between_phases = True
+        self.cursor.stage = Stage.REPORTED
         self.save_unless_saved("last")
         self.cursor.stage = Stage.TRAIN
-
-    def restore(self, name: str) -> None:
-        super().restore(name)
-        if self.parts.has_ended:
-            self.state.max_steps = self.state.step
 
     def _begin_round(self) -> None:
         """Begin a round, unless it has begun. The task has built its model."""
@@ -158,7 +176,9 @@ class CustomLoop(TrainingLoop):
                 f" '{self.parts.pending_checkpoint}'{find_source_location(self.task.train)}"
             )
         self._has_begun = True
-        state.phase, state.epoch_completed, state.stepped = "train", False, False
+        state.phase = "train"
+        state.epoch_completed = False
+        state.stepped = False
         state.between_phases = False
         state.iterations_before = state.iteration - state.phase_iteration
         self.plan.fire("on_phase_start", state)
@@ -210,30 +230,47 @@ class CustomLoop(TrainingLoop):
             for name, value in report.items()
         }
 
-    def _validate(self) -> None:
-        # The task has already validated; only fire the events.
+    def _fire_validation(self) -> None:
+        """Fire the events of the phases that the task has validated itself."""
         state = self.state
-        for phase in dict.fromkeys(
-            phase_of(name) for name in state.metrics if phase_of(name) != "train"
-        ):
-            state.phase, state.stepped = phase, False
+        phases = dict.fromkeys(map(phase_of, state.metrics))
+        for phase in phases:
+            if phase == "train":
+                continue
+            state.phase = phase
+            state.stepped = False
             self.plan.fire("on_phase_start", state)
             self.plan.fire("on_phase_end", state)
+
+    # Checkpoints
+
+    def restore(self, name: str) -> None:
+        super().restore(name)
+        if self.parts.has_ended:
+            self.state.max_steps = self.state.step
+
+    def start_save(self) -> None:
+        if self.parts.are_named:
+            super().start_save()
+        elif self.saving.last_position != self.state.position:
+            raise TaskError(
+                "train() must call session.restore() before training, which names what a checkpoint"
+                f" saves{find_source_location(self.task.train)}"
+            )
 
     def save_if_requested(self) -> None:
         if self.state.checkpoint_reasons and not self.parts.are_named:
             self.state.checkpoint_reasons.clear()
-            if (
-                self.parts.pending_checkpoint is None
-                and not self._has_warned
-                and self.world.is_master
-            ):
-                self.state.show(
-                    "no checkpoint is saved, as train() does not call session.restore(); a resume starts from the"
-                    " beginning"
-                )
-            self._has_warned = True
+            self._warn_of_no_parts()
         super().save_if_requested()
+
+    def _warn_of_no_parts(self) -> None:
+        if self.parts.pending_checkpoint is None and not self._has_warned and self.world.is_master:
+            self.state.show(
+                "no checkpoint is saved, as train() does not call session.restore(); a resume"
+                " starts from the beginning"
+            )
+        self._has_warned = True
 
     def _close(self) -> None:
         if self._training is not None:
@@ -261,7 +298,8 @@ class CustomLoop(TrainingLoop):
             raise TaskError(
                 f"session.record() got batch_size={batch_size!r}; expected the number of samples, a non-negative int"
             )
-        state.batch_size, state.stepped = batch_size, True
+        state.batch_size = batch_size
+        state.stepped = True
         state.iteration += 1
         state.phase_iteration += 1
         state.step += 1
@@ -272,7 +310,8 @@ class CustomLoop(TrainingLoop):
         self.plan.fire("on_step", state)
         # Saving does not count as part of an iteration.
         times = self.clock.close(state.row, self._ended + self.clock.checkpoint_s, ())
-        self._ended, self.clock.checkpoint_s = times[-1], 0.0
+        self._ended = times[-1]
+        self.clock.checkpoint_s = 0.0
         self.recorder.append(
             state.row, (state.iteration, state.step, state.samples, state.batch_size, *times)
         )
@@ -287,15 +326,17 @@ class CustomLoop(TrainingLoop):
 
     def should_stop(self) -> bool:
         """Return whether training has to end. All ranks agree; some calls communicate."""
-        state, now = self.state, perf_counter()
+        state = self.state
         if state.max_steps is not None and state.step >= state.max_steps:
             return True
-        self.clock.iteration_s, self._checked_at = now - self._checked_at, now
+        now = perf_counter()
+        self.clock.iteration_s = now - self._checked_at
+        self._checked_at = now
         self._calls_until_check -= 1
         if self._calls_until_check <= 0:
             self.finish_if_written()
-            self._has_to_stop = self.stopping.is_stop_requested()
-            self._calls_until_check = self.stopping.next_check - state.iteration
+            self._has_to_stop = self._stopping.is_stop_requested()
+            self._calls_until_check = self._stopping.next_check - state.iteration
         return self._has_to_stop
 
 

@@ -2,8 +2,9 @@
 checkpoints."""
 
 from collections import ChainMap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import filterfalse
 from typing import Any
 
 import torch
@@ -16,13 +17,15 @@ from hooks.state import State, Weights
 from orchestrator.disk.checkpoints.training_files import TrainingFiles
 from orchestrator.errors import RunError
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.loop.loop import HookedRun
+from orchestrator.loop.loop import Loop
 from orchestrator.loop.report import Report
 from orchestrator.loop.state.contents import LoadedCheckpoint
 from orchestrator.loop.state.hooked_contents import HookedContents
+from orchestrator.loop.stopping import Stop
 from orchestrator.loop.training import Training
-from orchestrator.loop.training_loop import RunContext, TrainingLoop, make_plan
+from orchestrator.loop.training_loop import RunContext, make_plan
 from orchestrator.randomness import random_state, restore_random_state
+from orchestrator.task import Task
 
 TRAINING_EVENTS = ("on_start", "on_phase_start", *WITHIN_ITERATION, "on_phase_end")
 """Events at the start and during training phases. The hooks of all runs are called in one merged
@@ -68,8 +71,8 @@ class SharedContents(HookedContents):
         self._is_restored = True
 
 
-class SharedTraining(Training):
-    """Training for several runs, which report in turn. Used in workers.
+class SharedTraining:
+    """A training with several runs, which report in turn. Used in workers.
 
     At the start and in training phases it calls the observing hooks of all runs, each with its
     run's state, in the order that they have when the run trains alone. All other hooks belong to
@@ -78,17 +81,28 @@ class SharedTraining(Training):
     All turns must end with equal random states, because training continues from there.
     """
 
-    runs: "list[SharedRun]"  # type: ignore[assignment]  # only such runs join
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options, contents=SharedContents)
+    def __init__(
+        self,
+        task: Task,
+        experiment: Experiment,
+        hooks: Mapping[str, Hook],
+        context: RunContext,
+        **options: Any,
+    ) -> None:
+        self.training = Training(
+            task, experiment, hooks, context, contents=SharedContents, **options
+        )
+        self.runs: list[SharedLoop] = []
+        """The runs that have not ended."""
         self.phases = 0
         """Number of training phases so far."""
+        self.stop = Stop()
+        """Whether all runs stop at the end of the last phase."""
         self.files = TrainingFiles(HookedContents.files)
         self.hook_metrics: dict[str, Any] = {}
         """Metrics that hooks of the training added to reports since the last training phase, except
         test metrics."""
-        self._first_plan = self.plan
+        self._first_plan = self.training.plan
         """Plan of the first run alone."""
         self._has_begun = False
         self._turn_start = self._capture_turn_start()
@@ -97,39 +111,80 @@ class SharedTraining(Training):
         self._random_state_after_turn: dict[str, Any] | None = None
         """Random state at the end of the first turn since the last phase."""
 
-    def for_each_run(self, function: Callable[[TrainingLoop], None]) -> None:
-        for run in self.runs:
-            run.call_with_note(function, run)
-
     def begin(self) -> None:
         """Begin with the first run."""
         if self._has_begun:
             return
-        self._has_begun, self.plan = True, self._joint_plan()
+        self._has_begun = True
+        self.training.plan = self._joint_plan()
         for run in self.runs:
-            run.call_with_note(run.check_data)
-        super().begin()
+            run.call_with_note(run.evaluation.check_data, run.phases())
+        self.training.begin()
         for run in self.runs:
-            run.call_with_note(run.check_phase_names)
+            run.call_with_note(run.evaluation.check_phase_names)
         self._turn_start = self._capture_turn_start()
 
-    def train_phase(self) -> None:
+    # A training phase
+
+    def train_phase(self, train: Callable[[], Stop]) -> None:
+        """Train a phase for all runs with `train`."""
         if self._random_state_after_turn:
             restore_random_state(self._random_state_after_turn)
         self._random_state_after_turn = None
         self.hook_metrics.clear()
-        self.state.metrics = {}
-        self.plan = self.iterations.plan = self._joint_plan()
-        self.recorder.other_buffers = [
-            run.recorder.recent for run in self.runs if run.recorder is not self.recorder
+
+        training = self.training
+        training.state.metrics = {}
+        training.plan = training.iterations.plan = self._joint_plan()
+        recorder = training.recorder
+        recorder.other_buffers = [
+            run.recorder.recent for run in self.runs if run.recorder is not recorder
         ]
-        super().train_phase()
-        self.recorder.other_buffers = ()
+        self.stop = train()
+        if not self.stop.is_interruption:
+            self.forward_requests()
+        recorder.other_buffers = ()
         self.phases += 1
         self._turn_start = self._capture_turn_start()
 
+    def forward_requests(self) -> None:
+        """Pass the requests of the training and its hooks to all runs."""
+        state = self.training.state
+        for run in self.runs:
+            run.state.checkpoint_reasons += [
+                reason for reason in state.checkpoint_reasons if reason != REQUESTED_BY_RUN
+            ]
+            run.state.stop_reasons += state.stop_reasons
+            run.state.pause_reasons += state.pause_reasons
+        state.checkpoint_reasons.clear()
+
+    def _joint_plan(self) -> Plan:
+        return self._first_plan.replace_calls(
+            {event: self._joint_calls(event) for event in TRAINING_EVENTS}
+        )
+
+    def _joint_calls(self, event: str) -> list[Call]:
+        """Merge the calls of all runs; each run's calls keep the order that they have when it
+        trains alone."""
+        calls = list(self._first_plan.calls[event])
+        for run in self.runs:
+            if run.is_first:
+                continue
+            position = 0
+            for call in run.plan.calls[event]:
+                if run.is_own(call):
+                    calls.insert(position, call)
+                else:
+                    names = [other.name for other in calls]
+                    position = names.index(call.name)
+                position += 1
+        return calls
+
+    # A turn of a run
+
     def _capture_turn_start(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        return random_state(), {name: getattr(self.state, name) for name in CHANGED_BY_EVALUATION}
+        state = self.training.state
+        return random_state(), {name: getattr(state, name) for name in CHANGED_BY_EVALUATION}
 
     def begin_turn(self) -> None:
         """Begin a run's turn: reset the state to where the last phase, or the loaded checkpoint,
@@ -137,7 +192,7 @@ class SharedTraining(Training):
         generators, fields = self._turn_start
         restore_random_state(generators)
         for name, value in fields.items():
-            setattr(self.state, name, value)
+            setattr(self.training.state, name, value)
 
     def end_turn(self, name: str) -> None:
         """End a run's turn. Raises RunError if it drew different random numbers from the earlier
@@ -150,75 +205,35 @@ class SharedTraining(Training):
                 " sweep.share_training: false"
             )
 
-    def remove(self, run: "SharedRun", plan: Plan) -> None:
+    def remove(self, run: "SharedLoop", plan: Plan) -> None:
         """Remove a run that ends. `plan` is the run's plan, without the run's own hooks."""
         self.runs.remove(run)
         if run.is_first:
             self._first_plan = plan
 
-    def _joint_plan(self) -> Plan:
-        return self._first_plan.replace_calls(
-            {event: self._joint_calls(event) for event in TRAINING_EVENTS}
-        )
 
-    def _joint_calls(self, event: str) -> list[Call]:
-        """Merge the calls of all runs; each run's calls keep the order that they have when it
-        trains alone."""
-        calls = list(self._first_plan.calls[event])
-        for run in (run for run in self.runs if not run.is_first):
-            position = 0
-            for call in run.plan.calls[event]:
-                if run.is_own(call):
-                    calls.insert(position, call)
-                else:
-                    position = next(
-                        index for index, other in enumerate(calls) if other.name == call.name
-                    )
-                position += 1
-        return calls
+class SharedLoop(Loop):
+    """The loop of one of several runs that share a training. Used in workers.
 
-    def _save_if_requested(self) -> None:
-        self._forward_requests()
-        super()._save_if_requested()
-
-    def _end_phase(self) -> None:
-        super()._end_phase()
-        self._forward_requests()
-
-    def _forward_requests(self) -> None:
-        """Pass the requests of the training and its hooks to all runs."""
-        state = self.state
-        for run in self.runs:
-            run.state.checkpoint_reasons += [
-                reason for reason in state.checkpoint_reasons if reason != REQUESTED_BY_RUN
-            ]
-            run.state.stop_reasons += state.stop_reasons
-            run.state.pause_reasons += state.pause_reasons
-        state.checkpoint_reasons.clear()
-
-
-class SharedRun(HookedRun):
-    """A run in a shared training run. Used in workers.
-
-    It has its own observing hooks, state, recorder and checkpoints. `hooks` are all hooks of its
-    experiment. The first run also provides the training's experiment, context and non-observing
+    The run has its own observing hooks, state, recorder and checkpoints. `hooks` are all hooks of
+    its experiment. The first run also provides the training's experiment, context and non-observing
     hooks.
     """
 
-    training: SharedTraining
-
     def __init__(
         self,
-        training: SharedTraining,
+        shared: SharedTraining,
         experiment: Experiment,
         hooks: Mapping[str, Hook],
         context: RunContext,
     ) -> None:
-        self.number, self.is_first = len(training.runs), not training.runs
+        training = shared.training
+        self.shared = shared
+        self.number = len(shared.runs)
+        self.is_first = not shared.runs
         self._phases = 0
         """Number of training phases that this run has seen."""
         self._own_hooks = {name: hook for name, hook in hooks.items() if hook.observes}
-        plan = self._make_plan(training, hooks, context)
         own = {
             **context.state_fields(experiment),
             "info": ChainMap({}, training.state.info),
@@ -228,64 +243,53 @@ class SharedRun(HookedRun):
             "stop_reasons": [],
             "pause_reasons": [],
         }
-        super().__init__(training, experiment, context, plan, SharedState(training.state, own))
-        for call in (
-            call for event in TRAINING_EVENTS for call in plan.calls[event] if self.is_own(call)
-        ):
-            call.run = self._with_own_state(call)
-        self.saving.training_files = training.files
+        super().__init__(
+            training.task,
+            experiment,
+            hooks,
+            context,
+            training=training,
+            plan=self._make_plan(hooks, context),
+            state=SharedState(training.state, own),
+        )
+        for event in TRAINING_EVENTS:
+            for call in filter(self.is_own, self.plan.calls[event]):
+                call.run = self._with_own_state(call)
+        self.saving.training_files = shared.files
         if not self.is_first:
             self.saving.restored_hooks = self._own_hooks
+        shared.runs.append(self)
 
-    def _make_plan(
-        self, training: SharedTraining, hooks: Mapping[str, Hook], context: RunContext
-    ) -> Plan:
+    @property
+    def runs(self) -> "Sequence[SharedLoop]":
+        return self.shared.runs
+
+    def _make_plan(self, hooks: Mapping[str, Hook], context: RunContext) -> Plan:
+        training = self.shared.training
         plan = training.plan
         if not self.is_first:
             training_hooks = {name: plan.hooks.get(name, hook) for name, hook in hooks.items()}
             plan = make_plan({**training_hooks, **self._own_hooks}, context.world, training.clock)
-        on_report = [
-            call if self.is_own(call) else _with_shared_metrics(call, training.hook_metrics)
-            for call in plan.calls["on_report"]
-        ]
-        fired_once = () if self.is_first else EVENTS_FIRED_ONCE
-        own_calls = {event: list(filter(self.is_own, plan.calls[event])) for event in fired_once}
-        return plan.replace_calls({"on_report": on_report, **own_calls})
+        calls: dict[str, list[Call]] = {
+            "on_report": [
+                call if self.is_own(call) else _with_shared_metrics(call, self.shared.hook_metrics)
+                for call in plan.calls["on_report"]
+            ]
+        }
+        if not self.is_first:
+            for event in EVENTS_FIRED_ONCE:
+                calls[event] = list(filter(self.is_own, plan.calls[event]))
+        return plan.replace_calls(calls)
 
     def is_own(self, call: Call) -> bool:
         """Return whether a call belongs to an observing hook of this run."""
         return call.name in self._own_hooks
 
-    def call_with_note(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Call a function for this run, and add a note that names this run to any error."""
-        try:
-            function(*arguments)
-        except Exception as error:
-            error.add_note(f"{RUN_NOTE_PREFIX}{self.number}")
-            raise
-
-    def end_early(self) -> None:
-        """End this run; training may continue for the others."""
-        self.saving.finish_without_peers()
-        plan = self.plan
-        plan.replace_calls({"on_end": filter(self.is_own, plan.calls["on_end"])}).fire(
-            "on_end", self.state
-        )
-        self.plan = plan.replace_calls(
-            {
-                event: [call for call in calls if not self.is_own(call)]
-                for event, calls in plan.calls.items()
-            }
-        )
-        self.training.remove(self, self.plan)
-
-    def start_save(self) -> None:
-        self.training.recorder.sync()  # the first run's recorder holds the training rows
-        super().start_save()
-
     def _with_own_state(self, call: Call) -> Callable[..., None]:
         """Return a function that calls a hook with this run's state instead of the training's."""
-        call_original, run_state, training_state = call.run, self.state, self.training.state
+        call_original = call.run
+        run_state = self.state
+        training_state = self.training.state
 
         def call_hook(*arguments: Any) -> None:
             call_original(run_state, *arguments)
@@ -295,41 +299,80 @@ class SharedRun(HookedRun):
                 training_state.request_checkpoint(REQUESTED_BY_RUN)
             if run_state.stop_reasons or run_state.pause_reasons:
                 raise RunError(
-                    f"hook '{call.name}' of {run_state.name} requests a stop or pause within a training phase that"
-                    " other trials share; set sweep.share_training: false"
+                    f"hook '{call.name}' of {run_state.name} requests a stop or pause within a"
+                    " training phase that other trials share; set sweep.share_training: false"
                 )
 
         return lambda state, *arguments: self.call_with_note(call_hook, *arguments)
 
+    def call_with_note(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Call a function for this run, and add a note that names this run to any error."""
+        try:
+            function(*arguments)
+        except Exception as error:
+            error.add_note(f"{RUN_NOTE_PREFIX}{self.number}")
+            raise
+
+    # Parts of a round in which the other runs have a share
+
     def _begin(self) -> None:
-        super()._begin()
-        self.training.begin_turn()  # may begin with the evaluation that follows the checkpoint
+        self.shared.begin()
+        self.shared.begin_turn()  # may begin with the evaluation that follows the checkpoint
+
+    def is_finished(self) -> bool:
+        return self._phases == self.shared.phases and super().is_finished()
+
+    def _train(self) -> Stop:
+        """Take part in the next training phase; execute it if no other run has yet."""
+        shared = self.shared
+        if self._phases == shared.phases:
+            shared.train_phase(super()._train)
+        self._phases = shared.phases
+        shared.begin_turn()
+        return shared.stop
+
+    def make_report(self, *, run_ends: bool, is_final: bool) -> Report:
+        report = super().make_report(run_ends=run_ends, is_final=is_final)
+        if not is_final:
+            self.shared.end_turn(self.state.name)
+        return report
 
     def _collect_metrics(self) -> dict[str, Any]:
         metrics = super()._collect_metrics()
-        shared = {} if kind_of(self.state.phase) == "test" else self.training.hook_metrics
-        return metrics | {name: value for name, value in shared.items() if name not in metrics}
+        shared = {} if kind_of(self.state.phase) == "test" else self.shared.hook_metrics
+        for name, value in shared.items():
+            metrics.setdefault(name, value)
+        return metrics
 
-    def _is_finished(self) -> bool:
-        return self._phases == self.training.phases and super()._is_finished()
+    def _save_requested(self) -> None:
+        self.shared.forward_requests()
+        super()._save_requested()
 
-    def _train(self) -> None:
-        """Take part in the next training phase; execute it if no other run has yet."""
-        training = self.training
-        if self._phases == training.phases:
-            training.train_phase()
-        self._phases = training.phases
-        training.begin_turn()
-        self._take_phase()
+    def start_save(self) -> None:
+        self.training.recorder.sync()  # the first run's recorder holds the training rows
+        self.call_with_note(super().start_save)
 
-    def _make_report(self, *, is_last: bool = False) -> Report:
-        report = super()._make_report(is_last=is_last)
-        if not report.is_final:
-            self.training.end_turn(self.state.name)
-        return report
+    def finish_if_written(self) -> None:
+        self.call_with_note(super().finish_if_written)
+
+    # The end of this run
+
+    def end_early(self) -> None:
+        """End this run; training may continue for the others."""
+        self.saving.finish_without_peers()
+        plan = self.plan
+        own_calls = list(filter(self.is_own, plan.calls["on_end"]))
+        plan.replace_calls({"on_end": own_calls}).fire("on_end", self.state)
+
+        other_calls = {
+            event: list(filterfalse(self.is_own, calls)) for event, calls in plan.calls.items()
+        }
+        self.plan = plan.replace_calls(other_calls)
+        self.shared.remove(self, self.plan)
 
     def _close(self) -> None:
         if self.is_first:  # the first run outlives the others
+            self.shared.runs.clear()
             self.training.close()
 
 

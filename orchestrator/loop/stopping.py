@@ -2,6 +2,8 @@
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import chain
 from time import perf_counter
 
 from hooks.state import State
@@ -17,6 +19,30 @@ _SHARE = 0.005
 frequent."""
 
 
+@dataclass(frozen=True)
+class Stop:
+    """The decision of all ranks whether a run ends here; false while it continues."""
+
+    reasons: tuple[str, ...] = ()
+    is_interruption: bool = False
+    """True if the run ends early, but can be resumed."""
+
+    def __bool__(self) -> bool:
+        return bool(self.reasons)
+
+
+def agree_to_stop(state: State, world: World, *, is_interrupted: bool) -> Stop:
+    """Collect the stop reasons of all ranks; a stop outranks an interruption. Collective."""
+    pause_reasons = [*state.pause_reasons]
+    if is_interrupted:
+        pause_reasons.append(INTERRUPTED)
+
+    stops, pauses = zip(*world.gather((state.stop_reasons, pause_reasons)), strict=True)
+    state.stop_reasons[:] = dict.fromkeys(chain.from_iterable(stops))
+    reasons = dict.fromkeys(chain(*stops, *pauses))
+    return Stop(tuple(reasons), is_interruption=any(pauses) and not state.stop_reasons)
+
+
 class StopCoordinator:
     """Coordinator of early stops, which a hook or the user requests on any rank. Runs in a worker.
 
@@ -29,16 +55,14 @@ class StopCoordinator:
     def __init__(
         self, state: State, world: World, clock: Clock, is_interrupted: Callable[[], bool]
     ) -> None:
-        self._state, self._world, self._clock = state, world, clock
+        self._state = state
+        self._world = world
+        self._clock = clock
         self._is_interrupted = is_interrupted
         self.next_check = 0
         """The iteration of the next check, the same on all ranks."""
-        self.reasons: tuple[str, ...] = ()
-        """Stop reasons on which all ranks have agreed; empty while the run continues."""
         self._waited_s = 0.0
         self._costs_s: deque[float] = deque(maxlen=3)
-        self.interrupted = False
-        """True if the run ends early, but can be resumed."""
 
     def is_stop_requested(self) -> bool:
         """Return whether a stop is requested on any rank; collective, so call it only from
@@ -47,6 +71,7 @@ class StopCoordinator:
         is_requested = bool(state.stop_reasons or state.pause_reasons) or self._is_interrupted()
         if self._world.world_size == 1:
             return is_requested
+
         start = perf_counter()
         flag, iteration_s, waited_s = self._world.maximum(
             [float(is_requested), self._clock.iteration_s, -self._waited_s]
@@ -54,25 +79,13 @@ class StopCoordinator:
         self._waited_s = perf_counter() - start
         self._clock.waiting_s += self._waited_s
         self._costs_s.append(-waited_s)
+
         iteration_s = max(iteration_s, 1e-6)
-        by_time, by_cost = (
-            min(1000.0, CHECK_EVERY_S / iteration_s),
-            min(self._costs_s) / _SHARE / iteration_s,
-        )
+        by_time = min(1000.0, CHECK_EVERY_S / iteration_s)
+        by_cost = min(self._costs_s) / _SHARE / iteration_s
         self.next_check = state.iteration + max(1, int(max(by_time, by_cost)))
         return flag > 0
 
-    def agree(self) -> None:
-        """Collect the stop reasons of all ranks; a stop outranks an interruption. Collective."""
-        own = (
-            self._state.stop_reasons,
-            self._state.pause_reasons + [INTERRUPTED] * self._is_interrupted(),
-        )
-        stops, pauses = zip(*self._world.gather(own), strict=True)
-        self._state.stop_reasons[:] = dict.fromkeys(
-            reason for reasons in stops for reason in reasons
-        )
-        self.interrupted = any(pauses) and not self._state.stop_reasons
-        self.reasons = tuple(
-            dict.fromkeys(reason for reasons in (*stops, *pauses) for reason in reasons)
-        )
+    def agree(self) -> Stop:
+        """Return the decision of all ranks now; collective."""
+        return agree_to_stop(self._state, self._world, is_interrupted=self._is_interrupted())

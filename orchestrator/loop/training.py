@@ -2,17 +2,17 @@
 workers."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import nn
 
 from hooks.hook import Hook
-from hooks.position import Stage
 from hooks.state import State
-from orchestrator.errors import ConfigError, TaskError
+from orchestrator.errors import ConfigError, Problem, TaskError
 from orchestrator.experiment.checks.optimizers import check_closure
 from orchestrator.experiment.optim.closures import needs_closure
+from orchestrator.experiment.optim.component import Optimization
 from orchestrator.experiment.optim.optimizer import build_optimizers
 from orchestrator.experiment.optim.schedule import Schedule
 from orchestrator.experiment.optim.timeline import Timeline
@@ -42,20 +42,20 @@ from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.optimizer_modes import OptimizerModes
 from orchestrator.loop.step.turns import TurnRunner
 from orchestrator.loop.step.weights import WeighedBatches
-from orchestrator.loop.stopping import INTERRUPTED, StopCoordinator
+from orchestrator.loop.stopping import StopCoordinator
 from orchestrator.loop.task_errors import ROW_COLUMNS
-from orchestrator.loop.training_loop import RunContext, TrainingLoop, make_plan
+from orchestrator.loop.training_loop import RunContext, make_plan
 from orchestrator.randomness import random_state, seed_all
 from orchestrator.task import Task, has_turns, has_weights, hide_progress, show_progress
 
 
 class Training:
-    """The model, optimizers, schedules and data of a task, and its training phases. One in each
-    worker process.
+    """The model, optimizers, schedules and data of a task, and the iterations of a training phase.
+    One in each worker process.
 
-    Its `runs` save, evaluate and report; a plain loop has one. `hooks` and `context` belong to the
-    first run. With `resumes`, a checkpoint replaces the initial weights, which were found at
-    `origin` when the run was created.
+    It knows no run: a loop saves, evaluates and reports. `hooks` and `context` belong to its only
+    run, or to the first of those that share it. With `resumes`, a checkpoint replaces the initial
+    weights, which were found at `origin` when the run was created.
     """
 
     def __init__(
@@ -70,61 +70,73 @@ class Training:
         resumes: bool = False,
         contents: type[HookedContents] = HookedContents,
     ) -> None:
-        self.task, self.experiment, self.world = task, experiment, context.world
+        self.task = task
+        self.experiment = experiment
+        self.world = context.world
+        self.recorder = context.recorder
         self.clock = clock_for(self.world.device)
         self.plan = make_plan(hooks, self.world, self.clock)
         seed_all(experiment.seed)
+
         self.data = Data(task, experiment, self.world, data_of)
         self.precisions = {
             name: Precision(experiment.precision, self.world.device, experiment.scaler.model_dump())
             for name in experiment.optimizations
         }
-        steps_per_epoch = -(-self.data.train.length() // experiment.micro_batches)
-        self.timeline = Timeline.from_hooks(
-            self.plan.hooks, experiment.epochs, experiment.steps, steps_per_epoch
-        )
+        self.timeline = self._make_timeline()
         self.schedules = {
-            name: Schedule.make(
-                optimization.scheduler, type(task), self.timeline, optimization.scheduler_path
-            )
-            if optimization.scheduler
-            else None
+            name: self._make_schedule(optimization)
             for name, optimization in experiment.optimizations.items()
         }
-        on_meta = experiment.workers.meta_device and self.world.world_size > 1
-        module = apply_settings(build_model(task, on_meta), experiment, self.world)
-        model = wrap_model(module, task, experiment, self.world)
-        if on_meta:
-            initialize_shards(module, experiment.seed, self.world)
+
+        module, model = self._build_model()
         lines = [] if resumes else load_initial_weights(module, experiment, self.world, origin)
-        lines += settings_without_effect(experiment) if self.world.world_size == 1 else []
-        self.state = state = self._make_state(module, model, context)
-        show_progress(task, state)
+        if self.world.world_size == 1:
+            lines += settings_without_effect(experiment)
+        self.state = self._make_state(module, model, context)
+        show_progress(task, self.state)
         self._show(lines)
+
         self._unsaved: UnsavedState | None = None
-        self.changes = Changes(experiment, task, self.plan, state, self.timeline)
-        self.recorder = context.recorder
-        self.iterations = _choose_runner(task, experiment, state)(
-            task, state, self.plan, self.clock, self.precisions, self.recorder, self.world
-        )
-        train = self.data.train
-        samples_per_iteration = (
-            experiment.batch_size * self.world.world_size if train.by_index else 0
-        )
-        self.epoch = EpochProgress(state, train.length, samples_per_iteration)
-        self.modes = OptimizerModes(state.optimizers)
+        self.changes = Changes(experiment, task, self.plan, self.state, self.timeline)
+        self.iterations = self._make_runner()
+        self.epoch = self._make_epoch()
+        self.modes = OptimizerModes(self.state.optimizers)
         self.contents = contents(
-            state, self.iterations, self.data, self.changes, self.schedules, self.modes
+            self.state, self.iterations, self.data, self.changes, self.schedules, self.modes
         )
-        self.stopping = StopCoordinator(state, self.world, self.clock, context.stop_requested)
-        self.runs: list[TrainingLoop] = []
-        self.stage = Stage.TRAIN
-        """`TRAINED` after a phase; `TRAIN` within a phase, and before the first one."""
+        self.stopping = StopCoordinator(self.state, self.world, self.clock, context.stop_requested)
         self.after_phase: dict[str, Any] | None = None
         """Random state at the end of the last phase."""
         self._batches: Iterator[object] | None = None
         """Remaining training batches of the epoch; None between two epochs."""
         seed_all(experiment.seed + self.world.rank)
+
+    # Building
+
+    def _make_timeline(self) -> Timeline:
+        experiment = self.experiment
+        steps_per_epoch = -(-self.data.train.length() // experiment.micro_batches)
+        return Timeline.from_hooks(
+            self.plan.hooks, experiment.epochs, experiment.steps, steps_per_epoch
+        )
+
+    def _make_schedule(self, optimization: Optimization) -> Schedule | None:
+        if not optimization.scheduler:
+            return None
+        return Schedule.make(
+            optimization.scheduler, type(self.task), self.timeline, optimization.scheduler_path
+        )
+
+    def _build_model(self) -> tuple[nn.Module, nn.Module]:
+        """Return the task's model, and the wrapper that shares it among ranks."""
+        experiment = self.experiment
+        on_meta = experiment.workers.meta_device and self.world.world_size > 1
+        module = apply_settings(build_model(self.task, on_meta), experiment, self.world)
+        model = wrap_model(module, self.task, experiment, self.world)
+        if on_meta:
+            initialize_shards(module, experiment.seed, self.world)
+        return module, model
 
     def _make_state(self, module: nn.Module, model: nn.Module, context: RunContext) -> State:
         optimizers = build_optimizers(self.experiment.optimizations, self.task, module)
@@ -132,12 +144,12 @@ class Training:
             name: schedule.build(self.task, optimizers[name]) if schedule else None
             for name, schedule in self.schedules.items()
         }
-        if problems := [
-            problem
-            for optimizer in optimizers.values()
-            for problem in check_closure(type(optimizer), self.experiment, self.plan.hooks)
-        ]:
+        problems: list[Problem] = []
+        for optimizer in optimizers.values():
+            problems += check_closure(type(optimizer), self.experiment, self.plan.hooks)
+        if problems:
             raise ConfigError(problems)
+
         first = next(iter(optimizers))
         return State(
             **context.state_fields(self.experiment),
@@ -163,93 +175,107 @@ class Training:
             loop_columns=ROW_COLUMNS,
         )
 
-    def for_each_run(self, function: Callable[[TrainingLoop], None]) -> None:
-        for run in self.runs:
-            function(run)
+    def _make_runner(self) -> IterationRunner:
+        runner = _choose_runner(self.task, self.experiment, self.state)
+        return runner(
+            self.task,
+            self.state,
+            self.plan,
+            self.clock,
+            self.precisions,
+            self.recorder,
+            self.world,
+        )
+
+    def _make_epoch(self) -> EpochProgress:
+        train = self.data.train
+        samples_per_iteration = self.experiment.batch_size * self.world.world_size
+        return EpochProgress(
+            self.state, train.length, samples_per_iteration if train.by_index else 0
+        )
+
+    # A training phase: begin, iterate, complete and end
 
     def begin(self) -> None:
+        """Fire `on_start`, and show which state no checkpoint holds."""
         self.plan.fire("on_start", self.state)
         self._unsaved = UnsavedState(self.task, self.state, self.data, self.plan)
         self._show(self._unsaved.find_at_start())
 
-    def _show(self, lines: Iterable[str]) -> None:
-        if self.world.is_master:
-            for line in lines:
-                self.state.show(line)
-
-    def _warn_of_changes(self) -> None:
-        """Show once, at the first checkpoint or the end of the first phase, which state no
-        checkpoint holds."""
-        if self._unsaved is not None:
-            self._show(self._unsaved.find_changes())
-            self._unsaved = None
-
-    def train_phase(self) -> None:
-        """Train until the phase ends or the run is interrupted."""
-        self._begin_phase()
-        state, data = self.state, self.data.train
-        assert self._batches is not None
-        batches, fetch_ahead = self._batches, data.fetch_ahead
-        if has_weights(type(self.task)):
-            batches = weighed = WeighedBatches(self.task, state, self._batches, data.fetch_ahead)
-            self.iterations.weighed, fetch_ahead = weighed, weighed.fetch_ahead
-        iterations, last_step = self.iterations.train(batches), self._last_step_of_phase()
-        stops_when_exhausted = data.stops_when_exhausted
-        in_background = any(run.saving.background for run in self.runs)
-        # A run resumed with different ranks or batches may have no iteration left in its epoch.
-        has_ended = state.phase_iteration >= state.phase_length or state.step >= last_step
-        while not has_ended:
-            if stops_when_exhausted and not fetch_ahead():
-                self._stop_at_end_of_data()
-                break
-            next(iterations)
-            has_ended = state.phase_iteration >= state.phase_length or state.step >= last_step
-            if has_ended or not state.at_step_boundary:
-                continue  # a checkpoint cannot hold the gradients between the micro-batches of a step
-            if state.checkpoint_reasons:
-                self._save_if_requested()
-            if state.iteration >= self.stopping.next_check:
-                if in_background:
-                    self.for_each_run(lambda run: run.finish_if_written())
-                if self.stopping.is_stop_requested():
-                    self.stopping.agree()
-                if self.stopping.reasons:
-                    if self.stopping.interrupted:
-                        self.modes.evaluate(keep=True)
-                        self.for_each_run(lambda run: run.save_unless_saved(INTERRUPTED))
-                        return
-                    state.request_checkpoint("stop")
-                    break
-            if self.changes.pending:
-                self.changes.advance()
-        if not state.finished and not self.stopping.reasons and not data.has_more():
-            self._stop_at_end_of_data()
-        self._end_phase()
-
-    def _begin_phase(self) -> None:
-        state, epoch = self.state, self.epoch
+    def begin_phase(self) -> None:
+        """Begin a phase, in an epoch that it may continue."""
+        state = self.state
         self.changes.advance()
-        state.phase, state.epoch_completed, state.stepped = "train", False, False
-        state.at_step_boundary, state.between_phases = True, False
-        state.phase_length, state.iterations_before = (
-            epoch.length,
-            state.iteration - state.phase_iteration,
-        )
-        self.stage = Stage.TRAIN
-        for run in self.runs:
-            run.cursor.begin_train_phase()
+        state.phase = "train"
+        state.epoch_completed = False
+        state.stepped = False
+        state.at_step_boundary = True
+        state.between_phases = False
+        state.phase_length = self.epoch.length
+        state.iterations_before = state.iteration - state.phase_iteration
+
         state.module.train()
         state.model.train()
         self.modes.train()
         self.plan.fire("on_phase_start", state)
         if self._batches is None:
-            self._batches = self.data.train.begin(state.epoch, epoch.consumed())
-        for run in self.runs:
-            run.saving.restore_randomness()
+            self._batches = self.data.train.begin(state.epoch, self.epoch.consumed())
 
-    def _save_if_requested(self) -> None:
-        self._warn_of_changes()
-        self.for_each_run(lambda run: run.save_if_requested())
+    def iterate(self) -> Iterator[None]:
+        """Train until the phase ends. Yield between two steps if a checkpoint is requested or a
+        check for a stop is due; the caller ends a phase early by not continuing."""
+        state, data = self.state, self.data.train
+        stops_when_exhausted, fetch_ahead = data.stops_when_exhausted, data.fetch_ahead
+        assert self._batches is not None
+        batches = self._batches
+        if has_weights(type(self.task)):
+            weighed = WeighedBatches(self.task, state, batches, fetch_ahead)
+            self.iterations.weighed = weighed
+            batches, fetch_ahead = weighed, weighed.fetch_ahead
+        iterations = self.iterations.train(batches)
+        last_step = self._last_step_of_phase()
+
+        # A run resumed with different ranks or batches may have no iteration left in its epoch.
+        has_ended = state.phase_iteration >= state.phase_length or state.step >= last_step
+        while not has_ended:
+            if stops_when_exhausted and not fetch_ahead():
+                self._stop_at_end_of_data()
+                return
+            next(iterations)
+            has_ended = state.phase_iteration >= state.phase_length or state.step >= last_step
+            if has_ended or not state.at_step_boundary:
+                # A checkpoint cannot hold the gradients between the micro-batches of a step.
+                continue
+            if state.checkpoint_reasons or state.iteration >= self.stopping.next_check:
+                yield
+            if self.changes.pending:
+                self.changes.advance()
+        if not state.finished and not data.has_more():
+            self._stop_at_end_of_data()
+
+    def complete_phase(self) -> dict[str, float]:
+        """Count the epoch if it has ended, and return the metrics of the phase; collective."""
+        state = self.state
+        self.show_unsaved_state()
+        if state.phase_iteration >= state.phase_length:
+            self.epoch.complete()
+            self._batches = None
+        metrics = self.iterations.reduce_metrics("train", self.world)
+        state.metrics |= metrics
+        return metrics
+
+    def end_phase(self) -> None:
+        """Leave training mode and fire `on_phase_end`."""
+        self.state.between_phases = True
+        # A run without an end or a stop here would not leave training mode, which changes bits.
+        self.modes.evaluate(keep=not self._ends_as_planned())
+        self.plan.fire("on_phase_end", self.state)
+        self.after_phase = random_state()
+
+    def close(self) -> None:
+        hide_progress(self.task)
+        self._batches = None
+        self.data.close()
 
     def _last_step_of_phase(self) -> float:
         """Return the step at which this training phase ends, unless its epoch ends earlier."""
@@ -259,37 +285,6 @@ class Training:
             return last
         return min(last, (state.step // every.count + 1) * every.count)
 
-    def _stop_at_end_of_data(self) -> None:
-        """End training, because a rank has no batch left; discard the gradients of an incomplete
-        step."""
-        state = self.state
-        if state.step == 0:
-            raise TaskError(
-                f"the train stream ended before the first step: it has {state.iteration} batches, and accumulate is"
-                f" {state.accumulate}"
-            )
-        state.max_steps = state.step
-        state.at_step_boundary = True
-        state.module.zero_grad()
-        if state.is_master:
-            state.show(f"the training data is used up after {state.step} steps; the run ends there")
-
-    def _end_phase(self) -> None:
-        state = self.state
-        self._warn_of_changes()
-        if state.phase_iteration >= state.phase_length:
-            self.epoch.complete()
-            self._batches = None
-        metrics = self.iterations.reduce_metrics("train", self.world)
-        state.metrics |= metrics
-        for run in self.runs:
-            run.state.metrics |= metrics
-        state.between_phases = True
-        # A run without an end or a stop here would not leave training mode, which changes bits.
-        self.modes.evaluate(keep=not self._ends_as_planned())
-        self.plan.fire("on_phase_end", state)
-        self.stage, self.after_phase = Stage.TRAINED, random_state()
-
     def _ends_as_planned(self) -> bool:
         """Return whether a longer run would end a phase here too: with an epoch, or for a
         validation."""
@@ -298,11 +293,34 @@ class Training:
             validates and self.experiment.validate_every.due(self.state)
         )
 
-    def close(self) -> None:
-        hide_progress(self.task)
-        self.runs.clear()
-        self._batches = None
-        self.data.close()
+    def _stop_at_end_of_data(self) -> None:
+        """End training, because a rank has no batch left; discard the gradients of an incomplete
+        step."""
+        state = self.state
+        if state.step == 0:
+            raise TaskError(
+                "the train stream ended before the first step: it has"
+                f" {state.iteration} batches, and accumulate is {state.accumulate}"
+            )
+        state.max_steps = state.step
+        state.at_step_boundary = True
+        state.module.zero_grad()
+        if state.is_master:
+            state.show(f"the training data is used up after {state.step} steps; the run ends there")
+
+    # Lines for the user
+
+    def show_unsaved_state(self) -> None:
+        """Show once, at the first checkpoint or the end of the first phase, which state no
+        checkpoint holds."""
+        if self._unsaved is not None:
+            self._show(self._unsaved.find_changes())
+            self._unsaved = None
+
+    def _show(self, lines: Iterable[str]) -> None:
+        if self.world.is_master:
+            for line in lines:
+                self.state.show(line)
 
 
 def _choose_runner(task: Task, experiment: Experiment, state: State) -> type[IterationRunner]:

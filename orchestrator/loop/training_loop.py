@@ -1,4 +1,4 @@
-"""The training loop: rounds of training, validation and a report. Runs in a worker."""
+"""A run in a worker: its state, plan, rows, checkpoints and progress, from start to end."""
 
 import logging
 from abc import ABC, abstractmethod
@@ -24,7 +24,7 @@ from orchestrator.loop.state.contents import CheckpointContents
 from orchestrator.loop.state.cursor import EpochProgress, RunCursor
 from orchestrator.loop.state.row_writer import RowWriter
 from orchestrator.loop.state.saving import CheckpointSaver
-from orchestrator.loop.stopping import StopCoordinator
+from orchestrator.loop.stopping import Stop, agree_to_stop
 from orchestrator.loop.task_errors import check_metric_names
 from orchestrator.loop.world import World
 from orchestrator.task import Task
@@ -70,12 +70,12 @@ DEVICE_TIMEOUT_S = 2.0
 """Seconds that a failing rank waits for its device before it aborts the process group."""
 
 
-class TrainingLoop(ABC):
-    """Training in rounds: `for report in loop.run(): ...`. Each worker has one; it does not depend
-    on Ray.
+class TrainingRun(ABC):
+    """What a run owns in a worker: its state, plan, rows, checkpoints and progress.
 
-    All ranks yield the same number of reports, at the same points. A collective method must be
-    called on every rank.
+    A subclass adds the rounds: `for report in loop.run(): ...`. All ranks yield the same number of
+    reports, at the same points. A collective method must be called on every rank. A run does not
+    depend on Ray.
     """
 
     def __init__(
@@ -89,14 +89,17 @@ class TrainingLoop(ABC):
         epoch: EpochProgress,
         contents: CheckpointContents,
     ) -> None:
-        self.task, self.experiment, self.world, self.recorder = (
-            task,
-            experiment,
-            context.world,
-            context.recorder,
-        )
-        self.plan, self.clock, self.state, self.cursor = plan, clock, state, RunCursor(state, epoch)
-        self.stopping = StopCoordinator(state, self.world, clock, context.stop_requested)
+        self.task = task
+        self.experiment = experiment
+        self.world = context.world
+        self.recorder = context.recorder
+        self.plan = plan
+        self.clock = clock
+        self.state = state
+        self.cursor = RunCursor(state, epoch)
+        self.stop = Stop()
+        """The last decision of all ranks whether the run ends."""
+        self.is_interrupted = context.stop_requested
         self.row_writer = RowWriter(self.recorder, plan, state, self.cursor)
         self.saving = CheckpointSaver(
             context.store,
@@ -110,6 +113,8 @@ class TrainingLoop(ABC):
         )
         self.world.when_aborted.append(self.recorder.drop_device_values)
 
+    # From the first event to the last
+
     def restore(self, name: str) -> None:
         """Restore a checkpoint and fire `on_load`. Call before `run`; collective."""
         try:
@@ -117,12 +122,6 @@ class TrainingLoop(ABC):
         except BaseException as error:
             self._handle(error)
             raise
-
-    def save(self) -> str | None:
-        """Write a checkpoint between two reports and return its path; collective."""
-        self.start_save()
-        self.saving.finish()
-        return self.saving.last_path
 
     def run(self) -> Generator[Report, None, None]:
         """Train to the end and yield a report after each round. On an error, fire `on_exception`
@@ -144,11 +143,29 @@ class TrainingLoop(ABC):
             self._clean_up(self.saving.abandon, self.saving.close, self.row_writer.close)
             if rows := self.recorder.incomplete_rows:
                 logger.warning(
-                    "The last %d rows of rank %d are incomplete: its device had not finished computing them",
+                    "The last %d rows of rank %d are incomplete: its device had not finished"
+                    " computing them",
                     rows,
                     self.world.rank,
                 )
             raise
+
+    def _begin(self) -> None:
+        self.plan.fire("on_start", self.state)
+
+    @abstractmethod
+    def _rounds(self) -> Iterator[Report]:
+        """Yield the report of each round, from the restored checkpoint's stage on."""
+
+    def _end(self) -> None:
+        self.plan.fire("on_end", self.state)
+        self._close()
+        self.saving.close()
+        self.row_writer.close()
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Release the model, the optimizers and the data."""
 
     def _handle(self, error: BaseException) -> None:
         # Wait only briefly for the device: it may have failed, or be blocked by a rank that died.
@@ -157,15 +174,6 @@ class TrainingLoop(ABC):
         self.recorder.drop_device_values()
         self.plan.fire("on_exception", self.state, error)
 
-    def _begin(self) -> None:
-        self.plan.fire("on_start", self.state)
-
-    def _end(self) -> None:
-        self.plan.fire("on_end", self.state)
-        self._close()
-        self.saving.close()
-        self.row_writer.close()
-
     def _clean_up(self, *calls: Callable[[], object]) -> None:
         """Make calls after a failure. An error in one of them is only logged, to keep the original
         error."""
@@ -173,63 +181,51 @@ class TrainingLoop(ABC):
             try:
                 call()
             except Exception as error:
-                name = getattr(call, "func", call).__qualname__
                 logger.warning(
                     "Rank %d: after a failure, %s failed: %s",
                     self.world.rank,
-                    name,
+                    getattr(call, "func", call).__qualname__,
                     describe_error(error),
                 )
 
-    def _rounds(self) -> Iterator[Report]:
-        """Yield the report of each round, from the restored checkpoint's stage on."""
-        cursor = self.cursor
-        while True:
-            if cursor.stage in (Stage.REPORTED, Stage.TRAIN):
-                if self._is_finished():
-                    return
-                self._train()
-                if cursor.stage is Stage.TRAIN:  # stopped within the phase
-                    if self.stopping.reasons:
-                        yield self._make_report()
-                    return
-            if cursor.stage is Stage.TRAINED:
-                self._validate()
-                cursor.stage = Stage.VALIDATED
-                self.save_if_requested()
-            self.stopping.agree()
-            if self.stopping.interrupted or (self.stopping.reasons and self._saves_last()):
-                self.save_unless_saved(self.stopping.reasons[0])
-            yield self._make_report()
-            if self.stopping.reasons:
-                return
+    # Parts of a round
 
-    def _is_finished(self) -> bool:
+    @abstractmethod
+    def phases(self) -> tuple[str, ...]:
+        """Return all phases of the run."""
+
+    def is_finished(self) -> bool:
+        """Return whether all epochs or steps are trained, at the end of a training phase."""
         return self.cursor.stage is not Stage.TRAIN and self.state.finished
 
-    def _make_report(self, *, is_last: bool = False) -> Report:
-        state, cursor, stopping = self.state, self.cursor, self.stopping
-        if stopping.reasons or self._is_finished():
+    def agree_to_stop(self) -> None:
+        """Decide with all ranks whether the run ends here; collective."""
+        is_interrupted = self.is_interrupted()
+        self.stop = agree_to_stop(self.state, self.world, is_interrupted=is_interrupted)
+
+    def make_report(self, *, run_ends: bool, is_final: bool) -> Report:
+        """Return the report of a round; `is_final` if none follows."""
+        if run_ends:
             self.saving.finish()
         self.saving.finish_if_written()
+
         metrics = self._collect_metrics()
-        check_metric_names(state.metrics, self.plan.hooks)
-        self.plan.fire("on_report", state, metrics)
+        check_metric_names(self.state.metrics, self.plan.hooks)
+        self.plan.fire("on_report", self.state, metrics)
         self.row_writer.flush()
-        is_partial = cursor.stage is Stage.TRAIN
+        self.state.metrics = {}
+
+        is_partial = self.cursor.stage is Stage.TRAIN
         if not is_partial:
-            cursor.stage = Stage.REPORTED
-        state.metrics = {}
-        run_ends = bool(stopping.reasons) or self._is_finished()
-        is_final = is_partial or (run_ends and (is_last or not self._has_another_report()))
+            self.cursor.stage = Stage.REPORTED
         return Report(
             metrics,
-            self.saving.last_path,
-            stopping.reasons,
-            stopping.interrupted,
-            is_final,
-            is_partial,
-            self.phases(),
+            checkpoint=self.saving.last_path,
+            stopped=self.stop.reasons,
+            interrupted=self.stop.is_interruption,
+            is_final=is_final,
+            is_partial=is_partial,
+            phases=self.phases(),
         )
 
     def _collect_metrics(self) -> dict[str, Any]:
@@ -243,6 +239,14 @@ class TrainingLoop(ABC):
             **state.metrics,
         }
 
+    # Checkpoints
+
+    def save(self) -> str | None:
+        """Write a checkpoint between two reports and return its path; collective."""
+        self.start_save()
+        self.saving.finish()
+        return self.saving.last_path
+
     def save_if_requested(self) -> None:
         """Save a checkpoint if a hook has requested one; collective."""
         if self.state.checkpoint_reasons:
@@ -255,7 +259,13 @@ class TrainingLoop(ABC):
             self.state.request_checkpoint(reason)
             self.save_if_requested()
 
-    def _saves_last(self) -> bool:
+    def save_stop(self) -> None:
+        """Save a checkpoint where the run stops: of an interruption always, otherwise if a hook
+        saves the end of training. Collective."""
+        if self.stop.is_interruption or (self.stop and self.saves_last()):
+            self.save_unless_saved(self.stop.reasons[0])
+
+    def saves_last(self) -> bool:
         """Return whether a hook `checkpoint` saves the end of training."""
         return any(getattr(hook, "save_last", False) for hook in self.plan.hooks.values())
 
@@ -273,28 +283,6 @@ class TrainingLoop(ABC):
         elif self.world.world_size > 1:
             self.clock.waiting_s += perf_counter() - start
 
-    # Implemented by subclasses
-
-    @abstractmethod
-    def phases(self) -> tuple[str, ...]:
-        """Return all phases of the run."""
-
-    @abstractmethod
-    def _train(self) -> None:
-        """Train until the training phase ends or the run stops."""
-
-    @abstractmethod
-    def _validate(self) -> None:
-        """Validate if due, and put the results into `state.metrics`."""
-
-    def _has_another_report(self) -> bool:
-        """Return whether there is another report after training."""
-        return False
-
-    @abstractmethod
-    def _close(self) -> None:
-        """Release the model, the optimizers and the data."""
-
 
 def make_plan(hooks: Mapping[str, Hook], world: World, clock: Clock) -> Plan:
     """Return the plan of this rank; collective.
@@ -309,6 +297,7 @@ def make_plan(hooks: Mapping[str, Hook], world: World, clock: Clock) -> Plan:
     for rank, signature in enumerate(signatures):
         if signature != signatures[0]:
             raise RankMismatch(
-                f"ranks must have the same collective hooks; rank {rank} has {signature} and rank 0 has {signatures[0]}"
+                f"ranks must have the same collective hooks; rank {rank} has {signature} and"
+                f" rank 0 has {signatures[0]}"
             )
     return plan

@@ -120,12 +120,10 @@ def test_reasons_of_all_ranks_are_joined_and_a_stop_outranks_a_pause() -> None:
         ([], ("interrupted", "time is up")),
         (["enough"], ("enough", "interrupted", "time is up")),
     ):
-        stopping = StopCoordinator(
-            State(), Others((stops, ["time is up"]), (stops, [])), Clock(), lambda: True
-        )
-        stopping.agree()
-        assert stopping.reasons == expected
-        assert stopping.interrupted == (not stops)
+        world = Others((stops, ["time is up"]), (stops, []))
+        stop = StopCoordinator(State(), world, Clock(), lambda: True).agree()
+        assert stop.reasons == expected
+        assert stop.is_interruption == (not stops)
 
 
 # Where a run ends

@@ -1,0 +1,205 @@
+"""Evaluation: the phases of val and test of a run, with each set of weights. Runs in workers."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from hooks.metrics.names import kind_of
+from hooks.state import Weights
+from orchestrator.errors import ConfigError, TaskError
+from orchestrator.experiment.checks.metrics import check_phases_of_metrics
+from orchestrator.loop.data.phase_data import PhaseData
+from orchestrator.loop.model.strategy import is_sharded
+from orchestrator.loop.step.collective_calls import Loss, refuse_collectives
+from orchestrator.loop.step.iterations import IterationRunner
+from orchestrator.loop.task_errors import check_type, unexpected
+from orchestrator.loop.training import Training
+from orchestrator.loop.training_loop import TrainingRun
+from orchestrator.randomness import with_same_random_state
+from orchestrator.task import missing_loss
+
+
+class Evaluation:
+    """Evaluation of a run's model on this rank: of each phase of val or test, once with each set of
+    weights in `state.evaluations`."""
+
+    def __init__(self, run: TrainingRun, training: Training) -> None:
+        self._task = run.task
+        self._experiment = run.experiment
+        self._world = run.world
+        self._state = run.state
+        self._plan = run.plan
+        self._cursor = run.cursor
+        self._data = training.data
+        self._iterations = IterationRunner(
+            run.task,
+            run.state,
+            run.plan,
+            run.clock,
+            training.precisions,
+            run.recorder,
+            run.world,
+        )
+
+    # Checks at the start
+
+    def check_data(self, phases: Iterable[str]) -> None:
+        """Raise ConfigError if a hook monitors a metric of a phase without data, or data to
+        evaluate has no loss."""
+        evaluated = [phase for phase in phases if phase != "train"]
+        if evaluated and type(self._task).loss is missing_loss:
+            raise ConfigError.at(
+                "task",
+                f"{type(self._task).__name__} needs loss(), to evaluate {', '.join(evaluated)}",
+            )
+        hooks = self._state.config.get("hooks")
+        problems = check_phases_of_metrics({"hooks": hooks}, self._data.loaders)
+        if problems:
+            raise ConfigError(problems)
+
+    def check_phase_names(self) -> None:
+        """Raise TaskError if a phase and a set of weights have the same name: both would report
+        `val/NAME/loss`."""
+        for phase in self._data.phases:
+            name = phase.partition("/")[2]
+            if name and name in self._state.evaluations:
+                provider = self._state.evaluations[name].provider
+                raise TaskError(
+                    f"data() has a phase '{phase}', which is the name of the hook '{provider}';"
+                    " rename it"
+                )
+
+    # The phases
+
+    def evaluate(self, kind: str) -> None:
+        """Run the phases of `val` or of `test`, and put their metrics into `state.metrics`;
+        collective."""
+        for phase in self._data.phase_names(kind):
+            self._evaluate_phase(phase)
+
+    def _evaluate_phase(self, phase: str) -> None:
+        state, cursor = self._state, self._cursor
+        data = self._data.phases[phase]
+        is_val = kind_of(phase) == "val"
+        offset = cursor.eval_iterations.get(phase, 0)
+        number = self._number_of_validation() if is_val else 0
+        train_iterations = state.phase_iteration
+        epoch = cursor.epoch_label
+
+        state.phase = phase
+        state.stepped = False
+        state.phase_iteration = 0
+        state.phase_length = data.length() * len(state.evaluations)
+        state.iterations_before = cursor.val_iterations if is_val else 0
+        iterate = partial(
+            self._iterations.evaluate,
+            offset=offset,
+            epoch=epoch,
+            check_loss=self._find_loss_check(data),
+        )
+        self._plan.fire("on_phase_start", state)
+
+        for label, weights in with_same_random_state(state.evaluations.items()):
+            state.evaluation = label
+            metrics = self._evaluate_weights(phase, weights, iterate, number)
+            if clash := metrics.keys() & state.metrics.keys():
+                raise TaskError(
+                    f"{', '.join(sorted(clash))} would be metrics of two phases; rename one"
+                )
+            state.metrics |= metrics
+
+        if is_val:
+            cursor.eval_iterations[phase] = offset + state.phase_iteration
+            cursor.val_iterations += state.phase_iteration
+        state.evaluation = ""
+        self._plan.fire("on_phase_end", state)
+        state.phase_iteration = train_iterations
+        state.phase_length = cursor.epoch.length
+
+    def _evaluate_weights(
+        self, phase: str, weights: Weights, iterate: Callable[..., Iterator[None]], number: int
+    ) -> dict[str, float]:
+        """Evaluate one set of weights on a phase, and return its metrics; collective.
+
+        `iterate` evaluates batches one by one; `number` is that of this validation.
+        """
+        state = self._state
+        before = state.phase_iteration
+        meters = {name: meter.to(state.device) for name, meter in self._make_meters().items()}
+        with weights(state), torch.no_grad():
+            state.module.eval()
+            batches, places = self._data.phases[phase].evaluation_batches(number)
+            iterations = iterate(batches, meters)
+            for has_batch in self._iterate_batches(places):
+                if has_batch:
+                    next(iterations)
+                else:
+                    state.forward(state.module, self._data.first_sample(phase))
+        state.module.train()
+
+        count = state.phase_iteration - before
+        if meters:
+            self._check_samples_for_meters(phase, count)
+        prefix = f"{phase}/{state.evaluation}" if state.evaluation else phase
+        metrics = self._iterations.reduce_metrics(prefix, self._world, meters)
+        self._iterations.samples_without_loss = 0
+        if not metrics and not any(self._world.gather(count)):
+            raise TaskError(
+                f"the {phase} data has no sample on any rank: add some, or remove {phase} from"
+                " data()"
+            )
+        return metrics
+
+    def _check_samples_for_meters(self, phase: str, count: int) -> None:
+        """Raise TaskError if a rank has no sample, because computing the meters would hang or
+        fail; collective."""
+        counts = self._world.gather(count)
+        if 0 in counts:
+            rank = counts.index(0)
+            raise TaskError(f"meters need a {phase} sample on each rank, but rank {rank} has none")
+
+    def _make_meters(self) -> Mapping[str, Any]:
+        method = self._task.meters
+        meters = check_type(method, method(), Mapping, "a mapping of names to meters")
+        for name, meter in meters.items():
+            is_meter = all(hasattr(meter, part) for part in ("to", "update", "compute"))
+            if isinstance(meter, type) or not is_meter:
+                raise unexpected(method, f" for '{name}'", meter, "a torchmetrics object")
+        return meters
+
+    def _number_of_validation(self) -> int:
+        """Return how many validations that `validate_every` requests came before this one."""
+        every, state = self._experiment.validate_every, self._state
+        if every.count == 0:
+            return 0
+        done = state.step if every.unit == "steps" else state.epoch + self._cursor.epoch.has_begun
+        return max(0, -(-done // every.count) - 1)
+
+    def _find_loss_check(self, data: PhaseData) -> Callable[[Loss], Loss] | None:
+        """Return a check of the loss if the ranks have unequal batches; None if the check is not
+        needed. Collective."""
+        state, size = self._state, data.size
+        if size is None or size % state.world_size == 0 or is_sharded(state.module):
+            return None
+        batches = self._world.gather(data.length())
+        return partial(
+            refuse_collectives, task=self._task, state=state, samples=size, batches=batches
+        )
+
+    def _iterate_batches(self, places: Iterable[object]) -> Iterator[bool]:
+        """Yield True for each of this rank's batches.
+
+        A sharded model needs all ranks in each call, so a rank without a batch yields False while
+        another has one.
+        """
+        if not is_sharded(self._state.module):
+            yield from (True for _ in places)
+            return
+        own = iter(places)
+        while True:
+            has_batch = next(own, own) is not own
+            if not self._world.maximum([float(has_batch)])[0]:
+                return
+            yield has_batch
