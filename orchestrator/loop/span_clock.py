@@ -96,7 +96,8 @@ class Clock:
             summed = [*map(sum, zip(*turns, strict=True))]
             shift = timestamps[-1] - summed[0]
             timestamps = [*timestamps, *[moment + shift for moment in summed[1:]]]
-        saving, waiting = self.checkpoint_s, self.waiting_s
+        saving = self.checkpoint_s
+        waiting = self.waiting_s
         self.checkpoint_s = self.waiting_s = 0.0
         return saving, waiting, last, *timestamps, ended
 
@@ -216,16 +217,18 @@ class CudaClock(Clock):
         timestamps: Sequence[Any],
         turns: Sequence[Sequence[Any]] = (),
     ) -> Sequence[float]:
-        before, self._ended = self._ended, self.moment()
+        before = self._ended
+        self._ended = self.moment()
         ended = perf_counter()
         row["step_s"] = step = self._ended - before
         if self._timed.ready():
-            self.iteration_s, self._timed = self._timed.resolve() or ended - last, step
+            self.iteration_s = self._timed.resolve() or ended - last
+            self._timed = step
+
         if self.recording:
             between = "checkpoint_s" if self.checkpoint_s else "other_s"
-            row.update(
-                _device_spans((between, *INTERVALS[1:]), (before, *timestamps), turns, self._ended)
-            )
+            intervals = (between, *INTERVALS[1:])
+            row.update(_device_spans(intervals, (before, *timestamps), turns, self._ended))
         self.checkpoint_s = self.waiting_s = 0.0
         return last, ended
 
@@ -237,16 +240,17 @@ def _device_spans(
     ended: DeviceTimestamp,
 ) -> dict[str, DeviceSpan]:
     spans = {name: DeviceSpan() for name in SPANS}
-    first = len(timestamps) - 1
-    last = turns[-1][-1] if turns else timestamps[-1]
-    for start, part in (
-        (0, timestamps),
-        *((first, turn) for turn in turns),
-        (len(intervals) - 1, (last, ended)),
-    ):
-        for name, (earlier, later) in zip(intervals[start:], pairwise(part), strict=False):
+
+    def add(names: Sequence[str], part: Sequence[DeviceTimestamp]) -> None:
+        for name, (earlier, later) in zip(names, pairwise(part), strict=False):
             if earlier is not later:
                 spans[name].add(earlier, later)
+
+    add(intervals, timestamps)
+    for turn in turns:
+        add(intervals[len(timestamps) - 1 :], turn)
+    last = turns[-1][-1] if turns else timestamps[-1]
+    add(intervals[-1:], (last, ended))
     return spans
 
 
@@ -294,11 +298,11 @@ class BackwardTimer:
         self._pass_end: Any = None
         self._is_queued = False
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        # One parameter is enough if each gets a gradient in each pass. Its hook runs before DDP
-        # gets the gradient.
-        for parameter in (
-            trained if model.find_unused_parameters or model.static_graph else trained[:1]
-        ):
+        if not (model.find_unused_parameters or model.static_graph):
+            # Each parameter gets a gradient in each pass, so one is enough.
+            trained = trained[:1]
+        for parameter in trained:
+            # The hook runs before DDP gets the gradient.
             parameter.register_hook(self._queue_callback)
 
     def _queue_callback(self, gradient: Tensor) -> None:
@@ -311,5 +315,7 @@ class BackwardTimer:
 
     def take(self, default: Any) -> Any:
         """Return the timestamp of the pass that has just ended, or `default` if there is none."""
-        pass_end, self._pass_end, self._is_queued = self._pass_end, None, False
+        pass_end = self._pass_end
+        self._pass_end = None
+        self._is_queued = False
         return default if pass_end is None else pass_end

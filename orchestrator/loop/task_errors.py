@@ -37,12 +37,10 @@ def check_loss_terms(method: Callable[..., Any], loss: Any) -> Mapping[str, Tens
         if not isinstance(term, Tensor) or term.ndim:
             raise unexpected(method, f" for its term '{name}'", term, scalar)
         if not isinstance(name, str) or not name or name in ROW_COLUMNS:
-            reason = (
-                "every row has a column of this name" if name in ROW_COLUMNS else "expected text"
-            )
-            raise TaskError(
-                f"{method.__name__}() names a term {name!r}: {reason}{find_source_location(method)}"
-            )
+            is_taken = name in ROW_COLUMNS
+            reason = "every row has a column of this name" if is_taken else "expected text"
+            where = find_source_location(method)
+            raise TaskError(f"{method.__name__}() names a term {name!r}: {reason}{where}")
     return loss
 
 
@@ -54,7 +52,10 @@ def check_metrics(method: Callable[..., Any], metrics: Any, samples: int) -> Map
         )
     for name, values in metrics.items():
         if not isinstance(values, Tensor) or values.shape != (samples,):
-            expected = f"shape ({samples},), one value per sample; return metrics that are not per sample from meters()"
+            expected = (
+                f"shape ({samples},), one value per sample; return metrics that are not per sample"
+                " from meters()"
+            )
             raise unexpected(method, f" for '{name}'", values, expected)
     return metrics  # type: ignore[no-any-return]  # checked above
 
@@ -74,16 +75,13 @@ def describe(value: Any) -> str:
     """Return a value's type and shape, or a number itself."""
     if value is None or isinstance(value, int | float):
         return repr(value)
-    return (
-        f"a tensor of shape {tuple(value.shape)}"
-        if isinstance(value, Tensor)
-        else f"a {type(value).__name__}"
-    )
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    return f"a {type(value).__name__}"
 
 
 def unexpected(method: Callable[..., Any], place: str, value: Any, expected: str) -> TaskError:
     """Return the error for a value that the task's method must not return."""
     name = getattr(method, "__name__", "collate")
-    return TaskError(
-        f"{name}() returns {describe(value)}{place}; expected {expected}{find_source_location(method)}"
-    )
+    where = find_source_location(method)
+    return TaskError(f"{name}() returns {describe(value)}{place}; expected {expected}{where}")

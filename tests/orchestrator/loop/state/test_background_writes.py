@@ -154,7 +154,7 @@ def test_checkpoint_under_way_is_finished_when_the_run_ends(tmp_path: Path, fail
     loop = loop_in(tmp_path, True, every="1", validate_every=Interval(1) if fails else Interval(0))
     reports = loop.run()
     if fails:
-        loop.evaluate = lambda kind: 1 / 0  # type: ignore[method-assign, assignment]
+        loop.evaluation.evaluate = lambda kind: 1 / 0  # type: ignore[method-assign, assignment]
         with pytest.raises(ZeroDivisionError):
             next(reports)
     else:
