@@ -14,7 +14,7 @@ from hooks.hook import Hook
 from hooks.metrics.names import phase_of
 from hooks.plan import Plan
 from hooks.position import Stage
-from hooks.state import State, Weights
+from hooks.state import Weights
 from orchestrator.errors import TaskError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.source import InitialWeights
@@ -33,7 +33,7 @@ class Loop(TrainingRun):
     """Training of a task with hooks: `for report in loop.run(): ...`. Each worker has one.
 
     It makes its own `Training`, with these `options`, unless it is one of several runs that share a
-    `training`; then it has its own `plan` and `state`.
+    `training`; then it has its own `plan`.
     """
 
     def __init__(
@@ -45,7 +45,6 @@ class Loop(TrainingRun):
         *,
         training: Training | None = None,
         plan: Plan | None = None,
-        state: State | None = None,
         **options: Any,
     ) -> None:
         context = context or RunContext()
@@ -56,7 +55,7 @@ class Loop(TrainingRun):
             context,
             plan or self.training.plan,
             self.training.clock,
-            state or self.training.state,
+            self.training.state,
             self.training.epoch,
             self.training.contents,
         )
@@ -154,9 +153,13 @@ class Loop(TrainingRun):
 
         metrics = training.complete_phase()
         for run in self.runs:
-            run.state.metrics |= metrics
+            run.add_metrics(metrics)
         training.end_phase()
         return stop
+
+    def add_metrics(self, metrics: Mapping[str, float]) -> None:
+        """Add metrics of the training phase to those of the next report."""
+        self.state.metrics |= metrics
 
     def _is_validation_due(self) -> bool:
         every = self.experiment.validate_every

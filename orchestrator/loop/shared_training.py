@@ -2,10 +2,12 @@
 checkpoints."""
 
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from itertools import filterfalse
-from typing import Any
+from operator import attrgetter
+from typing import Any, TypeVar
 
 import torch
 
@@ -13,12 +15,12 @@ from hooks.hook import WITHIN_ITERATION, Hook
 from hooks.metrics.names import kind_of
 from hooks.plan import Call, Plan
 from hooks.private_torch import tree_leaves
-from hooks.state import State, Weights
+from hooks.state import State
 from orchestrator.disk.checkpoints.training_files import TrainingFiles
 from orchestrator.errors import RunError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.report import Report
+from orchestrator.loop.report import Report, produce_within
 from orchestrator.loop.state.contents import LoadedCheckpoint
 from orchestrator.loop.state.hooked_contents import HookedContents
 from orchestrator.loop.stopping import Stop
@@ -26,6 +28,8 @@ from orchestrator.loop.training import Training
 from orchestrator.loop.training_loop import RunContext, make_plan
 from orchestrator.randomness import random_state, restore_random_state
 from orchestrator.task import Task
+
+T = TypeVar("T")
 
 TRAINING_EVENTS = ("on_start", "on_phase_start", *WITHIN_ITERATION, "on_phase_end")
 """Events at the start and during training phases. The hooks of all runs are called in one merged
@@ -39,24 +43,30 @@ RUN_NOTE_PREFIX = "in the turn of run "
 """Prefix of the note that says which run raised an error."""
 
 
-class SharedState(State):
-    """State of one run in a shared training run: its own fields override those of the training's
+OWN_FIELDS = (
+    "name",
+    "config",
+    "artifacts",
+    "display",
+    "checkpoints",
+    "recent",
+    "info",
+    "metrics",
+    "evaluations",
+    "checkpoint_reasons",
+    "stop_reasons",
+    "pause_reasons",
+)
+"""Fields of the state that each run has for itself, and so have the training and its hooks."""
+_read_own_fields = attrgetter(*OWN_FIELDS)
+
+
+@dataclass
+class OwnFields:
+    """The values of the `OWN_FIELDS` of a run, or of the training, while they are not in the
     state."""
 
-    __slots__ = ("_own", "_training")
-    _own: frozenset[str]
-
-    def __init__(self, training: State, own: Mapping[str, Any]) -> None:
-        for name, value in {"_training": training, "_own": frozenset(own), **own}.items():
-            object.__setattr__(self, name, value)
-
-    def __getattr__(self, name: str) -> Any:
-        """Return a field of the training's state; called only for fields that this object does not
-        have."""
-        return getattr(self._training, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        object.__setattr__(self if name in self._own else self._training, name, value)
+    values: tuple[Any, ...]
 
 
 class SharedContents(HookedContents):
@@ -104,12 +114,37 @@ class SharedTraining:
         test metrics."""
         self._first_plan = self.training.plan
         """Plan of the first run alone."""
+        self._own = OwnFields(())
+        """Fields of the training itself."""
+        self._in_state = self._own
+        """The fields that are in the state now."""
         self._has_begun = False
         self._turn_start = self._capture_turn_start()
         """Random state, and fields of the training's state, after the last phase or the restored
         checkpoint."""
         self._random_state_after_turn: dict[str, Any] | None = None
         """Random state at the end of the first turn since the last phase."""
+
+    def switch_to(self, own: OwnFields) -> OwnFields:
+        """Put the own fields of a run, or of the training, into the state; return those that were
+        there before."""
+        before = self._in_state
+        if own is before:
+            return before
+        state = self.training.state
+        before.values = _read_own_fields(state)
+        for name, value in zip(OWN_FIELDS, own.values, strict=True):
+            setattr(state, name, value)
+        self._in_state = own
+        return before
+
+    @contextmanager
+    def _with_fields_of_training(self) -> Iterator[None]:
+        before = self.switch_to(self._own)
+        try:
+            yield
+        finally:
+            self.switch_to(before)
 
     def begin(self) -> None:
         """Begin with the first run."""
@@ -118,10 +153,11 @@ class SharedTraining:
         self._has_begun = True
         self.training.plan = self._joint_plan()
         for run in self.runs:
-            run.call_with_note(run.evaluation.check_data, run.phases())
-        self.training.begin()
+            run.call(run.evaluation.check_data, run.phases())
+        with self._with_fields_of_training():
+            self.training.begin()
         for run in self.runs:
-            run.call_with_note(run.evaluation.check_phase_names)
+            run.call(run.evaluation.check_phase_names)
         self._turn_start = self._capture_turn_start()
 
     # A training phase
@@ -134,15 +170,16 @@ class SharedTraining:
         self.hook_metrics.clear()
 
         training = self.training
-        training.state.metrics = {}
         training.plan = training.iterations.plan = self._joint_plan()
         recorder = training.recorder
         recorder.other_buffers = [
             run.recorder.recent for run in self.runs if run.recorder is not recorder
         ]
-        self.stop = train()
-        if not self.stop.is_interruption:
-            self.forward_requests()
+        with self._with_fields_of_training():
+            training.state.metrics = {}
+            self.stop = train()
+            if not self.stop.is_interruption:
+                self.forward_requests()
         recorder.other_buffers = ()
         self.phases += 1
         self._turn_start = self._capture_turn_start()
@@ -150,12 +187,9 @@ class SharedTraining:
     def forward_requests(self) -> None:
         """Pass the requests of the training and its hooks to all runs."""
         state = self.training.state
+        checkpoints = [reason for reason in state.checkpoint_reasons if reason != REQUESTED_BY_RUN]
         for run in self.runs:
-            run.state.checkpoint_reasons += [
-                reason for reason in state.checkpoint_reasons if reason != REQUESTED_BY_RUN
-            ]
-            run.state.stop_reasons += state.stop_reasons
-            run.state.pause_reasons += state.pause_reasons
+            run.call(run.add_requests, checkpoints, state.stop_reasons, state.pause_reasons)
         state.checkpoint_reasons.clear()
 
     def _joint_plan(self) -> Plan:
@@ -234,15 +268,6 @@ class SharedLoop(Loop):
         self._phases = 0
         """Number of training phases that this run has seen."""
         self._own_hooks = {name: hook for name, hook in hooks.items() if hook.observes}
-        own = {
-            **context.state_fields(experiment),
-            "info": ChainMap({}, training.state.info),
-            "metrics": {},
-            "evaluations": {"": Weights()},
-            "checkpoint_reasons": [],
-            "stop_reasons": [],
-            "pause_reasons": [],
-        }
         super().__init__(
             training.task,
             experiment,
@@ -250,11 +275,20 @@ class SharedLoop(Loop):
             context,
             training=training,
             plan=self._make_plan(hooks, context),
-            state=SharedState(training.state, own),
         )
+        fields = {
+            **context.state_fields(experiment),
+            "info": ChainMap({}, training.state.info),
+            "metrics": {},
+            "evaluations": {"": training.state.evaluations[""]},
+            "checkpoint_reasons": [],
+            "stop_reasons": [],
+            "pause_reasons": [],
+        }
+        self._own = OwnFields(tuple(fields[name] for name in OWN_FIELDS))
         for event in TRAINING_EVENTS:
             for call in filter(self.is_own, self.plan.calls[event]):
-                call.run = self._with_own_state(call)
+                call.run = self._with_own_fields(call)
         self.saving.training_files = shared.files
         if not self.is_first:
             self.saving.restored_hooks = self._own_hooks
@@ -285,33 +319,88 @@ class SharedLoop(Loop):
         """Return whether a call belongs to an observing hook of this run."""
         return call.name in self._own_hooks
 
-    def _with_own_state(self, call: Call) -> Callable[..., None]:
-        """Return a function that calls a hook with this run's state instead of the training's."""
+    def _with_own_fields(self, call: Call) -> Callable[..., None]:
+        """Return a function that calls a hook with this run's own fields in the state."""
         call_original = call.run
-        run_state = self.state
-        training_state = self.training.state
 
-        def call_hook(*arguments: Any) -> None:
-            call_original(run_state, *arguments)
-            if run_state.phase != "train" or call.event not in WITHIN_ITERATION:
-                return
-            if run_state.checkpoint_reasons:
-                training_state.request_checkpoint(REQUESTED_BY_RUN)
-            if run_state.stop_reasons or run_state.pause_reasons:
+        def call_hook(state: State, *arguments: Any) -> bool:
+            """Call the hook; return whether it requests a checkpoint within a training phase."""
+            call_original(state, *arguments)
+            if state.phase != "train" or call.event not in WITHIN_ITERATION:
+                return False
+            if state.stop_reasons or state.pause_reasons:
                 raise RunError(
-                    f"hook '{call.name}' of {run_state.name} requests a stop or pause within a"
+                    f"hook '{call.name}' of {state.name} requests a stop or pause within a"
                     " training phase that other trials share; set sweep.share_training: false"
                 )
+            return bool(state.checkpoint_reasons)
 
-        return lambda state, *arguments: self.call_with_note(call_hook, *arguments)
+        def call_for_run(state: State, *arguments: Any) -> None:
+            if self.call(call_hook, state, *arguments):
+                state.request_checkpoint(REQUESTED_BY_RUN)
 
-    def call_with_note(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Call a function for this run, and add a note that names this run to any error."""
+        return call_for_run
+
+    def call(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function with this run's own fields in the state, and add a note that names this
+        run to any error."""
+        before = self.shared.switch_to(self._own)
         try:
-            function(*arguments)
+            return function(*arguments)
         except Exception as error:
             error.add_note(f"{RUN_NOTE_PREFIX}{self.number}")
             raise
+        finally:
+            self.shared.switch_to(before)
+
+    # What the loop of another run, or the session, calls
+
+    def restore(self, name: str) -> None:
+        self.call(super().restore, name)
+
+    def run(self) -> Generator[Report, None, None]:
+        # The fields stay in the state while the caller handles a report.
+        return produce_within(self._switch_to_own_fields, super().run())
+
+    def _switch_to_own_fields(self) -> AbstractContextManager[None]:
+        self.shared.switch_to(self._own)
+        return nullcontext()
+
+    def add_requests(
+        self, checkpoints: Iterable[str], stops: Iterable[str], pauses: Iterable[str]
+    ) -> None:
+        """Add requests of the training to this run's."""
+        self.state.checkpoint_reasons += checkpoints
+        self.state.stop_reasons += stops
+        self.state.pause_reasons += pauses
+
+    def add_metrics(self, metrics: Mapping[str, float]) -> None:
+        self.call(super().add_metrics, metrics)
+
+    def save_if_requested(self) -> None:
+        self.call(super().save_if_requested)
+
+    def save_unless_saved(self, reason: str) -> None:
+        self.call(super().save_unless_saved, reason)
+
+    def finish_if_written(self) -> None:
+        self.call(super().finish_if_written)
+
+    def end_early(self) -> None:
+        """End this run; training may continue for the others."""
+        self.call(self._end_early)
+
+    def _end_early(self) -> None:
+        self.saving.finish_without_peers()
+        plan = self.plan
+        own_calls = list(filter(self.is_own, plan.calls["on_end"]))
+        plan.replace_calls({"on_end": own_calls}).fire("on_end", self.state)
+
+        other_calls = {
+            event: list(filterfalse(self.is_own, calls)) for event, calls in plan.calls.items()
+        }
+        self.plan = plan.replace_calls(other_calls)
+        self.shared.remove(self, self.plan)
 
     # Parts of a round in which the other runs have a share
 
@@ -350,25 +439,7 @@ class SharedLoop(Loop):
 
     def start_save(self) -> None:
         self.training.recorder.sync()  # the first run's recorder holds the training rows
-        self.call_with_note(super().start_save)
-
-    def finish_if_written(self) -> None:
-        self.call_with_note(super().finish_if_written)
-
-    # The end of this run
-
-    def end_early(self) -> None:
-        """End this run; training may continue for the others."""
-        self.saving.finish_without_peers()
-        plan = self.plan
-        own_calls = list(filter(self.is_own, plan.calls["on_end"]))
-        plan.replace_calls({"on_end": own_calls}).fire("on_end", self.state)
-
-        other_calls = {
-            event: list(filterfalse(self.is_own, calls)) for event, calls in plan.calls.items()
-        }
-        self.plan = plan.replace_calls(other_calls)
-        self.shared.remove(self, self.plan)
+        super().start_save()
 
     def _close(self) -> None:
         if self.is_first:  # the first run outlives the others

@@ -254,7 +254,8 @@ class Training:
             self._stop_at_end_of_data()
 
     def complete_phase(self) -> dict[str, float]:
-        """Count the epoch if it has ended, and return the metrics of the phase; collective."""
+        """Count the epoch if it has ended; put the metrics of the phase into the state, and return
+        them. Collective."""
         state = self.state
         self.show_unsaved_state()
         if state.phase_iteration >= state.phase_length:
