@@ -6,17 +6,14 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.load import make_experiment, to_dict, to_yaml
-from orchestrator.experiment.optim.closures import needs_closure, needs_gradients_before
 from orchestrator.experiment.optim.component import Component, Optimization
-from orchestrator.experiment.optim.optimizer import OPTIMIZERS, build_optimizer, check_optimizer
+from orchestrator.experiment.optim.optimizer import build_optimizer, check_optimizer
 from orchestrator.experiment.resolve import resolve
 from orchestrator.experiment.sections.experiment import Experiment
 from tests.orchestrator.experiment.samples import HERE, Line, Own
-from tests.sam import SAM
 
 
 def experiment(**more: Any) -> Experiment:
@@ -50,106 +47,6 @@ def test_invalid_optimizer_is_refused_without_a_model(
         check_optimizer(Optimization("", Component.model_validate(optimizer)), Line)
     assert path in [problem.path for problem in caught.value.problems]
     assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("fields", "path"),
-    [
-        ({"accumulate": 2}, "accumulate"),
-        ({"precision": "fp16"}, "precision"),
-        ({"workers": {"count": 2, "strategy": "fsdp"}}, r"workers\.strategy"),
-    ],
-)
-def test_settings_unsuitable_for_lbfgs_are_refused(fields: Any, path: str) -> None:
-    with pytest.raises(
-        ConfigError,
-        match=rf"{path}: cannot be used with LBFGS, whose step evaluates the loss several",
-    ):
-        resolve(experiment(optimizer={"type": "LBFGS"}, **fields).source)
-
-
-class Raises(torch.optim.SGD):
-    def step(self, closure: Any = None) -> Any:
-        if closure is None:
-            raise ValueError("needs a closure")
-        return closure()
-
-
-class CallsUnasked(torch.optim.SGD):
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        with torch.enable_grad():
-            return closure()
-
-
-class CallsIfGiven(torch.optim.SGD):
-    def step(self, closure: Any = None) -> Any:
-        return closure() if closure is not None else None
-
-
-class CallsIfTrue(torch.optim.SGD):
-    def step(self, closure: Any = None) -> Any:
-        loss = None
-        if closure and self.param_groups:
-            loss = closure()
-        return loss
-
-
-class RefusesOne(torch.optim.SGD):
-    def step(self, closure: Any = None) -> Any:
-        assert closure is None
-        if closure is not None:
-            raise ValueError("takes no closure")
-
-
-class PassesOn(torch.optim.SGD):
-    def step(self, closure: Any = None) -> Any:
-        return super().step(closure)
-
-
-@pytest.mark.parametrize(
-    ("cls", "needed"),
-    [
-        (SAM, True),
-        (Raises, True),
-        (CallsUnasked, True),
-        (CallsIfGiven, False),
-        (CallsIfTrue, False),
-        (RefusesOne, False),
-        (PassesOn, False),
-    ],
-)
-def test_optional_closure_is_needed_where_a_step_fails_without_it(
-    cls: type[Optimizer], needed: bool
-) -> None:
-    assert needs_closure(cls) == needs_gradients_before(cls) == needed
-    cls(
-        [torch.nn.Parameter(torch.zeros(1))],
-        **({"base_optimizer": torch.optim.SGD} if cls is SAM else {}),
-    )
-    assert needs_gradients_before(cls) == needed  # torch has wrapped step by now
-
-
-def test_settings_unsuitable_for_sam_are_refused() -> None:
-    optimizer = {"type": "tests.sam:SharpSGD", "lr": 0.1}
-    with pytest.raises(
-        ConfigError, match="accumulate: cannot be used with SharpSGD, whose step evaluates the loss"
-    ):
-        resolve(experiment(optimizer=optimizer, accumulate=2).source)
-    assert [cls for cls in OPTIMIZERS.values() if needs_closure(cls)] == [torch.optim.LBFGS]
-    assert not any(map(needs_gradients_before, OPTIMIZERS.values()))
-
-
-@pytest.mark.parametrize(
-    "hook",
-    [{"loss_spike": True}, {"gradient_clip": {}}, {"freeze_parameters": {"patterns": "*"}}],
-    ids=str,
-)
-def test_hooks_unsuitable_for_lbfgs_are_refused(hook: Any) -> None:
-    with pytest.raises(
-        ConfigError, match=r"hooks\.\w+: does not work with an optimizer that needs a closure"
-    ):
-        resolve(experiment(optimizer={"type": "LBFGS"}, hooks=hook).source)
 
 
 # The task's own
