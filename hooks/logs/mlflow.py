@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 FOLDER = "mlflow"
-_REFUSED = r"[^\w./ :-]"
 _ESCAPED = re.compile(
-    rf"{_REFUSED}"
-    rf"|_(?=x[0-9A-F]{{2,}}(?:_|{_REFUSED}))"  # would look like the code of a character
+    r"[^\w./ :-]"
+    r"|_(?=x[0-9A-F]{2,}(?:_|\W))"  # could look like the code of a character
     r"|\A/|/(?=/|\Z)"  # as in a//b, which MLflow refuses, as it would be the file of a/b
     r"|\A\.(?=\.)|(?<![^/])\.(?=\.?(?:/|\Z))"  # as in a/../b
 )
@@ -121,7 +120,9 @@ class MLflow(Tracker):
     def _log_params(self, client: MlflowClient, run_id: str) -> None:
         from mlflow.entities import Param
 
-        params = [Param(_key(name), str(value)[:_LONGEST]) for name, value in self._params.items()]
+        params = [
+            Param(make_key(name), str(value)[:_LONGEST]) for name, value in self._params.items()
+        ]
         for chunk in _chunks(params, _PARAMS):
             client.log_batch(run_id, params=chunk)
 
@@ -133,7 +134,9 @@ class MLflow(Tracker):
         milliseconds = int(1000 * time_s)
         curves = {**position, **values}
         del curves["step"]
-        metrics = [Metric(_key(name), value, milliseconds, step) for name, value in curves.items()]
+        metrics = [
+            Metric(make_key(name), value, milliseconds, step) for name, value in curves.items()
+        ]
         for chunk in _chunks(metrics, _METRICS):
             client.log_batch(run_id, metrics=chunk)
 
@@ -146,10 +149,10 @@ class MLflow(Tracker):
         client.set_terminated(run_id, "FAILED" if failed else "FINISHED")
 
 
-def _key(name: str) -> str:
+def make_key(name: str) -> str:
     """Return a name that MLflow accepts, which is another one for each name."""
     key = _ESCAPED.sub(_escape, name)
-    if len(key) <= _LONGEST_KEY:
+    if len(key) < _LONGEST_KEY:  # only those of cut names have the full length
         return key
     digest = sha256(name.encode()).hexdigest()[:16]
     return f"{key[: _LONGEST_KEY - 17]}-{digest}"

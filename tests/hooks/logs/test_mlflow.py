@@ -2,21 +2,25 @@
 
 import logging
 import math
+import re
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from hooks import Plan, State
 from hooks.interval import Interval
-from hooks.logs.mlflow import MLflow
+from hooks.logs.mlflow import MLflow, make_key
 from tests.hooks.phases import loss_rows, run_phase
 
 pytest.importorskip("mlflow")
 pytest.importorskip("sqlalchemy")
 
 from mlflow.tracking import MlflowClient
+from mlflow.utils.validation import _validate_metric_name
 
 CONFIG = {
     "name": "digits",
@@ -87,6 +91,22 @@ def test_run_is_sent_and_continued_after_a_resume(folder: Path) -> None:
     assert math.isnan(curve(folder, hook, "val/f1")[0][1])
     assert curve(folder, hook, "train/samples_per_s") == [(2, 100.0)]
     assert curve(folder, hook, "iteration")[:3] == [(1, 2), (2, 4), (2, 5)]
+
+
+@settings(max_examples=2000, deadline=None)
+@given(st.text("ax2F40_/.@é -", min_size=1, max_size=14))
+@example("a@x2F_/b")
+@example("a_x40//b")
+def test_every_name_can_be_read_from_its_key(name: str) -> None:
+    key = make_key(name)
+    assert re.sub("_x([0-9A-F]{2,})_", lambda code: chr(int(code[1], 16)), key) == name
+    _validate_metric_name(key)
+
+
+def test_key_of_a_long_name_is_the_key_of_no_other_name() -> None:
+    key = make_key("n" * 300)
+    assert len(key) == len(make_key("n" * 250)) == 250
+    assert make_key(key) != key
 
 
 def test_each_name_has_its_own_curve_and_parameter(folder: Path) -> None:
