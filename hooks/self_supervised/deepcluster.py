@@ -158,15 +158,21 @@ class DeepCluster(Hook):
         remembered = self._remembered[:-1]
         local_indices = torch.arange(state.rank, size, state.world_size, device=device)[remembered]
         known = torch.zeros(size, dtype=torch.int64, device=device).index_fill_(0, local_indices, 1)
-        collectives.total([known])
+        across_ranks = state.world_size > 1
+        if across_ranks:
+            collectives.total([known])
+
         starts = self._draw_starts(known.nonzero().squeeze(1), state)
         self._centroids = self._look_up(starts, state)
         assignments = torch.zeros(len(self.clusters), size, dtype=torch.int64, device=device)
         for head, centroids in enumerate(self._centroids):
             samples = self._memory[self._view(head), :-1][remembered]
-            self._centroids[head], nearest = cluster(samples, centroids, self.iterations)
+            self._centroids[head], nearest = cluster(
+                samples, centroids, self.iterations, across_ranks=across_ranks
+            )
             assignments[head, local_indices] = nearest + 1
-        collectives.total([assignments])
+        if across_ranks:
+            collectives.total([assignments])
         self._assignments = torch.where(assignments > 0, assignments - 1, UNASSIGNED)
 
     def _draw_starts(self, known: Tensor, state: State) -> list[Tensor]:
@@ -192,7 +198,8 @@ class DeepCluster(Hook):
         for head, indices in enumerate(starts):
             own = indices % state.world_size == state.rank
             embeddings[head][own] = self._memory[self._view(head), indices[own] // state.world_size]
-        collectives.total(embeddings)
+        if state.world_size > 1:
+            collectives.total(embeddings)
         return embeddings
 
     def _assign_nearest(self, embeddings: Tensor) -> Tensor:
@@ -236,19 +243,23 @@ _CHUNK = 16384
 
 
 @torch.no_grad()
-def cluster(samples: Tensor, centroids: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
+def cluster(
+    samples: Tensor, centroids: Tensor, iterations: int, *, across_ranks: bool
+) -> tuple[Tensor, Tensor]:
     """Return unit-length centroids (K, D) after k-means, and the nearest centroid of each local
     sample, (N,) int64.
 
     `samples` (N, D) are this rank's, of unit length and any number. The centroid of an empty
-    cluster stays, as in VISSL. Sums are added across ranks, so all ranks get the same bits. Source:
-    "Concept Decompositions for Large Sparse Text Data Using Clustering" (Dhillon and Modha, 2001).
+    cluster stays, as in VISSL. With `across_ranks`, sums are added across ranks, so all ranks get
+    the same bits. Source: "Concept Decompositions for Large Sparse Text Data Using Clustering"
+    (Dhillon and Modha, 2001).
     """
     for _ in range(iterations):
         nearest = assign(samples, centroids)
         sums = torch.zeros_like(centroids).index_add_(0, nearest, samples)
         counts = torch.bincount(nearest, minlength=len(centroids))
-        collectives.total([sums, counts])
+        if across_ranks:
+            collectives.total([sums, counts])
         centroids = torch.where(
             counts.unsqueeze(1) > 0, functional.normalize(sums, dim=1), centroids
         )

@@ -107,7 +107,7 @@ def test_each_head_has_the_clusters_of_its_view_and_each_sample_that_of_its_embe
         for head, view in enumerate((0, 1, 0)):
             # A fixed point of k-means: clustering again, from there, changes nothing but the last
             # bits.
-            again, nearest = cluster(memory[view], centroids[head], 1)
+            again, nearest = cluster(memory[view], centroids[head], 1, across_ranks=False)
             torch.testing.assert_close(
                 (memory[view] @ centroids[head].t()).argmax(dim=1), assignments[head]
             )
@@ -232,7 +232,7 @@ def lloyd(samples: Any, centroids: Any, iterations: int) -> tuple[Any, Any]:
 @pytest.mark.parametrize("iterations", [1, 10])
 def test_centroids_and_assignments_are_those_of_lloyds_algorithm(iterations: int) -> None:
     samples = directions(60)
-    centroids, nearest = cluster(samples, samples[:5], iterations)
+    centroids, nearest = cluster(samples, samples[:5], iterations, across_ranks=False)
     expected, places = lloyd(samples.double().numpy(), samples[:5].double().numpy(), iterations)
     torch.testing.assert_close(centroids.double(), torch.from_numpy(expected), rtol=1e-4, atol=1e-5)
     assert nearest.tolist() == places
@@ -241,7 +241,7 @@ def test_centroids_and_assignments_are_those_of_lloyds_algorithm(iterations: int
 def test_the_centroid_of_an_empty_cluster_stays() -> None:
     samples = functional.normalize(torch.tensor([[1.0, 0.0], [1.0, 0.1], [1.0, -0.1]]), dim=1)
     start = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
-    centroids, nearest = cluster(samples, start, 3)
+    centroids, nearest = cluster(samples, start, 3, across_ranks=False)
     torch.testing.assert_close(centroids, start)
     assert nearest.tolist() == [0, 0, 0]
 
@@ -256,7 +256,7 @@ def of_a_share(rank: int, world_size: int, sizes: list[int], identical: bool) ->
     samples = directions(sum(sizes))
     start = samples[:1].expand(6, 4) if identical else samples[:6]
     mine = samples.split(sizes)[rank]
-    centroids, nearest = cluster(mine, start, 5)
+    centroids, nearest = cluster(mine, start, 5, across_ranks=True)
     return centroids.tolist(), nearest.tolist()
 
 
@@ -279,3 +279,12 @@ def test_ranks_with_uneven_shares_find_the_clusters_of_one_rank() -> None:
             torch.tensor(centroids), torch.tensor(whole), rtol=1e-4, atol=1e-5
         )
         assert nearest + other_nearest == places
+
+
+def _train_on_rank_0(rank: int, world_size: int) -> list[float]:
+    return [] if rank else train(CLOUDS, {"deepcluster": DeepCluster(clusters=[4])}).losses
+
+
+def test_a_run_of_one_rank_waits_for_no_other_process_of_its_group() -> None:
+    alone = train(CLOUDS, {"deepcluster": DeepCluster(clusters=[4])}).losses
+    assert on_ranks(_train_on_rank_0) == [alone, []]
