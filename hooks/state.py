@@ -1,74 +1,25 @@
 """The state of a run that hooks read and change."""
 
 import logging
-from collections import deque
-from collections.abc import Callable, Container, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Container, Mapping, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from hooks.distributed import sharded_tensors as shards
+from hooks.loop_services import Checkpoints, Clock, Display
 from hooks.metrics.direction import find_monitored_metrics
 from hooks.metrics.names import phase_of
+from hooks.model.gradients import order_like_model, total_norm
 from hooks.parameter_names import listed
 from hooks.position import Position, Stage
-from hooks.private_torch import foreach_norm
+from hooks.recent import Recent
 
 logger = logging.getLogger("hookyard")
-
-RECENT = 1000
-"""Number of rows that `State.recent` holds."""
-
-
-class Checkpoints(Protocol):
-    """The part of the checkpoint store that hooks may use; only the master's calls have an
-    effect."""
-
-    def retain(self, owner: str, names: Sequence[str]) -> None:
-        """Keep these checkpoints for `owner`. A checkpoint that no owner keeps is deleted."""
-
-    def mark(self, name: str, *labels: str, metric: str = "") -> None:
-        """Label a stored checkpoint, for example `best`; `metric` is the metric by which it is
-        best."""
-
-    def find_evaluated_weights(self, label: str) -> str:
-        """Return the key of a checkpoint's evaluated weights, such as `model` or `ema/model`;
-        `label` may be a name."""
-
-    def publish(
-        self, name: str, parts: Mapping[str, str], folder: str, config: Mapping[str, Any]
-    ) -> str:
-        """Write parts of a stored checkpoint to `<folder>/<run>-<name>-<hash>.pt`, and return its
-        path.
-
-        `parts` maps the name of each part to its key in the checkpoint, such as `optimizer` or
-        `ema/model`. The key `meta` is the manifest with `config`.
-        """
-
-    def list_names(self) -> list[str]:
-        """Return the stored checkpoints, oldest first."""
-
-
-class Display(Protocol):
-    """The terminal and the run's log, for the lines of rank 0."""
-
-    def line(self, text: str) -> None:
-        """Show a line of plain text and keep it in the log."""
-
-    def progress(self, label: str, completed: int, total: int, text: str = "") -> None:
-        """Update the progress bar of a label; it disappears when `completed` reaches `total`."""
-
-
-class Clock(Protocol):
-    """The clock of the loop."""
-
-    recording: bool
-    """True if the loop puts the spans of each iteration into its row."""
 
 
 @dataclass(frozen=True)
@@ -93,71 +44,6 @@ def find_evaluation_label(metric: str, labels: Container[str]) -> str | None:
         return None
     # The label follows the phase, or the name of a data set: val/ema/loss, val/noisy/ema/loss.
     return next((part for part in parts[:2] if part in labels), "")
-
-
-class Recent(Sequence[Mapping[str, Any]]):
-    """The last closed rows of a rank, oldest first. Columns are cheaper than single rows.
-
-    This class keeps rows in memory if nothing records them; a recorder has its own subclass.
-    """
-
-    def __init__(self) -> None:
-        self._rows: deque[Mapping[str, Any]] = deque(maxlen=RECENT)
-        self._total = 0
-
-    def append(self, row: Mapping[str, Any]) -> None:
-        self._rows.append(row)
-        self._total += 1
-
-    @property
-    def total(self) -> int:
-        """Number of all rows so far, including dropped ones."""
-        return self._total
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def columns(
-        self,
-        count: int,
-        phase: str | None = None,
-        names: Container[str] | None = None,
-        most: int | None = None,
-    ) -> dict[str, list[Any]]:
-        """Return all columns or `names` of the last `count` rows, of one phase or all; None if a
-        row lacks a column.
-
-        With `most`, columns that each row has may have only their last `most` values, which is
-        cheaper.
-        """
-        newest_first = (
-            row for row in reversed(self._rows) if phase is None or row.get("phase") == phase
-        )
-        rows = list(islice(newest_first, count))
-        rows.reverse()
-
-        columns: dict[str, list[Any]] = {}
-        for name in dict.fromkeys(chain.from_iterable(rows)):
-            if names is None or name in names:
-                columns[name] = [row.get(name) for row in rows]
-        return columns
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return _rows(self.columns(len(self)))[index]
-        back = -index if index < 0 else len(self) - index
-        if not 1 <= back <= len(self):
-            raise IndexError(f"row {index} of {len(self)}")
-        return _rows(self.columns(back))[0]
-
-
-def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Return the rows of columns; a row lacks the columns in which it has None."""
-    rows = []
-    for values in zip(*columns.values(), strict=True):
-        row = zip(columns, values, strict=True)
-        rows.append({name: value for name, value in row if value is not None})
-    return rows
 
 
 @dataclass(slots=True)
@@ -460,7 +346,7 @@ class State:
         try:
             if self._sharded:
                 return shards.norm(gradients, norm_type, self.device)
-            return _norm(gradients, norm_type)
+            return total_norm(gradients, norm_type)
         except NotImplementedError:
             names = [
                 name
@@ -478,26 +364,3 @@ class State:
     def forget_gradients(self) -> None:
         """Discard the cached gradient norm; call this after changing gradients."""
         self._gradient_norm = None
-
-
-def order_like_model(module: nn.Module, parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
-    """Return the parameters in the order of `module.parameters()`; others, such as those of a loss,
-    come last."""
-    remaining = {id(parameter): parameter for parameter in parameters}
-    ordered = []
-    for parameter in module.parameters():
-        if remaining.pop(id(parameter), None) is not None:
-            ordered.append(parameter)
-    return [*ordered, *remaining.values()]
-
-
-def _norm(gradients: list[Tensor], norm_type: float) -> Tensor:
-    """Compute torch's get_total_norm without its sorting, which takes longer than the norm of a
-    small model."""
-    kinds = {(gradient.device, gradient.dtype) for gradient in gradients}
-    if len(kinds) != 1:
-        return torch.nn.utils.get_total_norm(gradients, norm_type)
-
-    norms = torch.stack(foreach_norm(gradients, norm_type))
-    total: Tensor = torch.linalg.vector_norm(norms, norm_type)
-    return total

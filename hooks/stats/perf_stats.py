@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 
 from hooks.hook import Hook, Priority
 from hooks.interval import at_interval
-from hooks.state import RECENT, State
+from hooks.recent import RECENT
+from hooks.state import State
 
 
 @dataclass

@@ -13,7 +13,8 @@ import torch.distributed as dist
 
 from hooks.hook import Hook, Priority
 from hooks.interval import at_interval
-from hooks.state import RECENT, State
+from hooks.recent import RECENT
+from hooks.state import State
 
 logger = logging.getLogger("hookyard")
 

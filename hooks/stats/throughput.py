@@ -11,7 +11,8 @@ from torch import nn
 from hooks.hook import Hook
 from hooks.interval import Interval, Iterations, at_interval
 from hooks.logs.shared.readings import read
-from hooks.state import RECENT, State
+from hooks.recent import RECENT
+from hooks.state import State
 
 PEAKS: dict[tuple[str, ...], dict[str, float]] = {
     ("V100", "PCIE"): {"fp16": 112e12, "fp32": 14e12},

@@ -9,7 +9,7 @@ from contextlib import suppress
 from threading import Event, Thread
 from typing import Self
 
-from hooks.state import Display
+from hooks.loop_services import Display
 from orchestrator.disk.hang import FOLDER, REQUEST, find_hang
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import HookyardError

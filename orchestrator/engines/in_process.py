@@ -7,7 +7,7 @@ from functools import cached_property
 
 import torch
 
-from hooks.state import Display
+from hooks.loop_services import Display
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.ray_environment import Resources, find_local_resources, needs_start
 from orchestrator.engines.session import Assignment, Session, SharedSession, make_session

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hooks.state import Display
+from hooks.loop_services import Display
 from orchestrator.disk.artifacts import Artifacts
 from orchestrator.disk.attempts import (
     Attempt,

@@ -11,9 +11,10 @@ from typing import Any
 
 from hooks.errors import describe_error
 from hooks.hook import Hook
+from hooks.loop_services import Display
 from hooks.plan import Plan
 from hooks.position import Stage
-from hooks.state import Display, State
+from hooks.state import State
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.errors import RankMismatch

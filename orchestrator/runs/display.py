@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hooks.state import Display
+    from hooks.loop_services import Display
     from orchestrator.disk.run_folder import RunFolder
 
 OpenDisplay = Callable[["RunFolder", bool], "AbstractContextManager[Display]"]

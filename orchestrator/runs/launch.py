@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hooks.state import Display
+from hooks.loop_services import Display
 from orchestrator.disk.lease import Lease
 from orchestrator.disk.metadata import EngineName
 from orchestrator.disk.provenance import collect_provenance

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hooks.state import Display
+from hooks.loop_services import Display
 from orchestrator.disk.lease import Lease
 from orchestrator.disk.metadata import IfExists, now
 from orchestrator.disk.new_run import create_run, taking_name

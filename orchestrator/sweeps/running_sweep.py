@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hooks.state import Display
+from hooks.loop_services import Display
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import trial_folder, trial_name
 from orchestrator.experiment.sections.experiment import Experiment

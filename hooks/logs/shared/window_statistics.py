@@ -16,7 +16,8 @@ from hooks.interval import Interval, Units
 from hooks.logs.shared.readings import (
     read,
 )
-from hooks.state import RECENT, Recent, State
+from hooks.recent import RECENT, Recent
+from hooks.state import State
 
 Method = Literal["mean", "median", "min", "max", "current"]
 Window = Annotated[int, Ge(1)] | Literal["line", "epoch", "global"]

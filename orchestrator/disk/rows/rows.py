@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hooks.state import Recent
+from hooks.recent import Recent
 
 Layout = Mapping[str, Callable[[NDArray[np.float64]], NDArray[Any]]]
 """Function per column that computes it from numbers of shape (rows, width)."""

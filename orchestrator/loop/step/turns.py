@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from hooks.distributed import collectives
+from hooks.model.gradients import order_like_model
 from hooks.parameter_names import listed
-from hooks.state import order_like_model
 from orchestrator.errors import TaskError, did_you_mean
 from orchestrator.loop.model.torch_settings import Precision
 from orchestrator.loop.step.iterations import IterationRunner, Timestamps
