@@ -6,13 +6,11 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
-from annotated_types import Gt, Lt
 from torch.optim import Optimizer
 
 from hooks import Interval
-from hooks.interval import Units
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.fields.parameters import check
 from orchestrator.experiment.fields.section import Model
@@ -21,6 +19,8 @@ from orchestrator.experiment.optim.component import (
     Component,
     LRSchedulers,
     Optimization,
+    PhaseBounds,
+    WarmUp,
 )
 from orchestrator.experiment.optim.construction import fill_method_defaults, has_own_method
 from orchestrator.experiment.optim.phases import LRPhase, PhasedLR
@@ -32,36 +32,6 @@ from orchestrator.experiment.optim.scheduler import (
 )
 from orchestrator.experiment.optim.timeline import Timeline, divide_up
 from orchestrator.task import Task
-
-
-class WarmUp(Model):
-    """The part of a run in which the rate rises to where the scheduler begins."""
-
-    warmup: Interval = Interval(0)
-    """Length of the linear rise, in epochs or optimizer steps; a bare number has the unit of the
-    scheduler's steps."""
-    warmup_factor: Annotated[float, Gt(0), Lt(1)] = 0.001
-    """Factor of the rate that the warm-up begins with."""
-
-
-class PhaseBounds(Model):
-    """The part of a run in which a scheduler of a list acts, and its interval."""
-
-    begin: Interval | None = None
-    """Completed epochs or optimizer steps after which it begins; by default where the one before it
-    ends."""
-    end: Interval | None = None
-    """Completed epochs or optimizer steps after which it ends; by default where the next begins, or
-    with the run."""
-    every: Annotated[Interval, Units(("epochs", "steps"), ge=1)] | None = None
-    """Interval of its steps; by default one optimizer step where begin or end is in steps, else one
-    epoch."""
-
-    def interval(self) -> Interval:
-        if self.every:
-            return self.every
-        units = {bound.unit for bound in (self.begin, self.end) if bound}
-        return Interval(1, "steps" if "steps" in units else "epochs")
 
 
 @dataclass(frozen=True)

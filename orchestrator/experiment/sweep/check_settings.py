@@ -142,7 +142,8 @@ def check_trial_count(sweep: Sweep) -> Iterator[Problem]:
         yield Problem(
             "sweep.trials",
             f"must be {per_round} ({_describe_round(sweep)}), got {trials}",
-            suggestion="remove it; budget.trials ends a sweep before its grid is complete, and repeats adds seeds",
+            suggestion="remove it; budget.trials ends a sweep before its grid is complete, and"
+            " repeats adds seeds",
         )
     elif trials % per_round:
         message = f"must be a multiple of {per_round} ({_describe_round(sweep)}), got {trials}"
