@@ -59,16 +59,27 @@ def compact(storage: Storage, attempts: Sequence[Attempt]) -> None:
     Superseded rows stay, marked as such. After a kill at any moment, `list_recorded_files` still
     finds every row once. Rows come last: `is_compacted` looks only at them.
     """
+    obsolete: list[str] = []
+    folders_in_use: set[str] = set()
     for table in ("costs", "rows"):
         files = list_recorded_files(storage, table)
         own_files = [*files.segments, *files.parts]
-        if own_files and not _join(storage, table, files, attempts):
-            if table == "rows":
-                _update_superseded(storage, files.segments, attempts)
-            storage.map(lambda parts: compact_parts(storage, parts, attempts), files.parts_by_rank)
-            own_files = []
-        obsolete = {*files.obsolete, *(file.path for file in own_files)}
-        storage.map(storage.delete, sorted(obsolete))
+        obsolete += files.obsolete
+        if own_files and _join(storage, table, files, attempts):
+            obsolete += [file.path for file in own_files]
+            continue
+        if table == "rows":
+            _update_superseded(storage, files.segments, attempts)
+        storage.map(lambda parts: compact_parts(storage, parts, attempts), files.parts_by_rank)
+        folders_in_use |= {file.folder for file in own_files}
+
+    if storage.local is None:
+        # Deleting a folder takes fewer requests, and leaves no marker of an empty folder.
+        folders = {path: path.rpartition("/")[0] for path in obsolete}
+        obsolete = [
+            path if folder in folders_in_use else folder for path, folder in folders.items()
+        ]
+    storage.map(storage.delete, sorted(set(obsolete)))
 
 
 def _join(storage: Storage, table: str, files: RecordedFiles, attempts: Sequence[Attempt]) -> bool:
