@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator import Experiment, load_experiment, run, sweep
 from orchestrator.disk.new_run import create_run
-from orchestrator.engines.session import Assignment
+from orchestrator.engines.assignment import Assignment
 from orchestrator.errors import ConfigError
 from orchestrator.experiment import components, resolve
 from orchestrator.experiment.load import to_dict, to_yaml

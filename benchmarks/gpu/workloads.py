@@ -23,7 +23,8 @@ from benchmarks.gpu.part import Device
 from benchmarks.loop_overhead import IDLE, Discard
 from benchmarks.timing import Pause, take_turns
 from orchestrator import Task
-from orchestrator.engines.session import Assignment, Session
+from orchestrator.engines.assignment import Assignment
+from orchestrator.engines.session import Session
 from orchestrator.experiment.load import make_experiment
 from orchestrator.loop.world import World
 

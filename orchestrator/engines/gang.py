@@ -19,10 +19,10 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.gang_rank import END, AttemptEnd, GangRank, RankActor, Rendezvous
 from orchestrator.engines.preemption import nodes_of
 from orchestrator.engines.rank_failures import RankFailed, find_root_failure
-from orchestrator.engines.session import Assignment
 from orchestrator.errors import RunError
 from orchestrator.experiment.resolve import ResolvedExperiment
 from orchestrator.experiment.sections.workers import Workers

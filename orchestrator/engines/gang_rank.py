@@ -20,9 +20,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
+from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.in_process import Rank
 from orchestrator.engines.rank_failures import RankFailed
-from orchestrator.engines.session import Assignment, make_session
+from orchestrator.engines.shared_session import make_session
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.experiment.yaml.source import ExperimentSource

@@ -8,9 +8,11 @@ from functools import cached_property
 import torch
 
 from hooks.loop_services import Display
+from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.ray_environment import Resources, find_local_resources, needs_start
-from orchestrator.engines.session import Assignment, Session, SharedSession, make_session
+from orchestrator.engines.session import Session
+from orchestrator.engines.shared_session import SharedSession, make_session
 from orchestrator.errors import HookyardError, UsageError
 from orchestrator.experiment.resolve import ResolvedExperiment
 from orchestrator.experiment.sections.workers import Workers

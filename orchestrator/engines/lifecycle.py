@@ -22,7 +22,7 @@ from orchestrator.errors import HookyardError, MetricMissing, RunError
 from orchestrator.process.streams import print_line
 
 if TYPE_CHECKING:
-    from orchestrator.engines.session import Assignment
+    from orchestrator.engines.assignment import Assignment
     from orchestrator.experiment.resolve import ResolvedExperiment
     from orchestrator.loop.report import Report
 

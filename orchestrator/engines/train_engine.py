@@ -17,12 +17,13 @@ from ray.util.placement_group import (
 )
 
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.mailbox import ReportOrdinal, ReportQueue
 from orchestrator.engines.preemption import nodes_of
 from orchestrator.engines.rank_failures import RankFailed, find_root_failure, format_failure_line
 from orchestrator.engines.ray_data import data_of
 from orchestrator.engines.ray_environment import set_environment
-from orchestrator.engines.session import Assignment, Session
+from orchestrator.engines.session import Session
 from orchestrator.errors import HookyardError, RunError
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve
 from orchestrator.experiment.sections.experiment import Experiment

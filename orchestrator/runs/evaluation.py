@@ -13,8 +13,8 @@ from orchestrator.disk.lease import Lease
 from orchestrator.disk.metadata import EngineName, Evaluated
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import EVALUATIONS, RunFolder
+from orchestrator.engines.assignment import EvaluationTarget
 from orchestrator.engines.ray_environment import choose_address
-from orchestrator.engines.session import EvaluationTarget
 from orchestrator.errors import CheckpointError, ConfigError, Problem, UsageError, did_you_mean
 from orchestrator.experiment.load import (
     make_experiment_from_source,

@@ -14,11 +14,11 @@ from orchestrator.disk.lease import Lease
 from orchestrator.disk.metadata import EngineName
 from orchestrator.disk.provenance import collect_provenance
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.engines.assignment import Assignment, EvaluationTarget
 from orchestrator.engines.hang_reporter import HangReporter
 from orchestrator.engines.lifecycle import Lifecycle, recording_failure
 from orchestrator.engines.ray_environment import Ray, describe_connection, read_environment
 from orchestrator.engines.script_classes import with_classes_of_main
-from orchestrator.engines.session import Assignment, EvaluationTarget
 from orchestrator.errors import UsageError
 from orchestrator.experiment.resolve import ResolvedExperiment, take_resolved
 from orchestrator.experiment.sections.experiment import Experiment

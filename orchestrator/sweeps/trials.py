@@ -14,8 +14,9 @@ from orchestrator.disk.metadata import seconds_at
 from orchestrator.disk.process import Process
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import trial_folder
+from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.lifecycle import Lifecycle, compact_rows, find_outcome
-from orchestrator.engines.session import Assignment, find_failed_run
+from orchestrator.engines.shared_session import find_failed_run
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.checks.metrics import infer_modes
 from orchestrator.experiment.load import to_yaml

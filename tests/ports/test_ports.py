@@ -11,7 +11,8 @@ import torch
 from orchestrator import Run, RunError, resume, run
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.engines.session import Assignment, Session
+from orchestrator.engines.assignment import Assignment
+from orchestrator.engines.session import Session
 from orchestrator.experiment.load import to_yaml
 from orchestrator.loop.world import World
 from tests.ports import imagenet, siamese_network, vae

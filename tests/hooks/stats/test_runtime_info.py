@@ -13,7 +13,8 @@ from hooks import Hook, State
 from hooks.stats.runtime_info import RuntimeInfo
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.engines.session import Assignment, Session
+from orchestrator.engines.assignment import Assignment
+from orchestrator.engines.session import Session
 from orchestrator.experiment.load import to_dict, to_yaml
 from orchestrator.experiment.resolve import resolve
 from orchestrator.loop.loop import Loop

@@ -19,7 +19,8 @@ from orchestrator.disk.attempts import Attempt, Host, write_attempt
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.repeated_reports import find_repeated_reports
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.engines.session import Assignment, Session
+from orchestrator.engines.assignment import Assignment
+from orchestrator.engines.session import Session
 from orchestrator.experiment.load import to_yaml
 from orchestrator.experiment.yaml.source import ParentCheckpoint
 from orchestrator.loop.world import World

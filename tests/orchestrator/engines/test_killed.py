@@ -21,7 +21,8 @@ from orchestrator.disk.checkpoint_folder import make_checkpoint_folder
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.engines.session import Assignment, Session
+from orchestrator.engines.assignment import Assignment
+from orchestrator.engines.session import Session
 from orchestrator.experiment.load import make_experiment, to_yaml
 from orchestrator.loop.model.initial_weights import describe_initial_weights
 from orchestrator.loop.world import World

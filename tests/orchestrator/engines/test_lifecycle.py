@@ -16,10 +16,10 @@ from orchestrator.disk.new_run import create_run
 from orchestrator.disk.rows import compaction
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines import preemption
+from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.lifecycle import Lifecycle, recording_failure
 from orchestrator.engines.preemption import PreemptionWatch, is_preempted
 from orchestrator.engines.rank_failures import DIED, RankFailed
-from orchestrator.engines.session import Assignment
 from orchestrator.errors import ConfigError, Problem, RunError, StorageError, TaskError, UsageError
 from orchestrator.loop.report import Report
 from orchestrator.loop.stopping import INTERRUPTED

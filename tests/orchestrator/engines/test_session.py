@@ -8,9 +8,10 @@ from torch import nn
 
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.gang_rank import GangRank, Rendezvous
 from orchestrator.engines.in_process import InProcess
-from orchestrator.engines.session import Assignment, Session
+from orchestrator.engines.session import Session
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.load import to_yaml
 from orchestrator.experiment.sections.workers import Workers

@@ -26,7 +26,8 @@ from orchestrator import Task, TrainingSession
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.engines.session import Assignment, Session
+from orchestrator.engines.assignment import Assignment
+from orchestrator.engines.session import Session
 from orchestrator.errors import CheckpointError, RankMismatch, RunError, TaskError
 from orchestrator.experiment.load import make_experiment, to_yaml
 from orchestrator.loop.custom_loop import CustomLoop

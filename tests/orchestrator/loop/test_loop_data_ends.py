@@ -15,7 +15,8 @@ from hooks import Hook, State
 from hooks.hook import EVENTS
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.engines.session import Assignment, Session
+from orchestrator.engines.assignment import Assignment
+from orchestrator.engines.session import Session
 from orchestrator.experiment.load import make_experiment, to_yaml
 from orchestrator.experiment.yaml.source import with_value
 from orchestrator.loop.world import World

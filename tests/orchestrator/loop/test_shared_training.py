@@ -10,7 +10,9 @@ import pytest
 from hooks import Hook, State
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.engines.session import Assignment, Session, SharedSession
+from orchestrator.engines.assignment import Assignment
+from orchestrator.engines.session import Session
+from orchestrator.engines.shared_session import SharedSession
 from orchestrator.experiment.load import to_yaml
 from orchestrator.loop.world import World
 from orchestrator.runs.result import Run

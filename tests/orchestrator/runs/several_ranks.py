@@ -6,7 +6,8 @@ from pathlib import Path
 from orchestrator import Experiment
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.engines.session import Assignment, Session
+from orchestrator.engines.assignment import Assignment
+from orchestrator.engines.session import Session
 from orchestrator.experiment.load import to_yaml
 from orchestrator.loop.world import World
 from orchestrator.runs.result import Run

@@ -15,7 +15,7 @@ from orchestrator import ConfigError, Run, Sweep, UsageError, open_run, resume, 
 from orchestrator.cli import app
 from orchestrator.disk.removal import plan_removal
 from orchestrator.disk.run_folder import EVALUATIONS, RunFolder
-from orchestrator.engines.session import Assignment, EvaluationTarget
+from orchestrator.engines.assignment import Assignment, EvaluationTarget
 from orchestrator.runs.evaluation import Evaluation
 from tests.orchestrator.runs.several_ranks import create, train
 from tests.ranks import on_ranks

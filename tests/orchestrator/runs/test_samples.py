@@ -13,7 +13,8 @@ from orchestrator import UsageError, open_run, run
 from orchestrator.cli import app
 from orchestrator.disk.attempts import write_attempt
 from orchestrator.disk.new_run import create_run
-from orchestrator.engines.session import Assignment, Session
+from orchestrator.engines.assignment import Assignment
+from orchestrator.engines.session import Session
 from orchestrator.experiment.load import to_yaml
 from orchestrator.loop.world import World
 from orchestrator.runs.result import Run

@@ -11,7 +11,8 @@ from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import trial_name
-from orchestrator.engines.session import SWEEP_KEEPS, Assignment, Session
+from orchestrator.engines.assignment import Assignment
+from orchestrator.engines.session import SWEEP_KEEPS, Session
 from orchestrator.errors import CheckpointError
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World

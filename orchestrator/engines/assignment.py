@@ -1,0 +1,40 @@
+"""What a worker is to train or to evaluate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.experiment.yaml.source import ExperimentSource
+
+
+@dataclass(frozen=True)
+class EvaluationTarget:
+    """The checkpoint that an evaluation loads from its parent run, and the data to evaluate on:
+    `val` or `test`."""
+
+    checkpoint: str
+    phase: str
+    rewinds: bool = True
+    """True to start from the random state of the run's own evaluation; False if the seed
+    differs."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Description of a worker's run, as plain data."""
+
+    source: ExperimentSource
+    location: str
+    """The run's folder."""
+    mailbox: str | None = None
+    """Name of rank 0's mailbox, if it has one."""
+    checkpoint: str | None = None
+    """Path of the checkpoint to start from, of this run or another; by default this run's
+    newest."""
+    sweep: dict[str, Any] | None = None
+    """The `sweep` section of a trial's sweep, for the hooks' config."""
+    followers: tuple[Assignment, ...] = ()
+    """Runs that share the training of this run."""
+    target: EvaluationTarget | None = None
+    """Checkpoint to evaluate; None to train."""
