@@ -1,5 +1,5 @@
-"""Signals of child processes: a process that handles SIGINT and SIGTERM handles them for its
-children, too.
+"""Signals of child processes: a process that handles SIGINT, SIGTERM and SIGHUP handles them for
+its children, too.
 
 Terminals, `timeout`, systemd and Slurm signal all processes of a job. The processes of a loader
 must then go on, until their parent has saved a checkpoint. This applies to all processes that
@@ -18,7 +18,7 @@ from typing import TypeVar
 
 H = TypeVar("H", bound=Callable[..., None])
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _thread = threading.local()
 
 
@@ -62,7 +62,8 @@ def _release_signals_in_child() -> None:
     if getattr(signal.getsignal(signal.SIGTERM), "is_for_children", False):
         signal.set_wakeup_fd(-1)  # the parent reads it
         for number in _SIGNALS:
-            signal.signal(number, _ignore)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+                signal.signal(number, _ignore)
     _release_signals()
 
 

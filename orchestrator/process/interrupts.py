@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -31,10 +32,11 @@ def interrupt_at_sigterm() -> Iterator[None]:
 
 
 class Interrupts:
-    """Context manager that counts SIGINT and SIGTERM.
+    """Context manager that counts SIGINT and SIGTERM, and SIGHUP of a terminal that is closed.
 
     The first sets `requested` and prints `message`. The second ends this process and the processes
-    that it started within the block, and prints `resume_command`.
+    that it started within the block, and prints `resume_command`. A SIGHUP is never the second,
+    because a shell and the kernel both send it.
     """
 
     def __init__(
@@ -53,8 +55,9 @@ class Interrupts:
     def __enter__(self) -> Self:
         self._started_at = time.time()
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._handlers[number] = signal.signal(number, self._handle)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+                    self._handlers[number] = signal.signal(number, self._handle)
             # The event loop of a notebook owns the wakeup file descriptor.
             if not is_notebook():
                 self._watch_wakeups()
@@ -87,9 +90,11 @@ class Interrupts:
 
     def _handle_late(self, read: int) -> None:
         """Handle signals that the main thread does not handle in time."""
-        received = 0
+        counts = Counter[int]()
         while numbers := os.read(read, 64):
-            received += sum(number in self._handlers for number in numbers)
+            counts.update(numbers)
+            received = counts[signal.SIGINT] + counts[signal.SIGTERM]
+            received = received or min(counts[signal.SIGHUP], 1)
             time.sleep(_MAIN_THREAD_TIMEOUT_S)
             while self._count < received and not self._failure:
                 self._is_handled = True
@@ -103,6 +108,8 @@ class Interrupts:
         # The other thread may have been faster.
         if self._is_handled:
             self._is_handled = False
+            return
+        if number == signal.SIGHUP and self.requested:
             return
         self._handle_interrupt()
 

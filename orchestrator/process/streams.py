@@ -32,7 +32,8 @@ class PipeSafe:
         try:
             yield
         except OSError as error:
-            if error.errno not in (errno.EPIPE, errno.EBADF):
+            # A closed terminal gives EIO.
+            if error.errno not in (errno.EPIPE, errno.EBADF, errno.EIO):
                 raise
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, self._stream.fileno())

@@ -48,6 +48,29 @@ def test_first_signal_requests_the_end_and_second_exits(
     )
 
 
+def test_closed_terminal_requests_the_end_however_often_it_is_told(exits: list[int]) -> None:
+    """A shell sends SIGHUP to its jobs, and the kernel once more when the shell has exited."""
+    with Interrupts("") as interrupts:
+        signal.raise_signal(signal.SIGHUP)
+        assert interrupts.requested
+        signal.raise_signal(signal.SIGHUP)
+        assert exits == []
+        with pytest.raises(Left):
+            signal.raise_signal(signal.SIGTERM)
+    assert exits == [130]
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+
+
+def test_closed_terminal_is_ignored_under_nohup() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupts("") as interrupts:
+            signal.raise_signal(signal.SIGHUP)
+            assert not interrupts.requested
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_previous_signal_handlers_are_restored() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with Interrupts(""):
@@ -125,7 +148,7 @@ with Interrupts("") as interrupts:
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signal_to_the_process_group_leaves_the_processes_of_a_loader_at_work(
     number: signal.Signals,
 ) -> None:
