@@ -1,32 +1,29 @@
 """The loop around a task's own `train`: rounds, rows, reports and checkpoints. Runs in workers."""
 
-from collections.abc import Generator, Iterator, Mapping, MutableMapping
-from functools import partial
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from numbers import Real
+from operator import itemgetter
 from statistics import mean
 from time import perf_counter
 from typing import Any
 
 from torch import Tensor
-from torch.optim import Optimizer
 
 from hooks.hook import Hook
 from hooks.metrics.names import PHASES, phase_of
 from hooks.position import Stage
 from hooks.state import State
-from orchestrator.errors import CheckpointError, RankMismatch, TaskError
+from orchestrator.errors import RankMismatch, TaskError
 from orchestrator.experiment.checks.train_method import list_train_parameters
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.report import Report
 from orchestrator.loop.span_clock import Clock
-from orchestrator.loop.state.contents import LoadedCheckpoint
 from orchestrator.loop.state.cursor import EpochProgress
-from orchestrator.loop.state.optimizer_state import load_state, save_state
+from orchestrator.loop.state.custom_contents import CheckpointedParts
 from orchestrator.loop.step.iterations import iteration_columns
 from orchestrator.loop.stopping import StopCoordinator
 from orchestrator.loop.task_errors import COLUMNS, check_type, describe
 from orchestrator.loop.training_loop import RunContext, TrainingRun, make_plan
-from orchestrator.loop.world import World
 from orchestrator.randomness import seed_all
 from orchestrator.task import Task, hide_progress, show_progress
 from orchestrator.training_session import Part, TrainingSession
@@ -109,7 +106,8 @@ class CustomLoop(TrainingRun):
 
     def _train(self) -> None:
         """Run the task's generator up to its next report, or to its end."""
-        state, cursor = self.state, self.cursor
+        state = self.state
+        cursor = self.cursor
         cursor.stage = Stage.TRAIN
         self._has_begun = False
         if self._training is None:
@@ -193,42 +191,32 @@ class CustomLoop(TrainingRun):
         Raises RankMismatch if ranks differ.
         """
         ranks = self.world.gather(None if report is None else self._check_report(report))
-        names = [None if metrics is None else sorted(metrics) for metrics in ranks]
-        rank = next((rank for rank, metrics in enumerate(names) if metrics != names[0]), None)
-        if rank is not None:
-            pair = names[0], names[rank]
-            first, other = (
-                "has ended" if metrics is None else f"yields {', '.join(metrics)}"
-                for metrics in pair
-            )
-            raise RankMismatch(
-                f"train() must yield the same metrics on all ranks, but rank 0 {first} and rank {rank}"
-                f" {other}{find_source_location(self.task.train)}"
-            )
-        if names[0] is None:
+        said = ["has ended" if metrics is None else _describe_names(metrics) for metrics in ranks]
+        for rank, other in enumerate(said):
+            if other != said[0]:
+                raise RankMismatch(
+                    f"train() must yield the same metrics on all ranks, but rank 0 {said[0]} and"
+                    f" rank {rank} {other}{find_source_location(self.task.train)}"
+                )
+        if ranks[0] is None:
             return None
-        return {name: mean(metrics[name] for metrics in ranks) for name in ranks[0]}
+        return {name: mean(map(itemgetter(name), ranks)) for name in ranks[0]}
 
     def _check_report(self, report: Any) -> dict[str, float]:
         """Return a report as plain numbers; raises TaskError if it is not one."""
-        where = partial(find_source_location, self.task.train)
         if not isinstance(report, Mapping) or not report:
-            raise TaskError(
-                f"train() yields {describe(report)}; expected a mapping of metrics to numbers{where()}"
-            )
+            raise self._unexpected(f"{describe(report)}; expected a mapping of metrics to numbers")
         for name, value in report.items():
             if not isinstance(name, str) or not phase_of(name) or not name.partition("/")[2]:
-                raise TaskError(
-                    f"train() yields {name!r}; metrics begin with train/, val/ or test/, as in 'train/{name}'{where()}"
+                raise self._unexpected(
+                    f"{name!r}; metrics begin with train/, val/ or test/, as in 'train/{name}'"
                 )
-            if not (value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, Real)):
-                raise TaskError(
-                    f"train() yields {describe(value)} for '{name}'; expected a number{where()}"
-                )
-        return {
-            name: float(value.item() if isinstance(value, Tensor) else value)
-            for name, value in report.items()
-        }
+            if not _is_number(value):
+                raise self._unexpected(f"{describe(value)} for '{name}'; expected a number")
+        return {name: _to_float(value) for name, value in report.items()}
+
+    def _unexpected(self, problem: str) -> TaskError:
+        return TaskError(f"train() yields {problem}{find_source_location(self.task.train)}")
 
     def _fire_validation(self) -> None:
         """Fire the events of the phases that the task has validated itself."""
@@ -296,7 +284,8 @@ class CustomLoop(TrainingRun):
         self._begin_round()
         if type(batch_size) is not int or batch_size < 0:
             raise TaskError(
-                f"session.record() got batch_size={batch_size!r}; expected the number of samples, a non-negative int"
+                f"session.record() got batch_size={batch_size!r}; expected the number of samples,"
+                " a non-negative int"
             )
         state.batch_size = batch_size
         state.stepped = True
@@ -340,101 +329,17 @@ class CustomLoop(TrainingRun):
         return self._has_to_stop
 
 
-class CheckpointedParts:
-    """The parts of one rank: saved in checkpoints, and restored once the task has built them."""
-
-    files: tuple[str, ...] = ()
-    unread: tuple[str, ...] = ()
-    mesh = None
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._shared: Mapping[str, Part] | None = None
-        self._per_rank: Mapping[str, Part] = {}
-        self.pending_checkpoint: str | None = None
-        """Name of the checkpoint whose parts are still to restore."""
-        self._saved: tuple[Mapping[str, Any], Mapping[str, Any]] = {}, {}
-        """Its states: shared ones, and this rank's."""
-        self.has_ended = False
-        """True once the task has returned after steps that it has not reported."""
-
-    @property
-    def are_named(self) -> bool:
-        return self._shared is not None
-
-    def name(self, shared: Mapping[str, Part], per_rank: Mapping[str, Part]) -> bool:
-        """Take the parts that the task has built, and restore them; returns whether there was a
-        checkpoint."""
-        for name, part in (*shared.items(), *per_rank.items()):
-            methods = (getattr(part, method, None) for method in ("state_dict", "load_state_dict"))
-            if not isinstance(part, MutableMapping) and not all(map(callable, methods)):
-                raise TaskError(
-                    f"session.restore() got a {type(part).__name__} as '{name}'; expected a dict, or an object with"
-                    " state_dict() and load_state_dict()"
-                )
-        if "hooks" in shared:
-            raise TaskError(
-                "session.restore() got a part 'hooks', the name of the hooks' own file; rename the part"
-            )
-        if self._shared is not None:
-            raise TaskError(
-                "session.restore() is called twice; name all parts at once, when they are built"
-            )
-        self._shared, self._per_rank = dict(shared), dict(per_rank)
-        checkpoint, self.pending_checkpoint = self.pending_checkpoint, None
-        (saved, saved_per_rank), self._saved = self._saved, ({}, {})
-        if checkpoint is None:
-            return False
-        _restore(checkpoint, self._shared, saved, "")
-        _restore(checkpoint, self._per_rank, saved_per_rank, "per_rank: ")
-        return True
-
-    def shared(self) -> dict[str, Any]:
-        return _collect_states(self._shared or {})
-
-    def per_rank(self) -> dict[str, Any]:
-        return {"parts": _collect_states(self._per_rank)}
-
-    def details(self) -> dict[str, Any]:
-        return {
-            "has_ended": self.has_ended,
-            **({"per_rank": [*self._per_rank]} if self._per_rank else {}),
-        }
-
-    def restore(self, loaded: LoadedCheckpoint) -> None:
-        shared = {part: state for part, state in loaded.shared.items() if part != "hooks"}
-        self._saved = shared, loaded.read_per_rank("parts", self._world.world_size)
-        self.pending_checkpoint = loaded.name
-        self.has_ended = loaded.manifest["has_ended"]
+def _describe_names(metrics: Iterable[str]) -> str:
+    return f"yields {', '.join(sorted(metrics))}"
 
 
-def _collect_states(parts: Mapping[str, Part]) -> dict[str, Any]:
-    return {name: _collect_state(part) for name, part in parts.items()}
+def _is_number(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return value.numel() == 1
+    return isinstance(value, Real)
 
 
-def _collect_state(part: Part) -> dict[str, Any]:
-    if isinstance(part, MutableMapping):
-        return dict(part)
-    return save_state(part) if isinstance(part, Optimizer) else part.state_dict()
-
-
-def _restore(name: str, parts: Mapping[str, Part], saved: Mapping[str, Any], group: str) -> None:
-    if parts.keys() != saved.keys():
-        stored, named = (", ".join(names) or "nothing" for names in (saved, parts))
-        raise CheckpointError(
-            f"checkpoint '{name}' holds {group}{stored}, but session.restore() got {group}{named}; name the same parts"
-        )
-    for key, part in parts.items():
-        if isinstance(part, MutableMapping):
-            part.clear()
-            part.update(saved[key])
-            continue
-        try:
-            if isinstance(part, Optimizer):
-                load_state(part, saved[key])
-            else:
-                part.load_state_dict(saved[key])
-        except (RuntimeError, ValueError, KeyError) as error:
-            raise CheckpointError(
-                f"checkpoint '{name}' does not fit the part '{key}': {error}"
-            ) from error
+def _to_float(value: Any) -> float:
+    if isinstance(value, Tensor):
+        return float(value.item())
+    return float(value)

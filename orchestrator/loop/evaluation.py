@@ -80,7 +80,8 @@ class Evaluation:
             self._evaluate_phase(phase)
 
     def _evaluate_phase(self, phase: str) -> None:
-        state, cursor = self._state, self._cursor
+        state = self._state
+        cursor = self._cursor
         data = self._data.phases[phase]
         is_val = kind_of(phase) == "val"
         offset = cursor.eval_iterations.get(phase, 0)
@@ -171,7 +172,8 @@ class Evaluation:
 
     def _number_of_validation(self) -> int:
         """Return how many validations that `validate_every` requests came before this one."""
-        every, state = self._experiment.validate_every, self._state
+        every = self._experiment.validate_every
+        state = self._state
         if every.count == 0:
             return 0
         done = state.step if every.unit == "steps" else state.epoch + self._cursor.epoch.has_begun
@@ -180,7 +182,8 @@ class Evaluation:
     def _find_loss_check(self, data: PhaseData) -> Callable[[Loss], Loss] | None:
         """Return a check of the loss if the ranks have unequal batches; None if the check is not
         needed. Collective."""
-        state, size = self._state, data.size
+        state = self._state
+        size = data.size
         if size is None or size % state.world_size == 0 or is_sharded(state.module):
             return None
         batches = self._world.gather(data.length())

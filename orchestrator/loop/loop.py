@@ -120,7 +120,8 @@ class Loop(TrainingRun):
     def _train(self) -> Stop:
         """Train until the phase ends or the run is interrupted; return whether the run stops
         here."""
-        training, stopping = self.training, self.training.stopping
+        training = self.training
+        stopping = training.stopping
         state = training.state
         for run in self.runs:
             run.cursor.begin_train_phase()

@@ -224,14 +224,16 @@ class Training:
     def iterate(self) -> Iterator[None]:
         """Train until the phase ends. Yield between two steps if a checkpoint is requested or a
         check for a stop is due; the caller ends a phase early by not continuing."""
-        state, data = self.state, self.data.train
-        stops_when_exhausted, fetch_ahead = data.stops_when_exhausted, data.fetch_ahead
+        state = self.state
+        data = self.data.train
+        stops_when_exhausted = data.stops_when_exhausted
+        fetch_ahead = data.fetch_ahead
         assert self._batches is not None
         batches = self._batches
         if has_weights(type(self.task)):
-            weighed = WeighedBatches(self.task, state, batches, fetch_ahead)
+            batches = weighed = WeighedBatches(self.task, state, batches, fetch_ahead)
+            fetch_ahead = weighed.fetch_ahead
             self.iterations.weighed = weighed
-            batches, fetch_ahead = weighed, weighed.fetch_ahead
         iterations = self.iterations.train(batches)
         last_step = self._last_step_of_phase()
 
@@ -280,7 +282,8 @@ class Training:
 
     def _last_step_of_phase(self) -> float:
         """Return the step at which this training phase ends, unless its epoch ends earlier."""
-        state, every = self.state, self.experiment.validate_every
+        state = self.state
+        every = self.experiment.validate_every
         last = math.inf if state.max_steps is None else float(state.max_steps)
         if not self.data.phase_names("val") or every.unit != "steps" or every.count == 0:
             return last

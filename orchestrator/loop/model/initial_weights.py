@@ -61,7 +61,8 @@ def find_again(origin: InitialWeights) -> InitialWeights:
         now = _hash_file(origin.path)
     if now != origin.sha256:
         raise CheckpointError(
-            f"{origin} has changed since this run began: its sha256 is {now[:12]}..., expected {origin.sha256[:12]}..."
+            f"{origin} has changed since this run began: its sha256 is {now[:12]}...,"
+            f" expected {origin.sha256[:12]}..."
         )
     return origin
 
@@ -99,7 +100,8 @@ def _find(init: Init, folders: Iterable[str | Path]) -> InitialWeights:
                     f"{storage} is a checkpoint; write {storage.parent.parent}@{storage.name}"
                 )
     raise CheckpointError(
-        f"no such run or file: {init.source}; expected a file, a run's folder, or its checkpoint such as runs/NAME@best"
+        f"no such run or file: {init.source}; expected a file, a run's folder, or its checkpoint"
+        " such as runs/NAME@best"
     )
 
 
@@ -114,16 +116,18 @@ def _run_weights(init: Init, path: str, label: str) -> InitialWeights:
         path = str(trial_folder(path, int(str(trial).rpartition("-")[2])))
     store = _open_store(path)
     name = store.resolve(label)
-    weights = init.weights and (
-        init.weights if init.weights == "model" else f"{init.weights}/model"
-    )
-    weights = weights or store.find_evaluated_weights(label)
+    weights = init.weights or store.find_evaluated_weights(label)
+    if init.weights and init.weights != "model":
+        weights = f"{init.weights}/model"
     entries = [
         file.removesuffix(".pt") for file in shared_files(store.read_manifest(name)["files"])
     ]
     allowed = [entry for entry in entries if entry not in ("optimizer", "hooks")]
     if weights.partition("/")[0] not in allowed:
-        message = f"got {init.weights}, which {store.get_path(name)} does not hold; it holds {', '.join(allowed)}"
+        message = (
+            f"got {init.weights}, which {store.get_path(name)} does not hold;"
+            f" it holds {', '.join(allowed)}"
+        )
         raise ConfigError.at("init.weights", message)
     return InitialWeights(path, name, weights, store.verify(name))
 
@@ -190,11 +194,9 @@ def _choose_state_dict(content: Any, weights: str | None, path: str) -> dict[str
                 return _tensors_in(content[key])
         if name == "model" and _tensors_in(content):
             return _tensors_in(content)
-    entries = (
-        ", ".join(map(str, list(content)[:10]))
-        if isinstance(content, Mapping)
-        else type(content).__name__
-    )
+    entries = type(content).__name__
+    if isinstance(content, Mapping):
+        entries = ", ".join(map(str, list(content)[:10]))
     raise ConfigError.at(
         "init.weights", f"got {name}, but {path} has no such state dict; it holds {entries}"
     )
@@ -209,20 +211,22 @@ def load_initial_weights(
     Raises ConfigError if a pattern matches no name, if no tensor matches, or with `strict` if some
     tensors do not.
     """
-    init, folders = experiment.init, experiment.import_paths
+    init = experiment.init
     if init is None:
         return []
-    origin = world.broadcast(lambda: find_again(origin) if origin else find(init, folders))
+    origin = world.broadcast(
+        lambda: find_again(origin) if origin else find(init, experiment.import_paths)
+    )
     assert origin is not None
     state = module.state_dict()
     matching, mismatches = _match(init, _tensors_in(read(origin)), _tensors_in(state))
     if not matching or (init.strict and mismatches):
-        path, problem = ("init.strict", "does not match the whole model")
-        if not matching:
-            path, problem = ("init.from", "matches no tensor of the model")
-        advice = "use init.rename to map the names of the source's tensors to the model's"
+        path = "init.strict" if matching else "init.from"
+        problem = "does not match the whole model" if matching else "matches no tensor of the model"
         raise ConfigError.at(
-            path, f"{origin} {problem}: {'; '.join(mismatches)}", suggestion=advice
+            path,
+            f"{origin} {problem}: {'; '.join(mismatches)}",
+            suggestion="use init.rename to map the names of the source's tensors to the model's",
         )
     module.load_state_dict(sharded_model(matching, module), strict=False)
     return [

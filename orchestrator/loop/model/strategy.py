@@ -1,10 +1,11 @@
 """Building a model for data-parallel training with DDP or FSDP, also on torch's meta device. Runs
 in workers."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import nullcontext
 from copy import copy
 from inspect import signature
+from itertools import chain
 from typing import Any
 
 import torch
@@ -42,9 +43,10 @@ def wrap_model(module: nn.Module, task: Task, experiment: Experiment, world: Wor
                 "compile",
                 "has no effect: it compiles FSDP units, and fsdp_units(model) returns none",
             )
-        for unit in units if experiment.compile else ():
-            # Not the calls that gather and release its parameters.
-            unit.forward = torch.compile(unit.forward, mode=compile_mode(experiment))
+        if experiment.compile:
+            for unit in units:
+                # Not the calls that gather and release its parameters.
+                unit.forward = torch.compile(unit.forward, mode=compile_mode(experiment))
         return shard(module, units, world, experiment.precision)
     if has_turns(type(task)) or experiment.accumulate == "auto":
         # Without DDP: it needs gradients of all parameters, but a turn computes only some. And it
@@ -85,11 +87,9 @@ def forward_pass(
         return task.forward
 
     def forward(called: nn.Module, batch: Any) -> Any:
-        return (
-            model(run=lambda own: task.forward(own, batch))
-            if called is model
-            else task.forward(called, batch)
-        )
+        if called is model:
+            return model(run=lambda own: task.forward(own, batch))
+        return task.forward(called, batch)
 
     return forward
 
@@ -136,7 +136,9 @@ def set_gradient_sync(model: nn.Module, now: bool) -> None:
     if isinstance(model, DistributedDataParallel):
         # DDP's no_sync() does the same, but a context would have to enclose half the iteration.
         model.require_backward_grad_sync = now
-    elif callable(exchange := getattr(model, "set_requires_gradient_sync", None)):
+        return
+    exchange = getattr(model, "set_requires_gradient_sync", None)
+    if callable(exchange):
         exchange(now)
 
 
@@ -152,17 +154,18 @@ def check_gradients_synced(model: DistributedDataParallel) -> None:
         if parameter.requires_grad
     ]
     names = [trained[index] for index in indices if index < len(trained)]
-    unused = (
-        f"{len(names)} of the model's {len(trained)} parameters ({listed(names, 4)})"
-        if names
-        else "the model"
-    )
+    unused = "the model"
+    if names:
+        unused = f"{len(names)} of the model's {len(trained)} parameters ({listed(names, 4)})"
     advice = (
-        "Return the output of forward() as tensors in lists, tuples or mappings, in which torch looks for them"
-        if model.find_unused_parameters
-        else "Use them in every forward(), call requires_grad_(False) for them in model(), or set workers: {ddp:"
-        " {find_unused_parameters: true}}, without static_graph"
+        "Use them in every forward(), call requires_grad_(False) for them in model(), or set"
+        " workers: {ddp: {find_unused_parameters: true}}, without static_graph"
     )
+    if model.find_unused_parameters:
+        advice = (
+            "Return the output of forward() as tensors in lists, tuples or mappings, in which"
+            " torch looks for them"
+        )
     raise TaskError(
         f"the loss does not depend on {unused}, so ranks cannot exchange their gradients. {advice}"
     )
@@ -193,18 +196,16 @@ def sharded_model(saved: dict[str, Any], module: nn.Module) -> dict[str, Any]:
 def sharded_optimizer(saved: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Return an optimizer's saved state dict, with tensors of a parameter's shape sharded like the
     parameter."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    parameters = _list_parameters(optimizer.param_groups)
     if not any(map(shards.is_sharded, parameters)):
         return saved
 
     def shard_like(value: Any, parameter: Tensor) -> Any:
-        return (
-            shards.like(value, parameter)
-            if isinstance(value, Tensor) and value.shape == parameter.shape
-            else value
-        )
+        if isinstance(value, Tensor) and value.shape == parameter.shape:
+            return shards.like(value, parameter)
+        return value
 
-    numbers = [number for group in saved["param_groups"] for number in group["params"]]
+    numbers = _list_parameters(saved["param_groups"])
     state = dict(saved["state"])
     for number, parameter in zip(numbers, parameters, strict=False):
         if number in state:
@@ -212,6 +213,11 @@ def sharded_optimizer(saved: dict[str, Any], optimizer: torch.optim.Optimizer) -
                 name: shard_like(value, parameter) for name, value in state[number].items()
             }
     return {**saved, "state": state}
+
+
+def _list_parameters(groups: Iterable[Mapping[str, Any]]) -> list[Any]:
+    """Return the parameters of all groups, or in a state dict their numbers."""
+    return [*chain.from_iterable(group["params"] for group in groups)]
 
 
 INITIALIZERS = ("reset_parameters", "init_weights", "_reset_parameters")
@@ -245,9 +251,8 @@ def initialize_shards(module: nn.Module, seed: int, world: World) -> None:
     """Allocate and initialize this rank's shards of a model from the meta device; collective."""
     module.to_empty(device=world.device)
     seed_all(seed + world.rank)
-    for part in reversed(
-        [*module.modules()]
-    ):  # a model's own method comes after those of its parts
+    # A model's own method comes after those of its parts.
+    for part in reversed([*module.modules()]):
         if initialize := _find_initializer(part):
             initialize()
     collectives.broadcast([*module.buffers()])

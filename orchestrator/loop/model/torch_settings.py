@@ -37,7 +37,8 @@ def apply_settings(module: nn.Module, experiment: Experiment, world: World) -> n
     if experiment.channels_last:
         if not any(parameter.ndim == 4 for parameter in module.parameters()):
             raise ConfigError.at("channels_last", "has no effect: the model has no 2d convolutions")
-        module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's hints leave this form out
+        # torch's hints leave this form out
+        module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     compiles_units = experiment.workers.strategy == "fsdp" and world.world_size > 1
     if experiment.compile and not compiles_units:
         compile_in_place(module, compile_mode(experiment))
@@ -70,8 +71,10 @@ def _checkpoint_activations(module: nn.Module, patterns: Patterns) -> None:
 
 def settings_without_effect(experiment: Experiment) -> Iterator[str]:
     """Yield a line for each setting that has no effect in a run of one rank."""
-    options = find_changed_keys(experiment.workers.ddp, Ddp(), "workers.ddp")
-    for name in [*options, *(["sync_batchnorm"] if experiment.sync_batchnorm else [])]:
+    names = [*find_changed_keys(experiment.workers.ddp, Ddp(), "workers.ddp")]
+    if experiment.sync_batchnorm:
+        names.append("sync_batchnorm")
+    for name in names:
         yield f"{name} has no effect with one rank"
 
 
@@ -128,27 +131,24 @@ class Precision:
     ) -> None:
         self._dtype = _AUTOCAST.get(name)
         self._device_type = device.type
-        self.scaler = (
-            torch.amp.GradScaler(device.type, **(scaler or {})) if name == "fp16" else None
-        )
+        self.scaler: torch.amp.GradScaler | None = None
+        if name == "fp16":
+            self.scaler = torch.amp.GradScaler(device.type, **(scaler or {}))
 
     def with_autocast(self, function: Callable[..., _T]) -> Callable[..., _T]:
         """Return the function under torch's autocast; in fp32 return it unchanged, because the
         context costs time."""
         if self._dtype is None:
             return function
-        under_autocast: Callable[..., _T] = torch.autocast(self._device_type, dtype=self._dtype)(
-            function
-        )
+        autocast = torch.autocast(self._device_type, dtype=self._dtype)
+        under_autocast: Callable[..., _T] = autocast(function)
         return under_autocast
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return torch's autocast; in fp32 a context that does nothing."""
-        return (
-            nullcontext()
-            if self._dtype is None
-            else torch.autocast(self._device_type, dtype=self._dtype)
-        )
+        if self._dtype is None:
+            return nullcontext()
+        return torch.autocast(self._device_type, dtype=self._dtype)
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """Return the scaled loss, on which to call `backward`."""

@@ -1,0 +1,129 @@
+"""Checkpoint contents of a custom loop: the parts that the task has named. Used in workers."""
+
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+from torch.optim import Optimizer
+
+from orchestrator.errors import CheckpointError, TaskError
+from orchestrator.loop.state.contents import LoadedCheckpoint
+from orchestrator.loop.state.optimizer_state import load_state, save_state
+from orchestrator.loop.world import World
+from orchestrator.training_session import Part
+
+
+class CheckpointedParts:
+    """The parts of one rank: saved in checkpoints, and restored once the task has built them."""
+
+    files: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    mesh = None
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._shared: Mapping[str, Part] | None = None
+        self._per_rank: Mapping[str, Part] = {}
+        self.pending_checkpoint: str | None = None
+        """Name of the checkpoint whose parts are still to restore."""
+        self._saved: Mapping[str, Any] = {}
+        """Its states that all ranks share."""
+        self._saved_per_rank: Mapping[str, Any] = {}
+        """Its states of this rank."""
+        self.has_ended = False
+        """True once the task has returned after steps that it has not reported."""
+
+    @property
+    def are_named(self) -> bool:
+        return self._shared is not None
+
+    def name(self, shared: Mapping[str, Part], per_rank: Mapping[str, Part]) -> bool:
+        """Take the parts that the task has built, and restore them; returns whether there was a
+        checkpoint."""
+        for name, part in (*shared.items(), *per_rank.items()):
+            if not _has_state(part):
+                raise TaskError(
+                    f"session.restore() got a {type(part).__name__} as '{name}'; expected a dict,"
+                    " or an object with state_dict() and load_state_dict()"
+                )
+        if "hooks" in shared:
+            raise TaskError(
+                "session.restore() got a part 'hooks', the name of the hooks' own file; rename the part"
+            )
+        if self._shared is not None:
+            raise TaskError(
+                "session.restore() is called twice; name all parts at once, when they are built"
+            )
+        self._shared = dict(shared)
+        self._per_rank = dict(per_rank)
+
+        checkpoint = self.pending_checkpoint
+        if checkpoint is None:
+            return False
+        self.pending_checkpoint = None
+        _restore(checkpoint, self._shared, self._saved, "")
+        _restore(checkpoint, self._per_rank, self._saved_per_rank, "per_rank: ")
+        self._saved = {}
+        self._saved_per_rank = {}
+        return True
+
+    def shared(self) -> dict[str, Any]:
+        return _collect_states(self._shared or {})
+
+    def per_rank(self) -> dict[str, Any]:
+        return {"parts": _collect_states(self._per_rank)}
+
+    def details(self) -> dict[str, Any]:
+        details: dict[str, Any] = {"has_ended": self.has_ended}
+        if self._per_rank:
+            details["per_rank"] = [*self._per_rank]
+        return details
+
+    def restore(self, loaded: LoadedCheckpoint) -> None:
+        self._saved = {part: state for part, state in loaded.shared.items() if part != "hooks"}
+        self._saved_per_rank = loaded.read_per_rank("parts", self._world.world_size)
+        self.pending_checkpoint = loaded.name
+        self.has_ended = loaded.manifest["has_ended"]
+
+
+def _has_state(part: Any) -> bool:
+    if isinstance(part, MutableMapping):
+        return True
+    methods = (getattr(part, method, None) for method in ("state_dict", "load_state_dict"))
+    return all(map(callable, methods))
+
+
+def _collect_states(parts: Mapping[str, Part]) -> dict[str, Any]:
+    return {name: _collect_state(part) for name, part in parts.items()}
+
+
+def _collect_state(part: Part) -> dict[str, Any]:
+    if isinstance(part, MutableMapping):
+        return dict(part)
+    if isinstance(part, Optimizer):
+        return save_state(part)
+    state: dict[str, Any] = part.state_dict()
+    return state
+
+
+def _restore(name: str, parts: Mapping[str, Part], saved: Mapping[str, Any], group: str) -> None:
+    if parts.keys() != saved.keys():
+        stored = ", ".join(saved) or "nothing"
+        named = ", ".join(parts) or "nothing"
+        raise CheckpointError(
+            f"checkpoint '{name}' holds {group}{stored}, but session.restore() got"
+            f" {group}{named}; name the same parts"
+        )
+    for key, part in parts.items():
+        if isinstance(part, MutableMapping):
+            part.clear()
+            part.update(saved[key])
+            continue
+        try:
+            if isinstance(part, Optimizer):
+                load_state(part, saved[key])
+            else:
+                part.load_state_dict(saved[key])
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise CheckpointError(
+                f"checkpoint '{name}' does not fit the part '{key}': {error}"
+            ) from error
