@@ -85,7 +85,6 @@ def test_a_module_that_is_compiled_in_place_stays_the_same_object(
     expected = module(torch.ones(1, 2))
     compile_in_place(module)
     assert torch.equal(module(torch.ones(1, 2)), expected)
-    assert (
-        len(calls) == 3
-    )  # the model and its two layers; torch makes one of what is called within another
+    # The model and its two layers; torch makes one of what is called within another.
+    assert len(calls) == 3
     assert list(module.state_dict()) == ["0.weight", "0.bias"]

@@ -124,15 +124,11 @@ def simulate(
     one."""
     run = SimulatedRun(hook, **fields)
     for metrics in epochs:
-        run.epoch(
-            **(
-                metrics
-                if isinstance(metrics, dict)
-                else {}
-                if metrics is None
-                else {"val/accuracy": metrics}
-            )
-        )
+        if metrics is None:
+            metrics = {}
+        elif not isinstance(metrics, dict):
+            metrics = {"val/accuracy": metrics}
+        run.epoch(**metrics)
     return run
 
 

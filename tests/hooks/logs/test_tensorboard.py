@@ -85,11 +85,8 @@ def test_curves_and_metrics_share_an_axis(
 ) -> None:
     """Epochs of four iterations, with a validation in the middle and at the end. MMEngine puts
     every val point of a step-based run at 0, and counts epochs in others."""
-    hook = (
-        TensorBoard(axis=axis)
-        if axis == "epoch"
-        else TensorBoard(every=Interval(2, "iterations"), axis=axis)
-    )
+    fields = {} if axis == "epoch" else {"every": Interval(2, "iterations")}
+    hook = TensorBoard(axis=axis, **fields)
     state = start(hook, accumulate=2)
     for accuracy in (0.5, 0.75):
         state.metrics = {}

@@ -13,7 +13,8 @@ from hooks.metrics.names import list_known, nearest, phase_of
 
 MORE = """
 val/accuracy val/ema/accuracy val/top1 val/f1 val/F1_score val/roc_auc coco/bbox_mAP_50
-val/mIoU val/aAcc val/AR@100 val/averagePrecision val/R2 val/errors/accuracy samples_per_s stats/samples_per_s/median
+val/mIoU val/aAcc val/AR@100 val/averagePrecision val/R2 val/errors/accuracy samples_per_s
+stats/samples_per_s/median
 """
 LESS = """
 val/loss val/loss_cls val/RMSE val/MSELoss val/stop_error val/ppl val/perplexity

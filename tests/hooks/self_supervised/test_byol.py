@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 from hooks.self_supervised.byol import BYOL
-from tests.hooks.self_supervised.views import Miniature, Network, pairs
+from tests.hooks.self_supervised.views import Miniature, Network, follow, pairs
 
 STEPS = 5
 
@@ -35,11 +35,7 @@ def original(batches: list[Any], base: float, total: int) -> tuple[list[float], 
         loss.backward()
         optimizer.step()
         tau = 1 - (1 - base) * (math.cos(math.pi * step / total) + 1) / 2
-        with torch.no_grad():
-            for xi, theta in zip(
-                target.encoder.parameters(), online.encoder.parameters(), strict=True
-            ):
-                xi.copy_(tau * xi + (1 - tau) * theta)
+        follow(target.encoder, online.encoder, tau)
         losses.append(loss.item())
     return losses, target
 

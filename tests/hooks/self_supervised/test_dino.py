@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from hooks.self_supervised.dino import DINO
-from tests.hooks.self_supervised.views import Miniature, Network, pairs
+from tests.hooks.self_supervised.views import Miniature, Network, follow, pairs
 
 EPOCHS = 3
 LENGTH = 2
@@ -50,12 +50,7 @@ def original(
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        m = float(momentum_schedule[it])
-        with torch.no_grad():
-            for param_q, param_k in zip(
-                student.encoder.parameters(), teacher.encoder.parameters(), strict=True
-            ):
-                param_k.data.mul_(m).add_((1 - m) * param_q.detach().data)
+        follow(teacher.encoder, student.encoder, float(momentum_schedule[it]))
         losses.append(loss.item())
     return losses, center
 

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from hooks.errors import HookError
 from hooks.self_supervised.ibot import IBOT
-from tests.hooks.self_supervised.views import Batch, Miniature
+from tests.hooks.self_supervised.views import Batch, Miniature, follow
 
 EPOCHS = 3
 LENGTH = 2
@@ -134,12 +134,7 @@ def original(
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        m = float(momentum_schedule[it])
-        with torch.no_grad():
-            for param_q, param_k in zip(
-                student.encoder.parameters(), teacher.encoder.parameters(), strict=True
-            ):
-                param_k.data.mul_(m).add_((1 - m) * param_q.detach().data)
+        follow(teacher.encoder, student.encoder, float(momentum_schedule[it]))
         losses.append(loss.item())
     return losses, center, center2[0]
 

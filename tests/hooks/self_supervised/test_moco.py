@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hooks.self_supervised.moco import MoCo
-from tests.hooks.self_supervised.views import Miniature, Network, pairs, plain, share
+from tests.hooks.self_supervised.views import Miniature, Network, follow, pairs, plain, share
 from tests.ranks import on_ranks
 
 
@@ -32,12 +32,7 @@ class Original:
         for (first, second), _ in batches:
             q = functional.normalize(self.query([first])[0], dim=1)
             with torch.no_grad():
-                for param_q, param_k in zip(
-                    self.query.parameters(), self.key.parameters(), strict=True
-                ):
-                    param_k.data = param_k.data * self.momentum + param_q.data * (
-                        1.0 - self.momentum
-                    )
+                follow(self.key, self.query, self.momentum)
                 k = functional.normalize(self.key.encoder(second), dim=1)
             l_pos = torch.einsum("nc,nc->n", [q, k]).unsqueeze(-1)
             l_neg = torch.einsum("nc,ck->nk", [q, self.queue.clone().detach()])

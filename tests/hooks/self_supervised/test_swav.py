@@ -47,12 +47,8 @@ class Original(Hook):
         tables = []
         for view in (0, 1):
             samples = embeddings[view]
-            if self.queue.shape[1] >= self.length:
-                samples = (
-                    torch.cat([samples, self.queue[view, -self.length :]])
-                    if self.length
-                    else samples
-                )
+            if 0 < self.length <= self.queue.shape[1]:
+                samples = torch.cat([samples, self.queue[view, -self.length :]])
             codes = assign_codes(samples @ weight.t(), 0.05, 3, across_ranks=False)[:8]
             if state.step < self.hard_until:  # VISSL's temp_hard_assignment_iters
                 largest = torch.max(codes, dim=1)[1]

@@ -81,6 +81,13 @@ class TwoViews(Task):
         return len(batch[1])
 
 
+@torch.no_grad()
+def follow(teacher: nn.Module, student: nn.Module, momentum: float) -> None:
+    """Move a teacher towards its student, parameter by parameter, as the originals do."""
+    for own, other in zip(teacher.parameters(), student.parameters(), strict=True):
+        own.mul_(momentum).add_((1 - momentum) * other)
+
+
 def pairs(count: int, size: int = 8, seed: int = 1) -> list[Batch]:
     """Batches of two views each."""
     generator = torch.Generator().manual_seed(seed)

@@ -20,11 +20,7 @@ def _text(folder: Path, name: str = "rank=0-step=0") -> str:
 
 
 def _names(folder: Path) -> list[str]:
-    return (
-        sorted(file.name for file in (folder / "memory").iterdir())
-        if (folder / "memory").exists()
-        else []
-    )
+    return sorted(file.name for file in folder.glob("memory/*"))
 
 
 def _fail(folder: Path, error: BaseException, hook: MemorySnapshot | None = None) -> None:

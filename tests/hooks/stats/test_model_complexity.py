@@ -207,11 +207,9 @@ def test_fused_layers_are_counted(kind: str, tmp_path: Path) -> None:
     f = 16
     s = 6
     is_lstm = kind == "lstm"
-    module: nn.Module = (
-        nn.LSTM(d, f, batch_first=True)
-        if is_lstm
-        else nn.TransformerEncoderLayer(d, 2, f, batch_first=True)
-    )
+    module: nn.Module = nn.TransformerEncoderLayer(d, 2, f, batch_first=True)
+    if is_lstm:
+        module = nn.LSTM(d, f, batch_first=True)
     libraries: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.mkldnn)
     before = torch.backends.mha.get_fastpath_enabled(), [library.enabled for library in libraries]
     state = count(module, (torch.randn(3, s, d),), tmp_path)

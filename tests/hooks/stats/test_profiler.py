@@ -52,11 +52,7 @@ def _train(
 
 
 def _names(folder: Path) -> list[str]:
-    return (
-        sorted(file.name for file in (folder / "traces").iterdir())
-        if (folder / "traces").exists()
-        else []
-    )
+    return sorted(file.name for file in folder.glob("traces/*"))
 
 
 def _counts(path: Path, *names: str) -> list[int]:

@@ -1,6 +1,7 @@
 """References for averages of weights, and the checkpoints that they pass through."""
 
 import io
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -40,6 +41,12 @@ def weights(module: nn.Module) -> list[Tensor]:
 def averages(hook: EMA, state: State) -> list[Tensor]:
     with hook.applied(state):
         return weights(state.module)
+
+
+def assert_averages(hook: EMA, state: State, expected: Iterable[Tensor]) -> None:
+    """Assert that a hook's averages are expected values in float64, up to rounding."""
+    own = [average.double() for average in averages(hook, state)]
+    torch.testing.assert_close(own, list(expected), rtol=1e-5, atol=1e-6)
 
 
 def same(left: list[Tensor], right: list[Tensor]) -> bool:

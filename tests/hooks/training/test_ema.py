@@ -25,6 +25,7 @@ from orchestrator.testing.watching import find_difference
 from tests.hooks.training.averages import (
     Reference,
     Trail,
+    assert_averages,
     averages,
     checkpoint_of,
     resume,
@@ -35,6 +36,12 @@ from tests.hooks.training.averages import (
 from tests.hooks.training.steps import batches, new_state, small_model, train
 from tests.ranks import on_ranks
 from tests.tasks import Points, experiment
+
+
+def mix(first: list[Tensor], second: list[Tensor], share: float) -> list[Tensor]:
+    """Return (1 - share) * first + share * second."""
+    return [own.lerp(other, share) for own, other in zip(first, second, strict=True)]
+
 
 # The average
 
@@ -55,8 +62,7 @@ def test_stochastic_average_equals_swa_of_torch() -> None:
     hook = EMA(average="stochastic")
     reference = Reference(module, get_swa_multi_avg_fn())
     train(state, {"ema": hook, "reference": reference}, batches(12))
-    for ours, theirs in zip(averages(hook, state), weights(reference.averaged.module), strict=True):
-        torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(averages(hook, state), weights(reference.averaged.module))
 
 
 @pytest.mark.parametrize("interval", [1, 3])
@@ -67,12 +73,11 @@ def test_annealing_follows_the_formula_of_mmengine(interval: int) -> None:
     hook = EMA(decay=0.7, average="annealing", gamma=2, every=Interval(interval, "steps"))
     trail = Trail()
     train(state, {"ema": hook, "trail": trail}, batches(10))
-    for ours, values in zip(averages(hook, state), zip(*trail.values, strict=True), strict=True):
-        expected, *further = values[interval - 1 :: interval]
-        for update, value in enumerate(further, start=1):
-            momentum = max(0.3, 2 / (2 + update * interval))
-            expected = (1 - momentum) * expected + momentum * value
-        torch.testing.assert_close(ours.double(), expected, rtol=1e-5, atol=1e-6)
+    expected, *further = trail.values[interval - 1 :: interval]
+    for update, values in enumerate(further, start=1):
+        momentum = max(0.3, 2 / (2 + update * interval))
+        expected = mix(expected, values, momentum)
+    assert_averages(hook, state, expected)
 
 
 def test_annealing_does_not_wait_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,9 +112,8 @@ def test_subclass_can_override_the_weight_of_an_update() -> None:
     trail = Trail()
     train(state, {"ema": hook, "trail": trail}, batches(9))
     shares = torch.arange(1, 10, dtype=torch.float64) / sum(range(1, 10))
-    for ours, values in zip(averages(hook, state), zip(*trail.values, strict=True), strict=True):
-        expected = sum(share * value for share, value in zip(shares, values, strict=True))
-        torch.testing.assert_close(ours.double(), expected, rtol=1e-5, atol=1e-6)
+    parameters = [torch.stack(values) for values in zip(*trail.values, strict=True)]
+    assert_averages(hook, state, [torch.tensordot(shares, values, 1) for values in parameters])
 
 
 def test_updates_once_per_optimizer_step_and_not_per_micro_batch() -> None:
@@ -120,10 +124,8 @@ def test_updates_once_per_optimizer_step_and_not_per_micro_batch() -> None:
     trail = Trail()
     train(state, {"ema": hook, "trail": trail}, batches(9))
     assert len(trail.values) == 3
-    for ours, (first, second, third) in zip(
-        averages(hook, state), zip(*trail.values, strict=True), strict=True
-    ):
-        torch.testing.assert_close(ours.double(), 0.25 * first + 0.25 * second + 0.5 * third)
+    first, second, third = trail.values
+    assert_averages(hook, state, mix(mix(first, second, 0.5), third, 0.5))
 
 
 @pytest.mark.parametrize(
@@ -136,11 +138,8 @@ def test_average_begins_with_a_copy_at_the_begin_step(begin: Interval, first: in
     train(state, {"ema": hook, "trail": trail}, batches(6))
     expected = trail.values[first]
     for values in trail.values[first + 1 :]:
-        expected = [
-            0.5 * average + 0.5 * value for average, value in zip(expected, values, strict=True)
-        ]
-    for ours, value in zip(averages(hook, state), expected, strict=True):
-        torch.testing.assert_close(ours.double(), value, rtol=1e-5, atol=1e-6)
+        expected = mix(expected, values, 0.5)
+    assert_averages(hook, state, expected)
 
 
 @pytest.mark.parametrize("turns", [(), ("first", "second")], ids=["one optimizer", "two in turns"])
@@ -428,8 +427,7 @@ def test_average_added_at_a_resume_starts_from_the_restored_weights() -> None:
     with new.evaluations[""](new):
         assert same(weights(new.module), weights(state.module))
     train(new, {"ema": hook, "trail": trail}, batches(2))
-    for ours, first, second in zip(averages(hook, new), *trail.values, strict=True):
-        torch.testing.assert_close(ours.double(), 0.5 * first + 0.5 * second)
+    assert_averages(hook, new, mix(*trail.values, 0.5))
 
 
 STDS = [0.05, 0.2]
@@ -464,17 +462,14 @@ def test_each_average_is_the_sum_of_all_weights_by_its_profile(
     trail = Trail()
     train(state, {"ema": hook, "trail": trail}, batches(14))
     record = checkpoint_of(hook, state)["ema"]
+    names = [name for name, _ in state.module.named_parameters()]
     stds = [fields["std"]] if "std" in fields else STDS
     for std in stds:
         values = record["further"].get(str(std), record["model"])
-        for (name, _), expected in zip(
-            state.module.named_parameters(), direct(trail.values, list(steps), std), strict=True
-        ):
-            torch.testing.assert_close(values[name].double(), expected, rtol=1e-5, atol=1e-7)
-    for ours, expected in zip(
-        averages(hook, state), direct(trail.values, list(steps), stds[0]), strict=True
-    ):
-        torch.testing.assert_close(ours.double(), expected, rtol=1e-5, atol=1e-7)
+        expected = direct(trail.values, list(steps), std)
+        own = [values[name].double() for name in names]
+        torch.testing.assert_close(own, expected, rtol=1e-5, atol=1e-7)
+    assert_averages(hook, state, direct(trail.values, list(steps), stds[0]))
 
 
 def test_power_average_counts_a_step_of_several_turns_once() -> None:
@@ -490,19 +485,11 @@ def test_power_average_counts_a_step_of_several_turns_once() -> None:
     for state.step in range(6):
         for state.turn, parameters in halves.items():
             state.optimizer = torch.optim.SGD(parameters)
-            with torch.no_grad():
-                for parameter in parameters:
-                    parameter.add_(
-                        torch.randn(
-                            parameter.shape, generator=torch.Generator().manual_seed(state.step)
-                        )
-                    )
+            for parameter in parameters:
+                nn.init.normal_(parameter)
             hook.on_update(state)
         trail.on_update(state)
-    for ours, expected in zip(
-        averages(hook, state), direct(trail.values, [*range(1, 7)], STDS[0]), strict=True
-    ):
-        torch.testing.assert_close(ours.double(), expected, rtol=1e-5, atol=1e-6)
+    assert_averages(hook, state, direct(trail.values, [*range(1, 7)], STDS[0]))
     assert hook.state_dict()["updates"] == {"one": 6, "two": 6}
 
 

@@ -1,6 +1,7 @@
 import math
 from copy import deepcopy
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -27,11 +28,11 @@ def gradients(module: nn.Module) -> list[torch.Tensor]:
 )
 def test_clips_as_torch_does_and_records_the_norm_before(fields: tuple[float, ...]) -> None:
     """By a norm and its order, or by a value."""
-    names, clip = (
-        (("max_norm", "norm_type"), clip_grad_norm_)
-        if fields[1:]
-        else (("max_value",), clip_grad_value_)
-    )
+    names: tuple[str, ...] = ("max_value",)
+    clip: Any = clip_grad_value_
+    if len(fields) == 2:
+        names = ("max_norm", "norm_type")
+        clip = clip_grad_norm_
     module = with_gradients()
     reference = with_gradients()
     state = State(module=module)
@@ -41,9 +42,8 @@ def test_clips_as_torch_does_and_records_the_norm_before(fields: tuple[float, ..
     assert all(
         torch.equal(*pair) for pair in zip(gradients(module), gradients(reference), strict=True)
     )
-    assert isinstance(
-        state.row["grad_norm"], torch.Tensor
-    )  # read later: no synchronization on the step path
+    # Read later: no synchronization on the step path.
+    assert isinstance(state.row["grad_norm"], torch.Tensor)
     assert state.row["grad_norm"].item() == norm.item()
 
 

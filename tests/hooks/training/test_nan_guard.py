@@ -91,9 +91,8 @@ def test_with_a_scaler_only_the_loss_counts(loss: float, tmp_path: Path) -> None
 def test_check_covers_all_steps_since_the_last_one(tmp_path: Path) -> None:
     state = new_state(nn.Linear(4, 2), artifacts=tmp_path)
     optimizer: Any = state.optimizer
-    optimizer.param_groups[0]["lr"] = (
-        0.0  # so that the weights stay finite, and the hit must be remembered
-    )
+    # The weights stay finite, and the hit must be remembered.
+    optimizer.param_groups[0]["lr"] = 0.0
     optimizer.param_groups[0]["momentum"] = 0.0
     data = batches(7)
     guard = NanGuard(action="stop", every=Interval(3, "steps"))

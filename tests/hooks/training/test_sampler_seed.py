@@ -21,7 +21,8 @@ class Listener:
 
 
 def order_of(loader: Any) -> list[int]:
-    return [int(value) for value in torch.cat([batch for (batch,) in loader])]
+    batches = [batch for (batch,) in loader]
+    return list(map(int, torch.cat(batches)))
 
 
 def start_phase(
@@ -35,11 +36,9 @@ def start_phase(
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_each_epoch_has_the_order_of_torchs_own_sampler(wrapped: bool) -> None:
     sampler: DistributedSampler[Any] = DistributedSampler(DATA, num_replicas=2, rank=1)
-    loader: DataLoader[Any] = (
-        DataLoader(DATA, batch_sampler=BatchSampler(sampler, 4, False))
-        if wrapped
-        else DataLoader(DATA, 4, sampler=sampler)
-    )
+    loader: DataLoader[Any] = DataLoader(DATA, 4, sampler=sampler)
+    if wrapped:
+        loader = DataLoader(DATA, batch_sampler=BatchSampler(sampler, 4, False))
     hook = DistSamplerSeed()
     reference: DistributedSampler[Any] = DistributedSampler(DATA, num_replicas=2, rank=1)
     for epoch in (0, 1, 5):

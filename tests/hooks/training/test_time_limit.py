@@ -101,9 +101,8 @@ def test_ranks_pause_together(tmp_path: Path) -> None:
     first, second = on_ranks(_one_rank_is_late, 2, str(tmp_path))
     assert first == second
     iteration, reasons, interrupted, names = first
-    assert (
-        3 <= iteration <= 4
-    )  # the third iteration, or the end of the phase, as ranks ask each other now and then
+    # The third iteration, or the end of the phase, as ranks ask each other now and then.
+    assert 3 <= iteration <= 4
     assert [reason[:30] for reason in reasons] == ["the time limit of 0:00:25 is r"]
     assert interrupted
     assert len(names) == 1
