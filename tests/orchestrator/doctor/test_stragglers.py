@@ -193,7 +193,8 @@ def test_several_slow_ranks_have_each_their_own_numbers() -> None:
     }
     work = pd.concat([by_rank[span] for span in spans]).groupby("iteration").sum()
     for finding in findings:
-        rank, numbers = finding.numbers["rank"], finding.numbers
+        rank = finding.numbers["rank"]
+        numbers = finding.numbers
         stretches = [np.median(part) for part in np.array_split(work[rank].to_numpy(), 20)]
         more = by_rank[numbers["span"]][rank] - by_rank[numbers["span"]].drop(columns=rank).median(
             axis=1

@@ -237,10 +237,8 @@ class Height(Hook):
 def test_a_resumed_sweep_replays_earlier_reports_to_its_scheduler(tmp_path: Path) -> None:
     """ASHA stops 1.0 and 0.5 at their first report, after 2.0. The budget ends the first
     attempt."""
-    space, hooks = (
-        {"hooks.height.base": {"grid": [2.0, 1.0, 0.5]}},
-        {"height": {"type": f"{__name__}:Height"}},
-    )
+    space = {"hooks.height.base": {"grid": [2.0, 1.0, 0.5]}}
+    hooks = {"height": {"type": f"{__name__}:Height"}}
     settings = {"metric": "val/height", "scheduler": "asha", "budget": {"samples": 5 * 52}}
     done = sweep(searching(space, hooks=hooks, epochs=4, **settings), tmp_path, local=True)
     assert done.trials["reports"].tolist() == [4, 1]

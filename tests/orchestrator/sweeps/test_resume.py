@@ -145,7 +145,8 @@ def test_resume_only_ends_a_sweep_whose_driver_died_after_the_last_trial(
     finished: Path, outside: Path
 ) -> None:
     done = open_sweep(shutil.copytree(finished, outside / "runs/kept"))
-    folder, trials = RunFolder(done.path), [run.folder.read_metadata() for run in done.runs]
+    folder = RunFolder(done.path)
+    trials = [run.folder.read_metadata() for run in done.runs]
     rows = len(done.stats)
     undo_compaction(outside / "runs/kept/trials/trial-0002")
     folder.storage.write(".tune/notes", "left behind")

@@ -71,7 +71,8 @@ def test_the_search_learns_the_last_report_of_a_trial_also_of_an_earlier_attempt
         number: previous_trial({}, "lost", reports, name=f"trial-000{number}")
         for number in range(2)
     }
-    sweep, learned = running(tmp_path, previous), []
+    sweep = running(tmp_path, previous)
+    learned = []
     sweep.search.record_end = lambda number, last: learned.append(last)  # type: ignore[method-assign]
     sweep.record_end(0, {})
     sweep.record_report(1, {"val/accuracy": 0.7})

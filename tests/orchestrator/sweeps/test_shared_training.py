@@ -103,7 +103,8 @@ def assert_the_same(shared: Sweep, alone: Sweep) -> None:
     assert_trials_equal(shared.runs, alone.runs)
     for one, other in zip(shared.runs, alone.runs, strict=True):
         assert [*map(sorted, one.reports())] == [*map(sorted, other.reports())], one.name
-    table, expected = shared.trials, alone.trials
+    table = shared.trials
+    expected = alone.trials
     assert list(table["val/accuracy"]) == list(expected["val/accuracy"])
     assert shared.best.name == alone.best.name
 
@@ -286,10 +287,8 @@ class Dies(Hook):
 
 
 def test_after_a_failure_all_resume_from_the_newest_common_checkpoint(tmp_path: Path) -> None:
-    space, hooks = (
-        {"hooks.ema.decay": {"grid": [0.5, 0.9]}},
-        {"dies": {"type": f"{__name__}:Dies"}, "checkpoint": {"every": "3 steps"}},
-    )
+    space = {"hooks.ema.decay": {"grid": [0.5, 0.9]}}
+    hooks = {"dies": {"type": f"{__name__}:Dies"}, "checkpoint": {"every": "3 steps"}}
     Dies.died = False
     sweep(searching(space, hooks=hooks, epochs=2), tmp_path / "shared", local=True, fail_fast=True)
     trials = open_sweep(tmp_path / "shared/points").runs

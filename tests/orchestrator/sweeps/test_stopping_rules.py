@@ -60,7 +60,8 @@ def test_rules_stop_each_trial_by_itself(
 
 
 def test_a_metric_that_no_trial_reports_ends_the_sweep() -> None:
-    rules, others = StoppingRules(settings()), StoppingRules(settings())
+    rules = StoppingRules(settings())
+    others = StoppingRules(settings())
     rules.trial_failed("trial-0000", "no such metric")
     assert rules.should_end_sweep()
     assert rules.metric_missing == "no such metric"

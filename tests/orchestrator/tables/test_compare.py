@@ -71,7 +71,8 @@ def side(
 
 def test_real_differences_are_found_with_their_direction() -> None:
     found = compare([side("a", 1), side("b", 2, 0.12, rss=150 * MIB, accuracy=0.9)])
-    costs, metrics = found["costs"], found["metrics"]
+    costs = found["costs"]
+    metrics = found["metrics"]
     assert costs["step_s"]["findings"] == [None, "more"]
     assert costs["train_s"]["findings"] == [None, "more"]
     assert costs["samples_per_s"]["findings"] == [None, "less"]

@@ -34,7 +34,8 @@ def test_mean_std_and_interval_match_a_hand_calculation() -> None:
 
 
 def test_best_configuration_has_most_ended_trials_then_best_mean() -> None:
-    held, better = repeats(0, 0.5, 0.7), repeats(1, 0.1, 1.2)
+    held = repeats(0, 0.5, 0.7)
+    better = repeats(1, 0.1, 1.2)
     lucky = [*repeats(2, 0.9), Repeat(2, "trial-0021", "failed", 0.95)]
     nothing = repeats(3, None, None, status="failed")
     for mode, order in (("max", [1, 0, 2, 3]), ("min", [0, 1, 2, 3])):
@@ -52,7 +53,8 @@ def test_best_configuration_has_most_ended_trials_then_best_mean() -> None:
 
 def test_lower_bound_penalizes_spread_between_trials() -> None:
     """1.2 and 0.2 have the mean 0.7 and the standard error 0.5; 0.6 and 0.7 have 0.65 and 0.05."""
-    wide, narrow_counters = repeats(0, 1.2, 0.2), repeats(1, 0.6, 0.7)
+    wide = repeats(0, 1.2, 0.2)
+    narrow_counters = repeats(1, 0.6, 0.7)
     for mode, bounds in (("max", {1: 0.6, 0: 0.2}), ("min", {1: 0.7, 0: 1.2})):
         found = rank_configurations([*wide, *narrow_counters], mode, "lower_bound")
         assert [(one.number, one.score) for one in found] == [
@@ -60,10 +62,8 @@ def test_lower_bound_penalizes_spread_between_trials() -> None:
         ]
         assert [one.mean for one in found] == pytest.approx([0.65, 0.7])
     assert [one.number for one in rank_configurations([*wide, *narrow_counters], "max")] == [0, 1]
-    alone, held = (
-        repeats(2, 0.5, status="running"),
-        [*repeats(3, 0.1, 0.9), Repeat(3, "trial-0032", "failed", None)],
-    )
+    alone = repeats(2, 0.5, status="running")
+    held = [*repeats(3, 0.1, 0.9), Repeat(3, "trial-0032", "failed", None)]
     first, other = rank_configurations([*alone, *held], "max", "lower_bound")
     assert (first.score, other.score) == (pytest.approx(0.1), 0.5), (
         "a single trial is a configuration of its own, and has not ended"

@@ -299,7 +299,8 @@ def test_parts_rewritten_during_a_read_are_found(
     storage = Storage(tmp_path)
     record(storage, [*ROWS[:5], row(0, "train", 0, 6, 6, later=1.0)])
     parts = list_recorded_files(storage, "rows").parts
-    read, expected = Storage.read, load(storage, [FRESH])
+    read = Storage.read
+    expected = load(storage, [FRESH])
 
     def rewriting(self: Storage, name: str, start: int = 0) -> bytes:
         if name == parts[1].path:
@@ -354,7 +355,8 @@ COLUMNS: dict[str, list[list[Any]]] = {
 def test_column_has_one_type_in_every_table(
     tmp_path: Path, by_rank: list[list[Any]], state: str
 ) -> None:
-    storage, attempts = Storage(tmp_path), [FRESH]
+    storage = Storage(tmp_path)
+    attempts = [FRESH]
     values = [own[n] for n in range(2) for own in by_rank]
     rows = [
         row(0, "train", 0, 1 + n // 2, 1 + n // 2, n % 2, x=value) for n, value in enumerate(values)
@@ -379,7 +381,8 @@ def test_column_has_one_type_in_every_table(
         expected = expected.map(
             lambda value: value if value is None else str(value).removesuffix(".0")
         )
-    known, source = expected.dropna(), open_valid_rows(storage, attempts)
+    known = expected.dropna()
+    source = open_valid_rows(storage, attempts)
     if (
         state == "segments" and by_rank == COLUMNS["small integers, floats"]
     ):  # Arrow casts them while it reads
@@ -410,7 +413,9 @@ def test_column_has_one_type_in_every_table(
 def test_large_integers_with_gaps_are_exact_in_every_table(tmp_path: Path, state: str) -> None:
     """As pandas' floats they would be rounded; smaller ones stay floats, as `pandas.read_parquet`
     gives them."""
-    large, unsigned, small = [2**53 + 1, None, -(2**63)], [2**64 - 1, None, 1], [1, None, 2]
+    large = [2**53 + 1, None, -(2**63)]
+    unsigned = [2**64 - 1, None, 1]
+    small = [1, None, 2]
     rows = [
         {"x": one, "u": None if two is None else np.uint64(two), "few": few, "on": few and few > 1}
         for one, two, few in zip(large, unsigned, small, strict=True)
@@ -439,7 +444,8 @@ def test_large_integers_with_gaps_are_exact_in_every_table(tmp_path: Path, state
 
 
 def test_tables_are_joined_without_rounding_large_integers() -> None:
-    large, gaps = pd.DataFrame({"x": [2**53 + 1]}), pd.DataFrame({"x": [1.0, np.nan]})
+    large = pd.DataFrame({"x": [2**53 + 1]})
+    gaps = pd.DataFrame({"x": [1.0, np.nan]})
     for other, expected in (
         (gaps, [2**53 + 1, 1, None]),
         (pd.DataFrame({"y": [5]}), [2**53 + 1, None]),

@@ -59,7 +59,8 @@ def seen(tail: RankTail) -> list[int]:
 
 
 def test_each_look_reads_only_new_rows(storage: Storage) -> None:
-    rank, tail = recorder(storage), RankTail(storage)
+    rank = recorder(storage)
+    tail = RankTail(storage)
     look(tail, storage)
     assert (tail.newest, tail.trained, tail.written, seen(tail)) == ({}, 0, None, [])
     append(rank, 1, 2)
@@ -95,7 +96,8 @@ def test_partial_batch_is_read_once_it_is_whole(tmp_path: Path) -> None:
 
 def test_old_rows_and_their_peaks_are_dropped(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
-    rank, tail = recorder(storage), RankTail(storage)
+    rank = recorder(storage)
+    tail = RankTail(storage)
     append(rank, 1, rss_bytes=900)
     for first in range(2, 2 * WINDOW, 50):
         append(rank, *range(first, first + 50), rss_bytes=100)
@@ -116,7 +118,8 @@ def test_rows_rewritten_as_segments_are_followed(
     monkeypatch.setattr(rank_files, "PART_ROWS", 60)
     monkeypatch.setattr(growing_files, "WINDOW", 20)
     monkeypatch.setattr(rank_files, "Thread", Immediately)
-    rank, tail = recorder(storage), RankTail(storage)
+    rank = recorder(storage)
+    tail = RankTail(storage)
     for first in range(1, 600, 7):
         append(rank, *range(first, first + 7), rss_bytes=1000 - first)
         if first % 5 == 0:

@@ -51,7 +51,8 @@ NUMBERS = ["step_s", "loss", "lr", "grad norm", "of rank 0", "empty"]
 @pytest.mark.parametrize("seed", range(4))
 def test_quantiles_equal_those_of_pandas_bit_for_bit(seed: int) -> None:
     table = drawn(seed)
-    rows, asked = Rows.wrap(table), {name: quote(name) for name in NUMBERS}
+    rows = Rows.wrap(table)
+    asked = {name: quote(name) for name in NUMBERS}
     assert rows.numbers == NUMBERS
     expected = table[table["rank"] > 0][NUMBERS].quantile([0.05, 0.5, 0.95])
     pd.testing.assert_frame_equal(

@@ -124,7 +124,8 @@ def test_summaries_equal_those_of_pandas(seed: int) -> None:
     numbers = [name for name in NUMBERS if name != "empty"]
     kept = {"rank": numbers, "node": numbers, "phase": [*numbers, "loss"]}
     for key in ("rank", "node", "phase"):
-        made, grouped = summarize_by(key, Rows.wrap(rows)), rows.groupby(key)
+        made = summarize_by(key, Rows.wrap(rows))
+        grouped = rows.groupby(key)
         assert set(NUMBERS) - set(made.columns) == (
             {"empty"} if key == "phase" else {"empty", "loss"}
         )

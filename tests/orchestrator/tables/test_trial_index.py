@@ -232,7 +232,8 @@ def test_killed_driver_leaves_each_trial_once(
 def test_usage_of_a_shared_training_is_the_same_before_and_after_compaction(tmp_path: Path) -> None:
     """The leader's run is over after the second of three iterations; the follower only validates
     its own model."""
-    leader, follower = Attempt(0, until=2), Attempt(0, leader=LeadingAttempt("trial-0000", 0))
+    leader = Attempt(0, until=2)
+    follower = Attempt(0, leader=LeadingAttempt("trial-0000", 0))
     folders = [RunFolder(tmp_path / "trials", trial_name(number)) for number in range(2)]
     for folder, attempt, phase, times in (
         (folders[0], leader, "train", (1, 2, 4)),

@@ -64,16 +64,15 @@ def test_the_best_is_the_smallest_loss_and_the_largest_accuracy() -> None:
 )
 def test_every_reported_number_has_a_chart(ending: str) -> None:
     """Among the times if it is one, otherwise among the metrics, with its best value."""
-    rows, reports, name = (
-        Rows.wrap(training(2)),
-        [{"step": 10, f"val/top{ending}": 50.0}],
-        f"top{ending}",
-    )
+    rows = Rows.wrap(training(2))
+    reports = [{"step": 10, f"val/top{ending}": 50.0}]
+    name = f"top{ending}"
     metrics, times = (
         section.content
         for section in (render_learning(rows, reports, {}), render_spans(rows, reports))
     )
-    charts, of_times = charts_of(metrics), charts_of(times)
+    charts = charts_of(metrics)
+    of_times = charts_of(times)
     assert (name in charts, name in of_times) == (
         (False, True) if name.endswith("_s") else (True, False)
     )

@@ -170,7 +170,8 @@ def test_spread_shrinks_with_trials_and_exceeds_the_share_of_noise(
     monkeypatch.setattr(analysis, "N_RESAMPLES", 25)
     tables = {}
     for count in (12, 240):
-        table, noise = drawn(count, seed=1), np.random.RandomState(4).randn(count)
+        table = drawn(count, seed=1)
+        noise = np.random.RandomState(4).randn(count)
         table["loss"] = 2 * np.log10(table["config/lr"]) + np.log2(table["config/width"]) + noise
         tables[count] = make_importance_table(table, "loss")
     is_certain = (tables[240]["importance"] > 2 * tables[240]["spread"]).to_dict()

@@ -84,7 +84,8 @@ def test_trials_with_the_same_values_are_compared_by_a_paired_t_test(
     gain: float, tmp_path: Path
 ) -> None:
     random = np.random.default_rng(1)
-    first, other = random.normal(0.5, 0.2, 8), random.normal(gain, 0.05, 8)
+    first = random.normal(0.5, 0.2, 8)
+    other = random.normal(gain, 0.05, 8)
     both = [
         write_sweep(tmp_path, "first", [*first]),
         write_sweep(tmp_path, "other", [*(first + other)]),

@@ -42,7 +42,9 @@ class ByHand:
     values, as in Tune."""
 
     def __init__(self, sweep: RunFolder, experiment: Experiment, number: int) -> None:
-        self.sweep, self.experiment, self.number = sweep, experiment, number
+        self.sweep = sweep
+        self.experiment = experiment
+        self.number = number
 
     def begin(self, values: dict[str, Any], checkpoint: str | None = None) -> None:
         trial, folder = begin_trial(
@@ -80,7 +82,8 @@ MUTATED = {"hooks.ema.decay": 0.6, "optimizer.lr": 0.16}
 
 def exploited(sweep: RunFolder, experiment: Experiment) -> tuple[ByHand, ByHand]:
     """Trial 1 makes three reports and then continues trial 0's second, with mutated values."""
-    good, bad = ByHand(sweep, experiment, 0), ByHand(sweep, experiment, 1)
+    good = ByHand(sweep, experiment, 0)
+    bad = ByHand(sweep, experiment, 1)
     good.begin(GOOD)
     bad.begin(BAD)
     good.next()

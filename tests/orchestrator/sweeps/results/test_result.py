@@ -125,11 +125,9 @@ def test_the_stats_of_all_trials_have_the_trial_first(outcome: Sweep) -> None:
 
 
 def test_summaries_are_those_of_the_trials(outcome: Sweep) -> None:
-    by_trial, by_rank, by_phase = (
-        outcome.summary(),
-        outcome.summary("rank", ["loss"]),
-        outcome.summary("phase"),
-    )
+    by_trial = outcome.summary()
+    by_rank = outcome.summary("rank", ["loss"])
+    by_phase = outcome.summary("phase")
     for trial in outcome.runs:
         training = trial.load_stats(where="phase == 'train'")
         assert by_trial.loc[trial.name, "rows"] == len(training)
@@ -210,12 +208,14 @@ def test_a_trial_is_compared_by_its_best_report_not_its_last(
 
 
 def test_report_that_lacks_one_of_the_metrics_is_ignored(tmp_path: Path) -> None:
-    made, modes = crafted(tmp_path, "max", a=[0.5]), {"val/accuracy": "max", "val/loss": "min"}
+    made = crafted(tmp_path, "max", a=[0.5])
+    modes = {"val/accuracy": "max", "val/loss": "min"}
     made.folder.update(sweep={"objectives": [*modes.items()], "trials": 1})
     trial = made.trial("a").folder
     trial.update(modes=modes)
     trial.append_metrics({"attempt": 0, "epoch": 1, "step": 2, "iteration": 2, "val/accuracy": 0.9})
-    best, (view,) = made.best.best, LiveSweep(made.folder).read_view().trials
+    best = made.best.best
+    (view,) = LiveSweep(made.folder).read_view().trials
     assert [best and best.value, view.best, Sweep(made.folder).trials.loc["a", "val/accuracy"]] == [
         0.5
     ] * 3

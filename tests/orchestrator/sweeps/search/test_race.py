@@ -154,7 +154,8 @@ def test_probability_follows_student_t_over_remaining_seeds() -> None:
     best = [0.90, 0.94, 0.91, 0.93, 0.92]
     expected = student.sf(0.04 / np.sqrt(np.var(best, ddof=1) * 4 / 5), 4)
     assert probability(best, [0.88]) == pytest.approx(expected)
-    few, some = [0.88, 0.98], best[:3]
+    few = [0.88, 0.98]
+    some = best[:3]
     pooled = (2 * np.var(some, ddof=1) + np.var(few, ddof=1)) / 3
     variance = np.var(few, ddof=1) * 3 / 10 + pooled * 2 / 15
     expected = student.sf((np.mean(few) - np.mean(some)) / np.sqrt(variance), 3)
@@ -193,7 +194,9 @@ def test_a_running_trial_stops_once_another_s_end_eliminates_its_configuration()
 @pytest.mark.parametrize("family", ["normal", "heavy"])
 def test_the_winner_of_all_seeds_is_eliminated_less_often_than_the_level(family: str) -> None:
     """And a race that is resumed halfway trains the same trials as without the interruption."""
-    random, kept, share = np.random.default_rng(0), 0, 0.0
+    random = np.random.default_rng(0)
+    kept = 0
+    share = 0.0
     for _ in range(60):
         noise = (
             random.normal(0, 0.01, (8, 5))

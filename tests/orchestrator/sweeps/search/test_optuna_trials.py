@@ -1,15 +1,12 @@
-"""Searches on a known function, without training."""
+"""Optuna on a known function, without training."""
 
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 from orchestrator.experiment.sections.sweep import Sweep
-from orchestrator.sweeps.search.drawing import draw, draw_points, mutate
 from tests.orchestrator.sweeps.search.draws import Draws, previous_trial
 
 pytest.importorskip("optuna")
@@ -34,7 +31,8 @@ def sweep(**more: Any) -> Sweep:
 def searched(
     settings: Sweep, function: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    draws, found = Draws(settings, 0), []
+    draws = Draws(settings, 0)
+    found = []
     for number, values in draws:
         found.append((values, function(values)))
         draws.over(number, found[-1][1])
@@ -142,28 +140,6 @@ def test_optuna_learns_again_from_earlier_attempts_of_the_sweep() -> None:
     assert [trial.state.name for trial in study.trials].count("COMPLETE") == 11
 
 
-# Repeats
-
-
-def test_each_point_of_a_grid_runs_with_its_seeds() -> None:
-    space = {"batch_size": {"grid": [8, 16]}, "optimizer.lr": {"grid": [0.1, 0.2]}}
-    drawn = list(Draws(sweep(search="grid", space=space, trials=None, repeats=3), 7))
-    assert [number for number, _ in drawn] == list(range(12))
-    assert [tuple(values.values()) for _, values in drawn] == [
-        (size, lr, seed) for size in (8, 16) for lr in (0.1, 0.2) for seed in (7, 8, 9)
-    ]
-    assert {tuple(values) for _, values in drawn} == {("batch_size", "optimizer.lr", "seed")}
-
-
-def test_repeats_of_a_random_search_have_the_values_that_it_draws_without_them() -> None:
-    alone = [values for _, values in Draws(sweep(trials=4), 0)]
-    drawn = [values for _, values in Draws(sweep(trials=12, repeats=3), 0)]
-    assert drawn == [{**values, "seed": seed} for values in alone for seed in (0, 1, 2)]
-    assert list(Draws(sweep(trials=12, repeats=3, budget={"trials": 4}), 0)) == list(
-        enumerate(drawn[:4])
-    )
-
-
 @pytest.mark.parametrize("aggregate", ["mean", "lower_bound"])
 def test_optuna_learns_from_the_aggregate_of_repeats_without_failed_ones(aggregate: str) -> None:
     draws = Draws(sweep(search="optuna", trials=9, repeats=3, aggregate=aggregate), 5)
@@ -234,7 +210,8 @@ def test_an_optuna_search_with_followers_resumes_where_it_was() -> None:
         )
         for number in range(3)
     }
-    draws, numbers = Draws(settings, 0, previous), []
+    draws = Draws(settings, 0, previous)
+    numbers = []
     for trials in draws.group_trials():
         numbers.append([number for number, _ in trials])
         for number, values in trials:
@@ -242,149 +219,3 @@ def test_an_optuna_search_with_followers_resumes_where_it_was() -> None:
             draws.over(number, {"val/score": 2.0})
     assert numbers == [[0, 2], [3, 4, 5], [6, 7]]
     assert [trial.value for trial in draws.search._study.trials] == [4.0, 2.0, None]
-
-
-def sweep_over(space: dict[str, Any], **more: Any) -> Sweep:
-    return Sweep.model_validate({"metric": "val/loss", "space": space, **more})
-
-
-def test_a_grid_is_every_combination_once() -> None:
-    space = {"a": {"grid": [1, 2]}, "b": {"choice": ["x", "y"]}}
-    points = [(point["a"], point["b"]) for point in draw_points(sweep_over(space, search="grid"))]
-    assert points == list(itertools.product([1, 2], ["x", "y"]))
-
-
-def test_a_random_search_draws_the_other_paths_for_each_point_of_a_grid() -> None:
-    space = {"a": {"grid": [1, 2]}, "b": {"uniform": [0, 1]}}
-    points = draw_points(sweep_over(space, trials=6))
-    assert [point["a"] for point in points] == [1, 2, 1, 2, 1, 2]
-    assert len({point["b"] for point in points}) == 6
-    assert draw_points(sweep_over(space, trials=6, budget={"trials": 4})) == points[:4]
-    assert (
-        draw_points(sweep_over(space, trials=6, seed=0))
-        == points
-        != draw_points(sweep_over(space, trials=6, seed=4))
-    )
-
-
-@pytest.mark.parametrize(
-    ("domain", "low", "high", "median", "kind"),
-    [
-        ({"uniform": [2.0, 4.0]}, 2.0, 4.0, 3.0, float),
-        ({"loguniform": [1e-4, 1.0]}, 1e-4, 1.0, 1e-2, float),
-        ({"randint": [0, 10]}, 0, 9, 4.5, int),
-        ({"lograndint": [1, 1000]}, 1, 999, math.sqrt(1000), int),
-        ({"normal": [5.0, 0.1]}, 4, 6, 5.0, float),
-        ({"normal": [5.0, 3.0, 4.5, 6.0]}, 4.5, 6, 5.0, float),
-        ({"quniform": [0.0, 1.0, 0.25]}, 0, 1, 0.5, float),
-        ({"quniform": [8, 24, 8]}, 8, 24, 16, int),
-        ({"qloguniform": [1, 10000, 1]}, 1, 10000, 100, int),
-        ({"choice": [1, 2, 3]}, 1, 3, 2, int),
-    ],
-)
-def test_drawn_numbers_are_in_their_domain(
-    domain: dict[str, Any], low: float, high: float, median: float, kind: Any
-) -> None:
-    values = [point["x"] for point in draw_points(sweep_over({"x": domain}, trials=400))]
-    assert low <= min(values) <= max(values) <= high
-    assert np.median(values) == pytest.approx(median, rel=0.3)
-    assert {type(value) for value in values} == {kind}
-
-
-@pytest.mark.parametrize(
-    ("domain", "expected"),
-    [
-        ({"quniform": [0.0, 1.0, 0.25]}, {0.0, 0.25, 0.5, 0.75, 1.0}),
-        ({"quniform": [0.01, 0.05, 0.01]}, {0.01, 0.02, 0.03, 0.04, 0.05}),
-        ({"quniform": [8, 24, 8]}, {8, 16, 24}),
-        ({"randint": [0, 3]}, {0, 1, 2}),
-        ({"lograndint": [1, 4]}, {1, 2, 3}),
-        ({"choice": [1, "a", None]}, {1, "a", None}),
-    ],
-)
-def test_every_value_of_a_domain_is_drawn(domain: dict[str, Any], expected: set[Any]) -> None:
-    """Without rounding errors."""
-    assert {point["x"] for point in draw_points(sweep_over({"x": domain}, trials=200))} == expected
-
-
-SWITCHED = {
-    "hooks.ema.decay": {"uniform": [0.5, 0.9]},
-    "hooks.ema": {"choice": [None, {}, {"average": "stochastic", "decay": 0}]},
-}
-
-
-def test_path_is_drawn_only_inside_its_choice() -> None:
-    points = draw_points(sweep_over(SWITCHED, trials=60))
-    assert all(("hooks.ema.decay" in point) == (point["hooks.ema"] == {}) for point in points)
-    assert 10 < sum("hooks.ema.decay" in point for point in points) < 30
-    # The hook comes before its field, as a trial's values override the experiment in this order.
-    assert all(next(iter(point)) == "hooks.ema" for point in points)
-
-
-def test_points_come_first_and_missing_values_are_drawn() -> None:
-    points = [{"a": 0.5}, {"b": 0.25}]
-    drawn = draw_points(
-        sweep_over({"a": {"uniform": [0, 1]}, "b": {"uniform": [0, 1]}}, trials=3, points=points)
-    )
-    assert (drawn[0]["a"], drawn[1]["b"]) == (0.5, 0.25)
-    assert len({value for point in drawn for value in point.values()}) == 6
-    space = {"a": {"uniform": [0, 1]}, "b": {"grid": [1, 2]}}
-    drawn = draw_points(sweep_over(space, trials=8, points=[{"b": 2}, {"a": 0.5}, {"b": 2}]))
-    assert [point["b"] for point in drawn] == [2, 1, 2, 2, 1, 1, 1, 2], "each item equally often"
-    assert [point["a"] for point in drawn].count(0.5) == 2
-
-
-# Mutation
-
-POPULATION = {
-    "hooks.ema.decay": {"uniform": [0.5, 0.9]},
-    "hooks.ema.every": {"randint": [1, 5]},
-    "hooks.ema.average": {"choice": ["a", "b", "c"]},
-    "optimizer.lr": {"qloguniform": [0.01, 1, 0.01]},
-    "batch_size": {"choice": [8, 16]},
-}
-POINT = {
-    "hooks.ema.decay": 0.7,
-    "hooks.ema.every": 4,
-    "hooks.ema.average": "a",
-    "optimizer.lr": 0.5,
-    "batch_size": 8,
-}
-
-
-def test_mutations_stay_in_their_domains() -> None:
-    settings = sweep_over(
-        POPULATION, scheduler={"type": "pbt", "perturbation_factors": [0.1, 7]}, trials=4
-    )
-    random, points = np.random.RandomState(0), [POINT]
-    for _ in range(200):
-        points.append(mutate(settings, points[-1], random))
-    for name, domain in settings.space.items():
-        assert all(point[name] in domain for point in points)
-        assert {type(point[name]) for point in points} == {type(draw(domain, random))}
-    assert {point["batch_size"] for point in points} == {8}
-    assert {point["hooks.ema.average"] for point in points} == {"a", "b", "c"}
-    assert {0.5, 0.9} < {point["hooks.ema.decay"] for point in points}
-
-
-def test_without_resampling_a_number_is_multiplied_and_a_choice_moves_to_a_neighbor() -> None:
-    scheduler = {"type": "pbt", "resample_probability": 0, "perturbation_factors": [0.8, 1.2]}
-    settings, random = (
-        sweep_over(POPULATION, scheduler=scheduler, trials=4),
-        np.random.RandomState(0),
-    )
-    points = [mutate(settings, POINT, random) for _ in range(50)]
-    assert {round(point["hooks.ema.decay"], 9) for point in points} == {0.56, 0.84}
-    assert {point["hooks.ema.every"] for point in points} == {
-        3,
-        4,
-    }  # 4.8 exceeds the largest value, 4
-    assert {point["hooks.ema.average"] for point in points} == {"a", "b"}
-    assert {point["optimizer.lr"] for point in points} == {0.4, 0.6}
-    assert mutate(settings, {**POINT, "hooks.ema.average": "gone"}, random)[
-        "hooks.ema.average"
-    ] in {"a", "b", "c"}
-    switched = sweep_over(SWITCHED, scheduler="pbt", trials=4)
-    assert mutate(switched, {"hooks.ema": None}, random) == {"hooks.ema": None}, (
-        "a missing value stays missing"
-    )
