@@ -79,6 +79,9 @@ def _start_forkserver() -> None:
 def _train_rank(
     rank: int, train: Callable[[World], None], world_size: int, folder: str, threads: int
 ) -> None:
+    # This process may be forked by one that others started, in which Ctrl-C is not blocked.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
     # Loader processes start as in a run, and not as this process did, which would import everything
     # again.
     multiprocessing.set_start_method(None, force=True)
