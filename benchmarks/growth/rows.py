@@ -27,7 +27,7 @@ from benchmarks.growth.law import print_growth
 from orchestrator.disk.attempts import Attempt, rank_folder
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.loop.span_clock import SPAN_COLUMNS
-from orchestrator.loop.step.iterations import iteration_columns
+from orchestrator.loop.step.columns import make_columns
 from orchestrator.storage import Storage
 
 RANKS, REAL = 256, 2
@@ -70,7 +70,7 @@ def record(run: Storage, rank: int, rows: int, close: bool) -> tuple[float, floa
         if iteration % 20_000 == 1:
             recorder.begin(
                 {"phase": "train", "epoch": iteration // 20_000},
-                iteration_columns(("loss", "lr"), SPAN_COLUMNS),
+                make_columns(("loss", "lr"), SPAN_COLUMNS),
             )
         last, (*marks, ended) = (
             ended,

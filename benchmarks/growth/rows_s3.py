@@ -23,7 +23,7 @@ from orchestrator.disk.rows import compaction
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.loop.span_clock import SPAN_COLUMNS
-from orchestrator.loop.step.iterations import iteration_columns
+from orchestrator.loop.step.columns import make_columns
 from orchestrator.storage import Storage
 from orchestrator.tables.frames import load
 
@@ -64,9 +64,7 @@ def run_for(hours: int, costs: _Costs) -> None:
         )
         files = recorder._files
         assert files is not None
-        recorder.begin(
-            {"phase": "train", "epoch": 0}, iteration_columns(("loss", "lr"), SPAN_COLUMNS)
-        )
+        recorder.begin({"phase": "train", "epoch": 0}, make_columns(("loss", "lr"), SPAN_COLUMNS))
         numbers, iteration = np.random.default_rng(rank), 0
         for _ in range(hours):
             for _ in range(SENDS_AN_HOUR):

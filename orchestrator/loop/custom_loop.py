@@ -20,7 +20,7 @@ from orchestrator.loop.report import Report
 from orchestrator.loop.span_clock import Clock
 from orchestrator.loop.state.cursor import EpochProgress
 from orchestrator.loop.state.custom_contents import CheckpointedParts
-from orchestrator.loop.step.iterations import iteration_columns
+from orchestrator.loop.step.columns import make_columns
 from orchestrator.loop.stopping import StopCoordinator
 from orchestrator.loop.task_errors import COLUMNS, check_type, describe
 from orchestrator.loop.training_loop import RunContext, TrainingRun, make_plan
@@ -181,7 +181,7 @@ class CustomLoop(TrainingRun):
         state.iterations_before = state.iteration - state.phase_iteration
         self.plan.fire("on_phase_start", state)
         self.recorder.begin(
-            {"phase": "train", "epoch": state.epoch}, iteration_columns((), self.clock.columns)
+            {"phase": "train", "epoch": state.epoch}, make_columns((), self.clock.columns)
         )
         self._ended = self.clock.restart()
 

@@ -144,8 +144,7 @@ class Evaluation:
         if meters:
             self._check_samples_for_meters(phase, count)
         prefix = f"{phase}/{state.evaluation}" if state.evaluation else phase
-        metrics = self._iterations.reduce_metrics(prefix, self._world, meters)
-        self._iterations.samples_without_loss = 0
+        metrics = self._iterations.metrics.reduce(prefix, meters)
         if not metrics and not any(self._world.gather(count)):
             raise TaskError(
                 f"the {phase} data has no sample on any rank: add some, or remove {phase} from"

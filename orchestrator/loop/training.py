@@ -263,7 +263,7 @@ class Training:
         if state.phase_iteration >= state.phase_length:
             self.epoch.complete()
             self._batches = None
-        metrics = self.iterations.reduce_metrics("train", self.world)
+        metrics = self.iterations.metrics.reduce("train")
         state.metrics |= metrics
         return metrics
 

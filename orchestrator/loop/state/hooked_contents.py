@@ -71,7 +71,7 @@ class HookedContents:
         return {
             "buffers": dict(self._state.module.named_buffers()),
             "remade_buffers": self._list_remade_buffers(),
-            "means": self._iterations.means.state_dict(),
+            "means": self._iterations.metrics.means.state_dict(),
             "data": self._data.train.state_dict(),
             "task": self._iterations.task.state_dict(),
         }
@@ -126,7 +126,7 @@ class HookedContents:
         for rank in range(state.rank + state.world_size, loaded.world_size, state.world_size):
             # The means of the current phase include the samples of ranks that no longer exist.
             means.include(loaded.load_rank_state(rank)["means"])
-        self._iterations.means = means
+        self._iterations.metrics.means = means
 
     def _read_saved_optimizers(self, manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
         """Return the checkpoint's optimizer entries by name.

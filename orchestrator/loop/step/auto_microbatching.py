@@ -1,9 +1,8 @@
-"""Automatic microbatching: a batch that does not fit in memory is computed in pieces. Runs in
-workers."""
+"""Automatic microbatching: a batch that does not fit in memory is computed in pieces."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, groupby, pairwise
+from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -20,7 +19,7 @@ from orchestrator.user_code import find_source_location
 _ELEMENTS_PER_EXCHANGE = 2**24
 """Number of gradient elements that ranks average in one message."""
 _OUT_OF_MEMORY = ("DefaultCPUAllocator", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
-"""Text in torch's plain RuntimeErrors about failed allocations."""
+"""Names in torch's plain RuntimeErrors about failed allocations, which have no type of their own."""
 
 
 class Piece(NamedTuple):
@@ -43,50 +42,61 @@ class MicrobatchRunner(IterationRunner):
 
     def train(self, batches: Iterator[Any]) -> Iterator[None]:
         """Make one optimizer step per `next`."""
-        state, mark, calls, optimizer = (
-            self.state,
-            self.clock.mark,
-            self.plan.calls,
-            self._optimizer,
-        )
-        fetch, update = self._make_fetch(batches), self._make_update(optimizer, self.precision)
-        finish = self._make_finish(state.epoch, ())
+        state = self.state
+        mark = self.clock.mark
+        on_backward = self.plan.calls["on_backward"]
+        optimizer = self._optimizer
+        clear_gradients = make_clear_gradients(optimizer)
+        fetch = self._make_fetch(batches)
+        update = self._make_update(optimizer, self.precision)
+        finish = self._begin_rows(state.epoch, ())
         previous_end = self.clock.restart()
         while True:
             fetch_times = fetch()
-            batch, samples, loss_weight = state.batch, state.batch_size, state.loss_weight
-            parts = self._compute(batch, samples, fetch_times[-1], make_clear_gradients(optimizer))
-            state.batch, state.batch_size, state.loss_weight = batch, samples, loss_weight
+            batch = Piece(state.batch, state.batch_size, 1.0, state.loss_weight)
+            parts = self._compute(batch, fetch_times[-1], clear_gradients)
+            self._set_batch(batch)
             start = parts[-1][-1]
             self._average_gradients()
             t_backward = t_gradients = mark()
-            if calls["on_backward"]:
+            if on_backward:
                 self.plan.fire("on_backward", state)
                 t_gradients = mark()
             self._record_learning_rates(optimizer)
-            parts.append((*(start,) * 6, t_backward, t_gradients, *update(), mark()))
+            parts.append((*[start] * 6, t_backward, t_gradients, *update(), mark()))
             previous_end = finish(previous_end, fetch_times, parts)
             yield
 
-    def _compute(
-        self, batch: Any, samples: int, start: Any, clear: Callable[[], None]
-    ) -> list[Timestamps]:
-        """Compute a batch's gradients, in twice as many pieces each time that memory runs out on a
-        rank."""
+    def _set_batch(self, piece: Piece) -> None:
         state = self.state
-        loss_weight = state.loss_weight
+        state.batch = piece.batch
+        state.batch_size = piece.samples
+        state.loss_weight = piece.loss_weight
+
+    def _compute(
+        self, batch: Piece, start: Any, clear_gradients: Callable[[], None]
+    ) -> list[Timestamps]:
+        """Compute a batch's gradients, in twice as many pieces each time that memory runs out.
+
+        It may run out on any rank. Returns the timestamps of each piece.
+        """
+        state = self.state
         while True:
-            state.loss_weight = loss_weight
-            means, row, parts = self.means.copy(), dict(state.row), list[Timestamps]()
-            reason = self._try_to_compute(batch, samples, start, parts)
-            rank, cannot_split = self._agree_on_failure(
-                reason is not None, count_rows(batch) <= self.microbatches
-            )
+            means = self.metrics.means.copy()
+            row = dict(state.row)
+            parts: list[Timestamps] = []
+            reason = self._try_to_compute(batch, start, parts)
+            has_single_rows = count_rows(batch.batch) <= self.microbatches
+            rank, cannot_split = self._agree_on_failure(reason is not None, has_single_rows)
             if rank is None:
                 state.row["microbatches"] = len(parts)
                 return parts
-            self.means, state.row, state.output, state.loss = means, row, None, None
-            clear()
+
+            self.metrics.means = means
+            state.row = row
+            state.output = None
+            state.loss = None
+            clear_gradients()
             whose = "" if self.world.world_size == 1 else f" on rank {rank}"
             if cannot_split:
                 raise RunError(
@@ -97,11 +107,9 @@ class MicrobatchRunner(IterationRunner):
             self.microbatches *= 2
             self._show(whose)
 
-    def _try_to_compute(
-        self, batch: Any, samples: int, start: Any, parts: list[Timestamps]
-    ) -> str | None:
+    def _try_to_compute(self, batch: Piece, start: Any, parts: list[Timestamps]) -> str | None:
         """Compute all pieces. Return torch's message if memory ran out."""
-        pieces = self._split(batch, samples)
+        pieces = self._split(batch)
         try:
             for piece in pieces:
                 parts.append((start, *self._compute_piece(piece)))
@@ -109,41 +117,42 @@ class MicrobatchRunner(IterationRunner):
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            return str(error)  # not the error itself, whose frames hold the memory
+            # Not the error itself, whose frames hold the memory.
+            return str(error)
         return None
 
-    def _split(self, batch: Any, samples: int) -> list[Piece]:
-        """Return the pieces of a batch; raises TaskError if the batch cannot be cut by samples."""
-        size_of = self.task.batch_size
-        loss_weight = self.state.loss_weight
+    def _split(self, batch: Piece) -> list[Piece]:
+        """Return the pieces of a batch; raises TaskError if it cannot be cut by samples."""
         if self.microbatches == 1:
-            return [Piece(batch, samples, 1.0, loss_weight)]
+            return [batch]
 
         advice = "Set a smaller batch_size, and accumulate as a number"
         try:
-            batches = split_batch(batch, self.microbatches)
+            batches = split_batch(batch.batch, self.microbatches)
         except ValueError as error:
             raise TaskError(
                 f"memory ran out, and the batch cannot be cut into pieces: {error}. {advice}"
             ) from None
 
-        sizes = [size_of(piece) for piece in batches]
-        if sum(sizes) != samples:
+        sizes = [self.task.batch_size(piece) for piece in batches]
+        if sum(sizes) != batch.samples:
             raise TaskError(
-                f"accumulate: auto cuts batches along the first dimension, but {samples} samples became pieces of"
-                f" {', '.join(map(str, sizes))}. {advice}{find_source_location(size_of)}"
+                f"accumulate: auto cuts batches along the first dimension, but {batch.samples} samples became pieces of"
+                f" {', '.join(map(str, sizes))}. {advice}{find_source_location(self.task.batch_size)}"
             )
-        if self.weighed is not None and loss_weight is not None:
-            return self._weigh_pieces(batches, sizes, loss_weight)
+        if batch.loss_weight is not None:
+            return self._weigh_pieces(batches, sizes, batch.loss_weight)
 
-        shares = [size / samples if samples else 1 / len(sizes) for size in sizes]
+        shares = [size / batch.samples if batch.samples else 1 / len(sizes) for size in sizes]
         return [Piece(*piece) for piece in zip(batches, sizes, shares, strict=True)]
 
     def _weigh_pieces(
         self, batches: Sequence[Any], sizes: Sequence[int], total: float
     ) -> list[Piece]:
-        """Return the pieces with the weights of their losses; raises TaskError unless those add up
-        to the batch's."""
+        """Return the pieces with the weights of their losses.
+
+        Raises TaskError unless they add up to `total`, the batch's.
+        """
         assert self.weighed is not None
         on_host = split_batch(self.weighed.batch, self.microbatches)
         weights = [weigh(self.task, piece) for piece in on_host]
@@ -157,45 +166,36 @@ class MicrobatchRunner(IterationRunner):
         return [Piece(*piece) for piece in zip(batches, sizes, shares, weights, strict=True)]
 
     def _compute_piece(self, piece: Piece) -> Timestamps:
-        """Compute a piece's gradients, with its share of the batch's loss. Return its
-        timestamps."""
-        state, row = self.state, self.state.row
-        state.batch, state.batch_size, state.loss_weight = (
-            piece.batch,
-            piece.samples,
-            piece.loss_weight,
-        )
+        """Compute a piece's gradients, with its share of the batch's loss; return timestamps."""
+        row = self.state.row
+        self._set_batch(piece)
         before = dict(row)
-        forward_times = self._make_forward(state.model)()
-        for name in ("loss", *self._loss_terms):
-            if name in row:  # a piece of weight 0 has no loss
+        forward_times = self._make_forward(self.state.model)()
+        for name in ("loss", *self.metrics.loss_terms):
+            # A piece of weight 0 has no loss.
+            if name in row:
                 row[name] = before.get(name, 0.0) + row[name] * piece.share
 
-        loss = cast(Tensor, state.loss)
+        loss = cast(Tensor, self.state.loss)
         if self.weighed is not None:
             loss = self.weighed.scale(loss)
         elif piece.share != 1:
             loss = loss * piece.share
         self.precision.scale(loss).backward()
-        return *forward_times, *(self.clock.mark(),) * 8
+        return *forward_times, *[self.clock.mark()] * 8
 
     def _agree_on_failure(self, has_failed: bool, cannot_split: bool) -> tuple[int | None, bool]:
-        """Return a rank that ran out of memory, if any, and whether its batch cannot be split
-        further; collective.
+        """Return a rank that ran out of memory, if any, and whether its batch cannot be split.
 
         If none did, a parameter that has a gradient on some ranks gets a gradient of zeros on the
-        others.
+        others. Collective.
         """
-        trained = [
-            parameter for parameter in self.state.module.parameters() if parameter.requires_grad
-        ]
+        parameters = self.state.module.parameters()
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
         existing = [float(parameter.grad is not None) for parameter in trained]
+        failed_rank = self.world.rank + 1.0 if has_failed else 0.0
         rank, is_final, *anywhere = self.world.maximum(
-            [
-                self.world.rank + 1.0 if has_failed else 0.0,
-                float(has_failed and cannot_split),
-                *existing,
-            ]
+            [failed_rank, float(has_failed and cannot_split), *existing]
         )
         if rank:
             return int(rank) - 1, bool(is_final)
@@ -205,32 +205,32 @@ class MicrobatchRunner(IterationRunner):
         return None, False
 
     def _average_gradients(self) -> None:
-        """Average gradients across all ranks, a limited number at a time, because this copies them;
-        collective."""
+        """Average gradients across all ranks; collective.
+
+        This copies them, so each message holds a limited number of elements.
+        """
         if self.world.world_size == 1:
             return
-        gradients = [
-            parameter.grad
-            for parameter in self.state.module.parameters()
-            if parameter.grad is not None
-        ]
-        ends = accumulate(gradient.numel() for gradient in gradients)
-        for _, pairs in groupby(
-            zip(ends, gradients, strict=True), lambda pair: pair[0] // _ELEMENTS_PER_EXCHANGE
-        ):
-            collectives.average(gradient for _, gradient in pairs)
+        message: list[Tensor] = []
+        elements = 0
+        for parameter in self.state.module.parameters():
+            if parameter.grad is None:
+                continue
+            message.append(parameter.grad)
+            elements += parameter.grad.numel()
+            if elements >= _ELEMENTS_PER_EXCHANGE:
+                collectives.average(message)
+                message = []
+                elements = 0
+        collectives.average(message)
 
     def _show(self, whose: str) -> None:
         if not self.state.is_master:
             return
-        norms = any(
-            isinstance(part, BatchNorm) and part.training for part in self.state.module.modules()
-        )
-        note = (
-            "; BatchNorm then normalizes each micro-batch, which changes the numbers"
-            if norms
-            else ""
-        )
+        note = ""
+        for part in self.state.module.modules():
+            if isinstance(part, BatchNorm) and part.training:
+                note = "; BatchNorm then normalizes each micro-batch, which changes the numbers"
         self.state.show(
             f"out of memory{whose}: from iteration {self.state.iteration + 1} on, each batch is split into"
             f" {self.microbatches} micro-batches{note}"
@@ -239,19 +239,22 @@ class MicrobatchRunner(IterationRunner):
 
 def is_out_of_memory(error: RuntimeError) -> bool:
     """Return whether an allocation failed, on a device or on the host."""
-    return isinstance(error, torch.OutOfMemoryError) or any(
-        word in str(error) for word in _OUT_OF_MEMORY
-    )
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    message = str(error)
+    return any(name in message for name in _OUT_OF_MEMORY)
 
 
 def count_rows(batch: Any) -> int:
     """Return the first dimension of a batch's first tensor with dimensions; 1 if there is none."""
-    return next((len(leaf) for leaf in leaves(batch) if isinstance(leaf, Tensor) and leaf.ndim), 1)
+    for leaf in leaves(batch):
+        if isinstance(leaf, Tensor) and leaf.ndim:
+            return len(leaf)
+    return 1
 
 
 def split_batch(batch: Any, number: int) -> list[Any]:
-    """Split a batch along the first dimension of its tensors, into at most as many pieces as it has
-    rows.
+    """Split a batch along the first dimension of its tensors, into at most a piece for each row.
 
     Each piece repeats numbers, text and tensors without dimensions. Raises ValueError for a batch
     that cannot be split.
@@ -259,16 +262,18 @@ def split_batch(batch: Any, number: int) -> list[Any]:
     rows = count_rows(batch)
     number = min(number, rows)
     ends = [rows * place // number for place in range(number + 1)]
-    return [_piece(batch, rows, slice(*bounds)) for bounds in pairwise(ends)]
+    return [_cut(batch, rows, slice(begin, end)) for begin, end in pairwise(ends)]
 
 
-def _piece(part: Any, rows: int, cut: slice) -> Any:
+def _cut(part: Any, rows: int, cut: slice) -> Any:
     if isinstance(part, Tensor):
-        if part.ndim and len(part) != rows:
+        if part.ndim == 0:
+            return part
+        if len(part) != rows:
             raise ValueError(
                 f"it has a tensor of shape {tuple(part.shape)} beside others of {rows} rows"
             )
-        return part[cut] if part.ndim else part
+        return part[cut]
     if moves_itself(part):
         raise ValueError(f"it has a {type(part).__name__}, whose samples are not known")
     parts = items_in(part)
@@ -279,7 +284,7 @@ def _piece(part: Any, rows: int, cut: slice) -> Any:
     if is_of_samples and not any(isinstance(leaf, Tensor) for leaf in leaves(part)):
         return part[cut]
     try:
-        return container_with(part, [_piece(inner, rows, cut) for inner in parts])
+        return container_with(part, [_cut(inner, rows, cut) for inner in parts])
     except ValueError:
         if is_of_samples:
             return part[cut]

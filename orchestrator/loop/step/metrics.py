@@ -1,16 +1,24 @@
-"""Metrics of a phase: means over the samples of all ranks, and the task's meters."""
+"""Losses and metrics of a phase: means over the samples of all ranks, and the task's meters."""
 
+import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import reduce
 from itertools import chain
+from operator import add
 from typing import Any, SupportsFloat
 
 from torch import Tensor
 
+from hooks.state import State
 from orchestrator.errors import TaskError
+from orchestrator.loop.step.weights import make_zero_loss, tensors_with_gradients
+from orchestrator.loop.task_errors import check_loss_terms, check_metrics
 from orchestrator.loop.world import World
 from orchestrator.task import Task
 from orchestrator.user_code import find_source_location
+
+_log = logging.getLogger("hookyard")
 
 
 class Means:
@@ -60,6 +68,107 @@ class Means:
             for name, total in means._totals.items()
             if means._counts[name]
         }
+
+
+class PhaseMetrics:
+    """Losses and metrics of a phase: columns of each batch's row, and means over all batches."""
+
+    def __init__(self, task: Task, state: State, world: World) -> None:
+        self._task = task
+        self._state = state
+        self._world = world
+        self._on_cpu = state.device.type == "cpu"
+        self.means = Means()
+        self.loss_terms: Collection[str] = ()
+        """Names of the terms of the loss."""
+        self._samples_without_loss = 0
+        """Number of samples of this evaluation for which loss() returned None."""
+        self._has_warned_of_nan = False
+
+    @property
+    def loss_count(self) -> float:
+        """Weight of the batch's loss in the mean of the phase."""
+        state = self._state
+        return state.batch_size if state.loss_weight is None else state.loss_weight
+
+    def record_loss(self, name: str, loss: Tensor) -> None:
+        """Record a loss or a term of one, unless the batch has weight 0."""
+        if self._state.loss_weight == 0:
+            return
+        count = self.loss_count
+        value: Any = loss.item() if self._on_cpu else loss.detach().double()
+        self._state.row[name] = value
+        self.means.add(name, value * count, count)
+
+    def sum_terms(self, method: Callable[..., Any], loss: Any) -> Tensor:
+        """Record each loss term, and return their sum."""
+        terms = check_loss_terms(method, loss)
+        for name, term in terms.items():
+            self.record_loss(self._state.column(name), term)
+        self.loss_terms = terms.keys()
+        return reduce(add, terms.values())
+
+    def weigh_loss(self, loss: Tensor | None) -> None:
+        """Record the loss of a batch with a weight; a batch of weight 0 trains nothing."""
+        state = self._state
+        if loss is None:
+            return
+        self.record_loss("loss", loss)
+        if state.loss_weight == 0:
+            state.loss = make_zero_loss(loss, tensors_with_gradients(state.output))
+
+    def count_without_loss(self) -> None:
+        """Count a batch of val or test for which loss() returns None.
+
+        Raises TaskError if an earlier one has a loss.
+        """
+        self._samples_without_loss += self._state.batch_size
+        self._check_losses()
+
+    def _check_losses(self) -> None:
+        if self._samples_without_loss and self.means.has("loss"):
+            raise TaskError(
+                f"loss() returns None for some batches of {self._state.phase}, and a loss for others; return a loss for"
+                f" all of them or for none{find_source_location(self._task.loss)}"
+            )
+
+    def add_metrics(self) -> None:
+        """Add the task's metrics of the batch to their means."""
+        method = self._task.metrics
+        samples = self._state.batch_size
+        metrics = check_metrics(method, method(self._state.output, self._state.batch), samples)
+        for name, values in metrics.items():
+            if name == "loss" or name in self.loss_terms:
+                raise TaskError(
+                    f"metrics() and loss() both return '{name}'; rename one of them{find_source_location(method)}"
+                )
+            total: Any = values.detach().double().sum()
+            self.means.add(name, total.item() if self._on_cpu else total, samples)
+
+    def reduce(self, prefix: str, meters: Mapping[str, Any] | None = None) -> dict[str, float]:
+        """Return the phase's metrics across all ranks, as `<prefix>/<name>`; collective.
+
+        This resets the means.
+        """
+        self._check_losses()
+        self._samples_without_loss = 0
+        means = self.means
+        self.means = Means()
+        metrics = reduce_phase(self._task, prefix, means, meters or {}, self._world)
+        if self._world.is_master and not self._has_warned_of_nan:
+            self._warn_of_nan(metrics)
+        return metrics
+
+    def _warn_of_nan(self, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            if math.isnan(value):
+                self._has_warned_of_nan = True
+                _log.warning(
+                    "%s is NaN in epoch %d; set hooks.nan_guard to stop at the first NaN",
+                    name,
+                    self._state.epoch,
+                )
+                return
 
 
 def reduce_phase(

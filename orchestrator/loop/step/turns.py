@@ -1,8 +1,8 @@
-"""Iterations in which several optimizers train in turn, as for a GAN. Runs in workers."""
+"""Iterations in which several optimizers train in turn, as for a GAN."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from operator import attrgetter
 from typing import Any, cast
 
 import torch
@@ -21,22 +21,17 @@ from orchestrator.user_code import find_source_location
 EXPECTED = "turns, each an optimizer's name and its loss"
 
 
+@dataclass
 class Player:
-    """An optimizer that takes turns, and its parameters."""
+    """An optimizer that takes turns, and the parameters that it trains."""
 
-    def __init__(
-        self,
-        name: str,
-        optimizer: torch.optim.Optimizer,
-        precision: Precision,
-        update: Callable[[], Timestamps],
-        module: nn.Module,
-    ) -> None:
-        self.name, self.optimizer, self.precision, self.update = name, optimizer, precision, update
-        parameters = chain.from_iterable(group["params"] for group in optimizer.param_groups)
-        self.parameters = order_like_model(module, filter(attrgetter("requires_grad"), parameters))
-        self.has_gradients: tuple[bool, ...] | None = None
-        """Flags of its parameters: true if it had a gradient when ranks first averaged them."""
+    name: str
+    optimizer: torch.optim.Optimizer
+    precision: Precision
+    update: Callable[[], Timestamps]
+    parameters: list[nn.Parameter]
+    has_gradients: tuple[bool, ...] | None = None
+    """Flags of its parameters: true if it had a gradient when ranks first averaged them."""
 
 
 class TurnRunner(IterationRunner):
@@ -51,89 +46,94 @@ class TurnRunner(IterationRunner):
 
     def train(self, batches: Iterator[Any]) -> Iterator[None]:
         """Train on one micro-batch per `next`, turn by turn."""
-        state, task = self.state, self.task
-        players = {
-            name: Player(
-                name,
-                optimizer,
-                self.precisions[name],
-                self._make_update(optimizer, self.precisions[name]),
-                state.module,
-            )
-            for name, optimizer in state.optimizers.items()
-        }
-        first, waiting = next(iter(players)), dict[str, Tensor]()
-        fetch, finish = self._make_fetch(batches), self._make_finish(state.epoch, ())
-        position, group, previous_end = 1, 1, self.clock.restart()
+        state = self.state
+        players = {name: self._make_player(name) for name in state.optimizers}
+        first = next(iter(players))
+        waiting: dict[str, Tensor] = {}
+        """Losses of the players whose last turn was in an earlier micro-batch of the step."""
+        fetch = self._make_fetch(batches)
+        finish = self._begin_rows(state.epoch, ())
+        position = 1
+        microbatches = 1
+        previous_end = self.clock.restart()
         while True:
             fetch_times = fetch()
             if state.accumulate > 1:
-                position, group = self._advance_microbatch(position, group)
-            turns: Iterator[Any] = iter(
-                check_type(task.turns, task.turns(state.module, state.batch), Iterable, EXPECTED)
-            )
+                position, microbatches = self._advance_microbatch(position, microbatches)
+            is_last = position == microbatches
             timestamps: list[Timestamps] = []
+            start = fetch_times[-1]
             has_stepped = False
-            while True:
-                with self.precision.autocast():
-                    turn = next(turns, None)
-                if turn is None:
-                    break
-                player = self._find_player(turn, players)
+            for player, loss in self._iterate_turns(players):
                 state.take_turn(player.name, player.parameters)
-                start = timestamps[-1][-1] if timestamps else fetch_times[-1]
-                timestamps.append(
-                    (start, *self._run_turn(player, turn[1], group, is_last=position == group))
-                )
+                timestamps.append((start, *self._run_turn(player, loss, microbatches, is_last)))
+                start = timestamps[-1][-1]
                 has_stepped |= state.stepped
-                if position < group:
-                    waiting[player.name] = cast(Tensor, state.loss).detach()
-                else:
+                if is_last:
                     waiting.pop(player.name, None)
+                else:
+                    waiting[player.name] = cast(Tensor, state.loss).detach()
                 state.take_turn(first, None)
-            if not timestamps:
-                raise TaskError(
-                    f"turns() yields nothing for a batch; expected {EXPECTED}{find_source_location(task.turns)}"
-                )
-            while position == group and waiting:
-                player = players[next(iter(waiting))]
-                state.take_turn(player.name, player.parameters)
-                state.loss = waiting.pop(player.name)
-                timestamps.append(self._step_late(player, timestamps[-1][-1]))
+            if is_last and waiting:
+                timestamps += self._step_waiting(players, waiting, start)
+                state.take_turn(first, None)
                 has_stepped |= state.stepped
-                state.take_turn(first, None)
+                waiting.clear()
             state.stepped = has_stepped
             if "loss" in state.row:
-                count = self.loss_count
-                self.means.add("loss", state.row["loss"] * count, count)
+                count = self.metrics.loss_count
+                self.metrics.means.add("loss", state.row["loss"] * count, count)
             previous_end = finish(previous_end, fetch_times, timestamps)
             yield
 
-    def _run_turn(self, player: Player, loss: Any, group: int, *, is_last: bool) -> Timestamps:
+    def _make_player(self, name: str) -> Player:
+        optimizer = self.state.optimizers[name]
+        precision = self.precisions[name]
+        update = self._make_update(optimizer, precision)
+        parameters = chain.from_iterable(group["params"] for group in optimizer.param_groups)
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        return Player(
+            name, optimizer, precision, update, order_like_model(self.state.module, trained)
+        )
+
+    def _iterate_turns(self, players: Mapping[str, Player]) -> Iterator[tuple[Player, Any]]:
+        """Yield the player and the loss of each turn of a batch."""
+        method = self.task.turns
+        returned = method(self.state.module, self.state.batch)
+        turns: Iterator[Any] = iter(check_type(method, returned, Iterable, EXPECTED))
+        has_turn = False
+        while True:
+            with self.precision.autocast():
+                turn = next(turns, None)
+            if turn is None:
+                break
+            has_turn = True
+            yield self._find_player(turn, players), turn[1]
+        if not has_turn:
+            raise TaskError(
+                f"turns() yields nothing for a batch; expected {EXPECTED}{find_source_location(method)}"
+            )
+
+    def _run_turn(self, player: Player, loss: Any, microbatches: int, is_last: bool) -> Timestamps:
         """Run a turn, from its loss on. Return the timestamps of a single optimizer's iteration."""
-        state, fire, mark, calls = self.state, self.plan.fire, self.clock.mark, self.plan.calls
+        state = self.state
+        fire = self.plan.fire
+        mark = self.clock.mark
+        calls = self.plan.calls
         t_forward = t_on_forward = mark()
         if calls["on_forward"]:
             fire("on_forward", state)
             t_on_forward = mark()
-        if not isinstance(loss, Tensor) or loss.ndim:
-            loss = self._sum_terms(self.task.turns, loss)
-        state.loss = loss
-        column = state.column("loss")
-        self._record_loss(column, loss)
-        if state.loss_weight == 0:
-            state.loss = make_zero_loss(loss, player.parameters)
-        else:
-            state.row["loss"] = state.row.get("loss", 0.0) + state.row[column]
-        self._record_learning_rates(player.optimizer, f"lr_{player.name}")
+        self._record_turn(player, loss)
         t_loss = t_on_loss = mark()
         if calls["on_loss"]:
             fire("on_loss", state)
             t_on_loss = mark()
-        assert state.loss is not None
-        scaled = state.loss if group == 1 else state.loss / group
+        scaled: Any = state.loss
         if self.weighed is not None:
-            scaled = self.weighed.scale(state.loss)
+            scaled = self.weighed.scale(scaled)
+        elif microbatches > 1:
+            scaled = scaled / microbatches
         player.precision.scale(scaled).backward(inputs=player.parameters)
         t_local_backward = t_backward = mark()
         if is_last and state.world_size > 1:
@@ -145,18 +145,51 @@ class TurnRunner(IterationRunner):
             t_gradients = mark()
         state.stepped = False
         update_times = player.update() if is_last else (t_gradients,) * 4
-        backward_times = t_local_backward, t_backward, t_gradients
-        return t_forward, t_on_forward, t_loss, t_on_loss, *backward_times, *update_times, mark()
+        forward_times = (t_forward, t_on_forward, t_loss, t_on_loss)
+        backward_times = (t_local_backward, t_backward, t_gradients)
+        return *forward_times, *backward_times, *update_times, mark()
 
-    def _step_late(self, player: Player, start: Any) -> Timestamps:
-        """Step an optimizer that had turns only in earlier micro-batches of the step. Return its
-        timestamps."""
-        if self.state.world_size > 1:
-            self._average_gradients(player)
-        t_backward = self.clock.mark()
-        return *[start] * 6, t_backward, t_backward, *player.update(), self.clock.mark()
+    def _record_turn(self, player: Player, loss: Any) -> None:
+        """Record the loss and the learning rates of a turn."""
+        state = self.state
+        if not isinstance(loss, Tensor) or loss.ndim:
+            loss = self.metrics.sum_terms(self.task.turns, loss)
+        state.loss = loss
+        column = state.column("loss")
+        self.metrics.record_loss(column, loss)
+        if state.loss_weight == 0:
+            state.loss = make_zero_loss(loss, player.parameters)
+        else:
+            state.row["loss"] = state.row.get("loss", 0.0) + state.row[column]
+        self._record_learning_rates(player.optimizer, f"lr_{player.name}")
 
-    def _find_player(self, turn: Any, players: dict[str, Player]) -> Player:
+    def _step_waiting(
+        self, players: Mapping[str, Player], waiting: Mapping[str, Tensor], start: Any
+    ) -> list[Timestamps]:
+        """Step the optimizers that had turns only in earlier micro-batches of the step.
+
+        Returns their timestamps.
+        """
+        state = self.state
+        timestamps: list[Timestamps] = []
+        has_stepped = False
+        for name, loss in waiting.items():
+            player = players[name]
+            state.take_turn(name, player.parameters)
+            state.loss = loss
+            if state.world_size > 1:
+                self._average_gradients(player)
+            t_backward = self.clock.mark()
+            update_times = player.update()
+            has_stepped |= state.stepped
+            # Neither a forward nor a backward pass takes time.
+            before = [start] * 6
+            timestamps.append((*before, t_backward, t_backward, *update_times, self.clock.mark()))
+            start = timestamps[-1][-1]
+        state.stepped = has_stepped
+        return timestamps
+
+    def _find_player(self, turn: Any, players: Mapping[str, Player]) -> Player:
         """Return the player of a turn; raises TaskError if there is none."""
         if not isinstance(turn, tuple) or len(turn) != 2:
             raise TaskError(
@@ -177,24 +210,24 @@ class TurnRunner(IterationRunner):
         Raises TaskError if ranks differ in which parameters have one.
         """
         existing = tuple(parameter.grad is not None for parameter in player.parameters)
-        if existing != player.has_gradients:
-            ranks = (
-                self.world.gather(existing)
-                if player.has_gradients is None
-                else [player.has_gradients, existing]
-            )
-            for parameter, has in zip(player.parameters, zip(*ranks, strict=True), strict=True):
-                if len(set(has)) > 1:
-                    names = [
-                        name
-                        for name, other in self.state.module.named_parameters()
-                        if other is parameter
-                    ]
-                    raise TaskError(
-                        f"the loss of turn '{player.name}' must depend on the same parameters in each iteration and on"
-                        f" each rank, but not on {listed(names)}{find_source_location(self.task.turns)}"
-                    )
-            player.has_gradients = existing
+        if player.has_gradients is None:
+            self._check_gradients(player, self.world.gather(existing))
+        elif existing != player.has_gradients:
+            self._check_gradients(player, [player.has_gradients, existing])
+        player.has_gradients = existing
         collectives.average(
             parameter.grad for parameter in player.parameters if parameter.grad is not None
         )
+
+    def _check_gradients(self, player: Player, flags: Sequence[tuple[bool, ...]]) -> None:
+        """Raise TaskError if some of these `flags` of the player's parameters differ."""
+        for index, parameter in enumerate(player.parameters):
+            if len({has_gradient[index] for has_gradient in flags}) == 1:
+                continue
+            names = [
+                name for name, other in self.state.module.named_parameters() if other is parameter
+            ]
+            raise TaskError(
+                f"the loss of turn '{player.name}' must depend on the same parameters in each iteration and on"
+                f" each rank, but not on {listed(names)}{find_source_location(self.task.turns)}"
+            )
