@@ -85,6 +85,7 @@ def sweep(
     init = describe_initial_weights(experiment)  # raises ConfigError before a trial starts
     metadata = {
         **collect_provenance(experiment.import_paths),
+        "code": read_main_source(to_dict(experiment)),
         "source": experiment.source,
         "tags": experiment.tags,
         "notes": experiment.notes,
@@ -96,8 +97,7 @@ def sweep(
     wanted = RunFolder(storage, check_run_name(experiment, name))
     read_folders = [Storage(init["path"])] if init else []
     with taking_name(wanted, if_exists, read_folders) as (folder, lease):
-        code = read_main_source(to_dict(experiment))
-        folder = create_run(storage, folder.name, to_yaml(experiment), code=code, **metadata)
+        folder = create_run(storage, folder.name, to_yaml(experiment), **metadata)
         return _run_trials(folder, experiment, {}, address, lease)
 
 

@@ -177,11 +177,11 @@ def _compare_training_times(
 
 def drop_unmeasured(compared: Comparison) -> Comparison:
     """Return the entries in which a value is known."""
-    return {
-        name: entry
-        for name, entry in compared.items()
-        if any(value is not None for value in entry["values"])
-    }
+    measured = {}
+    for name, entry in compared.items():
+        if any(value is not None for value in entry["values"]):
+            measured[name] = entry
+    return measured
 
 
 def compute_train_s(rows: Rows) -> float:
