@@ -58,12 +58,32 @@ def _fails_without_closure(step: Callable[..., Any]) -> bool:
                 refuses |= _holds(test, missing=False)
             case ast.If(test=test, body=[*_, ast.Raise()]):
                 refuses |= _holds(test, missing=True)
-            case ast.If(test=test) | ast.IfExp(test=test) | ast.BoolOp(values=[test, *_]):
-                asks |= "closure" in ast.unparse(test)
+            case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test):
+                asks |= _names_closure(test)
+            case ast.Compare() | ast.BoolOp() | ast.Match():
+                asks |= _names_closure(node)
+            case ast.Try(body=body) | ast.With(body=body):
+                asks |= any(map(_calls_closure, body)) and _catches(node)
             case ast.Call(func=ast.Name(id="closure")):
                 calls = True
 
     return refuses or (calls and not asks)
+
+
+def _names_closure(node: ast.AST) -> bool:
+    return any(isinstance(part, ast.Name) and part.id == "closure" for part in ast.walk(node))
+
+
+def _calls_closure(node: ast.AST) -> bool:
+    calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
+    return any(isinstance(call.func, ast.Name) and call.func.id == "closure" for call in calls)
+
+
+def _catches(node: ast.Try | ast.With) -> bool:
+    """Return whether a block goes on after an error in it, such as that of calling None."""
+    if isinstance(node, ast.Try):
+        return bool(node.handlers)
+    return any("suppress(" in ast.unparse(item) for item in node.items)
 
 
 def _holds(test: ast.expr, *, missing: bool) -> bool:

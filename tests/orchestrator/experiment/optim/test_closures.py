@@ -1,5 +1,6 @@
 """Optimizers whose step needs a closure, and settings that they exclude."""
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -69,6 +70,39 @@ class RefusesOne(torch.optim.SGD):
             raise ValueError("takes no closure")
 
 
+class AsksBefore(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        is_given = closure is not None
+        return closure() if is_given else None
+
+
+class AsksLast(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        return self.param_groups and closure and closure()
+
+
+class Matches(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        match closure:
+            case None:
+                return None
+        return closure()
+
+
+class CatchesError(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        try:
+            return closure()
+        except TypeError:
+            return None
+
+
+class SuppressesError(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        with suppress(TypeError):
+            return closure()
+
+
 class PassesOn(torch.optim.SGD):
     def step(self, closure: Any = None) -> Any:
         return super().step(closure)
@@ -83,6 +117,11 @@ class PassesOn(torch.optim.SGD):
         (CallsIfGiven, False),
         (CallsIfTrue, False),
         (RefusesOne, False),
+        (AsksBefore, False),
+        (AsksLast, False),
+        (Matches, False),
+        (CatchesError, False),
+        (SuppressesError, False),
         (PassesOn, False),
     ],
 )
