@@ -60,7 +60,8 @@ LOADERS = {
 
 @pytest.mark.parametrize("name", LOADERS)
 def test_batches_equal_those_of_the_loader(name: str) -> None:
-    ours, reference = list(iterate_batches(LOADERS[name](), "train")), list(LOADERS[name]())
+    ours = list(iterate_batches(LOADERS[name](), "train"))
+    reference = list(LOADERS[name]())
     assert len(ours) == len(reference) > 1
     for batch, expected in zip(ours, reference, strict=True):
         torch.testing.assert_close(batch, expected, rtol=0, atol=0)

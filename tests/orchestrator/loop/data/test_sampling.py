@@ -125,8 +125,10 @@ def test_weighted_run_equals_torch_bit_for_bit() -> None:
     )
     list(loop.run())
     torch.manual_seed(3)
-    model, dataset = Points().model(), Points().data()["train"]
-    optimizer, order = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), []
+    model = Points().model()
+    dataset = Points().data()["train"]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    order = []
     for epoch in range(2):
         sampler = WeightedRandomSampler(
             WEIGHTS, 52, generator=torch.Generator().manual_seed(3 + epoch)

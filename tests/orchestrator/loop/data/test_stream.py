@@ -55,8 +55,10 @@ def test_without_torchdata_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -
 def test_run_on_a_stream_equals_a_raw_loop_bit_for_bit() -> None:
     reports, seen, loop = trained(Streams(kind="placed", val=0), epochs=2, accumulate=2)
     torch.manual_seed(0)
-    model, dataset = Points().model(), Placed(PointSet(52, False, 0))
-    optimizer, order = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), []
+    model = Points().model()
+    dataset = Placed(PointSet(52, False, 0))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    order = []
     for epoch in range(2):
         dataset.set_epoch(epoch)
         batches = list(StatefulDataLoader(dataset, 8))
@@ -113,7 +115,8 @@ class Metered(Streams):
 
 
 def _on_two(rank: int, world_size: int, root: str) -> dict[str, Any]:
-    world, found = World(rank, world_size, rank), {}
+    world = World(rank, world_size, rank)
+    found = {}
     for strategy in ("ddp", "fsdp"):
         loop = Loop(
             Streams(val=17, kind="placed"),
@@ -283,10 +286,8 @@ LOADER: Any = StatefulDataLoader(PointSet(9, False, 0), 4)
 
 ENDLESS = r"epochs: needs epoch_steps, as the train data is a stream without __len__; or set steps"
 NO_STATE = Given(given=DataLoader(PointSet(9, False, 0)))
-OWN, OWN_TRAIN = (
-    Given(given=LOADER, others={"val": LOADER}),
-    Given(given=LOADER, others={"val": PointSet(7, False, 1)}),
-)
+OWN = Given(given=LOADER, others={"val": LOADER})
+OWN_TRAIN = Given(given=LOADER, others={"val": PointSet(7, False, 1)})
 EVAL_SIZE: dict[str, Any] = {"loader": {"eval_batch_size": 4}}
 
 

@@ -25,7 +25,8 @@ class Counted(IterableDataset[Any]):
     """Has a length that may be wrong, and keeps the numbers of its passes."""
 
     def __init__(self, points: PointSet, length: int) -> None:
-        self.points, self.length = points, length
+        self.points = points
+        self.length = length
         self.passes: list[int] = []
 
     def __len__(self) -> int:
@@ -179,7 +180,8 @@ def test_validation_gets_the_number_of_its_pass(
 def test_evaluation_of_a_checkpoint_gets_the_number_of_its_validation(tmp_path: Path) -> None:
     context = RunContext(store=CheckpointStore(Storage(tmp_path)))
     settings = experiment(batch_size=4, epochs=3)
-    loop, passes = Loop(Lengths(), settings, {}, context), []
+    loop = Loop(Lengths(), settings, {}, context)
+    passes = []
     for _ in loop.run():
         task = Lengths()
         evaluation = EvaluationLoop(task, settings, {}, context, kind="val")

@@ -117,7 +117,8 @@ def test_hugging_face_stream_is_split_and_resumed_sample_by_sample(has_buffer: b
     ]
     assert sorted(found[0] + found[1]) == list(range(200))
     iterator: Any = iter(Share(stream, 0, 2, seed=5))
-    before, state = [next(iterator)["x"] for _ in range(37)], iterator.state_dict()
+    before = [next(iterator)["x"] for _ in range(37)]
+    state = iterator.state_dict()
     rest = [sample["x"] for sample in iterator]
     share = Share(stream, 0, 2, seed=5)
     other: Any = iter(share)

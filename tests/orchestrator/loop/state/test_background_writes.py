@@ -110,7 +110,8 @@ def everything(root: Path) -> dict[str, Any]:
 def test_later_steps_do_not_change_a_checkpoint_being_written(tmp_path: Path, every: str) -> None:
     """All state changes in place before the first byte is written, and the best checkpoint is
     chosen by then."""
-    reports, stored = [], []
+    reports = []
+    stored = []
     for background in (False, True):
         loop = loop_in(tmp_path / str(background), background, every=every)
         reports.append([report.metrics for report in loop.run()])
@@ -191,7 +192,8 @@ def test_seconds_of_saving_are_recorded_beside_those_of_hooks(
 
 
 def _on_two(rank: int, world_size: int, root: str) -> dict[str, Any]:
-    world, found = World(rank, world_size, rank), dict[str, Any]()
+    world = World(rank, world_size, rank)
+    found = dict[str, Any]()
     for background in (False, True):
         loop = loop_in(Path(root, str(background)), background, world, batch_size=4)
         found[str(background)] = [
@@ -251,7 +253,8 @@ def written_by_two(store: CheckpointStore, name: str, step: int) -> bool:
 def test_kill_at_any_operation_leaves_an_intact_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, tried = CheckpointStore(Storage(tmp_path)), 0
+    store = CheckpointStore(Storage(tmp_path))
+    tried = 0
     assert written_by_two(store, "step-0", 0)
     while True:
         with monkeypatch.context() as patch:

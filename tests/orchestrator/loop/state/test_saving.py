@@ -64,7 +64,8 @@ def run_loop(
     np.random.seed(99)
     torch.manual_seed(99)
     world = world or World()
-    rows, seen = Rows(), Seen()
+    rows = Rows()
+    seen = Seen()
     store = CheckpointStore(Storage(root), is_master=world.is_master)
     fields = {"epochs": 3, "batch_size": 6, "scheduler": SCHEDULER, **fields}
     loop = Loop(
@@ -95,7 +96,9 @@ def run_loop(
 def check_resumed(root: Path, whole: Outcome, name: str, resumed: Outcome) -> None:
     """Check that a run from a checkpoint on ends as the undisturbed one did."""
     position = CheckpointStore(Storage(root)).read_position(name)
-    stage, step, iteration = position.stage, position.step, position.iteration
+    stage = position.stage
+    step = position.step
+    iteration = position.iteration
     assert resumed.final == whole.final
     assert resumed.seen == whole.seen[iteration:]
     reports = [
@@ -178,7 +181,8 @@ class Witness(Hook):
     """Looks at the files of the run when a checkpoint is announced."""
 
     def __init__(self, storage: Storage, store: CheckpointStore) -> None:
-        self.storage, self.store = storage, store
+        self.storage = storage
+        self.store = store
         self.found: list[tuple[int, int]] = []
 
     def on_step(self, state: State) -> None:
@@ -253,7 +257,8 @@ def begin(root: Path, every: str) -> None:
     )
 
 
-EPOCH, WITHIN = "epoch-0001", "step-00000003"
+EPOCH = "epoch-0001"
+WITHIN = "step-00000003"
 REPEATS = "; the rest of this epoch may repeat or miss some"
 
 
@@ -275,7 +280,8 @@ def test_changed_number_of_samples_is_shown(
     tmp_path: Path, name: str, train: int, val: int, told: str
 ) -> None:
     begin(tmp_path, "3 steps" if name == WITHIN else "1 epoch")
-    screen, store = Screen(), CheckpointStore(Storage(tmp_path))
+    screen = Screen()
+    store = CheckpointStore(Storage(tmp_path))
     loop = Loop(
         Points(train=train, val=val), experiment(), {}, RunContext(store=store, display=screen)
     )

@@ -217,7 +217,8 @@ class Keeps(Hook):
     goes on."""
 
     def __init__(self) -> None:
-        self.kept, self.found = kept(), dict[str, Any]()
+        self.kept = kept()
+        self.found = dict[str, Any]()
 
     def state_dict(self) -> dict[str, Any]:
         return self.kept

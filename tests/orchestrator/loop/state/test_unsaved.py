@@ -83,7 +83,8 @@ class Drawing(Dataset[Any]):
 
     def __init__(self, generator: Any, draws: bool) -> None:
         self.points = torch.randn(8, 5)
-        self.generator, self.draws = generator, draws
+        self.generator = generator
+        self.draws = draws
 
     def __len__(self) -> int:
         return 8

@@ -44,7 +44,8 @@ class Allocator(nn.Module):
 
     def __init__(self, most: int, where: str) -> None:
         super().__init__()
-        self.most, self.where = most, where
+        self.most = most
+        self.where = where
 
     def forward(self, points: Tensor) -> Tensor:
         if not self.training or len(points) <= self.most:
@@ -93,7 +94,9 @@ def run_loop(
     world: World | None = None,
     **fields: Any,
 ) -> dict[str, Any]:
-    world, rows, told = world or World(), Rows(), Screen()
+    world = world or World()
+    rows = Rows()
+    told = Screen()
     hooks = {
         "gradient_clip": GradientClip(max_norm=0.5),
         **({"checkpoint": Checkpoint(every=Interval.parse("3 steps"), keep=None)} if root else {}),
@@ -158,10 +161,8 @@ def test_batch_that_fits_trains_bit_for_bit_as_without_splitting(fields: dict[st
 )
 def test_batch_that_does_not_fit_is_split_with_the_same_result(fields: dict[str, Any]) -> None:
     """Of 52 points in batches of 8 the last is of 4."""
-    found, expected = (
-        run_loop(Fits(**fields), accumulate="auto"),
-        run_loop(Fits(**{**fields, "most": 8})),
-    )
+    found = run_loop(Fits(**fields), accumulate="auto")
+    expected = run_loop(Fits(**{**fields, "most": 8}))
     parts = ("near", "far") if fields.get("parts") else ()
     check_near(
         found,

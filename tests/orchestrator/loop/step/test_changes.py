@@ -37,7 +37,8 @@ def changing(changes: list[Mapping[str, Any]], **fields: Any) -> Experiment:
 def made(
     experiment: Experiment, folder: Path | None = None, more: Mapping[str, Hook] | None = None
 ) -> tuple[Loop, Rows]:
-    task, rows = resolve(experiment.source).task, Rows()
+    task = resolve(experiment.source).task
+    rows = Rows()
     store = CheckpointStore(Storage(folder)) if folder else None
     hooks = {**resolve(experiment.source).hooks, **(more or {})}
     return Loop(task, experiment, hooks, RunContext(recorder=rows, store=store)), rows

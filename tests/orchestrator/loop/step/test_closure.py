@@ -30,7 +30,8 @@ ARGUMENTS: list[dict[str, Any]] = [
 
 
 def made(task: Points, world: World, **fields: Any) -> tuple[Loop, Rows, Seen]:
-    rows, seen = Rows(), Seen()
+    rows = Rows()
+    seen = Seen()
     hooks: dict[str, Hook] = {"seen": seen, "perf_stats": PerfStats(), **fields.pop("hooks", {})}
     context = RunContext(world, rows, fields.pop("store", None))
     return Loop(task, experiment(batch_size=6, **fields), hooks, context), rows, seen
@@ -48,7 +49,9 @@ def raw(
     )
     seed_all(world.rank)
     optimizer = LBFGS(module.parameters(), **arguments)
-    losses, counts, data = [], [], task.data()["train"]
+    losses = []
+    counts = []
+    data = task.data()["train"]
     for indices in batches:
         points, labels, _ = torch.utils.data.default_collate([data[index] for index in indices])
         evaluated: list[float] = []
@@ -167,7 +170,8 @@ def test_sam_resumes_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_skipped_step_of_sam_moves_no_weight() -> None:
-    task, events = Points(train=18, val=0), Events(skips=1)
+    task = Points(train=18, val=0)
+    events = Events(skips=1)
     loop, rows, seen = made(task, World(), optimizer=SHARP, epochs=1, hooks={"events": events})
     list(loop.run())
     assert [row["step"] for row in rows.rows] == [1, 1, 2]
@@ -176,7 +180,8 @@ def test_skipped_step_of_sam_moves_no_weight() -> None:
 
 class Events(Hook):
     def __init__(self, skips: int = -1) -> None:
-        self.fired, self.skips = list[str](), skips
+        self.fired = list[str]()
+        self.skips = skips
         for event in ("on_batch", "on_forward", "on_loss", "on_backward", "on_update", "on_step"):
             setattr(self, event, lambda state, event=event: self.fired.append(event))
 
@@ -209,7 +214,8 @@ def test_first_step_can_be_skipped() -> None:
 
 
 def test_events_fire_once_in_a_step_and_a_skipped_step_changes_nothing() -> None:
-    task, events = Points(train=18, val=0), Events(skips=1)
+    task = Points(train=18, val=0)
+    events = Events(skips=1)
     optimizer = Component(type="LBFGS", **ARGUMENTS[0])
     loop, rows, seen = made(task, World(), optimizer=optimizer, epochs=1, hooks={"events": events})
     list(loop.run())

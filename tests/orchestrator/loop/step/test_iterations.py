@@ -84,7 +84,8 @@ class Overflow(Hook):
 
 
 def test_fp16_skips_a_step_that_overflows_without_counting_it() -> None:
-    task, hook = Points(val=0), Overflow(2, 3)
+    task = Points(val=0)
+    hook = Overflow(2, 3)
     loop = Loop(task, experiment(epochs=1, precision="fp16"), {"overflow": hook})
     list(loop.run())
 
@@ -112,7 +113,8 @@ def test_fp16_skips_a_step_that_overflows_without_counting_it() -> None:
 
 def test_fp16_clips_unscaled_accumulated_gradients() -> None:
     """Groups of 2, 2, 2 and 1 of the 7 micro-batches, unscaled once each."""
-    task, rows = Points(val=0), Rows()
+    task = Points(val=0)
+    rows = Rows()
     clip = GradientClip(max_norm=0.05)
     loop = Loop(
         task,
@@ -124,11 +126,9 @@ def test_fp16_clips_unscaled_accumulated_gradients() -> None:
 
     torch.manual_seed(0)
     model = task.model()
-    optimizer, scaler, norms = (
-        SGD(model.parameters(), lr=0.1, momentum=0.9),
-        torch.amp.GradScaler("cpu"),
-        [],
-    )
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scaler = torch.amp.GradScaler("cpu")
+    norms = []
     dataset: Any = task.data()["train"]
     batches = list(
         DataLoader(dataset, 8, sampler=DistributedSampler(dataset, num_replicas=1, rank=0, seed=0))
@@ -175,7 +175,8 @@ class Trail(Hook):
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_step_skipped_by_a_hook_changes_nothing_and_is_not_counted(precision: str) -> None:
-    hook, trail = SkipOnce(), Trail()
+    hook = SkipOnce()
+    trail = Trail()
     loop = Loop(
         Points(val=0), experiment(epochs=1, precision=precision), {"skip": hook, "trail": trail}
     )

@@ -24,7 +24,8 @@ class Spread:
     all."""
 
     def __init__(self, gives: str, over_ranks: bool) -> None:
-        self.gives, self.over_ranks = gives, over_ranks
+        self.gives = gives
+        self.over_ranks = over_ranks
         self.sums = torch.zeros(2, dtype=torch.float64)
 
     def to(self, device: torch.device) -> "Spread":

@@ -20,11 +20,13 @@ from orchestrator.loop.training_loop import RunContext
 from orchestrator.storage import Storage
 from tests.tasks import Points, described
 
-STEPS, EPOCHS = 7, 4
+STEPS = 7
+EPOCHS = 4
 """Optimizer steps in an epoch of the task (52 samples in batches of 8), and epochs of the run that
 goes on."""
 OWN = "tests.orchestrator.loop.step.test_rescheduled:OwnScheduler"
-OF_STEPS, OF_EPOCHS = "1 step", "1 epoch"
+OF_STEPS = "1 step"
+OF_EPOCHS = "1 epoch"
 
 OWN_SCHEDULERS: dict[str, Callable[[Optimizer], Any]] = {
     "LambdaLR": lambda o: lr_scheduler.LambdaLR(o, lambda count: 1 / (1 + count)),
@@ -96,7 +98,8 @@ class Rates(Hook):
 
 def raw(make: Callable[[Optimizer], Any], every: str) -> list[Numbers]:
     """Rate and momentum of each step of a plain loop."""
-    optimizer, seen = SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5, momentum=0.9), []
+    optimizer = SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5, momentum=0.9)
+    seen = []
     scheduler = make(optimizer)
     for step in range(1, STEPS * EPOCHS + 1):
         group = optimizer.param_groups[0]
@@ -119,7 +122,8 @@ def loop_of(
     resolved = resolve(
         described(**{"epochs": EPOCHS, "optimizer": optimizer, "hooks": hooks, **fields}).source
     )
-    store, rates = CheckpointStore(Storage(folder)), Rates()
+    store = CheckpointStore(Storage(folder))
+    rates = Rates()
     loop = Loop(
         resolved.task,
         resolved.experiment,

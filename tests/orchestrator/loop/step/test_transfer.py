@@ -53,7 +53,8 @@ class Pictures:
 
 
 def test_containers_keep_their_type_and_own_to_methods_are_used() -> None:
-    device, tensor = torch.device("meta"), torch.zeros(2)
+    device = torch.device("meta")
+    tensor = torch.zeros(2)
     by_name = defaultdict(list, a=tensor)
     moved = to_device(
         (Rows([tensor]), by_name, Pictures(tensor, ["x"]), Padded(tensor, tensor)), device
@@ -79,7 +80,8 @@ class Stream:
     """Stands in for a GPU's stream: keeps what was asked of it."""
 
     def __init__(self, name: str, asked: list[tuple[str, ...]]) -> None:
-        self.name, self.asked = name, asked
+        self.name = name
+        self.asked = asked
 
     def wait_stream(self, other: "Stream") -> None:
         self.asked.append((self.name, "waits for", other.name))
@@ -93,7 +95,8 @@ class Stream:
 
 def test_batch_is_copied_on_its_own_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
-    copying, working = Stream("copying", asked), Stream("working", asked)
+    copying = Stream("copying", asked)
+    working = Stream("working", asked)
     device = torch.device("meta")
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: copying)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream.entered())

@@ -34,7 +34,8 @@ from tests.ranks import on_ranks
 from tests.tasks import Points, PointSet, Rows, experiment, numbers
 
 STEP = Interval(1, "steps")
-SAMPLES, BATCH = 44, 6
+SAMPLES = 44
+BATCH = 6
 
 
 class Pair(nn.Module):
@@ -128,7 +129,9 @@ def loop_of(
     world: World | None = None,
     folder: Path | None = None,
 ) -> tuple[Loop, Rows]:
-    resolved, rows, world = resolve(experiment.source), Rows(), world or World()
+    resolved = resolve(experiment.source)
+    rows = Rows()
+    world = world or World()
     store = CheckpointStore(Storage(folder), is_master=world.is_master) if folder else None
     return (
         Loop(
@@ -177,7 +180,8 @@ def by_hand(
     loader = DataLoader(dataset, BATCH, sampler=sampler, generator=torch.Generator())
     schedulers: list[Any] = []
     if schedules:
-        g, steps = optimizers["g"], 3 * -(-len(loader) // accumulate)
+        g = optimizers["g"]
+        steps = 3 * -(-len(loader) // accumulate)
         parts = [
             lr_scheduler.LinearLR(g, total_iters=4),
             lr_scheduler.CosineAnnealingLR(g, T_max=steps - 4),
@@ -197,13 +201,15 @@ def by_hand(
         optimizers[turn].step()
         optimizers[turn].zero_grad()
 
-    turns, losses = cycle(order.split()), list[dict[str, float]]()
+    turns = cycle(order.split())
+    losses = list[dict[str, float]]()
     torch.manual_seed(rank)
     for epoch in range(3):
         sampler.set_epoch(epoch)
         batches = list(loader)
         for begin in range(0, len(batches), accumulate):
-            group, waiting = batches[begin : begin + accumulate], dict[str, None]()
+            group = batches[begin : begin + accumulate]
+            waiting = dict[str, None]()
             for points, *_ in group:
                 losses.append({})
                 for turn in next(turns):
@@ -299,7 +305,8 @@ def test_optimizer_with_a_turn_in_any_micro_batch_is_stepped(
     order: str, accumulate: int, tmp_path: Path
 ) -> None:
     """As by hand, undisturbed and from checkpoints, with what hooks are told of each step."""
-    notes, whole = Notes(), None
+    notes = Notes()
+    whole = None
     more = {"task_args": {"order": order}, "accumulate": accumulate, "optimizers": PLAIN}
     expected = by_hand(0, 1, order, accumulate, schedules=False)[0]
     for restore in (None, "step-00000001", "epoch-0001"):
@@ -349,7 +356,8 @@ class Notes(Hook):
 
 
 def test_each_turn_fires_its_events_with_its_own_gradients_and_columns(tmp_path: Path) -> None:
-    notes, clip = Notes(), GradientClip(max_norm=0.1)
+    notes = Notes()
+    clip = GradientClip(max_norm=0.1)
     loop, rows = loop_of(
         written(accumulate=2),
         {

@@ -172,7 +172,8 @@ def test_gradient_of_unequal_micro_batches_is_that_of_all_samples() -> None:
 def test_means_are_over_tokens() -> None:
     task = Sequences()
     loop, reports, rows, places = train(task, accumulate=3, epochs=1)
-    train_data, val_data = task.data()["train"], task.data()["val"]
+    train_data = task.data()["train"]
+    val_data = task.data()["val"]
     weights = [sum(float(train_data[place][2].sum()) for place in batch) for batch in places]
     losses = [loss for (loss,) in rows.columns("loss", phase="train")]
     mean = sum(loss * weight for loss, weight in zip(losses, weights, strict=True)) / sum(weights)
@@ -258,7 +259,8 @@ def test_head_without_a_loss_does_not_decay_in_a_batch_of_weight_0() -> None:
     class Heads(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.used, self.other = nn.Linear(3, 1), nn.Linear(3, 1)
+            self.used = nn.Linear(3, 1)
+            self.other = nn.Linear(3, 1)
 
         def forward(self, features: Tensor) -> Any:
             return self.used(features).flatten(1), self.other(features)

@@ -106,7 +106,8 @@ def trained(
     task: Tokens, world: World | None = None, hooks: Any = None, **fields: Any
 ) -> tuple[Any, ...]:
     """Return the gradients of each step, the rows, the reports and the state."""
-    seen, rows = Gradients(), Rows()
+    seen = Gradients()
+    rows = Rows()
     fields = {"epochs": 2, "optimizer": PLAIN, **fields}
     context = RunContext(world=world or World(), recorder=rows)
     loop = Loop(task, experiment(**fields), {"seen": seen, **(hooks or {})}, context)
@@ -117,7 +118,8 @@ def trained(
 def large_batches(*steps: tuple[int, int], epochs: int = 2, size: int = 8) -> list[list[float]]:
     """Return the gradients of a plain loop over large batches, from one row to another."""
     torch.manual_seed(0)
-    model, gradients = nn.Linear(3, 1), []
+    model = nn.Linear(3, 1)
+    gradients = []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     texts = Texts(size)
     for first, end in steps * epochs:
@@ -148,7 +150,8 @@ def test_hooks_see_means_and_no_nan() -> None:
         optimizer=Component(type="SGD", lr=1e-30),
     )
     torch.manual_seed(0)
-    model, texts = nn.Linear(3, 1), Texts()
+    model = nn.Linear(3, 1)
+    texts = Texts()
     output = model(texts.tokens).squeeze(2)
     halves = [slice(0, 4), slice(4, 8)]
     expected = [
@@ -172,13 +175,15 @@ def test_fp16_scales_gradients_of_a_mean() -> None:
 
 @pytest.mark.parametrize("on_exhausted", ["restart", "stop"])
 def test_stream_trains_like_large_batches(on_exhausted: str) -> None:
-    task, loader = Tokens(streams=True), {"on_exhausted": on_exhausted}
+    task = Tokens(streams=True)
+    loader = {"on_exhausted": on_exhausted}
     steps = trained(task, batch_size=1, accumulate=4, steps=2, epochs=None, loader=loader)[0]
     close(steps, large_batches((0, 4), (4, 8), epochs=1))
 
 
 def test_stream_that_ends_within_a_step_trains_the_whole_steps() -> None:
-    task, loader = Tokens(streams=True, size=7), {"on_exhausted": "stop"}
+    task = Tokens(streams=True, size=7)
+    loader = {"on_exhausted": "stop"}
     fields: Any = {
         "batch_size": 1,
         "accumulate": 3,
@@ -192,7 +197,8 @@ def test_stream_that_ends_within_a_step_trains_the_whole_steps() -> None:
 
 def _train_sharded(rank: int, world_size: int) -> Any:
     """Train a model of which each rank has a part."""
-    world, fsdp = World(rank=rank, world_size=world_size), Workers(strategy="fsdp")
+    world = World(rank=rank, world_size=world_size)
+    fsdp = Workers(strategy="fsdp")
     _, _, reports, loop = trained(Tokens(), world, batch_size=1, accumulate=2, workers=fsdp)
     weights = loop.state.module.weight.full_tensor()
     return [report["train/loss"] for report in reports], weights.flatten().tolist()
