@@ -1,1 +1,2 @@
-"""The hooked loop: a generator of reports that does not depend on Ray."""
+"""One training in a worker. Read `loop.py` first: it is an epoch. Then `training.py`,
+`evaluation.py` and `training_loop.py`, which hold what it calls."""

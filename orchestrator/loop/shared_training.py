@@ -84,11 +84,15 @@ class SharedContents(HookedContents):
 class SharedTraining:
     """A training with several runs, which report in turn. Used in workers.
 
+    There is one state. Each run has its own values of the `OWN_FIELDS`, and so has the training;
+    they are put into the state while it is the turn of the run, or while the training trains.
+
     At the start and in training phases it calls the observing hooks of all runs, each with its
-    run's state, in the order that they have when the run trains alone. All other hooks belong to
-    the training, and get its state. The first run that needs another phase starts it. Between two
-    phases each run takes a turn. Every turn begins with the random state at the end of the phase.
-    All turns must end with equal random states, because training continues from there.
+    run's own fields, in the order that they have when the run trains alone. All other hooks belong
+    to the training, and see its fields. The first run that needs another phase starts it.
+
+    Between two phases each run takes a turn. Every turn begins with the random state at the end of
+    the phase. All turns must end with equal random states, because training continues from there.
     """
 
     def __init__(
@@ -249,9 +253,9 @@ class SharedTraining:
 class SharedLoop(Loop):
     """The loop of one of several runs that share a training. Used in workers.
 
-    The run has its own observing hooks, state, recorder and checkpoints. `hooks` are all hooks of
-    its experiment. The first run also provides the training's experiment, context and non-observing
-    hooks.
+    The run has its own observing hooks, fields of the state, recorder and checkpoints. `hooks` are
+    all hooks of its experiment. The first run also provides the training's experiment, context and
+    non-observing hooks.
     """
 
     def __init__(
