@@ -324,8 +324,7 @@ class IterationRunner:
         if not self._on_cpu:
             # Values stay tensors.
             cpu_columns = ()
-        if self._has_weights:
-            # A batch of weight 0 has no loss.
+        if self._has_weights:  # a batch of weight 0 has no loss
             cpu_columns = [name for name in cpu_columns if name != "loss"]
         layout = make_columns(cpu_columns, self.clock.columns)
         self.recorder.begin({"phase": state.phase, "epoch": epoch}, layout)

@@ -1,6 +1,7 @@
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
@@ -150,7 +151,7 @@ def shares(how: str, world_size: int, epoch: int = 0, offset: int = 0) -> list[i
         data.sampler.set_epoch(epoch)
         data.sampler.offset = offset
         found.append(list(data.sampler))
-    return [place for row in zip(*found, strict=True) for place in row]
+    return list(chain.from_iterable(zip(*found, strict=True)))
 
 
 def of(rank: int, world_size: int) -> Any:
@@ -252,7 +253,7 @@ def endless_shares(
         for sampler in samplers:
             sampler.set_epoch(epoch)
             sampler.offset = offset
-        seen.append([place for row in zip(*samplers, strict=True) for place in row])
+        seen.append(list(chain.from_iterable(zip(*samplers, strict=True))))
     return seen
 
 

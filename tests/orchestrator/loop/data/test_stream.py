@@ -1,6 +1,7 @@
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def trained(
 
 
 def flat(batches: list[list[int]]) -> list[int]:
-    return [place for batch in batches for place in batch]
+    return list(chain.from_iterable(batches))
 
 
 def test_without_torchdata_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

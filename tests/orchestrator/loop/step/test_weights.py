@@ -107,9 +107,7 @@ def train_by_hand(
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     data = task.data()["train"]
     for places in steps:
-        batch = [
-            torch.stack(column) for column in zip(*(data[place] for place in places), strict=True)
-        ]
+        batch = [torch.stack(column) for column in zip(*map(data.__getitem__, places), strict=True)]
         mean_over_tokens(model(batch[0]), batch).backward()
         if max_norm is not None:
             nn.utils.clip_grad_norm_(model.parameters(), max_norm)
@@ -364,7 +362,7 @@ def test_closures_on_ranks_train_like_one_batch() -> None:
     for first, second in zip(*(places for _, places in ranks), strict=True):
         batch = [
             torch.stack(column)
-            for column in zip(*(data[place] for place in first + second), strict=True)
+            for column in zip(*map(data.__getitem__, first + second), strict=True)
         ]
 
         def evaluate(batch: Any = batch) -> Tensor:
