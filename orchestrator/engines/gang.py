@@ -71,7 +71,9 @@ class Gang:
         in_trial: bool = True,
         show_line: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self._workers, self._in_trial, self._show_line = workers, in_trial, show_line
+        self._workers = workers
+        self._in_trial = in_trial
+        self._show_line = show_line
         self._own_rank = GangRank(0, workers) if in_trial else None
         self._group: PlacementGroup | None = None
         self._actors: dict[int, _Process] = {}
@@ -94,20 +96,21 @@ class Gang:
         return [workers.bundle()] * (workers.max_count + workers.spares)
 
     def _start(self) -> None:
-        self._group = (
-            get_current_placement_group()
-            if self._in_trial
-            else placement_group(self.bundles(self._workers))
-        )
-        if not self._in_trial and not self._group.wait(_PLACEMENT_TIMEOUT_S):
-            self.close()
-            raise self._no_resources_error()
-        ranks = range(1 if self._in_trial else 0, self._workers.max_count)
+        ranks = range(self._workers.max_count)
+        if self._in_trial:
+            self._group = get_current_placement_group()
+            ranks = ranks[1:]
+        else:
+            self._group = placement_group(self.bundles(self._workers))
+            if not self._group.wait(_PLACEMENT_TIMEOUT_S):
+                self.close()
+                raise self._no_resources_error()
         self._actors = {rank: self._start_process(rank, rank) for rank in ranks}
 
     def _no_resources_error(self) -> RunError:
         return RunError(
-            f"no free resources for {self._workers.describe('rank')} within {_PLACEMENT_TIMEOUT_S} s; reduce `workers`"
+            f"no free resources for {self._workers.describe('rank')} within"
+            f" {_PLACEMENT_TIMEOUT_S} s; reduce `workers`"
         )
 
     def _start_process(self, rank: int, bundle: int) -> _Process:
@@ -127,7 +130,10 @@ class Gang:
         """End all processes of a run, and free their resources."""
         if self._group and not self._in_trial:
             remove_placement_group(self._group)
-            self._group, self._actors, self._spares, self._cold_spares = None, {}, [], []
+            self._group = None
+            self._actors = {}
+            self._spares = []
+            self._cold_spares = []
 
     def nodes(self) -> set[str]:
         """Return the ids of the nodes that the ranks run on; any thread may call it."""
@@ -159,7 +165,8 @@ class Gang:
 
     def _end_attempt(self, end: AttemptEnd) -> None:
         """Announce the end of the attempt to its ranks, once."""
-        store, self._attempt_store = self._attempt_store, None
+        store = self._attempt_store
+        self._attempt_store = None
         if store is not None:
             store.set(END, end)
 
@@ -204,9 +211,8 @@ class Gang:
         }
         self._actors |= new
         started = [process.actor.assign_rank.remote(rank) for rank, process in new.items()]
-        if len(ray.wait(started, num_returns=len(started), timeout=_PLACEMENT_TIMEOUT_S)[0]) < len(
-            started
-        ):
+        _, waiting = ray.wait(started, num_returns=len(started), timeout=_PLACEMENT_TIMEOUT_S)
+        if waiting:
             raise self._no_resources_error()
         self._attempt_failure = None
         self._show_line(_format_replacement(failed, from_spares, len(self._actors)))
@@ -253,7 +259,9 @@ class Gang:
             # Others may be waiting for the failed one. The next run starts new actors.
             for process in self._actors.values():
                 ray.kill(process.actor)
-            self._group, self._actors, self._attempt_failure = None, {}, None
+            self._group = None
+            self._actors = {}
+            self._attempt_failure = None
         self._call_all("end")
         self.close()
 
@@ -266,7 +274,8 @@ class Gang:
             getattr(process.actor, method).remote(*arguments): rank
             for rank, process in self._actors.items()
         }
-        results, failures = {}, {}
+        results = {}
+        failures = {}
         if self._own_rank:
             for call, rank in calls.items():
                 call.future().add_done_callback(partial(self._announce_failure, rank))
@@ -303,9 +312,8 @@ class Gang:
             self._end_attempt(_classify_failure(self._to_failure(rank, error)))
 
     def _to_failure(self, rank: int, error: RayError) -> RankFailed:
-        if not isinstance(
-            error, RayTaskError
-        ):  # the process died, perhaps killed by Ray's memory monitor
+        # The process died, perhaps killed by Ray's memory monitor.
+        if not isinstance(error, RayTaskError):
             return RankFailed.died(rank, self._folder)
         cause = error.cause
         return cause if isinstance(cause, RankFailed) else RankFailed.from_error(rank, cause)

@@ -100,11 +100,15 @@ class GangRank(Rank):
     ) -> None:
         """Join a new process group and take a run without training yet."""
         self.end()
-        self.lost_peer, size = False, self.workers.max_count
+        self.lost_peer = False
+        size = self.workers.max_count
         if size > 1:
-            backend, store = "nccl" if self.device.type == "cuda" else "gloo", rendezvous.connect()
             dist.init_process_group(
-                backend, store=store, rank=self.rank, world_size=size, timeout=_COLLECTIVE_TIMEOUT
+                "nccl" if self.device.type == "cuda" else "gloo",
+                store=rendezvous.connect(),
+                rank=self.rank,
+                world_size=size,
+                timeout=_COLLECTIVE_TIMEOUT,
             )
         world = World(rank=self.rank, world_size=size, device=self.device)
         if size > 1:
@@ -170,9 +174,8 @@ class RankActor(GangRank):
         """Import the modules that a training rank has imported, such as those of a hook's
         writer."""
         for name in names:
-            with suppress(
-                Exception
-            ):  # not every entry of `sys.modules` is a module that can be imported
+            # Not every entry of `sys.modules` is a module that can be imported.
+            with suppress(Exception):
                 import_module(name)
 
     def next(self) -> Report | None:

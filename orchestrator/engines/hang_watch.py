@@ -61,7 +61,10 @@ class HangWatch:
         limits: Hang,
         end: Callable[[str], None] | None = None,
     ) -> None:
-        self._reports, self._world, self._limits, self._end = reports, world, limits, end
+        self._reports = reports
+        self._world = world
+        self._limits = limits
+        self._end = end
         self._tick_s = tick_s(limits.after)
         self._state: State | None = None
         self._start_iteration = 0
@@ -78,9 +81,8 @@ class HangWatch:
         path = self._reports.stack_file(self._world.rank) if self._end is end_process else None
         if path:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._stack_file = open(
-                path, "w"
-            )  # open until the watch ends: faulthandler's thread writes to it
+            # Open until the watch ends: faulthandler's thread writes to it.
+            self._stack_file = open(path, "w")
             self._arm(SLOW_FACTOR * self._limits.after)
         self._thread.start()
         return self
@@ -99,7 +101,8 @@ class HangWatch:
 
     def follow(self, state: State) -> None:
         """Read progress from `state` from now on."""
-        self._state, self._start_iteration = state, state.iteration
+        self._state = state
+        self._start_iteration = state.iteration
 
     @contextmanager
     def pause(self) -> Iterator[None]:
@@ -125,20 +128,20 @@ class HangWatch:
 
     def _check(self, passed_s: float) -> None:
         state = self._state
-        progress = (
-            (state.phase, state.epoch, state.iteration, state.phase_iteration) if state else ()
-        )
+        progress: tuple[Any, ...] = ()
+        if state:
+            progress = (state.phase, state.epoch, state.iteration, state.phase_iteration)
         has_progress = progress != self._progress or self._paused.is_set()
-        self._progress, self._idle_s = progress, 0.0 if has_progress else self._idle_s + passed_s
+        self._progress = progress
+        self._idle_s = 0.0 if has_progress else self._idle_s + passed_s
         report = self._make_report()
         self._arm(max(report.limit_s, self._limits.after))
         if not report.is_over_limit and not set(self._reports.ranks_over_limit()) - {report.rank}:
             return self._withdraw()
         self._has_reported = True
-        stack = "".join(
-            traceback.format_stack(sys._current_frames().get(self._thread_id), limit=_MAX_FRAMES)
-        )
-        self._reports.write(replace(report, stack=stack))
+        frame = sys._current_frames().get(self._thread_id)
+        lines = traceback.format_stack(frame, limit=_MAX_FRAMES)
+        self._reports.write(replace(report, stack="".join(lines)))
         return self._act(report)
 
     def _withdraw(self) -> None:
@@ -157,10 +160,9 @@ class HangWatch:
             )
 
     def _make_report(self) -> RankStack:
-        innermost_frame = sys._current_frames().get(self._thread_id)
-        frames = (
-            [frame for frame, _ in traceback.walk_stack(innermost_frame)] if innermost_frame else []
-        )
+        frames: list[FrameType] = []
+        if innermost_frame := sys._current_frames().get(self._thread_id):
+            frames = [frame for frame, _ in traceback.walk_stack(innermost_frame)]
         in_iteration = any(frame.f_code in _LOOPS for frame in frames)
         state = self._state
         is_first = (
@@ -218,8 +220,6 @@ def _format_line(frames: list[FrameType]) -> str:
     """Return the innermost line of user code, or of all code."""
     own = (frame for frame in frames if is_user_file(frame.f_code.co_filename))
     frame = next(own, frames[0] if frames else None)
-    return (
-        f" ({frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_name})"
-        if frame
-        else ""
-    )
+    if frame is None:
+        return ""
+    return f" ({frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_name})"

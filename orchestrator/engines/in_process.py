@@ -27,13 +27,12 @@ def find_device(workers: Workers) -> torch.device:
         return torch.device("cpu")
     if torch.cuda.is_available():
         return torch.device("cuda", 0)
-    reason = (
-        "finds no usable GPU"
-        if torch.version.cuda or torch.version.hip
-        else "is built for CPUs only"
-    )
+    reason = "is built for CPUs only"
+    if torch.version.cuda or torch.version.hip:
+        reason = "finds no usable GPU"
     raise UsageError(
-        f"workers.gpu needs a GPU, but torch {torch.__version__} {reason}; set workers.gpu=false to train on the CPU"
+        f"workers.gpu needs a GPU, but torch {torch.__version__} {reason}; set workers.gpu=false to"
+        " train on the CPU"
     )
 
 
@@ -43,7 +42,8 @@ def check_local_resources(workers: Workers, what: str, address: str | None, *, l
     if local:
         find_device(workers)
     elif needs_start(address):
-        required, present = Resources.required_by(workers), find_local_resources()
+        required = Resources.required_by(workers)
+        present = find_local_resources()
         if required.find_missing(present):
             raise UsageError(
                 f"{what} needs {required}, but this machine has {present}; reduce `workers`, or use --address"
@@ -66,7 +66,8 @@ class Rank:
 
     def take(self, session: Session | SharedSession) -> None:
         """Take a run without training yet."""
-        self._session, self._reports = session, session.reports()
+        self._session = session
+        self._reports = session.reports()
 
     def next(self) -> Report | None:
         assert self._reports is not None
@@ -106,7 +107,9 @@ class InProcess(Rank):
         end_hung: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(workers)
-        self._display, self._stop_requested, self._end_hung = display, stop_requested, end_hung
+        self._display = display
+        self._stop_requested = stop_requested
+        self._end_hung = end_hung
 
     def begin(self, assignment: Assignment, resolved: ResolvedExperiment | None) -> None:
         world = World(device=self.device)

@@ -73,9 +73,13 @@ class Lifecycle:
         show_line: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.folder = RunFolder(assignment.location)
-        self.engine, self._assignment, self._resolved = engine, assignment, resolved
-        self._restarts, self._preemptions = restarts, preemptions
-        self._is_preempted, self._show_line = is_preempted, show_line
+        self.engine = engine
+        self._assignment = assignment
+        self._resolved = resolved
+        self._restarts = restarts
+        self._preemptions = preemptions
+        self._is_preempted = is_preempted
+        self._show_line = show_line
         self._is_running = False
 
     def train(self) -> None:
@@ -91,9 +95,9 @@ class Lifecycle:
         while True:
             try:
                 if not self._is_running:
-                    # Only for the first attempt: task and hooks have state, so later attempts
-                    # create their own.
-                    resolved, self._resolved = self._resolved, None
+                    resolved = self._resolved
+                    # Task and hooks have state, so later attempts create their own.
+                    self._resolved = None
                     self.engine.begin(self._assignment, resolved)
                     self._is_running = True
                 report = self.engine.next()
@@ -165,10 +169,11 @@ def recording_failure(folder: RunFolder) -> Iterator[None]:
                 is_user_error=would_fail_again(error),
                 metric_missing=isinstance(error, MetricMissing),
             )
-            if (trace := get_traceback(error)) and isinstance(raised, RunError):
+            if isinstance(raised, RunError) and (trace := get_traceback(error)):
                 folder.log(trace)
                 raised.traceback_file = f"{folder}/log.txt"
-        except (HookyardError, OSError) as second_error:  # the first failure is the one to raise
+        # The first failure is the one to raise.
+        except (HookyardError, OSError) as second_error:
             print_line(f"Could not record the failure of {folder}: {second_error}")
         if raised is error or isinstance(error, KeyboardInterrupt):
             raise

@@ -39,7 +39,8 @@ class Mailbox:
     def collect(self, stop: bool) -> list[Message]:
         """Return the messages since the last call; `stop` requests the run to stop."""
         self._stop = stop
-        messages, self._messages = list(self._messages), deque(maxlen=10_000)
+        messages = list(self._messages)
+        self._messages.clear()
         return messages
 
 
@@ -91,13 +92,14 @@ class MailboxLink:
 def start_mailbox(kind: type[Mailbox]) -> tuple[str, Any]:
     """Start a mailbox; return its name and actor. It is on the driver's node, to survive the loss
     of other nodes."""
-    name, here = f"hookyard-{uuid.uuid4().hex[:12]}", ray.get_runtime_context().get_node_id()
+    name = f"hookyard-{uuid.uuid4().hex[:12]}"
+    own_node = ray.get_runtime_context().get_node_id()
     actor = ray.remote(kind).options(
         name=name,
         num_cpus=0,
         max_restarts=-1,
         max_task_retries=-1,
-        scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False),
+        scheduling_strategy=NodeAffinitySchedulingStrategy(own_node, soft=False),
     )
     return name, actor.remote()
 
@@ -127,7 +129,8 @@ class ReportQueue(Mailbox):
 
     async def begin(self) -> None:
         """Serve a job, possibly a later one of the same run."""
-        self._ended, self._reports = False, asyncio.Queue()
+        self._ended = False
+        self._reports = asyncio.Queue()
 
     async def should_train(self) -> bool:
         """Return whether the run should still train."""

@@ -21,7 +21,8 @@ class PreemptionWatch:
     """
 
     def __init__(self, nodes: Callable[[], set[str]], show_line: Callable[[str], None]) -> None:
-        self._nodes, self._show_line = nodes, show_line
+        self._nodes = nodes
+        self._show_line = show_line
         self._poll_at = monotonic()
         self._leaving: set[str] = set()
 
@@ -34,9 +35,10 @@ class PreemptionWatch:
             draining = draining_nodes()
             leaving = draining and draining & self._nodes()
             if leaving - self._leaving:
-                names = f"node{'s' if len(leaving) > 1 else ''} {', '.join(sorted(node[:8] for node in leaving))}"
+                noun = "nodes" if len(leaving) > 1 else "node"
+                names = ", ".join(sorted(node[:8] for node in leaving))
                 self._show_line(
-                    f"{names} will be taken away; the ranks save and continue elsewhere"
+                    f"{noun} {names} will be taken away; the ranks save and continue elsewhere"
                 )
             self._leaving = leaving
         return bool(self._leaving)

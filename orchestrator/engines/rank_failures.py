@@ -45,7 +45,10 @@ _DEVICE_ASSERT = "device-side assert"
 _MAX_TRACE = 200_000
 """Maximum length of a traceback in characters."""
 
-DIED = "died without an error message: it was killed, ran out of memory, crashed outside Python, or its node failed"
+DIED = (
+    "died without an error message: it was killed, ran out of memory, crashed outside Python, or"
+    " its node failed"
+)
 
 
 def is_user_error(error: BaseException) -> bool:
@@ -62,14 +65,12 @@ def is_user_error(error: BaseException) -> bool:
     cause = error.__cause__ if isinstance(error, HookError) else error
     if isinstance(cause, USER_ERRORS):
         return True
-    frames = _frames(_root_cause(error))
+    root = _root_cause(error)
     if not isinstance(cause, RuntimeError | MemoryError):
-        return any(is_user_file(frame.filename) for frame in frames)
-    return (
-        bool(frames)
-        and is_user_file(frames[-1].filename)
-        and raised_in_python(_root_cause(error).__traceback__)
-    )
+        return _passed_through_user_code(root)
+    frames = _frames(root)
+    is_own_line = bool(frames) and is_user_file(frames[-1].filename)
+    return is_own_line and raised_in_python(root.__traceback__)
 
 
 def may_be_secondary(error: BaseException) -> bool:
@@ -98,18 +99,17 @@ def get_traceback(error: BaseException) -> str:
     """Return the traceback of a failure; empty if the error's message is enough."""
     if isinstance(error, RankFailed):
         return error.trace
-    return (
-        ""
-        if isinstance(error, HookyardError) or not isinstance(error, Exception)
-        else _format_traceback(error)
-    )
+    if isinstance(error, HookyardError) or not isinstance(error, Exception):
+        return ""
+    return _format_traceback(error)
 
 
 def _format_traceback(error: BaseException) -> str:
     """Return a traceback, without its middle if it is very long."""
-    trace, half = "".join(traceback.format_exception(error)), _MAX_TRACE // 2
+    trace = "".join(traceback.format_exception(error))
     if len(trace) <= _MAX_TRACE:
         return trace
+    half = _MAX_TRACE // 2
     return (
         f"{trace[:half]}\n... (middle omitted; {len(trace):,} characters in all)\n{trace[-half:]}"
     )
@@ -145,9 +145,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
     current: BaseException | None = error
     while current:
         yield current
-        current = current.__cause__ or (
-            None if current.__suppress_context__ else current.__context__
-        )
+        context = None if current.__suppress_context__ else current.__context__
+        current = current.__cause__ or context
 
 
 def _root_cause(error: BaseException) -> BaseException:
@@ -158,10 +157,12 @@ def find_root_cause_in_user_code(error: BaseException) -> BaseException:
     """Return the innermost error of a chain that passed through user code, or the root cause if
     none did."""
     chain = list(_chain(error))
-    candidates = [
-        link for link in chain if any(is_user_file(frame.filename) for frame in _frames(link))
-    ]
-    return (candidates or chain)[-1]
+    in_user_code = [link for link in chain if _passed_through_user_code(link)]
+    return (in_user_code or chain)[-1]
+
+
+def _passed_through_user_code(error: BaseException) -> bool:
+    return any(is_user_file(frame.filename) for frame in _frames(error))
 
 
 def count_frames_below_user_code(error: BaseException) -> int:
@@ -200,7 +201,8 @@ class RankFailed(RunError):
         trace: str = "",
     ) -> None:
         super().__init__(f"rank {rank}: {message}")
-        self.rank, self.message = rank, message
+        self.rank = rank
+        self.message = message
         self.at = at
         """Unix time of the failure."""
         self.may_be_secondary = may_be_secondary
@@ -227,14 +229,12 @@ class RankFailed(RunError):
     def from_error(cls, rank: int, error: BaseException) -> "RankFailed":
         """Describe an error that a rank has just caught."""
         # A StopIteration raised in a generator, such as the loop, arrives as a RuntimeError.
-        cause = (
-            error.__cause__
-            if isinstance(error.__cause__, StopIteration) and type(error) is RuntimeError
-            else error
-        )
-        message = (
-            isinstance(cause, HookError | HookyardError) and error_text(cause)
-        ) or describe_error(cause)
+        cause = error
+        if isinstance(error.__cause__, StopIteration) and type(error) is RuntimeError:
+            cause = error.__cause__
+        message = describe_error(cause)
+        if isinstance(cause, HookError | HookyardError):
+            message = error_text(cause) or message
         if is_gpu_failure(error):
             message = _format_gpu_error(error)
         failure = cls(
@@ -250,7 +250,8 @@ class RankFailed(RunError):
         if isinstance(error, HookError) and isinstance(error.__cause__, SettingError):
             error = UsageError(message)
         if isinstance(error, UsageError):
-            failure.usage_error, failure.trace = error, ""
+            failure.usage_error = error
+            failure.trace = ""
         return failure
 
     @classmethod

@@ -25,7 +25,8 @@ class RayShare:
     def __init__(
         self, iterator: Any, batch_size: int, drop_last: bool, batches: int | None
     ) -> None:
-        self._iterator, self._batches = iterator, batches
+        self._iterator = iterator
+        self._batches = batches
         self._options = {"batch_size": batch_size, "drop_last": drop_last, "device": "cpu"}
 
     def __iter__(self) -> Iterator[Any]:
@@ -82,17 +83,17 @@ def may_use_ray_data(task: type[Task]) -> bool:
 
 
 def _imports_ray(task: type[Task]) -> bool:
-    modules = [
-        sys.modules[cls.__module__]
-        for cls in task.__mro__
-        if issubclass(cls, Task) and cls is not Task
-    ]
-    homes = (
-        getattr(value, "__module__", None) or getattr(value, "__name__", "")
-        for module in modules
-        for value in vars(module).values()
-    )
-    return any(str(home).partition(".")[0] == "ray" for home in homes)
+    own_classes = [cls for cls in task.__mro__ if issubclass(cls, Task) and cls is not Task]
+    for cls in own_classes:
+        module = sys.modules[cls.__module__]
+        if any(_is_from_ray(value) for value in vars(module).values()):
+            return True
+    return False
+
+
+def _is_from_ray(value: Any) -> bool:
+    home = getattr(value, "__module__", None) or getattr(value, "__name__", "")
+    return str(home).partition(".")[0] == "ray"
 
 
 def _start_ray() -> None:
@@ -123,33 +124,33 @@ def _explain_lack_of_cpus(experiment: Experiment, world: World) -> str | None:
     Otherwise None."""
     import ray
 
-    present, taken = (
-        ray.cluster_resources().get("CPU", 0),
-        experiment.workers.cpus * world.world_size,
-    )
+    cpus = experiment.workers.cpus
+    present = ray.cluster_resources().get("CPU", 0)
+    taken = cpus * world.world_size
     if world.world_size == 1 or present - taken >= 1:
         return None
+    most = max(0.0, (present - 1) / world.world_size)
     return (
-        f"{experiment.workers.cpus:g} for each of {world.world_size} ranks takes {taken:g} of {present:g} CPUs, but Ray"
-        f" Data needs one to read; set at most {max(0.0, (present - 1) / world.world_size):g}, or join a larger cluster"
+        f"{cpus:g} for each of {world.world_size} ranks takes {taken:g} of {present:g} CPUs, but"
+        f" Ray Data needs one to read; set at most {most:g}, or join a larger cluster"
     )
 
 
 def _make_share(
     dataset: Any, phase: str, experiment: Experiment, world: World, of_train: bool
 ) -> RayShare:
-    is_training, options = phase == "train", experiment.loader
-    size = (
-        experiment.batch_size if is_training else options.eval_batch_size or experiment.batch_size
-    )
+    options = experiment.loader
+    is_training = phase == "train"
+    size = experiment.batch_size
+    if not is_training and options.eval_batch_size:
+        size = options.eval_batch_size
     drop_last = is_training and options.drop_last
     batches = None
     if is_training and experiment.epochs is not None and experiment.epoch_steps is None:
         rows = world.broadcast(dataset.count) // world.world_size
         batches = rows // size if drop_last else -(-rows // size)
-    return RayShare(
-        _make_iterator(dataset, is_training, experiment, world, of_train), size, drop_last, batches
-    )
+    rows_of_rank = _make_iterator(dataset, is_training, experiment, world, of_train)
+    return RayShare(rows_of_rank, size, drop_last, batches)
 
 
 def _make_iterator(
@@ -163,13 +164,14 @@ def _make_iterator(
     from ray.data import ExecutionResources
 
     def split() -> list[bytes]:
-        taken, count = experiment.workers.bundle(), world.world_size
-        if not of_train:  # Ray Train has already excluded them
+        taken = experiment.workers.bundle()
+        count = world.world_size
+        # Ray Train has already excluded what the ranks take.
+        if not of_train:
             dataset.context.execution_options.exclude_resources = ExecutionResources(
                 cpu=taken.get("CPU", 0) * count, gpu=taken.get("GPU", 0) * count
             )
-        return [
-            cloudpickle.dumps(share) for share in dataset.streaming_split(count, equal=is_training)
-        ]
+        shares = dataset.streaming_split(count, equal=is_training)
+        return [cloudpickle.dumps(share) for share in shares]
 
     return cloudpickle.loads(world.broadcast(split)[world.rank])

@@ -55,13 +55,14 @@ def train_and_report(queue: Any, assignment: Assignment) -> None:
         return
     from ray.train.torch import get_device
 
-    context, folder = ray.train.get_context(), RunFolder(assignment.location)
-    rank, world_size, local_rank = (
-        context.get_world_rank(),
-        context.get_world_size(),
-        context.get_local_rank(),
+    context = ray.train.get_context()
+    folder = RunFolder(assignment.location)
+    world = World(
+        rank=context.get_world_rank(),
+        world_size=context.get_world_size(),
+        local_rank=context.get_local_rank(),
+        device=get_device(),
     )
-    world = World(rank=rank, world_size=world_size, local_rank=local_rank, device=get_device())
     if world.is_master:
         folder.storage.write(_GROUP, get_current_placement_group().id.hex())
     written: int | None = None
@@ -82,9 +83,8 @@ def train_and_report(queue: Any, assignment: Assignment) -> None:
                 if not world.broadcast(partial(_put, queue, (written, report.is_final), report)):
                     return
     except BaseException as error:
-        raise RankFailed.from_error(
-            world.rank, error
-        ) from None  # Ray cannot send every error of user code
+        # Ray cannot send every error of user code.
+        raise RankFailed.from_error(world.rank, error) from None
 
 
 def _put(queue: Any, ordinal: ReportOrdinal, report: Report) -> bool:
@@ -133,7 +133,8 @@ class TrainJobs:
         """
         from ray.train.torch import TorchTrainer
 
-        workers, folder = experiment.workers, RunFolder(assignment.location)
+        workers = experiment.workers
+        folder = RunFolder(assignment.location)
         is_elastic = workers.min_count < workers.max_count
         with ExitStack() as on_exit:
             on_exit.callback(lambda: ray.get(queue.close.remote()))
@@ -217,7 +218,8 @@ class OnFailure(UserCallback):
     Train restarts it."""
 
     def __init__(self, mailbox: str | None, location: str) -> None:
-        self._mailbox, self._location = mailbox, location
+        self._mailbox = mailbox
+        self._location = location
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         """Raise the rank's failure if it is a user error."""

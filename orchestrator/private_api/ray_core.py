@@ -11,6 +11,9 @@ from ray._private.node import Node
 from ray._private.state import state
 from ray.job_config import JobConfig
 
+_CAUSES = ("_base_exc", "cause", "controller_failure")
+"""Attributes of Ray's errors that hold the error that they wrap."""
+
 
 class DriversImportPath(JobConfig):
     """Job config that gives workers the driver's import path.
@@ -89,11 +92,5 @@ def unwrap(error: BaseException) -> Iterator[BaseException]:
     inner: Any = error
     while isinstance(inner, BaseException):
         yield inner
-        inner = next(
-            (
-                cause
-                for name in ("_base_exc", "cause", "controller_failure")
-                if (cause := getattr(inner, name, None))
-            ),
-            None,
-        )
+        causes = [getattr(inner, name, None) for name in _CAUSES]
+        inner = next(filter(None, causes), None)
