@@ -188,7 +188,8 @@ def _sum(store: CheckpointStore, hook: str, terms: Sequence[Term]) -> dict[str, 
                     if parameter in total
                     else term.factor * value
                 )
-    model, averaged = record["model"], record["averaged"]
+    model = record["model"]
+    averaged = record["averaged"]
     cast = {parameter: value.to(model[parameter].dtype) for parameter, value in total.items()}
     return {
         name: cast[averaged[name]] if name in averaged else value for name, value in model.items()

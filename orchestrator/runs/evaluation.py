@@ -141,7 +141,8 @@ class Evaluation:
             **collect_launch_metadata(self.experiment, engine),
             "evaluates": asdict(self.subject),
         }
-        checkpoint, phase = self.subject.checkpoint, self.subject.phase
+        checkpoint = self.subject.checkpoint
+        phase = self.subject.phase
         root = self.run.storage / EVALUATIONS
         used_names = root.names()
         names = chain(

@@ -139,7 +139,8 @@ def _drive_on_ray(
     address: str | None,
 ) -> None:
     display.line(describe_connection(address))
-    experiment, workers = resolved.experiment, resolved.experiment.workers
+    experiment = resolved.experiment
+    workers = experiment.workers
     with (
         Ray(address, environment=read_environment(experiment.environment)) as ray,
         ExitStack() as on_exit,
@@ -154,10 +155,8 @@ def _drive_on_ray(
             from orchestrator.engines.gang import Gang
 
             name, mailbox = start_mailbox(Mailbox)
-            trainer, restarts = (
-                Gang(workers, in_trial=False, show_line=show_line),
-                experiment.max_failures,
-            )
+            trainer = Gang(workers, in_trial=False, show_line=show_line)
+            restarts = experiment.max_failures
             on_exit.callback(trainer.close)
             spares = f", with {workers.spares} spare" if workers.spares else ""
             display.line(f"training with a gang of {workers.describe('rank')}{spares}")
@@ -166,10 +165,8 @@ def _drive_on_ray(
             from orchestrator.engines.train_engine import TrainJobs
 
             name, mailbox = start_mailbox(ReportQueue)
-            trainer, restarts = (
-                TrainJobs(workers, lean=address is None),
-                0,
-            )  # Ray Train restarts workers itself
+            trainer = TrainJobs(workers, lean=address is None)
+            restarts = 0  # Ray Train restarts workers itself
             display.line(f"training with Ray Train on {workers.describe('worker')}")
 
         from orchestrator.engines.preemption import PreemptionWatch, is_preempted

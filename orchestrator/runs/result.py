@@ -329,7 +329,8 @@ class Run(Result):
         from orchestrator.disk.rows.recorded_files import warn_lost_rows
 
         compact_ended(self.folder)
-        storage, run = self.folder.storage, self.folder.read_metadata()
+        storage = self.folder.storage
+        run = self.folder.read_metadata()
         if run.status in COMPLETE and not storage.exists("stats.parquet"):
             warn_lost_rows(storage, self.folder.read_attempts())
         return self.folder.storage

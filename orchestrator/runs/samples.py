@@ -105,8 +105,10 @@ class _DataOrder:
     """Data order of attempts that share it."""
 
     def __init__(self, folder: RunFolder, attempt: Attempt) -> None:
-        self._folder, resolved = folder, resolve_attempt(folder, attempt)
-        self._task, self._experiment = resolved.task, resolved.experiment
+        self._folder = folder
+        resolved = resolve_attempt(folder, attempt)
+        self._task = resolved.task
+        self._experiment = resolved.experiment
         if has_custom_loop(type(self._task)):
             raise UsageError(
                 f"the samples of {folder} are unknown, since its task has a training loop of its own (train())"
