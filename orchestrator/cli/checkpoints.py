@@ -69,7 +69,8 @@ def _run_and_checkpoint(argument: str) -> tuple[Run, str]:
     path, at, label = argument.rpartition("@")
     with errors_before_start():
         if not at or "/" in label or RunFolder(argument).exists():
-            path, label = argument, "best"
+            path = argument
+            label = "best"
         return run_or_best_trial(RunFolder.open(path)), label
 
 

@@ -108,7 +108,8 @@ def _diagnose(run: str, as_json: bool) -> None:
     diagnosis = diagnose_run(opened.folder, opened.rows(), opened.hook_costs)
     if not as_json:
         return _print_diagnosis(escape_line(str(opened.folder)), escape_data(diagnosis))
-    signs, findings = diagnosis.figures, diagnosis.findings
+    signs = diagnosis.figures
+    findings = diagnosis.findings
     return print_json(
         {
             "path": str(opened.folder),
@@ -126,13 +127,15 @@ def _diagnose_sweep(path: str, as_json: bool) -> None:
 
     trials = []
     for run in open_sweep(path).runs:
-        status, kinds = run.status, ["damage"]
+        status = run.status
+        kinds = ["damage"]
         try:
             diagnosis = diagnose_run(run.folder, run.rows(), run.hook_costs)
             kinds = [finding.kind for finding in diagnosis.findings]
             worst = diagnosis.findings[0].sentence if kinds else str(diagnosis)
         except DamagedFile as error:
-            status, worst = "damaged", str(error)
+            status = "damaged"
+            worst = str(error)
         trials.append({"trial": run.name, "status": status, "findings": kinds, "worst": worst})
     if as_json:
         return print_json({"path": path, "trials": trials})

@@ -113,10 +113,8 @@ def _make_row(listed: tuple[RunFolder, RunMetadata | DamagedFile]) -> dict[str, 
 
 def _format_row(row: Mapping[str, Any]) -> dict[str, str]:
     """Format a row for people, with local times and without the path."""
-    started, ended = (
-        row["started"] and seconds_at(row["started"]),
-        row["ended"] and seconds_at(row["ended"]),
-    )
+    started = row["started"] and seconds_at(row["started"])
+    ended = row["ended"] and seconds_at(row["ended"])
     return {
         **{name: row[name] for name in ("name", "kind", "status", "driver")},
         "best": _format_best(row["best"]),

@@ -89,7 +89,8 @@ def _plan_sweep(experiment: Experiment, sweep: Sweep, present: Resources | None)
     )
     from orchestrator.sweeps.search.drawing import draw_trials
 
-    sharing, trainings = find_shared_paths(experiment.source, sweep), count_trainings(sweep)
+    sharing = find_shared_paths(experiment.source, sweep)
+    trainings = count_trainings(sweep)
     if sharing.paths and sweep.search != "optuna":
         trainings = len(sharing.group_trials([*enumerate(draw_trials(sweep, experiment.seed))]))
     plan: dict[str, Any] = {
@@ -112,10 +113,8 @@ def _plan_sweep(experiment: Experiment, sweep: Sweep, present: Resources | None)
 def _format_lines(
     plan: dict[str, Any], experiment: Experiment, address: str | None
 ) -> list[tuple[str, str]]:
-    required, present = (
-        Resources.required_by(experiment.workers),
-        None if address else find_local_resources(),
-    )
+    required = Resources.required_by(experiment.workers)
+    present = None if address else find_local_resources()
     machine = f"this machine has {present}" if present else f"{address} was not asked"
     lines = [("resources", f"needs {required}; {machine}")]
     if parent := experiment.source.continued_from:
@@ -128,7 +127,8 @@ def _format_lines(
         lines.append(("does not fit", ", ".join(shortages)))
     lines.append(("folder", plan["path"]))
     if "sweep" in plan:
-        at_once, repeats = plan["sweep"]["at_once"], plan["sweep"]["repeats"]
+        at_once = plan["sweep"]["at_once"]
+        repeats = plan["sweep"]["repeats"]
         seeds = f", {repeats} seeds per configuration" if repeats > 1 else ""
         rate = "" if at_once is None else f", {at_once} at a time ({required} each)"
         sharing = plan["sweep"].get("shared_training", {"shared": [], "not_shared": {}})

@@ -189,7 +189,8 @@ def _list_parameters(cls: type[Hook]) -> list[dict[str, Any]]:
         key: field.get_default(call_default_factory=True)
         for key, field in make_fields_model(cls).model_fields.items()
     }
-    hints, docs = get_type_hints(cls, include_extras=True), get_field_docs(cls)
+    hints = get_type_hints(cls, include_extras=True)
+    docs = get_field_docs(cls)
     return [
         {
             "name": field.name,
@@ -207,7 +208,8 @@ def _list_parameters(cls: type[Hook]) -> list[dict[str, Any]]:
 
 def _format_type(hint: Any) -> str:
     """Format a type for people: `float >= 0 and < 1`, `near | far`, `list[int > 0] | null`."""
-    base, arguments = get_origin(hint), get_args(hint)
+    base = get_origin(hint)
+    arguments = get_args(hint)
     if base is Annotated:
         bounds = " and ".join(filter(None, map(_format_bound, arguments[1:])))
         return f"{_format_type(arguments[0])} {bounds}".rstrip()

@@ -92,7 +92,8 @@ def format_briefly(folder: RunFolder) -> dict[str, Any]:
 
     run = folder.read_metadata()
     reports = folder.read_current_reports()
-    (best, diverged), checkpoints = find_best_and_divergence(folder), list_checkpoints(folder)
+    best, diverged = find_best_and_divergence(folder)
+    checkpoints = list_checkpoints(folder)
     is_usable = diverged is None or (best is not None and best.iteration < diverged.iteration)
     label = "best" if best and best.checkpoint else "last"
     last = dict(reports[-1]) if reports else {}
@@ -263,10 +264,8 @@ def _compute_saved_seconds(trials: pd.DataFrame) -> float:
     A report takes all trials of a group as long as the leader, and the group trains until its
     longest trial ends.
     """
-    reports, reported = (
-        trials.groupby("leader")["reports"],
-        trials["reports"].where(trials["reports"] > 0),
-    )
+    reports = trials.groupby("leader")["reports"]
+    reported = trials["reports"].where(trials["reports"] > 0)
     return float(((reports.sum() - reports.max()) * trials["train_s"] / reported).sum())
 
 

@@ -73,7 +73,8 @@ def stats(
             raise UsageError(
                 f"{folder} is a sweep; --query reads one run, such as {folder}/trials/trial-0000"
             )
-        opened, by = Sweep(folder), by or "trial"
+        opened = Sweep(folder)
+        by = by or "trial"
     else:
         from orchestrator.runs.result import Run
 
