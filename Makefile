@@ -96,7 +96,7 @@ lint: setup ## ruff and mypy
 	$(make_venv)
 
 bench: .venv-bench/.ready ## most benchmarks of speed, their peers beside them; prints Markdown
-	@for script in loop_overhead stream_overhead turns_overhead idle_hooks ema_update recorder wait_cost tables watch cli_start run_overhead report sweep_cost open_sweep; do \
+	@for script in loop_overhead stream_overhead turns_overhead idle_hooks default_hooks ema_update recorder wait_cost tables watch cli_start run_overhead report sweep_cost open_sweep; do \
 	  .venv-bench/bin/python -m benchmarks.$$script || exit 1; done
 
 clean: ## removes the environments and caches; keeps runs/

@@ -70,15 +70,15 @@ def __dir__() -> list[str]:
 
 def _require_own_hooks() -> None:
     """Raise ImportError if another package `hooks` comes first on the import path."""
-    own, spec = Path(__file__).parents[1] / "hooks", find_spec("hooks")
-    places = (
-        [str(place) for place in spec.submodule_search_locations or [str(spec.origin)]]
-        if spec
-        else []
-    )
+    own = Path(__file__).parents[1] / "hooks"
+    spec = find_spec("hooks")
+    places: list[str] = []
+    if spec:
+        places = list(spec.submodule_search_locations or [str(spec.origin)])
     if own.resolve() not in [Path(place).resolve() for place in places]:
+        first = ", ".join(places) or "none"
         raise ImportError(
-            f"the package `hooks` must be {own}, got {', '.join(places) or 'none'}; rename yours to my_hooks"
+            f"the package `hooks` must be {own}, got {first}; rename yours to my_hooks"
         )
 
 

@@ -14,9 +14,8 @@ T = TypeVar("T")
 def seed_all(seed: int) -> None:
     """Seed Python, NumPy and torch on all devices."""
     seed_host(seed)
-    if (
-        torch.accelerator.is_available()
-    ):  # without one, torch still formats the stack, to seed one that appears later
+    # Without an accelerator, torch would format the stack, to seed one that appears later.
+    if torch.accelerator.is_available():
         torch.manual_seed(seed)
 
 
@@ -75,7 +74,8 @@ def restore_random_state(state: dict[str, Any]) -> None:
 def with_same_random_state(items: Iterable[T]) -> Iterator[T]:
     """Yield items, each with the same random state; the state after the first item remains at the
     end."""
-    first, after = random_state(), None
+    first = random_state()
+    after = None
     for item in items:
         if after is not None:
             restore_random_state(first)
@@ -89,7 +89,8 @@ def with_own_generators(items: Iterable[T], seed: int) -> Iterator[T]:
     """Yield items that draw from separate generators, which start from `seed`."""
     with seeded(seed):
         own = random_state()
-    iterator, end = iter(items), object()
+    iterator = iter(items)
+    end = object()
     while True:
         before = random_state()
         restore_random_state(own)

@@ -17,7 +17,7 @@ from benchmarks.accidents.nodes import Nodes
 from benchmarks.accidents.outcome import Outcome
 from benchmarks.accidents.processes import DONE, FAILED, INTERRUPTED, KILLED
 from orchestrator import Experiment, Run, open_run, resume, run
-from orchestrator.testing.watching import find_difference
+from orchestrator.testing.differences import find_difference
 
 KEY = ["rank", "phase", "epoch", "iteration"]
 ACCIDENTS = (

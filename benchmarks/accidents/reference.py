@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from benchmarks.accidents.cases import OPTIMIZERS, SCHEDULERS, Case
 from benchmarks.accidents.programs import MODELS, datasets, loss
-from orchestrator.testing.watching import copy_tree
+from orchestrator.testing.differences import copy_tree
 
 
 @dataclass

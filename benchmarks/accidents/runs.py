@@ -18,7 +18,7 @@ from benchmarks.accidents.programs import MODELS
 from benchmarks.accidents.reference import Trained, train
 from orchestrator import Run, open_run, resume, run
 from orchestrator.runs.continuation import open_checkpoints
-from orchestrator.testing.watching import find_difference
+from orchestrator.testing.differences import find_difference
 
 DISK = ("fill", "hide", "blink", "read-only")
 GONE = (

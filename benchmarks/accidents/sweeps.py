@@ -14,7 +14,7 @@ from benchmarks.accidents.nodes import Nodes
 from benchmarks.accidents.outcome import Outcome
 from benchmarks.accidents.processes import DONE, FAILED, INTERRUPTED, KILLED
 from orchestrator import Experiment, Sweep, open_sweep, resume_sweep, sweep
-from orchestrator.testing.watching import find_difference
+from orchestrator.testing.differences import find_difference
 
 ACCIDENTS = ("kill", "kill", "interrupt", "terminate", "clock")
 ON_RAY = (

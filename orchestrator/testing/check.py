@@ -22,14 +22,16 @@ from orchestrator.testing.checked_runs import (
     CheckedRuns,
     Situation,
 )
+from orchestrator.testing.differences import find_difference
 from orchestrator.testing.ranks import RanksFailed, on_two_ranks
 from orchestrator.testing.training import SmallTask
-from orchestrator.testing.watching import CheckFailure, HookCheckFailed, find_difference
+from orchestrator.testing.watching import CheckFailure, HookCheckFailed
 
 SITUATIONS = (Situation(), Situation(ranks=2, accumulate=2), Situation(ranks=2, strategy="fsdp"))
 _KEEP_STATE = (
-    "return what must survive from state_dict() (from rank_state_dict() if ranks differ), and restore it in"
-    " load_state_dict(); draw random numbers with torch, NumPy or random, whose generators a checkpoint holds"
+    "return what must survive from state_dict() (from rank_state_dict() if ranks differ), "
+    "and restore it in load_state_dict(); "
+    "draw random numbers with torch, NumPy or random, whose generators a checkpoint holds"
 )
 
 
@@ -104,9 +106,8 @@ class Case:
         return ""
 
     def __str__(self) -> str:
-        return (
-            ", ".join(f"{name}={value!r}" for name, value in self.fields.items()) or "the defaults"
-        )
+        fields = [f"{name}={value!r}" for name, value in self.fields.items()]
+        return ", ".join(fields) or "the defaults"
 
 
 # Checks of the class
@@ -116,8 +117,13 @@ def _check_class(cls: type[Hook]) -> None:
     if "__dataclass_fields__" not in vars(cls):
         what = "it is not a dataclass, so an experiment cannot set its fields"
         raise CheckFailure("class", what, "put @dataclass above the class")
-    if unknown := sorted(set(cls.mutable) - {*list_parameters(cls)}):
-        what = f"mutable names {', '.join(unknown)}, which is not a field; fields: {', '.join(list_parameters(cls))}"
+
+    fields = list_parameters(cls)
+    unknown = sorted(set(cls.mutable) - set(fields))
+    if unknown:
+        what = (
+            f"mutable names {', '.join(unknown)}, which is not a field; fields: {', '.join(fields)}"
+        )
         raise CheckFailure("class", what, "name fields")
 
 
@@ -141,8 +147,8 @@ def _run_checks(case: Case) -> CheckFailure | None:
             failures = on_two_ranks(check_on_rank, case, folder)
         except RanksFailed as error:
             to_do = (
-                "call collectives on all ranks alike; define the classes of hook and task in a module, so that another"
-                " process can import them"
+                "call collectives on all ranks alike; define the classes of hook and task in a "
+                "module, so that another process can import them"
             )
             return CheckFailure("two ranks", str(error), to_do)
     return next(filter(None, failures), None)
@@ -180,52 +186,57 @@ def _check_ranks(case: Case, world: World, whole: CheckedRun) -> None:
 
 
 def _check_observes(case: Case, whole: CheckedRun, without: CheckedRun) -> None:
-    """Compare training with and without a hook that declares `observes`, up to where the hook ends
-    it."""
-    reports, other_reports = (
-        [report[TRAINING] for report in run.reports] for run in (whole, without)
-    )
-    rows, other_rows = (
-        [row for row in run.rows if row["phase"] == "train"] for run in (whole, without)
-    )
-    pairs = [
-        (f"at report {number}", *pair)
-        for number, pair in enumerate(zip(reports, other_reports, strict=False), 1)
-    ]
-    if len(reports) == len(other_reports):
-        pairs.append(("at the end", whole.end, without.end))
-    pairs += [
-        (f"the row of train iteration {row['iteration']}:", row, other)
-        for row, other in zip(rows, other_rows, strict=False)
-    ]
-    for place, actual, expected in pairs:
-        if text := case.find_difference(actual, expected):
-            to_do = (
-                "leave weights, optimizer, random numbers and the rows of training alone, and call state.request_stop"
-                " only in on_phase_end; or remove `observes`"
-            )
-            raise CheckFailure("observes", f"{place} {text}, as without the hook", to_do)
+    """Compare training with and without a hook that declares `observes`.
+
+    The hook may end the run between two phases, so only what both runs have is compared.
+    """
+    reports = zip(whole.reports, without.reports, strict=False)
+    for number, (report, other) in enumerate(reports, 1):
+        _require_equal(case, f"at report {number}", report[TRAINING], other[TRAINING])
+    if len(whole.reports) == len(without.reports):
+        _require_equal(case, "at the end", whole.end, without.end)
+
+    rows = zip(_select_training_rows(whole), _select_training_rows(without), strict=False)
+    for row, other in rows:
+        _require_equal(case, f"the row of train iteration {row['iteration']}:", row, other)
+
+
+def _select_training_rows(run: CheckedRun) -> list[dict[str, Any]]:
+    return [row for row in run.rows if row["phase"] == "train"]
+
+
+def _require_equal(case: Case, place: str, actual: Any, expected: Any) -> None:
+    """Raise CheckFailure if training differs from training without the hook."""
+    if text := case.find_difference(actual, expected):
+        raise CheckFailure(
+            "observes",
+            f"{place} {text}, as without the hook",
+            "leave weights, optimizer, random numbers and the rows of training alone, and call "
+            "state.request_stop only in on_phase_end; or remove `observes`",
+        )
 
 
 def _check_mutable(case: Case, runs: CheckedRuns) -> None:
-    """Compare a change of mutable fields during a run with a resumed run that has the new
-    values."""
-    hook, names = case.make(), sorted(case.cls.mutable)
+    """Compare a change of mutable fields during a run with a resumed run of the new values."""
+    hook = case.make()
+    new_values = {name: _change_value(getattr(hook, name)) for name in sorted(case.cls.mutable)}
     try:
-        changed = case.make(**{name: _change_value(getattr(hook, name)) for name in names})
-    except ConfigError:  # out of bounds
+        changed = case.make(**new_values)
+    except ConfigError:
+        # The new values are out of bounds.
         return
     if changed == hook:
         return
-    changes = {name: getattr(changed, name) for name in names}
+
+    changes = {name: getattr(changed, name) for name in new_values}
     expected = runs.train(case.make(), lambda number: changed if number == 1 else None)
-    if text := case.find_run_difference(runs.train(case.make(), changes=changes), expected):
+    actual = runs.train(case.make(), changes=changes)
+    if text := case.find_run_difference(actual, expected):
         values = ", ".join(f"{name}={value}" for name, value in changes.items())
-        what = (
-            f"with {values} from report 1 on, {text}, as in a run resumed there with these fields"
-        )
         raise CheckFailure(
-            "mutable", what, "read the field wherever it is used, or remove it from mutable"
+            "mutable",
+            f"with {values} from report 1 on, {text}, as in a run resumed there with these fields",
+            "read the field wherever it is used, or remove it from mutable",
         )
 
 

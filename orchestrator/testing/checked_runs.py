@@ -19,8 +19,9 @@ from orchestrator.loop.world import World
 from orchestrator.randomness import random_state
 from orchestrator.storage import Storage
 from orchestrator.task import Task, has_turns
+from orchestrator.testing.differences import copy_tree, find_difference
 from orchestrator.testing.training import KeepingRecorder, Screen, make_loop
-from orchestrator.testing.watching import CheckFailure, copy_tree, find_difference, watch_calls
+from orchestrator.testing.watching import CheckFailure, watch_calls
 
 NAME = "checked"
 """Name of the hook in its loop."""
@@ -68,7 +69,10 @@ class CheckedRuns:
     """Training of one task in one situation, on this rank. All ranks share `folder`."""
 
     def __init__(self, task: Task, situation: Situation, world: World, folder: Path) -> None:
-        self._task, self._situation, self._world, self._folder = task, situation, world, folder
+        self._task = task
+        self._situation = situation
+        self._world = world
+        self._folder = folder
         self._count = 0
 
     def train(
@@ -83,10 +87,13 @@ class CheckedRuns:
         `successor` gets the number of a report, and returns a new hook to stop and resume with
         there. `changes` are new values of fields at the first report.
         """
+        # The process may have drawn numbers before.
         self._count += 1
-        torch.manual_seed(self._count)  # the process may have drawn numbers before
+        torch.manual_seed(self._count)
         folder = self._folder / str(self._count)
-        run, recorder = CheckedRun(), KeepingRecorder()
+
+        run = CheckedRun()
+        recorder = KeepingRecorder()
         loop = self._make_loop(hook, folder, recorder)
         reports = loop.run()
         with self._convert_errors():
@@ -94,31 +101,34 @@ class CheckedRuns:
                 run.reports.append(self._take_snapshot(hook, report.metrics, loop))
                 path = loop.save()
                 number = len(run.reports)
-                if number == 1:
-                    for name, value in (changes or {}).items():
-                        loop.plan.set_field(NAME, name, value)
+                if changes and number == 1:
+                    _change_fields(loop, changes)
+
                 next_hook = None if report.is_final else successor(number)
                 if next_hook is None or path is None:
                     continue
+
+                # The recorder stays, because recent rows are not part of a checkpoint.
                 reports.close()
-                # The recorder stays, as recent rows are not part of a checkpoint.
-                hook, loop = next_hook, self._make_loop(next_hook, folder, recorder)
+                hook = next_hook
+                loop = self._make_loop(hook, folder, recorder)
                 loop.restore(path.rpartition("/")[2])
                 reports = loop.run()
-        run.rows, run.end = recorder.rows, _copy_training_state(loop)
+
+        run.rows = recorder.rows
+        run.end = _copy_training_state(loop)
         return run
 
     def _make_loop(self, hook: Hook, folder: Path, recorder: KeepingRecorder) -> Loop:
         folder.mkdir(parents=True, exist_ok=True)
+        checkpoints = Storage(folder / "checkpoints")
         loop, _ = make_loop(
             self._task,
             {NAME: hook},
             {**_make_optimization(self._task), **self._situation.settings},
             recorder,
             world=self._world,
-            store=CheckpointStore(
-                Storage(folder / "checkpoints"), NAME, is_master=self._world.is_master
-            ),
+            store=CheckpointStore(checkpoints, NAME, is_master=self._world.is_master),
             artifacts=folder,
             display=Screen(),
             name=NAME,
@@ -138,12 +148,15 @@ class CheckedRuns:
             is_refusal = error.event == "on_start" and isinstance(cause, ValueError)
             what = f"refuses to start: {cause}" if is_refusal else str(error)
             raise CheckFailure("runs", what, GIVE_FIELDS) from error
-        except Exception as error:  # a hook that harms training can make it fail in any way
+        # A hook that harms training can make it fail in any way.
+        except Exception as error:
             if self._situation.ranks > 1:
                 raise
-            to_do = "leave alone what training needs; if the task is the cause, give task= with one that trains"
             raise CheckFailure(
-                "runs", f"a run with it fails: {describe_error(error)}", to_do
+                "runs",
+                f"a run with it fails: {describe_error(error)}",
+                "leave alone what training needs; "
+                "if the task is the cause, give task= with one that trains",
             ) from error
 
     def _take_snapshot(self, hook: Hook, metrics: Mapping[str, Any], loop: Loop) -> dict[str, Any]:
@@ -155,14 +168,18 @@ class CheckedRuns:
         return snapshot
 
 
+def _change_fields(loop: Loop, changes: Mapping[str, Any]) -> None:
+    for name, value in changes.items():
+        loop.plan.set_field(NAME, name, value)
+
+
 def _copy_training_state(loop: Loop) -> dict[str, Any]:
     state = loop.state
+    optimizers = {name: optimizer.state_dict() for name, optimizer in state.optimizers.items()}
     return {
         "parameters": copy_tree(dict(state.module.named_parameters())),
         "buffers": copy_tree(dict(state.module.named_buffers())),
-        "optimizer": copy_tree(
-            {name: optimizer.state_dict() for name, optimizer in state.optimizers.items()}
-        ),
+        "optimizer": copy_tree(optimizers),
     }
 
 
@@ -183,13 +200,14 @@ def _read_back(method: str, state: Any) -> Any:
     tree = copy_tree(state)
     file = BytesIO()
     to_do = (
-        f"return tensors, numbers, text, and lists and dicts of them from {method}(): checkpoints are loaded with"
-        " weights_only=True"
+        f"return tensors, numbers, text, and lists and dicts of them from {method}(): "
+        "checkpoints are loaded with weights_only=True"
     )
     try:
         torch.save(placeholders.encode(tree, place=method), file)
         loaded = placeholders.decode(torch.load(BytesIO(file.getvalue()), weights_only=True))
-    except Exception as error:  # the pickler may raise anything for the user's own types
+    # The pickler may raise anything for the user's own types.
+    except Exception as error:
         reason = str(error).strip().partition("\n")[0]
         what = f"{method}() returns what a checkpoint cannot hold: {type(error).__name__}: {reason}"
         raise CheckFailure("state", what, to_do) from error

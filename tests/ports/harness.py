@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from hooks import Hook, State
 from orchestrator import Experiment, Run
-from orchestrator.testing.watching import find_difference
+from orchestrator.testing.differences import find_difference
 
 SEED = 0
 Model = TypeVar("Model", bound=nn.Module)

@@ -21,7 +21,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.experiment.components import make_hooks
 from orchestrator.loop.loop import Loop
 from orchestrator.testing import check_hook
-from orchestrator.testing.watching import find_difference
+from orchestrator.testing.differences import find_difference
 from tests.hooks.training.averages import (
     Reference,
     Trail,

@@ -17,7 +17,7 @@ from orchestrator.experiment.load import to_yaml
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.loop.world import World
 from orchestrator.runs.result import Run
-from orchestrator.testing.watching import find_difference
+from orchestrator.testing.differences import find_difference
 from tests.ranks import on_ranks
 from tests.tasks import Points, described
 
