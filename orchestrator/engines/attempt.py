@@ -25,7 +25,7 @@ from orchestrator.engines.ray_data import may_use_ray_data
 from orchestrator.errors import UsageError
 from orchestrator.experiment.load import to_dict
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_loop import TrainingRun
+from orchestrator.loop.training_run import TrainingRun
 from orchestrator.loop.world import World
 from orchestrator.user_code import MAIN
 

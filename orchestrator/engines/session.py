@@ -35,7 +35,7 @@ from orchestrator.loop.loop import EvaluationLoop, Loop
 from orchestrator.loop.model.torch_settings import thread_count, torch_threads
 from orchestrator.loop.report import Report, produce_within
 from orchestrator.loop.shared_training import SharedLoop, SharedTraining
-from orchestrator.loop.training_loop import RunContext, TrainingRun
+from orchestrator.loop.training_run import RunContext, TrainingRun
 from orchestrator.loop.world import World
 from orchestrator.task import has_custom_loop
 

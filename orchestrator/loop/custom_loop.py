@@ -23,7 +23,7 @@ from orchestrator.loop.state.custom_contents import CheckpointedParts
 from orchestrator.loop.step.columns import make_columns
 from orchestrator.loop.stopping import StopCoordinator
 from orchestrator.loop.task_errors import COLUMNS, check_type, describe
-from orchestrator.loop.training_loop import RunContext, TrainingRun, make_plan
+from orchestrator.loop.training_run import RunContext, TrainingRun, make_plan
 from orchestrator.randomness import seed_all
 from orchestrator.task import Task, hide_progress, show_progress
 from orchestrator.training_session import Part, TrainingSession

@@ -16,7 +16,7 @@ from orchestrator.loop.step.collective_calls import Loss, refuse_collectives
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.task_errors import check_type, unexpected
 from orchestrator.loop.training import Training
-from orchestrator.loop.training_loop import TrainingRun
+from orchestrator.loop.training_run import TrainingRun
 from orchestrator.randomness import with_same_random_state
 from orchestrator.task import missing_loss
 

@@ -2,7 +2,7 @@
 
 `Loop._rounds` is an epoch: train, validate, report, save, stop. The batches of a training phase
 are in `training.py`, those of an evaluation in `evaluation.py`. What a run owns, and how it begins,
-ends and fails, is in `training_loop.py`.
+ends and fails, is in `training_run.py`.
 """
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from orchestrator.loop.report import Report, produce_within
 from orchestrator.loop.state.hooked_contents import EvaluationContents
 from orchestrator.loop.stopping import INTERRUPTED, Stop
 from orchestrator.loop.training import Training
-from orchestrator.loop.training_loop import RunContext, TrainingRun
+from orchestrator.loop.training_run import RunContext, TrainingRun
 from orchestrator.task import Task
 
 

@@ -25,7 +25,7 @@ from orchestrator.loop.state.contents import LoadedCheckpoint
 from orchestrator.loop.state.hooked_contents import HookedContents
 from orchestrator.loop.stopping import Stop
 from orchestrator.loop.training import Training
-from orchestrator.loop.training_loop import RunContext, make_plan
+from orchestrator.loop.training_run import RunContext, make_plan
 from orchestrator.randomness import random_state, restore_random_state
 from orchestrator.task import Task
 

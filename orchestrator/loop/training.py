@@ -44,7 +44,7 @@ from orchestrator.loop.step.turns import TurnRunner
 from orchestrator.loop.step.weights import WeighedBatches
 from orchestrator.loop.stopping import StopCoordinator
 from orchestrator.loop.task_errors import ROW_COLUMNS
-from orchestrator.loop.training_loop import RunContext, make_plan
+from orchestrator.loop.training_run import RunContext, make_plan
 from orchestrator.randomness import random_state, seed_all
 from orchestrator.task import Task, has_turns, has_weights, hide_progress, show_progress
 

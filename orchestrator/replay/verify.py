@@ -31,7 +31,7 @@ from orchestrator.loop.data.stream import Stream
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.torch_settings import thread_count
 from orchestrator.loop.state.attributes import GENERATORS, list_values, read_generator
-from orchestrator.loop.training_loop import RunContext
+from orchestrator.loop.training_run import RunContext
 from orchestrator.loop.world import World
 from orchestrator.randomness import random_state
 from orchestrator.replay.rank_processes import train_in_processes, without_loggers

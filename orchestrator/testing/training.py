@@ -23,7 +23,7 @@ from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.custom_loop import CustomLoop
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.torch_settings import torch_threads
-from orchestrator.loop.training_loop import RunContext
+from orchestrator.loop.training_run import RunContext
 from orchestrator.task import Task, has_custom_loop
 
 

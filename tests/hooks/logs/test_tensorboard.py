@@ -18,7 +18,7 @@ from hooks.logs.tensorboard import FOLDER, TensorBoard, add_graph
 from hooks.private_torch import compile_in_place
 from hooks.training.gradient_clip import GradientClip
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_loop import RunContext
+from orchestrator.loop.training_run import RunContext
 from tests.hooks.logs.conftest import Start
 from tests.hooks.logs.shared.test_readings import CONFIG
 from tests.hooks.phases import loss_rows, run_phase

@@ -6,7 +6,7 @@ from torch import nn
 from hooks import Hook, Interval, State
 from hooks.training.sync_buffers import SyncBuffers
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_loop import RunContext
+from orchestrator.loop.training_run import RunContext
 from orchestrator.loop.world import World
 from tests.ranks import on_ranks
 from tests.tasks import Points, experiment

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hooks import Hook, Interval, State
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.loop import span_clock as clock_module
-from orchestrator.loop import training_loop
+from orchestrator.loop import training_run
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.span_clock import (
     INTERVALS,
@@ -24,7 +24,7 @@ from orchestrator.loop.span_clock import (
     DeviceSpan,
     DeviceTimestamp,
 )
-from orchestrator.loop.training_loop import RunContext
+from orchestrator.loop.training_run import RunContext
 from orchestrator.storage import Storage
 from orchestrator.units import SPANS
 from tests.device_stand_in import Device
@@ -242,7 +242,7 @@ def test_hooks_saving_and_validation_are_not_in_data_wait_s(
     time: Time, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """MMEngine's timer charges them to the data of the next iteration."""
-    monkeypatch.setattr(training_loop, "perf_counter", time)
+    monkeypatch.setattr(training_run, "perf_counter", time)
     rows, store = Rows(), CheckpointStore(Storage(tmp_path))
     given = experiment(epochs=1, validate_every=Interval(4, "steps"))
     loop = Loop(Points(), given, {"dawdles": Dawdles(time)}, RunContext(recorder=rows, store=store))

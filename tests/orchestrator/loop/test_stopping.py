@@ -9,7 +9,7 @@ from orchestrator.loop import stopping as stopping_module
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.span_clock import Clock
 from orchestrator.loop.stopping import StopCoordinator
-from orchestrator.loop.training_loop import RunContext
+from orchestrator.loop.training_run import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.manual_clock import ManualClock

@@ -16,7 +16,7 @@ from orchestrator.experiment.optim.optimizer import OPTIMIZERS
 from orchestrator.experiment.resolve import resolve
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_loop import RunContext
+from orchestrator.loop.training_run import RunContext
 from orchestrator.storage import Storage
 from tests.orchestrator.experiment.samples import HERE, Own
 from tests.tasks import Rows, described

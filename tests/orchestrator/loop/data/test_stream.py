@@ -17,7 +17,7 @@ from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import CheckpointError, ConfigError, RunError, TaskError
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_loop import RunContext
+from orchestrator.loop.training_run import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks

@@ -17,7 +17,7 @@ from orchestrator.errors import CheckpointError, ConfigError, UsageError
 from orchestrator.experiment.yaml.source import InitialWeights
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.initial_weights import find
-from orchestrator.loop.training_loop import RunContext
+from orchestrator.loop.training_run import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from orchestrator.testing.training import Screen

@@ -14,7 +14,7 @@ from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import RunError, TaskError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.step.auto_microbatching import count_rows, split_batch
-from orchestrator.loop.training_loop import RunContext
+from orchestrator.loop.training_run import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from orchestrator.testing.training import Screen
