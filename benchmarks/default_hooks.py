@@ -69,9 +69,11 @@ def main(epochs: int = 20) -> None:
         calls = timer.calls
         base = median(calls.pop("nothing"))
         for name, times in calls.items():
-            one = (median(times) - base) / 1000
+            cost_us = (median(times) - base) / 1000
             share = len(times) / iterations
-            rows.append((f"{title}: {name}", f"{one:.0f}", f"{share:.4f}", f"{one * share:.2f}"))
+            rows.append(
+                (f"{title}: {name}", f"{cost_us:.0f}", f"{share:.4f}", f"{cost_us * share:.2f}")
+            )
     print_table(
         f"Default hooks in place ({iterations} iterations)",
         ["hook", "us a call", "calls an iteration", "us an iteration"],

@@ -1,4 +1,4 @@
-"""What the loop offers to hooks beside the state: checkpoints, a display and a clock."""
+"""Services that the loop offers to hooks beside the state: checkpoints, a display, a clock."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol

@@ -47,7 +47,7 @@ def matched(
 
 
 def listed(names: Sequence[str], most: int = 10) -> str:
-    """Return names as text, at most so many."""
+    """Return at most `most` names as text."""
     dots = " ..." if len(names) > most else ""
     return ", ".join(names[:most]) + dots
 

@@ -75,7 +75,7 @@ class TensorBoard(Cleanup, CurveLogger):
         super().__post_init__()
         self._writer: SummaryWriter | None = None
         self._newest: tuple[int, list[bytes]] = (0, [])
-        """The newest value of the axis, and what was drawn there: a resumed run draws it again."""
+        """The newest value of the axis, with the points there, which a resumed run draws again."""
         self._metrics: dict[str, float] = {}
         """Newest value of each metric in the table of hyperparameters."""
 

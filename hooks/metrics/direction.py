@@ -107,7 +107,7 @@ def find_best_metric(
     `kept_by` is the metric of its best checkpoint. Without one, it is the first of `best` of the
     checkpoint hook, or the metric that this hook would choose.
     """
-    kept = [found for found in find_monitored_metrics(config) if found.key == "best"]
+    kept = [monitored for monitored in find_monitored_metrics(config) if monitored.key == "best"]
     named = kept[0].metrics[0] if kept else ""
     is_auto = named == AUTO
     if is_auto:

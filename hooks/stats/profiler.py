@@ -63,7 +63,7 @@ class Profiler(Cleanup):
         self._profile: profile | None = None
         self._span = ExitStack()
         self._action: Callable[[int], ProfilerAction] = lambda iteration: ProfilerAction.NONE
-        """Function that returns torch's action in the iteration after so many."""
+        """Function that returns torch's action in the iteration after a number of them."""
 
     def unsuitable(self, setup: Setup) -> str:
         for name, hook in setup.hooks.items():

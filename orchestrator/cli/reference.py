@@ -1,4 +1,4 @@
-"""`hookyard init`, `validate`, `hooks` and `schema`: experiment files, and what they may hold."""
+"""`hookyard init`, `validate`, `hooks` and `schema`: experiment files and their possible contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings about the nodes of a cluster, from what each of them answered."""
+"""Findings about the nodes of a cluster, from the answers of each."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

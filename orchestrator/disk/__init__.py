@@ -1,2 +1,1 @@
-"""What a run leaves on a disk or in a bucket: its folder, lease and metadata. Imports neither
-ray nor torch."""
+"""A run on a disk or in a bucket: its folder, lease and metadata. Imports neither ray nor torch."""

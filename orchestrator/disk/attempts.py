@@ -74,7 +74,7 @@ class Attempt:
     epoch_iterations: int | None = None
     """Training iterations of an epoch on each rank."""
     order: DataOrder | None = None
-    """None for a task that trains by itself."""
+    """None for a task with a training loop of its own."""
     settings: Mapping[str, int] = field(default_factory=dict)
     """Fingerprint of each section of the experiment, to see whether settings have changed."""
     leader: LeadingAttempt | None = None
@@ -85,7 +85,7 @@ class Attempt:
 
     @property
     def has_own_rows(self) -> bool:
-        """False for a task that trains by itself, and for a follower."""
+        """False for a task with a training loop of its own, and for a follower."""
         return self.order is not None and self.leader is None
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What a worker is to train or to evaluate."""
+"""The assignment of a worker: an experiment to train, or a checkpoint to evaluate."""
 
 from __future__ import annotations
 

@@ -129,10 +129,10 @@ def _explain_lack_of_cpus(experiment: Experiment, world: World) -> str | None:
     taken = cpus * world.world_size
     if world.world_size == 1 or present - taken >= 1:
         return None
-    most = max(0.0, (present - 1) / world.world_size)
+    limit = max(0.0, (present - 1) / world.world_size)
     return (
         f"{cpus:g} for each of {world.world_size} ranks takes {taken:g} of {present:g} CPUs, but"
-        f" Ray Data needs one to read; set at most {most:g}, or join a larger cluster"
+        f" Ray Data needs one to read; set at most {limit:g}, or join a larger cluster"
     )
 
 

@@ -1,1 +1,1 @@
-"""An experiment: its sections, how YAML becomes one, and what is checked before it runs."""
+"""An experiment: its sections, how YAML becomes one, and the checks before it runs."""

@@ -56,7 +56,7 @@ def make_task(name: str, arguments: Mapping[str, Any]) -> tuple[Task, dict[str, 
     if arguments and not dataclasses.is_dataclass(cls):
         raise ConfigError.at(
             "task_args",
-            f"{name} takes no arguments, as it is not a dataclass, got {', '.join(arguments)}",
+            f"{name} takes no arguments, because it is not a dataclass, got {', '.join(arguments)}",
             "put @dataclass above the class",
         )
     if problems := list(find_misspelled_methods(cls)):

@@ -171,5 +171,5 @@ def _check_data(sections: Sections, resolved: ResolvedExperiment | None) -> list
     if sections.experiment.task != sections.data.get("task"):
         return []  # another class stands for the task
     with seeded(sections.experiment.seed):
-        made = collect_problems([], make_valid_task, sections.experiment)
-    return check_data(sections.experiment, made[0]) if made else []
+        valid_task = collect_problems([], make_valid_task, sections.experiment)
+    return check_data(sections.experiment, valid_task[0]) if valid_task else []

@@ -113,7 +113,7 @@ def build_source(source: ExperimentSource, sections: Sections) -> ResolvedExperi
 
 def check_sections(data: Mapping[str, Any], problems: Iterable[Problem] = ()) -> Sections:
     """Check each section of an experiment, and fill in what its task sets."""
-    found = list(problems)
+    collected = list(problems)
     unknown: list[Problem] = []
     known = without_nulls(replace_unknown_classes(data, unknown))
     task = find_task(known.get("task"))
@@ -121,11 +121,11 @@ def check_sections(data: Mapping[str, Any], problems: Iterable[Problem] = ()) ->
     if task and is_custom:
         known = {**list_train_defaults(task), **known}
 
-    valid, experiment = validate_sections(with_inferred_modes(known), found)
+    valid, experiment = validate_sections(with_inferred_modes(known), collected)
     if task and not is_custom:
-        filled = collect_problems(found, fill_optimization_defaults, experiment, task)
+        filled = collect_problems(collected, fill_optimization_defaults, experiment, task)
         experiment = with_stepping_interval(filled or experiment, task)
-    return Sections(data, frozenset(valid), experiment, task, tuple(found), tuple(unknown))
+    return Sections(data, frozenset(valid), experiment, task, tuple(collected), tuple(unknown))
 
 
 def build(sections: Sections) -> ResolvedExperiment:
@@ -135,8 +135,8 @@ def build(sections: Sections) -> ResolvedExperiment:
     unknown = list(sections.unknown)
     # A task may draw random numbers when it is created, for a model in `__post_init__` for example.
     with seeded(experiment.seed):
-        made = collect_problems(problems, make_valid_task, experiment)
-        task, task_args = made or (None, {})
+        valid_task = collect_problems(problems, make_valid_task, experiment)
+        task, task_args = valid_task or (None, {})
         built = _build_hooks(sections, task, problems, unknown)
     hooks = {name: entry.hook for name, entry in (built or {}).items() if entry}
 

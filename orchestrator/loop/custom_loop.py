@@ -191,11 +191,13 @@ class CustomLoop(TrainingRun):
         Raises RankMismatch if ranks differ.
         """
         ranks = self.world.gather(None if report is None else self._check_report(report))
-        said = ["has ended" if metrics is None else _describe_names(metrics) for metrics in ranks]
-        for rank, other in enumerate(said):
-            if other != said[0]:
+        descriptions = [
+            "has ended" if metrics is None else _describe_names(metrics) for metrics in ranks
+        ]
+        for rank, other in enumerate(descriptions):
+            if other != descriptions[0]:
                 raise RankMismatch(
-                    f"train() must yield the same metrics on all ranks, but rank 0 {said[0]} and"
+                    f"train() must yield the same metrics on all ranks, but rank 0 {descriptions[0]} and"
                     f" rank {rank} {other}{find_source_location(self.task.train)}"
                 )
         if ranks[0] is None:

@@ -72,7 +72,7 @@ DEVICE_TIMEOUT_S = 2.0
 
 
 class TrainingRun(ABC):
-    """What a run owns in a worker: its state, plan, rows, checkpoints and progress.
+    """A run in a worker, which owns its state, plan, rows, checkpoints and progress.
 
     A subclass adds the rounds: `for report in loop.run(): ...`. All ranks yield the same number of
     reports, at the same points. A collective method must be called on every rank. A run does not

@@ -1,4 +1,4 @@
-"""Where this process writes: its standard streams, or the cells of a notebook."""
+"""Output of this process: its standard streams, or the cells of a notebook."""
 
 import errno
 import os

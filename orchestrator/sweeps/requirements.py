@@ -1,4 +1,4 @@
-"""What a sweep needs to run: packages, resources, and room for its trials."""
+"""Requirements of a sweep: packages, resources, and room for its trials."""
 
 from importlib.util import find_spec
 from typing import Any

@@ -73,8 +73,8 @@ def uses_column(where: str, column: str) -> bool:
     """Return whether a condition uses a column. Raises UsageError if the condition is invalid."""
     check_condition(where)
     without_text = re.sub("'[^']*'", "", where)
-    found = re.search(rf"\b{re.escape(column)}\b", without_text, re.IGNORECASE)
-    return found is not None
+    match = re.search(rf"\b{re.escape(column)}\b", without_text, re.IGNORECASE)
+    return match is not None
 
 
 def check_columns(names: Sequence[str], known: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Which differences between series of numbers are noise."""
+"""Tests of whether differences between series of numbers are noise."""
 
 from collections.abc import Callable, Sequence
 from math import isfinite

@@ -1,4 +1,4 @@
-"""What is known of a run at one moment, as plain data: progress, speed, ranks and findings."""
+"""State of a run at one moment, as plain data: progress, speed, ranks and findings."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

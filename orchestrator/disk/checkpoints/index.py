@@ -103,12 +103,12 @@ def read_checkpoints(
     """Return the manifests of the stored checkpoints, oldest first, and the errors of those with
     damaged manifests."""
     names = [name for name in storage.names() if not name.startswith(".")]
-    found = storage.map(partial(read_manifest_or_error, storage), names)
+    results = storage.map(partial(read_manifest_or_error, storage), names)
 
     manifests = {}
     positions = {}
     errors = {}
-    for name, manifest in zip(names, found, strict=True):
+    for name, manifest in zip(names, results, strict=True):
         if isinstance(manifest, CheckpointError):
             errors[name] = manifest
         elif manifest is not None:

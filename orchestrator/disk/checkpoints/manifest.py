@@ -101,8 +101,8 @@ def find_damage(
     """
     if group:
         share = _choose_share(entries, group)
-        found = group.gather(find_damage(storage, folder, share, check_hashes=check_hashes))
-        return next(filter(None, found), None)
+        damages = group.gather(find_damage(storage, folder, share, check_hashes=check_hashes))
+        return next(filter(None, damages), None)
 
     if check_hashes:
         reasons = storage.map(
@@ -145,7 +145,7 @@ def describe_difference(
 
 
 def _choose_share(entries: Entries, group: RankGroup) -> Entries:
-    """Return the files that this rank checks: its own, and some of those that all ranks share."""
+    """Return the files that this rank checks: its own, and a share of the files of all ranks."""
     share = {}
     for number, (file, entry) in enumerate(entries.items()):
         match = re.fullmatch(r"(?:rank|shards)-([0-9]+)\.pt", file)

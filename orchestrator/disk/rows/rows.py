@@ -60,8 +60,8 @@ class Batch:
         columns |= {name: values.tolist() for name, values in numbers.items()}
         newest = takewhile(lambda item: item[0] >= first, reversed(self.added.items()))
         added = [*newest][::-1]
-        found = dict.fromkeys(chain.from_iterable(row for _, row in added))
-        for name in found:
+        recorded = dict.fromkeys(chain.from_iterable(row for _, row in added))
+        for name in recorded:
             if name not in columns and (names is None or name in names):
                 columns[name] = values = [None] * count
                 for index, row in added:

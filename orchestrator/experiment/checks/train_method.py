@@ -1,4 +1,4 @@
-"""A task's own training loop, `Task.train`: what it declares, and keys that it does not read."""
+"""A task's own training loop, `Task.train`: the keys that it declares, and those that it does not read."""
 
 import inspect
 from collections.abc import Iterator, Mapping

@@ -27,8 +27,8 @@ def list_known_keys(
     model: type[BaseModel], location: Iterable[int | str], values: Any
 ) -> list[str]:
     """Return the keys of the model at a location; none if the values there are no model's."""
-    found, _ = _find(model, location, values)
-    return [] if found is None else list(map_fields_by_key(found))
+    owner, _ = _find(model, location, values)
+    return [] if owner is None else list(map_fields_by_key(owner))
 
 
 def list_allowed_words(

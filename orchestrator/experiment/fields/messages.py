@@ -1,4 +1,4 @@
-"""Words for the errors of fields: what is wrong, the value, and what to write instead."""
+"""Words for the errors of fields: the reason, the value, and the value to write instead."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ _RULES = {
     "too_short": "must have at least {min_length} entries",
     "too_long": "must have at most {max_length} entries",
 }
-"""Rules that say not what a value must be, but what it must have."""
+"""Rules on the properties of a value instead of its type."""
 
 _PLURALS = {"int_type": "integers", "float_type": "numbers", "string_type": "strings"}
 """What a list holds, if a single one is allowed too."""
@@ -76,7 +76,9 @@ def convert_errors(
 ) -> list[Problem]:
     """Return the problems of `values`, given to `model` at `path`: one for each location."""
     errors = find_field_errors(error, values)
-    problems = [_convert(found, model, values, path) for found in errors[:_MAX_PROBLEMS]]
+    problems = [
+        _convert(field_error, model, values, path) for field_error in errors[:_MAX_PROBLEMS]
+    ]
     rest = errors[_MAX_PROBLEMS:]
     if rest:
         problems.append(
@@ -226,7 +228,7 @@ def _format_limit(limit: Any) -> Any:
 
 
 def _shows_value(detail: Detail) -> bool:
-    """Return whether a message goes on with the value: not if it is empty, or the message has it."""
+    """Return whether the value follows the message: not if it is empty, or the message has it."""
     if detail["type"] in ("value_error", OWN_MESSAGE) or _is_empty(detail):
         return False
     return detail["type"] in _KNOWN or str(detail["msg"]).startswith("Input should")

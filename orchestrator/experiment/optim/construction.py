@@ -24,13 +24,13 @@ _PLAIN_TYPES = (int, float, str, list, tuple, dict, type(None))
 
 def find_subclasses(module: ModuleType, base: type[T]) -> dict[str, type[T]]:
     """Return the public subclasses of a class in a module, by name."""
-    found: dict[str, type[T]] = {}
+    subclasses: dict[str, type[T]] = {}
     for name, value in vars(module).items():
         if name.startswith("_") or not isinstance(value, type):
             continue
         if issubclass(value, base) and value is not base:
-            found[name] = value
-    return found
+            subclasses[name] = value
+    return subclasses
 
 
 # Classes

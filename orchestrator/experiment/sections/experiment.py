@@ -64,7 +64,7 @@ def _make_default_name(data: Mapping[str, Any]) -> str:
 
 
 class Resolution:
-    """What an experiment was resolved to; stays in the process, as hooks and tasks have state."""
+    """Result of resolving an experiment; stays in the process, as hooks and tasks have state."""
 
     def __init__(self, resolved: Any) -> None:
         self.is_known = resolved is not None

@@ -94,10 +94,10 @@ def _fill(pattern: str, parts: Iterable[str]) -> str:
 
 
 def _find_matches(patterns: Iterable[str], names: Collection[str]) -> set[str]:
-    found: set[str] = set()
+    matches: set[str] = set()
     for pattern in patterns:
-        found.update(filter(compiled(pattern).fullmatch, names))
-    return found
+        matches.update(filter(compiled(pattern).fullmatch, names))
+    return matches
 
 
 def _require_matches(path: str, patterns: Patterns | tuple[()], names: Collection[str]) -> None:

@@ -27,9 +27,9 @@ def find_overlaps(sweep: Sweep) -> Iterator[Problem]:
     for inner in sweep.space:
         enclosing = [outer for outer in sweep.space if inner.startswith(f"{outer}.")]
         messages = [_explain_overlap(inner, outer, sweep) for outer in enclosing]
-        found = [message for message in messages if message]
-        if found:
-            yield Problem(f"sweep.space.{inner}", found[-1])
+        reasons = [message for message in messages if message]
+        if reasons:
+            yield Problem(f"sweep.space.{inner}", reasons[-1])
 
 
 def _explain_overlap(inner: str, outer: str, sweep: Sweep) -> str | None:

@@ -1,4 +1,4 @@
-"""What a checkpoint holds besides hooks, random state and the run's position."""
+"""Contents of a checkpoint besides hooks, random state and the run's position."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

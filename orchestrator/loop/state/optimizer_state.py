@@ -20,12 +20,12 @@ def find_inner_optimizers(optimizer: Optimizer) -> dict[str, Optimizer]:
 
     They are its attributes, or in containers there.
     """
-    found: dict[str, Optimizer] = {}
+    inner: dict[str, Optimizer] = {}
     for name, value in vars(optimizer).items():
         for path, part in _list_entries(name, value):
             if isinstance(part, Optimizer):
-                found[path] = part
-    return found
+                inner[path] = part
+    return inner
 
 
 def _list_entries(name: str, value: object) -> list[tuple[str, Any]]:

@@ -1,1 +1,1 @@
-"""One iteration: batch, forward, backward, optimizer step."""
+"""The steps of an iteration: batch, forward, backward, optimizer step."""
