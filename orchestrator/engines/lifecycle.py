@@ -143,6 +143,7 @@ def compact_rows(folder: RunFolder) -> None:
 
     try:
         compact(folder.storage, folder.read_attempts())
+    # Readers use the files of the ranks as they are, so this must not fail a run that has ended.
     except Exception as error:
         _log.warning(
             "could not compact the rows of %s, which stay as its ranks wrote them: %s",

@@ -33,6 +33,7 @@ def with_classes_of_main(source: ExperimentSource, address: str | None = None) -
     names = ", ".join(classes)
     try:
         pickled = _pickle_by_value({**dict(_find_annotations(classes)), **classes})
+    # The pickler may raise anything for what the user's classes refer to.
     except Exception as error:
         raise UsageError(
             f"{names} of the script or notebook cannot be pickled ({describe_error(error)}); define them in a module"

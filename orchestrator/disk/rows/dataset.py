@@ -94,6 +94,7 @@ class Source:
             yield
         except UsageError:
             raise
+        # pyarrow and DuckDB raise different errors for a damaged file, and do not name the file.
         except Exception as error:
             for fragment in self.data.get_fragments():
                 try:

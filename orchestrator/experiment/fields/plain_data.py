@@ -50,6 +50,7 @@ def to_config(value: Any, path: str = "") -> Any:
         case BaseModel():
             written = value.model_dump(mode="json", exclude_unset=True)
             if "type" in type(value).model_fields:
+                # mypy knows no `type` of a BaseModel.
                 written["type"] = getattr(value, "type")  # noqa: B009
             return written
         case Mapping():
