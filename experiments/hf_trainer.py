@@ -69,7 +69,7 @@ class TrainedByTrainer(GPT):
                 trainer=saved,
                 per_rank={"generators": Saved(Path(folder), "rng_state*")},
             )
-            yield from session.reports_of(
+            yield from session.run_in_thread(
                 lambda: trainer.train(
                     resume_from_checkpoint=str(saved.newest()) if goes_on else None
                 )

@@ -62,7 +62,7 @@ class TrainedByLightning(Digits):
                 for phase in ("train", "val")
             ]
             goes_on = session.restore(model=module.model, lightning=saved)
-            yield from session.reports_of(
+            yield from session.run_in_thread(
                 lambda: trainer.fit(module, *loaders, ckpt_path=saved.path if goes_on else None)
             )
 

@@ -104,7 +104,7 @@ class TrainingSession:
         """Write a checkpoint now, in the middle of a round; collective."""
         self._loop.save_here()
 
-    def reports_of(self, call: Callable[[], Any]) -> Generator[Mapping[str, Any], None, None]:
+    def run_in_thread(self, call: Callable[[], Any]) -> Generator[Mapping[str, Any], None, None]:
         """Run `call` in a separate thread, and yield the metrics that its callbacks pass to
         `report`.
 
@@ -117,11 +117,11 @@ class TrainingSession:
             self._call = None
 
     def report(self, metrics: Mapping[str, Any]) -> None:
-        """Report from a callback within `reports_of`, instead of a `yield`. Returns once training
+        """Report from a callback within `run_in_thread`, instead of a `yield`. Returns once training
         may continue."""
         if self._call is None:
             raise RuntimeError(
-                "session.report() is for callbacks within session.reports_of(call); "
+                "session.report() is for callbacks within session.run_in_thread(call); "
                 "elsewhere write `yield metrics`"
             )
         self._call.report(metrics)

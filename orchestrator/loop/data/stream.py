@@ -132,7 +132,7 @@ class Stream(PhaseData):
             return None
         size = self._batch_size
         shards = [samples]
-        if not self._share.shares_itself:
+        if not self._share.shards_itself:
             # Each loader process of each rank makes batches of its own samples.
             world = self._world
             count = world.world_size * (self._experiment.loader.num_workers or 1)

@@ -16,7 +16,7 @@ from orchestrator.private_api.hf_datasets import has_shuffle_buffer, is_split_by
 from orchestrator.randomness import random_state, restore_random_state, seeded
 
 HUGGING_FACE = "datasets.iterable_dataset.IterableDataset"
-SHARE_THEMSELVES = {
+SHARD_THEMSELVES = {
     HUGGING_FACE,
     "litdata.streaming.dataset.StreamingDataset",
     "streaming.base.dataset.StreamingDataset",
@@ -37,7 +37,7 @@ class Share(IterableDataset[Any]):
     def __init__(
         self, dataset: Any, rank: int, world_size: int, seed: int, *, reseeds: bool = True
     ) -> None:
-        self.shares_itself = shares_itself(dataset)
+        self.shards_itself = shards_itself(dataset)
         self.source = _split(dataset, rank, world_size)
         self.rank = rank
         self.world_size = world_size
@@ -79,7 +79,7 @@ class _Position:
         self._in_process = info is not None
         self._shards = 1
         self._shard = 0
-        if not share.shares_itself:
+        if not share.shards_itself:
             workers, worker = (info.num_workers, info.id) if info else (1, 0)
             self._shards = share.world_size * workers
             self._shard = share.rank + share.world_size * worker
@@ -104,7 +104,7 @@ class _Position:
 
         A generator function starts running only here, so seed it here.
         """
-        with nullcontext() if self._share.shares_itself else seeded(self._share.pass_seed):
+        with nullcontext() if self._share.shards_itself else seeded(self._share.pass_seed):
             self._items = iter(self._dataset)
             return next(self._items)
 
@@ -147,17 +147,17 @@ def has_state(source: Any) -> bool:
     return hasattr(source, "state_dict") and hasattr(source, "load_state_dict")
 
 
-def shares_itself(dataset: Any) -> bool:
+def shards_itself(dataset: Any) -> bool:
     """Return whether a dataset shards itself, as its class declares, or as its library does."""
-    answer = getattr(dataset, "shares_itself", None)
+    answer = getattr(dataset, "shards_itself", None)
     if answer is None:
-        return not _list_classes(dataset).isdisjoint(SHARE_THEMSELVES)
+        return not _list_classes(dataset).isdisjoint(SHARD_THEMSELVES)
     return bool(answer)
 
 
 def check_sharding_declared(dataset: Any, phase: str) -> None:
     """Raise ConfigError for a dataset that may shard itself, but does not declare whether."""
-    if hasattr(dataset, "shares_itself") or shares_itself(dataset):
+    if hasattr(dataset, "shards_itself") or shards_itself(dataset):
         return
     queries = _referenced_names(getattr(type(dataset).__iter__, "__code__", None)) & _RANK_QUERIES
     if queries:
@@ -165,7 +165,7 @@ def check_sharding_declared(dataset: Any, phase: str) -> None:
             "task",
             f"the {phase} dataset ({type(dataset).__name__}) calls {' and '.join(sorted(queries))} in __iter__, so it"
             " may shard itself",
-            suggestion="set shares_itself = True on its class if it shards itself among all of them, or False to leave"
+            suggestion="set shards_itself = True on its class if it shards itself among all of them, or False to leave"
             " sharding to the loop",
         )
 

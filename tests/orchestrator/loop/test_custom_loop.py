@@ -374,14 +374,14 @@ def test_loop_with_callbacks_waits_while_a_report_is_handled() -> None:
             finally:
                 order.append("leaves")
 
-        yield from session.reports_of(trainer)
+        yield from session.run_in_thread(trainer)
 
     for report in loop_of(train).run():
         order.append(f"sees {report.metrics['train/number']:.0f}")
     assert order == ["trains 0", "sees 0", "trains 1", "sees 1", "leaves"]
 
     def fails(session: TrainingSession) -> Iterator[Mapping[str, float]]:
-        yield from session.reports_of(lambda: [][0])
+        yield from session.run_in_thread(lambda: [][0])
 
     with pytest.raises(IndexError):
         next(loop_of(fails).run())

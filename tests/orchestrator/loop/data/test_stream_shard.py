@@ -68,7 +68,7 @@ def test_share_resumes_and_reads_again_only_without_a_state(
 class Itself(IterableDataset[Any]):
     """Takes every so many-th by itself."""
 
-    shares_itself = True
+    shards_itself = True
 
     def __iter__(self) -> Iterator[int]:
         info = get_worker_info()
@@ -95,7 +95,7 @@ def test_dataset_that_may_shard_itself_must_say_so() -> None:
     check_sharding_declared(Placed(POINTS), "train")
     with pytest.raises(
         ConfigError,
-        match=r"the train dataset \(Asks\) calls get_rank and get_worker_info in __iter__.*set shares_itself = True",
+        match=r"the train dataset \(Asks\) calls get_rank and get_worker_info in __iter__.*set shards_itself = True",
     ):
         check_sharding_declared(Asks(), "train")
 

@@ -47,7 +47,7 @@ class Texts(torch.utils.data.Dataset[Any]):
 class Endless(IterableDataset[Any]):
     """The same texts as a stream."""
 
-    shares_itself = True
+    shards_itself = True
 
     def __init__(self, size: int) -> None:
         self.texts = Texts(size)
