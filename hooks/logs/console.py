@@ -5,11 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from time import perf_counter
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge
 
 from hooks.interval import at_interval, count_iterations
 from hooks.logs.shared.readings import learning_rates, phase_metrics
 from hooks.logs.shared.window_statistics import Window, WindowLogger, Windows
+from hooks.recent import RECENT
 from hooks.state import State
 
 _RATE = re.compile(r"lr(_\d+)?")
@@ -38,11 +41,15 @@ class Console(WindowLogger):
     A line has the phase, the epoch (from 0) and its iteration, the learning rates, loss and time
     per iteration as means over `window` (`data` is the wait for the batch, if `perf_stats` is on),
     the memory and, from the second line on, the remaining time. Runs on the master; lines go to
-    `state.display`, or to the logger `hookyard`. Source: MMEngine LoggerHook and LogProcessor,
-    VISSL LogLossLrEtaHook, ClassyVision LossLrMeterLoggingHook.
+    `state.display`, or to the logger `hookyard`. When iterations are fast, a line is left out if it
+    would follow the previous one within `min_seconds`. Source: MMEngine LoggerHook and
+    LogProcessor, VISSL LogLossLrEtaHook, ClassyVision LossLrMeterLoggingHook; tqdm's `mininterval`.
     """
 
     window: Window = 10
+    min_seconds: Annotated[float, Ge(0)] = 0.1
+    """Shortest time between two lines, in seconds; 0 prints a line at each `every`. The line at the
+    end of a phase always follows."""
     columns: tuple[str, ...] = ("grad_norm",)
     """Additional columns or statistics to print if they are recorded."""
 
@@ -55,6 +62,7 @@ class Console(WindowLogger):
         """Time and iteration of this attempt's first line of training, which ends the warm-up."""
         self._memory: float | None = None
         self._phase_start = 0.0
+        self._last_line: float | None = None
 
     def on_phase_start(self, state: State) -> None:
         super().on_phase_start(state)
@@ -62,6 +70,8 @@ class Console(WindowLogger):
 
     @at_interval("every")
     def on_step(self, state: State) -> None:
+        if self._is_too_soon():
+            return
         rates = learning_rates(state)
         self._show(state, state.phase_iteration, rates, {**rates, **state.row})
 
@@ -80,10 +90,18 @@ class Console(WindowLogger):
         parts.append(f"in {seconds:.1f} s")
         state.show("  ".join(parts))
 
+    def _is_too_soon(self) -> bool:
+        """Return whether a line can be left out because the previous one is too recent."""
+        if self._last_line is None or perf_counter() - self._last_line >= self.min_seconds:
+            return False
+        # The rows must be read before the oldest of them is dropped.
+        return self._windows.unread_rows + self.every.count <= RECENT
+
     def _show(
         self, state: State, iteration: int, rates: Mapping[str, float], row: Mapping[str, Any]
     ) -> None:
         """Print a line, with the learning rates and the columns of the current row so far."""
+        self._last_line = perf_counter()
         values = self._windows.summarize(row)
         self._memory = values.get(
             "cuda_peak_allocated_bytes", values.get("rss_bytes", self._memory)

@@ -173,7 +173,13 @@ WALK: dict[str, dict[str, Key]] = {
         peak_flops=1e9,
     ),
     "console": of(
-        {"every": 3}, MEASURED, every=2, window=2, columns=["data_wait_s"], statistics=SLOWEST
+        {"every": 3, "min_seconds": 0},
+        MEASURED,
+        every=2,
+        window=2,
+        columns=["data_wait_s"],
+        statistics=SLOWEST,
+        min_seconds=3600,
     ),
     "json_lines": of({"every": 3}, LOGGED, every=2, window=2, statistics=SLOWEST),
     "output_csv": of(

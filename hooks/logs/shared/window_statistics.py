@@ -170,12 +170,15 @@ class Windows:
         _clear(phase_values.values(), lambda window: window == "line")
         return statistics
 
+    @property
+    def unread_rows(self) -> int:
+        """Number of closed rows of the phase since the last update."""
+        return self._recent.total - self._read_rows
+
     def has_changed(self) -> bool:
         """Return whether the phase has iterations that are in no summary."""
-        unread = self._recent.total - self._read_rows
-        if self._read_early is not None:
-            unread -= 1
-        return bool(self._changed) or unread > 0
+        was_read_early = self._read_early is not None
+        return bool(self._changed) or self.unread_rows > was_read_early
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain numbers, at most as many as the windows are long."""
@@ -198,7 +201,7 @@ class Windows:
 
     def _read_closed_rows(self) -> dict[str, list[Any]]:
         """Return the values of the rows since the last update that were not read early."""
-        unread = self._recent.total - self._read_rows
+        unread = self.unread_rows
         if not unread:
             return {}
         read_early = self._read_early or frozenset()

@@ -35,7 +35,7 @@ def _passes(ticks: Ticks, *seconds: float) -> Callable[[], None]:
 def test_a_line_every_interval_and_at_the_end_of_a_long_phase() -> None:
     screen = Screen()
     run_phase(
-        Console(every=Interval(4, "iterations")),
+        Console(every=Interval(4, "iterations"), min_seconds=0),
         State(display=screen),
         "train",
         loss_rows(*[1.0] * 10),
@@ -46,6 +46,35 @@ def test_a_line_every_interval_and_at_the_end_of_a_long_phase() -> None:
         Console(every=Interval(4, "iterations")), State(display=screen), "train", loss_rows(1, 1, 1)
     )
     assert len(screen.lines) == 1, "a short phase has the line of its end only"
+
+
+def test_fast_iterations_leave_out_lines_but_no_row(ticks: Ticks) -> None:
+    """Iterations of 40 ms, and a line after 100 ms or more: the means are over all rows since the
+    line before, and the end of the phase has its line."""
+    screen = Screen()
+    hook = Console(every=Interval(1, "iterations"), window="line", min_seconds=0.1)
+    state = State(display=screen)
+    run_phase(hook, state, "train", loss_rows(*range(1, 9)), work=_passes(ticks, 0.04))
+    assert [line.split("  ")[2:4] for line in screen.lines[:-1]] == [
+        ["1/8", "loss 1"],
+        ["4/8", "loss 3"],
+        ["7/8", "loss 6"],
+        ["8/8", "loss 8"],
+    ]
+
+
+def test_lines_left_out_read_each_row_before_it_is_dropped(ticks: Ticks) -> None:
+    """The clock stands still, and more iterations pass than `State.recent` holds."""
+    screen = Screen()
+    hook = Console(every=Interval(300, "iterations"), window="epoch")
+    losses = [float(loss) for loss in range(1, 2501)]
+    run_phase(hook, State(display=screen), "train", loss_rows(*losses))
+    assert [line.split("  ")[2:4] for line in screen.lines[:-1]] == [
+        ["300/2500", "loss 150.5"],
+        ["1200/2500", "loss 600.5"],
+        ["2100/2500", "loss 1050"],
+        ["2500/2500", "loss 1250"],
+    ]
 
 
 @pytest.mark.parametrize(("window", "mean"), [("line", 3.0), (4, 3.5), ("epoch", 4.5)])
