@@ -1,0 +1,194 @@
+"""Runs a page as its reader would: writes its files, types its commands, and executes its code."""
+
+import ast
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from orchestrator.cli import app
+from tests.docs.blocks import Block, read_blocks
+from tests.docs.output import find_difference
+
+ROOT = Path(__file__).parents[2]
+PROMPT = "$ "
+WIDTH = 100
+"""Columns of the terminal."""
+
+COMMANDS_NOT_RUN = {
+    "git clone": "the repository is here",
+    "cd": "each page has a folder of its own",
+    "pip": "changes the environment of the tests",
+    "python -m venv": "what is installed is that of the tests",
+    "source": "as above",
+    "make": "`make test` would run itself",
+    "ssh": "needs another machine",
+    "scp": "needs another machine",
+    "rsync": "needs another machine",
+    "ray": "starts processes that outlive the command",
+    "aws": "needs an account",
+    "kubectl": "needs a cluster",
+    "helm": "needs a cluster",
+    "sbatch": "needs Slurm",
+    "srun": "needs Slurm",
+    "squeue": "needs Slurm",
+    "docker": "needs a daemon",
+    "tensorboard": "serves until it is interrupted",
+    "hookyard submit": "needs a cluster with a job server",
+    "hookyard status": "needs a cluster with a job server",
+    "hookyard logs": "needs a cluster with a job server",
+    "hookyard stop": "needs a cluster with a job server",
+}
+"""Why commands that begin with these words are not run, and their output not compared."""
+
+_SHELL = re.compile(r"[|<>&;$`*]|\bcd\b")
+"""What only a shell understands."""
+
+
+class PageError(AssertionError):
+    """What of a page does not work as it says."""
+
+
+class PageRunner:
+    """One run of a page in a folder, which is the current one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.names: dict[str, Any] = {"__name__": "__main__"}
+        """What the page's code has defined."""
+
+        self._folder = folder
+        self._printed = ""
+        """What the last block of code has printed."""
+
+    def run(self, page: Path) -> None:
+        """Run the blocks of a page in their order. Raise PageError at the first that fails."""
+        for block in read_blocks(page):
+            self._run_block(block)
+
+    def _run_block(self, block: Block) -> None:
+        if block.file is not None:
+            block.write(self._folder)
+        elif block.language == "continues":
+            self._write_files(block.page.parent / block.text)
+        elif block.language == "prepare":
+            for command in block.text.splitlines():
+                self._type(command.strip(), block, expected="...")
+        elif block.language == "console":
+            self._run_commands(block)
+        elif block.language == "python":
+            self._execute(block)
+        elif block.language == "text" and block.follows and self._printed:
+            self._compare(block.text, self._printed, block, "the code above")
+        elif re.search(r"^(\$ )?(hookyard|python) ", block.text, re.MULTILINE):
+            raise PageError(f"{block.place}: commands stand in ```console, after `{PROMPT}`")
+
+        if block.language != "python":
+            self._printed = ""
+
+    def _write_files(self, page: Path) -> None:
+        """Write the files of the page that this one continues, and of that which it continues."""
+        for block in read_blocks(page):
+            if block.language == "continues":
+                self._write_files(page.parent / block.text)
+            elif block.file is not None:
+                block.write(self._folder)
+
+    def _run_commands(self, block: Block) -> None:
+        if not block.text.startswith(PROMPT):
+            raise PageError(f"{block.place}: the first line of ```console begins with `{PROMPT}`")
+
+        for entry in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+            command, expected = _split_entry(entry)
+            self._type(command, block, expected)
+
+    def _type(self, command: str, block: Block, expected: str) -> None:
+        if any(f"{command} ".startswith(f"{words} ") for words in COMMANDS_NOT_RUN):
+            return
+
+        self._forget_modules()
+        words = shlex.split(command, comments=True)
+        if words[0] == "hookyard" and not _SHELL.search(command):
+            exit_code, printed = _call(words[1:])
+        else:
+            exit_code, printed = _run_in_shell(command)
+
+        printed = self._hide_folder(printed)
+        if exit_code != 0 and expected.strip() in ("", "..."):
+            raise PageError(f"{block.place}: `{command}` exits with {exit_code}:\n{printed}")
+        self._compare(expected, printed, block, f"`{command}`")
+
+    def _execute(self, block: Block) -> None:
+        """Execute code, and print the value of its last expression as a notebook would."""
+        self._forget_modules()
+        tree = ast.parse(block.text)
+        last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+        output = io.StringIO()
+        with redirect_stdout(output), redirect_stderr(output):
+            exec(compile(tree, block.place, "exec"), self.names)
+            if isinstance(last, ast.Expr):
+                expression = ast.Expression(last.value)
+                value = eval(compile(expression, block.place, "eval"), self.names)
+                if value is not None:
+                    print(value)
+        self._printed = self._hide_folder(output.getvalue())
+
+    def _compare(self, expected: str, printed: str, block: Block, source: str) -> None:
+        difference = find_difference(expected, printed)
+        if difference is not None:
+            raise PageError(
+                f"{block.place}: {source}: {difference}\nAll that it prints:\n{printed}"
+            )
+
+    def _hide_folder(self, printed: str) -> str:
+        """Return the output of somebody whose home is the page's folder."""
+        return printed.replace(str(self._folder), "/home/me")
+
+    def _forget_modules(self) -> None:
+        """Forget the modules of the folder, because the page may have changed their files."""
+        for name, module in list(sys.modules.items()):
+            if str(getattr(module, "__file__", None)).startswith(str(self._folder)):
+                del sys.modules[name]
+
+
+def _split_entry(entry: str) -> tuple[str, str]:
+    """Return a command, which a backslash continues on the next line, and its output."""
+    lines = entry.splitlines()
+    count = 1
+    while lines[count - 1].endswith("\\"):
+        count += 1
+    return "\n".join(lines[:count]), "\n".join(lines[count:])
+
+
+def _call(words: list[str]) -> tuple[int, str]:
+    """Call `hookyard` in this process, which saves the seconds of importing torch."""
+    result = CliRunner().invoke(app, words, env={"COLUMNS": str(WIDTH)})
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+def _run_in_shell(command: str) -> tuple[int, str]:
+    programs = Path(sys.executable).parent
+    environment = os.environ | {
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "COLUMNS": str(WIDTH),
+    }
+    done = subprocess.run(
+        command,
+        shell=True,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    return done.returncode, done.stdout

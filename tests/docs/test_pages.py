@@ -1,0 +1,44 @@
+"""Every page for users is run: its commands print what it shows, and its code works."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.runner import ROOT, PageRunner
+
+FOLDERS = ("start", "guides", "explanations", "places", "migrating")
+PAGES = [
+    ROOT / "README.md",
+    *(page for name in FOLDERS for page in sorted((ROOT / "docs" / name).glob("*.md"))),
+]
+NOT_RUN = {
+    "README.md": "tests/test_documentation.py runs it",
+    "docs/migrating/classyvision.md": "tests/test_migrating.py checks it",
+    "docs/migrating/imix.md": "tests/test_migrating.py checks it",
+    "docs/migrating/mmengine.md": "tests/test_migrating.py checks it",
+    "docs/migrating/options.md": "tests/test_migrating.py checks it",
+    "docs/migrating/vissl.md": "tests/test_migrating.py checks it",
+}
+"""Pages that are not run here, and why."""
+
+STARTS_RAY: set[str] = set()
+"""Pages whose commands start Ray: tests/ray/test_pages.py runs them on the cluster of its tests."""
+
+
+def name_page(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+RUN = [page for page in PAGES if name_page(page) not in {*NOT_RUN, *STARTS_RAY}]
+
+
+def test_pages_not_run_exist() -> None:
+    names = {name_page(page) for page in PAGES}
+    assert {*NOT_RUN, *STARTS_RAY} <= names
+
+
+@pytest.mark.parametrize("page", RUN, ids=name_page)
+def test_page_works_as_printed(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    PageRunner(tmp_path).run(page)

@@ -1,0 +1,201 @@
+"""The runner of pages fails where a page does not work as printed."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import read_blocks
+from tests.docs.output import find_difference, mask
+from tests.docs.runner import PageError, PageRunner
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("step_s   1.05 ms", "step_s  3 min 20 s"),
+        ("train  25.79k/s", "train  4.1/s"),
+        ("memory 409 MiB", "memory 1.2 GiB"),
+        ("├────┼──────┤", ""),
+        ("lr  -1e-05", "lr 0.3"),
+        ("commit 0a3f9bc1", "commit 99ffa0c"),
+        ("took 2 h", "took 15 s"),
+        ("2026-11-29 13:20", "2027-01-02 01:59"),
+    ],
+)
+def test_what_varies_is_masked(one: str, other: str) -> None:
+    assert mask(one) == mask(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("val/loss 0.3", "train/loss 0.3"),
+        ("1 ms", "-"),
+        ("hookyard run --local", "hookyard run"),
+        ("0.1 ms  0.2 ms", "0.1 ms"),
+        ("finished", "failed"),
+    ],
+)
+def test_what_does_not_vary_is_compared(one: str, other: str) -> None:
+    assert mask(one) != mask(other)
+
+
+PRINTED = "wrote a.py\nepoch 0\nepoch 1\nBest: 0.9 (epoch 1)\nNext:\n"
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [
+        PRINTED,
+        "...",
+        "wrote a.py\n...\nNext:",
+        "...\nepoch 5\nBest: 0.1 (epoch 3)\n...",
+        "wrote a.py\n...\nBest: ... (epoch 8)\nNext:",
+        "wrote a.py\nepoch 0\n\nepoch 1\n...",
+    ],
+)
+def test_expected_output_is_found(expected: str) -> None:
+    assert find_difference(expected, PRINTED) is None
+
+
+@pytest.mark.parametrize(
+    ("expected", "difference"),
+    [
+        ("wrote b.py\n...", "shown, but not printed there: wrote b.py"),
+        ("epoch 0\n...", "shown, but not printed there: epoch 0"),
+        ("...\nepoch 0\nNext:", "shown, but not printed there: Next:"),
+        ("...\nNext:\nepoch 0\n...", "shown, but not printed there: epoch 0"),
+        ("wrote a.py", "more was printed than is shown"),
+        ("...\nepoch 1", "more was printed than is shown"),
+        ("", "more was printed than is shown"),
+    ],
+)
+def test_other_output_is_a_difference(expected: str, difference: str) -> None:
+    assert find_difference(expected, PRINTED) == difference
+
+
+PAGE = """
+# A page
+
+<!-- continues: first.md -->
+<!-- prepare:
+hookyard init spirals
+python -c "open('made.txt', 'w').write('made')"
+-->
+
+> [!NOTE]
+> ```python
+> # study/more.py
+> answer = 40
+>
+> size = 3
+> ```
+
+```console
+$ hookyard --version \\
+    | cat
+hookyard 0.1.0
+$ hookyard run missing.yaml
+...missing.yaml...
+$ cat made.txt
+made
+```
+
+1. In a list:
+
+   ```python
+   from study.more import answer
+   from study.first import step
+
+   if True:
+       print("it is", answer + step)
+   [answer]
+   ```
+
+   ```text
+   it is 7
+   [7]
+   ```
+
+```python
+# study/more.py
+answer = "changed"
+```
+
+```python
+from study.more import answer
+```
+
+```yaml
+hooks: {}
+```
+"""
+FIRST = "```python\n# study/first.py\nstep = 2\n```\n"
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    (tmp_path / "first.md").write_text(FIRST)
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    return page
+
+
+def run_page(page: Path) -> PageRunner:
+    runner = PageRunner(page.parent / "folder")
+    runner.run(page)
+    return runner
+
+
+def test_page_runs_in_its_order(page: Path) -> None:
+    runner = run_page(page)
+    assert runner.names["answer"] == "changed"
+    assert runner.names["step"] == 2
+    assert (page.parent / "folder" / "study" / "more.py").read_text() == 'answer = "changed"\n'
+    assert (page.parent / "folder" / "spirals.yaml").exists()
+
+
+def test_blocks_have_their_lines_and_files(page: Path) -> None:
+    blocks = read_blocks(page)
+    lines = PAGE.splitlines()
+    assert [block.language for block in blocks] == [
+        *("continues", "prepare", "python", "console", "python", "text"),
+        *("python", "python", "yaml"),
+    ]
+    assert [block.file for block in blocks if block.file] == ["study/more.py"] * 2
+    assert lines[blocks[2].line - 1] == "> # study/more.py"
+    assert blocks[2].text == "# study/more.py\nanswer = 40\n\nsize = 3\n"
+    assert lines[blocks[3].line - 1].startswith("$ hookyard --version")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("hookyard 0.1.0", "ray 0.1.0", "shown, but not printed there: ray 0.1.0"),
+        ("\nmade\n```", "\n```", "more was printed than is shown"),
+        ("it is 7", "it was 7", "shown, but not printed there: it was 7"),
+        (
+            "$ hookyard run missing.yaml\n...missing.yaml...",
+            "$ hookyard run missing.yaml",
+            "exits with 2",
+        ),
+        ("hookyard init spirals", "hookyard init in", "exits with 2"),
+        ("```yaml\nhooks: {}", "```bash\nhookyard ls", "commands stand in ```console"),
+        ("$ hookyard --version", "hookyard --version", "the first line of ```console"),
+    ],
+)
+def test_page_that_is_wrong_fails(page: Path, old: str, new: str, message: str) -> None:
+    assert PAGE.count(old) == 1
+    page.write_text(PAGE.replace(old, new))
+    with pytest.raises(PageError, match=message):
+        run_page(page)
+
+
+def test_code_that_is_wrong_fails(page: Path) -> None:
+    page.write_text(PAGE.replace("import answer\n", "import question\n", 1))
+    with pytest.raises(ImportError, match="question"):
+        run_page(page)
