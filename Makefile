@@ -27,7 +27,7 @@ endif
 endif
 endif
 
-.PHONY: help setup demo test test-ray test-orchestrator test-rest test-cluster test-originals test-gpu test-oldest lint bench clean
+.PHONY: help setup demo test test-ray test-orchestrator test-rest test-cluster test-originals test-gpu test-oldest docs lint bench clean
 .DEFAULT_GOAL := help
 
 help: ## lists these commands
@@ -85,6 +85,10 @@ test-gpu: ## tests for a GPU, by PYTHON, or .venv where there is one (benchmarks
 
 test-oldest: .venv-oldest/.ready ## the tests with the oldest versions that pyproject.toml allows
 	.venv-oldest/bin/pytest -m 'not cluster and not gpu and not originals'
+
+docs: setup ## builds the site of the docs into build/site; a link or reference that leads nowhere fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	@echo "Open build/site/index.html, or see changes as you save them: $(BIN)/python -m mkdocs serve"
 
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check .

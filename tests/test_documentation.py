@@ -124,12 +124,6 @@ def test_readme_sweep_is_valid(folder: Path) -> None:
     assert settings.trials == 6
 
 
-def test_commands_page_names_every_verb() -> None:
-    section = (ROOT / "docs" / "commands.md").read_text().split("\n## Verbs\n")[1].split("\n## ")[0]
-    verbs = {command.callback.__name__ for command in app.registered_commands if command.callback}
-    assert {name for name in re.findall(r"`([a-z]+)[^`]*`", section) if name != "hookyard"} == verbs
-
-
 def test_hooks_page_hook_records_the_weight_norm(folder: Path) -> None:
     write_files(ROOT / "README.md", folder)
     write_files(ROOT / "docs" / "hooks.md", folder)
@@ -340,10 +334,7 @@ def test_tables_page_runs(folder: Path) -> None:
         ):
             exec(block, {})
     assert "<html" in (folder / "digits.html").read_text()
-    pages = [
-        (ROOT / "docs" / f"{page}.md").read_text()
-        for page in ("doctor", "report", "watch", "commands")
-    ]
+    pages = [(ROOT / "docs" / f"{page}.md").read_text() for page in ("doctor", "report", "watch")]
     shown = [
         re.split(r"  +#", line)[0]
         for line in re.findall(
@@ -574,7 +565,11 @@ def without_code(page: Path) -> str:
 
 def leads_somewhere(page: Path, target: str, heading: str) -> bool:
     target_page = page.parent / target if target else page
-    return target_page.exists() and (not heading or heading in anchors(target_page))
+    if not target_page.exists():
+        return False
+    # The build of the site knows the anchors of what it generates.
+    is_generated = "reference" in target_page.parts
+    return not heading or is_generated or heading in anchors(target_page)
 
 
 def anchors(page: Path) -> set[str]:

@@ -130,8 +130,8 @@ def test_experiments_need_only_the_demo_extra_and_those_that_they_name() -> None
         assert not_brought(needed, {"demo", *extras}) == set()
 
 
-def test_commands_page_lists_every_extra() -> None:
-    section = (ROOT / "docs" / "commands.md").read_text().split("\n## Extras\n")[1]
+def test_page_lists_every_extra() -> None:
+    section = (ROOT / "docs" / "reference" / "extras.md").read_text()
     cells = [line.split(" | ")[0] for line in section.splitlines() if line.startswith("| `")]
     assert {name for cell in cells for name in re.findall(r"`([\w-]+)`", cell)} == set(EXTRAS)
 

@@ -194,7 +194,7 @@ def _list_parameters(cls: type[Hook]) -> list[dict[str, Any]]:
     return [
         {
             "name": field.name,
-            "type": _format_type(hints[field.name]),
+            "type": format_type(hints[field.name]),
             "required": field.default is dataclasses.MISSING
             and field.default_factory is dataclasses.MISSING,
             "default": default
@@ -206,21 +206,21 @@ def _list_parameters(cls: type[Hook]) -> list[dict[str, Any]]:
     ]
 
 
-def _format_type(hint: Any) -> str:
+def format_type(hint: Any) -> str:
     """Format a type for people: `float >= 0 and < 1`, `near | far`, `list[int > 0] | null`."""
     base = get_origin(hint)
     arguments = get_args(hint)
     if base is Annotated:
         bounds = " and ".join(filter(None, map(_format_bound, arguments[1:])))
-        return f"{_format_type(arguments[0])} {bounds}".rstrip()
+        return f"{format_type(arguments[0])} {bounds}".rstrip()
     if base in (Union, UnionType):
-        return " | ".join(map(_format_type, arguments))
+        return " | ".join(map(format_type, arguments))
     if base is Literal:
         return " | ".join(map(str, arguments))
     if hint in (NoneType, ...):
         return "null" if hint is NoneType else "..."
     name = getattr(base or hint, "__name__", str(hint))
-    return f"{name}[{', '.join(map(_format_type, arguments))}]" if arguments else name
+    return f"{name}[{', '.join(map(format_type, arguments))}]" if arguments else name
 
 
 def _format_bound(bound: Any) -> str:
