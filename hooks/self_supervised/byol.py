@@ -27,8 +27,12 @@ class BYOL(MomentumTeacher):
 
     The task's forward pass returns a list with the predictor's output (B, D) for each view; the
     hook replaces it by `BYOLOutput`. `encoder` names the part to copy, without the predictor. The
-    copy follows after each optimizer step, and its momentum rises to 1 by a cosine; recorded as
-    `teacher_momentum`. Source: "Bootstrap Your Own Latent" (Grill et al., 2020).
+    copy follows after each optimizer step, and its momentum rises to 1 by a cosine.
+
+    Columns:
+        * `teacher_momentum`: The copy's momentum.
+
+    Source: "Bootstrap Your Own Latent" (Grill et al., 2020).
     """
 
     def on_forward(self, state: State) -> None:

@@ -38,8 +38,13 @@ class DINO(CenteredTeacher):
     The task's forward pass returns a list with the student's output (B, K) for each view, global
     views first; the hook replaces it by `DINOOutput`. The teacher sees the global views, and
     follows after each optimizer step with a momentum that rises to 1 by a cosine. The temperature
-    rises by epoch during the warm-up. Records `teacher_momentum` and `teacher_temperature`. In val
-    and test, center and teacher do not change. Source: "Emerging Properties in Self-Supervised
+    rises by epoch during the warm-up. In val and test, center and teacher do not change.
+
+    Columns:
+        * `teacher_momentum`: The teacher's momentum.
+        * `teacher_temperature`: Divisor of the teacher's centered outputs.
+
+    Source: "Emerging Properties in Self-Supervised
     Vision Transformers" (Caron et al., 2021), VISSL DINOHook.
     """
 

@@ -50,7 +50,13 @@ class IBOT(CenteredTeacher):
     patch (B, N, P). The task's forward pass masks patches of the global views itself, and returns a
     list of the student's pairs, global views first; the hook replaces it by `IBOTOutput`. The
     teacher sees the global views without masks. Momentum and temperatures follow the schedules of
-    `dino`. Records `teacher_momentum`, `teacher_temperature` and `teacher_patch_temperature`.
+    `dino`.
+
+    Columns:
+        * `teacher_momentum`: The teacher's momentum.
+        * `teacher_temperature`, `teacher_patch_temperature`: Divisors of the teacher's centered
+          outputs, for whole views and for patches.
+
     Source: "iBOT: Image BERT Pre-Training with Online Tokenizer" (Zhou et al., 2022), VISSL
     IBOTHook.
     """

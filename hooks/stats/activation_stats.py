@@ -22,9 +22,14 @@ class ActivationStats(LayerMonitor):
 
     Each rank measures its own batch. Values by layer go to Parquet files under `activations/`
     (`pandas.read_parquet`: rank, epoch, iteration, layer, mean, spread) and to
-    `state.info["activations"]`. The row has `activation_mean_max` (of |mean|),
-    `activation_spread_max` and `activation_spread_min` over the layers. A second output or call of
-    a layer is `<layer>#1`, and so on. A measured iteration runs a compiled model uncompiled.
+    `state.info["activations"]`. A second output or call of a layer is `<layer>#1`, and so on. A
+    measured iteration runs a compiled model uncompiled.
+
+    Columns:
+        * `activation_mean_max`: Largest |mean| over the layers.
+        * `activation_spread_max`, `activation_spread_min`: Largest and smallest spread over the
+          layers.
+
     Source: VISSL ActivationStatisticsMonitor, Composer ActivationMonitor.
     """
 

@@ -26,13 +26,20 @@ _GPU_READINGS = {
 class DeviceStats(Hook):
     """Load of CPU, memory and GPU: utilization, power, temperature and clock.
 
-    Each rank reads its own process and GPU, in all phases; nothing waits for the GPU. Records
-    `cpu_percent` (of this process; 100 is one core), `system_cpu_percent`, `rss_bytes` and
-    `system_memory_percent`; on CUDA, by NVML, `gpu_utilization_percent` and
-    `gpu_memory_utilization_percent` (the share of time in which kernels ran, and memory was
-    accessed), `gpu_power_w`, `gpu_temperature_c` and `gpu_sm_clock_mhz`, as far as the GPU supports
-    them. Source: Lightning DeviceStatsMonitor, composer SystemMetricsMonitor, VISSL
-    LogGpuStatsHook.
+    Each rank reads its own process and GPU, in all phases; nothing waits for the GPU. The columns
+    of a GPU come from NVML, as far as the GPU supports them, and need the extra `gpu`.
+
+    Columns:
+        * `cpu_percent`: CPU use of the process; 100 is one core.
+        * `system_cpu_percent`, `system_memory_percent`: CPU use and memory use of the machine.
+        * `rss_bytes`: Resident memory of the process.
+        * `gpu_utilization_percent`: Share of time in which kernels ran.
+        * `gpu_memory_utilization_percent`: Share of time in which memory was accessed.
+        * `gpu_power_w`: Power in watts.
+        * `gpu_temperature_c`: Temperature in degrees Celsius.
+        * `gpu_sm_clock_mhz`: Clock in megahertz.
+
+    Source: Lightning DeviceStatsMonitor, composer SystemMetricsMonitor, VISSL LogGpuStatsHook.
     """
 
     every: Iterations = Interval(50, "iterations")

@@ -25,14 +25,25 @@ _PEAKS = {
 class MemoryStats(Hook):
     """Memory of the process and its GPU, with the peaks of iteration, phase and run.
 
-    Each rank measures itself, without synchronizing. Records `rss_bytes`, and on CUDA
-    `cuda_allocated_bytes`, `cuda_reserved_bytes`, `cuda_peak_allocated_bytes` and
-    `cuda_peak_reserved_bytes` (since the last reading) and `cuda_alloc_retries` (since the run
-    began). A report has `memory/rss_bytes`, the run's peaks as `memory/...` and those of each phase
-    as `<phase>/...`. Peaks of RSS are the largest readings. Peaks and retries cover all attempts.
+    Each rank measures itself, without synchronizing. Peaks of RSS are the largest readings. Peaks
+    and retries cover all attempts. Nothing else may reset CUDA's peak counters.
 
-    Nothing else may reset CUDA's peak counters. Source: MMEngine LogProcessor, VISSL
-    SSLTensorboardHook, ClassyVision TensorboardPlotHook.
+    Columns:
+        * `rss_bytes`: Resident memory of the process.
+        * `cuda_allocated_bytes`, `cuda_reserved_bytes`: Memory of tensors, and of torch's
+          allocator, on CUDA.
+        * `cuda_peak_allocated_bytes`, `cuda_peak_reserved_bytes`: Their peaks since the last
+          reading.
+        * `cuda_alloc_retries`: How many times so far the allocator has emptied its cache to find
+          memory.
+
+    Metrics:
+        * `memory/rss_bytes`: Resident memory of rank 0.
+        * `memory/peak_rss_bytes`, `memory/cuda_peak_allocated_bytes`,
+          `memory/cuda_peak_reserved_bytes`: Peaks of the run.
+        * `<phase>/peak_rss_bytes` and so on: Peaks of each phase.
+
+    Source: MMEngine LogProcessor, VISSL SSLTensorboardHook, ClassyVision TensorboardPlotHook.
     """
 
     every: Iterations = Interval(10, "iterations")

@@ -21,11 +21,16 @@ class OptimizerStats(Hook):
 
         optimizer_stats: {every: 100 steps}
 
-    Records `param_norm` (after the step), `step_grad_norm` (of the gradients that the optimizer
-    gets), `update_norm` (of the change, with weight decay and learning rate) and `update_ratio`
-    (update to parameters). If optimizers take turns, columns have their names. Only a measured step
-    costs: a copy of the parameters and a few fused operations. Runs on the master, because all
-    ranks are equal. Source: Composer OptimizerMonitor.
+    If optimizers take turns, columns have their names. Only a measured step costs: a copy of the
+    parameters and a few fused operations. Runs on the master, because all ranks are equal.
+
+    Columns:
+        * `param_norm`: Euclidean norm of the parameters after the step.
+        * `step_grad_norm`: Norm of the gradients that the optimizer gets.
+        * `update_norm`: Norm of the change, with weight decay and learning rate.
+        * `update_ratio`: `update_norm` by `param_norm`.
+
+    Source: Composer OptimizerMonitor.
     """
 
     every: StepsOrNever = Interval(100, "steps")

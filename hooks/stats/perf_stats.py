@@ -14,11 +14,35 @@ from hooks.state import State
 class PerfStats(Hook):
     """Time spans of each iteration, and samples per second of each phase.
 
-    Turns on the loop's clock, which puts its spans (`data_wait_s`, `forward_s`, `step_s` and
-    others) into each row. A report has `<phase>/samples_per_s` and `<phase>/iteration_s`, from the
-    wall time of the phase and the samples in its batches, so they hold with accumulation and
-    changing batch sizes. After a resume they cover the rest of the phase. Each rank measures
-    itself. Source: VISSL LogPerfTimeMetricsHook, MMEngine IterTimerHook.
+    Turns on the loop's clock, which puts the spans of an iteration into its row. They add up to
+    `step_s`. Each rank measures itself. On CUDA, spans are GPU time between CUDA events, so that
+    the host never waits for a measurement.
+
+    Ranks that train together wait for the slowest, so all have the same `step_s`. A slow rank has a
+    short `all_reduce_wait_s` and is slow in another span, while the ranks that wait for it have a
+    long `all_reduce_wait_s`. The wait begins when the rank's own backward pass ends, and ends when
+    the gradients of all ranks have arrived, so it includes the rest of the transfer. Collectives
+    that a task, a hook or `strategy: fsdp` calls count towards the span in which they are called.
+
+    Columns:
+        * `data_wait_s`: Wait for the loader.
+        * `to_device_s`: Copy of the batch to the device.
+        * `forward_s`: Forward pass.
+        * `loss_s`: Loss and metrics of the task.
+        * `backward_s`: The rank's own backward pass.
+        * `all_reduce_wait_s`: Wait for the gradients of other ranks.
+        * `optimizer_s`: Unscaling, the optimizer's step, and zeroing gradients.
+        * `hooks_s`: All hooks.
+        * `checkpoint_s`: A checkpoint within a phase, just before this iteration.
+        * `other_s`: Counting, recording and flushing.
+
+    Metrics:
+        * `<phase>/samples_per_s`: Samples in the batches of the phase by its wall time, on rank 0,
+          also with accumulation and changing batch sizes. After a resume it covers the rest of the
+          phase.
+        * `<phase>/iteration_s`: Wall time of an iteration, on rank 0.
+
+    Source: VISSL LogPerfTimeMetricsHook, MMEngine IterTimerHook.
     """
 
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH

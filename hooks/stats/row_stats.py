@@ -60,9 +60,11 @@ class RowStats(Hook):
 
         row_stats: {report: [step_s/p95, cuda_peak_allocated_bytes/max]}
 
-    `step_s/p95` gives the metric `stats/step_s/p95`. Statistics are `min`, `median`, `mean`, `p95`,
-    `max` and `sum`. A sweep with such a metric turns the hook on. Ignores empty and NaN values.
-    Ranks exchange the values at each report.
+    Statistics are `min`, `median`, `mean`, `p95`, `max` and `sum`. A sweep with such a metric turns
+    the hook on. Ignores empty and NaN values. Ranks exchange the values at each report.
+
+    Metrics:
+        * `stats/<column>/<statistic>`: The statistic, such as `stats/step_s/p95`.
     """
 
     report: list[str] = field(default_factory=list)

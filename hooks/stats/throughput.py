@@ -50,11 +50,20 @@ class Throughput(Hook):
 
         throughput: {every: 50 iterations, window: 100}
 
-    Records this rank's `samples_per_s`, and `world_samples_per_s`, which assumes that ranks keep in
-    step. On a rank that knows `flops_per_sample` (from `model_complexity`, on the master) also
-    `flops_per_s`, three times that of the forward pass, and `mfu`, its share of the peak. A report
-    has them as `throughput/...`. Time includes hooks and checkpoints, but not validation. Source:
-    composer SpeedMonitor; MFU: "PaLM" (Chowdhery et al., 2022), appendix B.
+    Time includes hooks and checkpoints, but not validation. FLOPs are known on the master, in a run
+    with `model_complexity`.
+
+    Columns:
+        * `samples_per_s`: Samples per second of this rank.
+        * `world_samples_per_s`: That by the number of ranks, which keep in step.
+        * `flops_per_s`: FLOPs per second, each iteration counted as three forward passes.
+        * `mfu`: `flops_per_s` as a share of the device's peak, 0 to 1, if the peak is known.
+
+    Metrics:
+        * `throughput/world_samples_per_s`, `throughput/flops_per_s`, `throughput/mfu`: The same at
+          a report, of rank 0.
+
+    Source: composer SpeedMonitor; MFU: "PaLM" (Chowdhery et al., 2022), appendix B.
     """
 
     every: Iterations = Interval(50, "iterations")

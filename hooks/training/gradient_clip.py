@@ -15,14 +15,17 @@ _EPSILON = 1e-6
 
 @dataclass
 class GradientClip(Hook):
-    """Gradient clipping by the global norm or by element; records the norm before clipping as
-    `grad_norm`.
+    """Gradient clipping by the global norm or by element.
 
         gradient_clip: {max_norm: 1.0}
 
     Acts once per optimizer step, on accumulated and unscaled gradients, with the numbers of torch's
     `clip_grad_norm_` bit for bit. It does not synchronize. With `strategy: fsdp` it communicates
     once, a number for each parameter.
+
+    Columns:
+        * `grad_norm`: Norm of all gradients before clipping.
+
     Source: MMEngine OptimWrapper, VISSL GradClipHook.
     """
 

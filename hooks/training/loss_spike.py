@@ -25,10 +25,12 @@ class LossSpike(Hook):
     `weight`. It is a spike if it lies more than `threshold` standard deviations above the mean of
     the last `window` losses without spikes. All ranks skip the step together, at the cost of an
     all-reduce of two numbers and a synchronization in each step. A `nan_guard` in the same run
-    needs `action: skip`. Records `loss_spike` = 1.
+    needs `action: skip`. `hookyard samples` lists the step's samples.
 
-    `hookyard samples` lists the step's samples. Source: OLMo-core SkipStepOptimizer, Lightning
-    SpikeDetection.
+    Columns:
+        * `loss_spike`: 1 if the loss was a spike.
+
+    Source: OLMo-core SkipStepOptimizer, Lightning SpikeDetection.
     """
 
     threshold: Annotated[float, Gt(0)] = 6.0

@@ -22,11 +22,15 @@ class NanGuard(Hook):
         nan_guard: {action: skip, patience: 10}
 
     The gradient norm is the same on all ranks, so ranks agree without communication; each rank has
-    its own loss. If a check fails, the hook records `nonfinite` = 1 and writes the last
-    micro-batch, its output, the values and the rank's weights to
-    `nonfinite/iteration-<iteration>-rank-<rank>.pt`. With fp16, infinite gradients are normal (the
-    scaler skips the step), so only the loss counts. Each check synchronizes. Source: VISSL
-    CheckNanLossHook and CheckNanModelOutputHook.
+    its own loss. If a check fails, the hook writes the last micro-batch, its output, the values and
+    the rank's weights to `nonfinite/iteration-<iteration>-rank-<rank>.pt`. With fp16, infinite
+    gradients are normal (the scaler skips the step), so only the loss counts. Each check
+    synchronizes.
+
+    Columns:
+        * `nonfinite`: 1 if a loss or a gradient was not finite.
+
+    Source: VISSL CheckNanLossHook and CheckNanModelOutputHook.
     """
 
     action: Literal["raise", "skip", "stop"] = "raise"

@@ -93,7 +93,34 @@ class Run(Result):
 
     @property
     def stats(self) -> pd.DataFrame:
-        """All valid rows: one per rank, phase, epoch and iteration."""
+        """All valid rows: one per rank, phase, epoch and iteration.
+
+        A column's suffix is its unit, such as `_s` for seconds and `_per_s` for rates. A column
+        that some rows lack is float64 with NaN. Where floats would round its integers (beyond
+        2^53), it is pandas' nullable `Int64` or `UInt64`. A column that holds negative integers
+        beside those from 2^63 on holds Python's `Decimal` objects. A column that holds integers
+        and fractions is float64, and one that holds text on any rank is text.
+
+        Columns:
+            * `rank` (int32): The global rank, from 0.
+            * `node` (category): The rank's host.
+            * `phase` (category): `train`, `val` or `test`.
+            * `epoch` (int32): The current epoch, from 0.
+            * `iteration` (int32): Micro-batches completed, from 1: in `train` since the run began,
+              in `val` and `test` since the epoch began.
+            * `step` (int32): Optimizer steps completed by the end of the iteration.
+            * `attempt` (int16): The launch of the workers, from 0.
+            * `samples` (int64): Training samples of this rank so far.
+            * `batch_size` (int32): Samples in the batch.
+            * `loss` (float64): The task's loss.
+            * `lr`, `lr_1` and so on (float64): Learning rate of each parameter group, in `train`.
+            * `step_s` (float64): The whole iteration, from the end of the previous one.
+            * `host_step_s` (float64): `step_s` by the host's clock, on CUDA. The host runs ahead of
+              the GPU, so it is shorter than `step_s`, except where an iteration waits for the GPU.
+            * `microbatches` (float64): Micro-batches of the batch, with `accumulate: auto`.
+            * `evaluations` (float64): Evaluations of the loss in a step, with an optimizer that
+              needs a closure (LBFGS).
+        """
         return self.load_stats()
 
     def load_stats(
@@ -111,7 +138,17 @@ class Run(Result):
 
     @property
     def hook_costs(self) -> pd.DataFrame:
-        """Calls and seconds of each hook at each event on each rank, and the hook's `every`."""
+        """Calls and seconds of each hook at each event on each rank, and the hook's `every`.
+
+        The loop's own work is the hook `(loop)`. Checkpoints at the end of a phase are its event
+        `save`, and writing a background checkpoint is its event `write`.
+
+        Columns:
+            * `rank`, `hook`, `event`: Whose calls these are.
+            * `calls`, `seconds`: Number of calls and their time. On a GPU, it is the GPU time of
+              the hook's own work; for calls under 5 µs on average, it is the host's time.
+            * `every`: The hook's field of this name, if it has one.
+        """
         from orchestrator.tables.frames import load_costs
 
         costs = load_costs(self._compact(), self.folder.read_attempts())
@@ -127,7 +164,16 @@ class Run(Result):
 
     @property
     def metrics(self) -> pd.DataFrame:
-        """One row per valid report, with its `time` in UTC."""
+        """One row per valid report.
+
+        Losses and metrics are means over all samples of all ranks, each counted once.
+
+        Columns:
+            * `time`: When the report was made, in UTC.
+            * `epoch`, `step`, `iteration`, `samples`, `attempt`: Where it was made.
+            * `<phase>/<name>`: Loss and metrics of a phase, such as `train/loss` and
+              `val/accuracy`.
+        """
         import pandas as pd
 
         reports = self.reports()

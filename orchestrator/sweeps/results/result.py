@@ -112,9 +112,36 @@ class Sweep(Result):
 
     @property
     def trials(self) -> pd.DataFrame:
-        """One row per trial: its values (`config/...`), its metrics at the best and the last report
-        (`last/...`), its costs (see docs/tables.md), its status, why it was stopped, and its
-        error."""
+        """One row per trial, also before its first report.
+
+        Columns:
+            * `status`: `running`, `finished`, `stopped`, `interrupted`, `failed`, `lost` or
+              `damaged`.
+            * `configuration`: Number of the configuration, with `repeats`.
+            * `leader`: The trial that trained, with shared training. The others have the leader's
+              `step_s`, `data_wait_share` and `samples_per_s`, but no `train_s`.
+            * `config/<path>`: The trial's values, and with `repeats` its `seed`. Mappings and null
+              are text; a value that was not drawn is empty.
+            * `<phase>/<name>` and other metrics: Values at the trial's best report, by the sweep's
+              first metric.
+            * `last/<metric>`: Last reported value of each metric, also of `test`.
+            * `epoch`: Epoch of the best report.
+            * `diverged`: Whether the last reported training loss or first metric is NaN or
+              infinite.
+            * `reports`, `ranks`: Number of reports, and of ranks with rows.
+            * `step_s`: Median over the training iterations of all ranks.
+            * `data_wait_share`: Share of the training time in which it waited for the loader.
+            * `train_s`: Total time of the slowest rank's training iterations.
+            * `samples_per_s`: Training samples of all ranks by `train_s`.
+            * `process_peak_rss_bytes`: Peak resident memory of any rank's process, with memory that
+              earlier trials left in it.
+            * `peak_allocated_bytes`, `peak_reserved_bytes`: The trial's own peaks on any rank, on
+              CUDA.
+            * `gpu_utilization_percent`, `gpu_power_w`: Means, with `device_stats`.
+            * `total_s`: Time from the trial's start to its end.
+            * `stopped`: What ended the trial early: a rule, the scheduler, the budget, or a hook.
+            * `error`: Why the trial failed.
+        """
         return make_trials_table(self.records(), self.objective[0])
 
     @property
