@@ -54,5 +54,5 @@ def _make_section(table: Table) -> str:
 
 def _list_columns(columns: Iterable[Column]) -> Iterator[str]:
     for column in columns:
-        dtype = f" (`{column.dtype}`)" if column.dtype else ""
+        dtype = f" (`{column.dtype}`)" if column.dtype not in ("", "float64") else ""
         yield f"* {column.names}{dtype}: {column.meaning}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 _EXAMPLE = re.compile(r"^\n((?: {4}.*\n|\n)+)(?=\S|\Z)", re.MULTILINE)
-_SOURCE = re.compile(r"\s*\bSource: (.+?)\.?\s*\Z", re.DOTALL)
+_SOURCE = re.compile(r"\s*\bSource:\s+(.+?)\.?\s*\Z", re.DOTALL)
 _SECTION = re.compile(r"^(Columns|Metrics):\n((?: {4}.*(?:\n|\Z)|\n)+)", re.MULTILINE)
 _ITEM = re.compile(r"^\* ([^:]+?)(?: \((\w+)\))?: (.+?)(?=^\* |\Z)", re.DOTALL | re.MULTILINE)
 

@@ -36,9 +36,12 @@ def make_hook_entry(hook: dict[str, Any]) -> str:
     """Return the entry of a hook that `describe_hook` has described."""
     name = hook["name"]
     doc = Docstring.parse(hook["doc"])
-    parts = [f"### `{name}` {{ #{name} }}", doc.summary]
-    if doc.example:
-        parts.append(f"```yaml\nhooks:\n{indent(doc.example, '  ')}\n```")
+    example = doc.example or f"{name}: {{}}"
+    parts = [
+        f"### `{name}` {{ #{name} }}",
+        doc.summary,
+        f"```yaml\nhooks:\n{indent(example, '  ')}\n```",
+    ]
     if doc.text:
         parts.append(doc.text)
     parts += _list_columns("Columns", doc.columns)

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import pytest
 import typer
+import yaml
 from annotated_types import Ge
 from pydantic import Field
 
@@ -15,6 +17,7 @@ from docs.site.reference import make_sweep_keys
 from hooks import HOOKS, Hook, Interval
 from hooks.hook import Needs
 from orchestrator.cli.reference import describe_hook
+from orchestrator.experiment.fields.parameters import check, make_fields_model
 from orchestrator.experiment.fields.section import Model
 from orchestrator.experiment.sections.experiment import Experiment
 
@@ -181,6 +184,16 @@ def test_every_key_and_field_has_a_meaning() -> None:
     assert [hook["name"] for hook in hooks if not hook["doc"]] == []
     fields = [(hook["name"], field) for hook in hooks for field in hook["parameters"]]
     assert [(name, field["name"]) for name, field in fields if not field["doc"]] == []
+
+
+@pytest.mark.parametrize("name", sorted(HOOKS))
+def test_example_of_a_hook_is_valid(name: str) -> None:
+    doc = Docstring.parse(HOOKS[name].__doc__ or "")
+    example = yaml.safe_load(doc.example or f"{name}: {{}}")
+    settings = example[name]
+    assert list(example) == [name]
+    checked = check(make_fields_model(HOOKS[name]), settings, name)
+    assert checked.model_fields_set == set(settings)
 
 
 def test_all_hooks_are_in_a_group() -> None:
