@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from docs.site.lists import widen_lists  # noqa: E402
 from docs.site.reference import GENERATORS  # noqa: E402
 
 _GENERATED = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
@@ -31,7 +32,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         parts[index] = _LINK.sub(
             lambda link: _resolve(link["target"], page, config.repo_url or ""), parts[index]
         )
-    return _GENERATED.sub(lambda mark: _generate(mark[1], page), "".join(parts))
+    text = widen_lists("".join(parts))
+    return _GENERATED.sub(lambda mark: _generate(mark[1], page), text)
 
 
 def _generate(name: str, page: Page) -> str:
