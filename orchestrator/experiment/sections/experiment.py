@@ -83,34 +83,38 @@ class Experiment(Model):
     """
 
     name: RunName
-    """Name of the run's folder: letters, digits, `_`, `-` and `.`, at most 200 bytes."""
+    """Name of the run's folder: letters, digits, `_`, `-` and `.`, at most 200 bytes. `--name`
+    overrides it."""
     task: str
     """The task's class, as `module:Class`."""
     task_args: dict[str, Any] = Field(default_factory=dict)
-    """The task's fields."""
+    """Values for the task's fields."""
     epochs: Annotated[int, Ge(1)] | None = None
-    """Passes over the training data; set this or `steps`."""
+    """Passes over the training data. Set either this or `steps`."""
     steps: Annotated[int, Ge(1)] | None = None
-    """Optimizer steps; set this or `epochs`."""
+    """Optimizer steps of the run. Set either this or `epochs`."""
     epoch_steps: Annotated[int, Ge(1)] | None = None
-    """Optimizer steps in an epoch, for training data that is a stream."""
+    """Optimizer steps in an epoch, for an iterable dataset, which has no length."""
     batch_size: BatchSize = 32
-    """Samples in a batch of each worker."""
+    """Samples in a batch of each rank."""
     optimizer: Component = DEFAULT_OPTIMIZER
-    """The optimizer: a class of torch.optim or `module:Class`, and its arguments; without `type`,
-    arguments of SGD. `groups` sets other arguments for some of the parameters."""
+    """The optimizer: `type` is a class of torch.optim or `module:Class`, and its arguments stand
+    beside it. Without `type`, they are arguments of the task's own optimizer, or of SGD. `groups`
+    sets other arguments for some of the parameters."""
     scheduler: LRSchedulers | None = None
     """The learning-rate scheduler: a class of torch.optim.lr_scheduler or `module:Class`, and its
-    arguments; or a list of them, each with `begin`, `end` and `every`."""
+    arguments; or a list of them, each with `begin`, `end` and `every`. The hook `param_scheduler`
+    steps it, by default once an epoch."""
     optimizers: dict[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], NamedOptimizer] = Field(
         default_factory=dict
     )
-    """Optimizers by name, for a task with `turns`: each with its class and arguments, `params` and
-    `scheduler`."""
+    """Several optimizers by name, for a task with `turns`: each with `type`, its arguments,
+    `params`, `groups` and `scheduler`. If a list of schedulers counts steps, single schedulers step
+    at each step too."""
     init: Init | None = None
     """Initial weights from another run or a file; by default those of the task's `model()`."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Precision of the forward pass; fp16 scales the loss."""
+    """Precision of the forward pass and the loss, by torch's autocast. `fp16` scales the loss."""
     scaler: Annotated[Scaler, Needs("precision: fp16")] = Scaler()
     """Options of torch's GradScaler, with `precision: fp16`."""
     channels_last: bool = False
@@ -118,10 +122,10 @@ class Experiment(Model):
     prefer."""
     sync_batchnorm: bool = False
     """Normalizes over the batches of all ranks: BatchNorm layers become torch's SyncBatchNorm,
-    which needs GPUs."""
+    which needs GPUs. Take it if the batch of one rank is too small for its statistics."""
     activation_checkpointing: Patterns | None = None
     """Patterns, with * and ?, of modules that save memory by recomputing activations in the
-    backward pass."""
+    backward pass, such as `["blocks.*"]`."""
     compile: Annotated[
         Annotated[bool, Tag("word")] | Annotated[Compile, Tag("group")],
         Discriminator(
@@ -136,50 +140,52 @@ class Experiment(Model):
     fsdp, each unit. Names of parameters and checkpoints do not change. A mapping sets torch's
     `mode`."""
     deterministic: bool = False
-    """Uses slower, deterministic algorithms (torch.use_deterministic_algorithms); an operation
-    without one fails."""
+    """Uses only algorithms that repeat bit for bit (torch.use_deterministic_algorithms). They are
+    slower, and an operation without such an algorithm is an error."""
     cudnn_benchmark: Annotated[bool, Needs("workers.gpu: true")] = False
-    """Lets cuDNN time its algorithms for each input shape and use the fastest. Needs
-    `workers.gpu: true`."""
+    """Lets cuDNN time its algorithms for each input shape and use the fastest. The choice, and with
+    it the numbers, may differ between runs."""
     float32_matmul_precision: Literal["highest", "high", "medium"] | None = None
-    """Precision of float32 products (torch.set_float32_matmul_precision); by default the task's, or
-    `highest`."""
+    """Precision of float32 products (torch.set_float32_matmul_precision); `high` is TF32. By
+    default it stays what the task sets, or `highest`."""
     accumulate: Annotated[int, Ge(1)] | Literal["auto"] = 1
-    """Micro-batches in an optimizer step; `auto` splits a batch only where memory runs out, with
-    the same gradients."""
+    """Batches in one optimizer step; the last step of an epoch may have fewer. `auto` splits a
+    batch only where memory runs out, with the same gradients."""
     validate_every: Interval = Interval(1)
-    """Interval between val phases: `1` or `2 epochs`, `100 steps`, 0 for never."""
+    """Interval between validations: `1` or `2 epochs`, `100 steps`, 0 for never."""
     seed: Seed = 0
-    """Seed of weights, data order and everything random."""
+    """Seed of the weights, of the order of the data and of everything else that is random."""
     max_failures: Annotated[int, Ge(-1)] = 3
-    """Restarts from the last checkpoint after a worker died; -1 is unlimited."""
+    """How often the run restarts from its last checkpoint after it has lost a worker; -1 is
+    unlimited."""
     max_preemptions: Annotated[int, Ge(-1)] = -1
-    """Restarts elsewhere after a warning that a node will be taken away; -1 is unlimited. These
-    repeat no step."""
+    """How often the run moves to other nodes after a warning that a node is about to be preempted;
+    -1 is unlimited. Such a restart repeats no step."""
     hang: Hang = Hang()
-    """Detection of hung ranks, and the action to take."""
+    """When a rank counts as hanging, and what happens then."""
     loader: Loader = Loader()
-    """Options of the data loaders."""
+    """Options of the loaders that Hookyard makes for the task's datasets."""
     workers: Workers = Workers()
-    """The processes of one run."""
+    """The processes of the run: how many, and what each needs."""
     upload_every: Annotated[Duration, Ge(1)] = 30.0
-    """Time between uploads of a rank's rows to an object store: `30`, `2m`. In a folder, rows
-    appear in a second."""
+    """Time between uploads of a rank's rows to an object store, in seconds or as `2m`. In a folder
+    rows appear within a second."""
     environment: list[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]] = Field(
         default_factory=list
     )
-    """Environment variables to pass to workers on a cluster, such as API keys; their values are
-    never saved."""
+    """Names of environment variables that the workers get from the process that starts the run,
+    such as those of API keys. Their values are never saved, and an unset variable is an error."""
     tags: list[str] = Field(default_factory=list)
-    """Words by which `ls` finds its runs; `hookyard note` changes a run's."""
+    """Words by which `hookyard ls --tag` finds the run. `hookyard note RUN --tag` changes them."""
     notes: str = ""
-    """Text that `ls` shows; `hookyard note` changes a run's."""
+    """A note that `hookyard ls` shows. `hookyard note RUN "..."` changes it."""
     hooks: dict[str, Any] = Field(default_factory=dict)
-    """Hooks by name, with the defaults once it is loaded; null or false turns one off."""
+    """Hooks by name, each with its fields. `null` or `false` switches off a default hook, and `{}`
+    or `true` switches a hook on with the defaults of its fields."""
     changes: list[Change] = Field(default_factory=list)
     """Values to change during the run, and when, such as a schedule that PBT found."""
     sweep: Sweep | None = None
-    """The sweep over this experiment, if it is one."""
+    """The sweep over this experiment. With it, the file is run by `hookyard sweep`."""
 
     _source: ExperimentSource | None = PrivateAttr(default=None)
     """The experiment as written; None while it is being resolved."""

@@ -48,26 +48,29 @@ class Domain(Model):
     model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
 
     choice: _List
-    """One value of a list; with `search: grid`, each of them."""
+    """One item of a list, which may hold numbers, text, null and mappings; with `search: grid`, each
+    of them."""
     grid: _List
-    """Each value of a list."""
+    """Every item of a list."""
     fan_out: _List
-    """Each value of a list, for fields of observing hooks, which share one training run and one
-    draw of other paths."""
+    """Every item of a list, for fields of observing hooks. These trials share one training run, and
+    the values of all other paths."""
     uniform: _Range
-    """[low, high]: a number."""
+    """`[low, high]`: a number between low and high."""
     loguniform: _Range
-    """A number, uniform in its logarithm."""
+    """`[low, high]`: a number, uniform on a logarithmic scale."""
     quniform: _Steps
-    """[low, high, step]: the nearest of low, low + step ...; an integer if all three are."""
+    """`[low, high, step]`: one of low, low + step, low + 2 step and so on; an integer if all three
+    are."""
     qloguniform: _Steps
-    """The same, uniform in its logarithm."""
+    """`[low, high, step]`: the same values, uniform on a logarithmic scale."""
     randint: _IntegerRange
-    """[low, high] in integers: an integer below high."""
+    """`[low, high]`: an integer from low to high - 1."""
     lograndint: _IntegerRange
-    """The same, uniform in its logarithm."""
+    """`[low, high]`: an integer from low to high - 1, uniform on a logarithmic scale."""
     normal: _Normal
-    """A number from a normal distribution: [mean, sd], or [mean, sd, low, high] to clip it."""
+    """`[mean, sd]`: a normally distributed number, for fields without bounds; `[mean, sd, low,
+    high]` clips it to low and high."""
 
     @model_validator(mode="after")
     def _check_values(self) -> Self:
@@ -196,7 +199,7 @@ class Plateau(Model):
     """A lack of improvement over several reports."""
 
     patience: Annotated[int, Ge(1)] = 5
-    """Consecutive reports without an improvement after which the trial stops."""
+    """Consecutive reports without an improvement after which the trial ends."""
     min_delta: Annotated[float, Ge(0)] = 0.0
     """An improvement must exceed this."""
     grace_period: Annotated[int, Ge(0)] = 0
@@ -207,13 +210,14 @@ class Stop(Model):
     """Conditions that end a trial early; the first one met counts."""
 
     plateau: Plateau | None = None
-    """Stops a trial that no longer improves."""
+    """Ends a trial that no longer improves."""
     target: float | None = None
-    """Stops a trial whose metric is this good."""
+    """Ends a trial when its metric reaches this value."""
     max_reports: Annotated[int, Ge(1)] | None = None
-    """Stops a trial after this many reports of the sweep's metric."""
+    """Ends a trial after this many reports of the sweep's metric."""
     time: Duration | None = None
-    """Stops a trial at its first report after this time of its own training: `600`, `10m`, `2h`."""
+    """Ends a trial at its first report after this time of its own training, in seconds or as
+    `10m`, `2h`, `1d`."""
 
 
 class Budget(Model):
@@ -221,35 +225,39 @@ class Budget(Model):
     running trials."""
 
     time: Duration | None = None
-    """Time since the sweep began: `600`, `10m`, `2h`."""
+    """Time since the sweep began, in seconds or as `10m`, `2h`, `1d`. Running trials stop at their
+    next report."""
     trials: Annotated[int, Ge(1)] | None = None
     """Number of trials to begin."""
     samples: Annotated[int, Ge(1)] | None = None
-    """Training samples over all trials and ranks."""
+    """Training samples over all trials and ranks. Running trials stop at their next report."""
 
 
 class Sweep(Model):
     """The search: its space, and how to draw and compare trials."""
 
     metric: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)]
-    """Metric to compare trials by, such as `val/accuracy`, or `stats/step_s/p95`: a statistic of a
-    column of the rows; with Optuna several, of which the first selects the best trial."""
+    """The metric to compare trials by, such as `val/accuracy`, or a statistic of a column of the
+    rows, such as `stats/step_s/p95`. `search: optuna` takes a list of several, of which the first
+    selects the best trial."""
     mode: Mode | list[Mode] | None = None
-    """`max` or `min`, for all metrics or for each; by default as in a hook, or as the metric's name
-    implies."""
+    """Whether more (`max`) or less (`min`) is better, for all metrics or for each. By default it is
+    what a hook says of the metric, or what the metric's name implies."""
     trials: Annotated[int, Ge(1)] | None = None
-    """Number of trials; by default those of the grid, or one."""
+    """Number of trials. By default each point of the grid has `repeats` trials; without a grid it
+    is `repeats`."""
     repeats: Annotated[int, Ge(1)] = 1
-    """Trials of each configuration: with the experiment's `seed`, with the next number, and so
-    on."""
+    """Trials of each configuration, each with another seed: the experiment's `seed`, the next
+    number, and so on."""
     aggregate: Literal["mean", "lower_bound"] = "mean"
-    """Aggregate of the results of `repeats`: `mean`, or `lower_bound`, one standard error worse
-    than the mean."""
+    """How the results of `repeats` are combined: `mean`, or `lower_bound`, which is one standard
+    error worse than the mean."""
     search: Literal["grid", "random", "optuna"] = "random"
-    """Source of configurations; `optuna` (TPE) learns from earlier trials, and needs that extra."""
+    """How values are chosen: every combination (`grid`), at random (`random`), or by Optuna's TPE,
+    which learns from earlier trials and needs the extra `optuna`."""
     points: list[dict[str, Any]] = Field(default_factory=list, max_length=MAX_VALUES)
-    """Values to try first, by path; missing values are drawn. Points count among the
-    configurations."""
+    """Configurations to try first, each a mapping of paths to values. The search samples the values
+    of missing paths. Points count among the configurations."""
     scheduler: Annotated[
         TrialScheduler,
         BeforeValidator(
@@ -259,23 +267,24 @@ class Sweep(Model):
     ] = Fifo()
     """Scheduler that decides which trials continue: a name, or `type` and its parameters."""
     stop: Stop | None = None
-    """Conditions that end a trial early."""
+    """Rules that end a trial early; the first one met counts."""
     budget: Budget | None = None
-    """Limits of the whole sweep."""
+    """Limits of the whole sweep, after which no trial begins."""
     max_concurrent: Annotated[int, Ge(1)] | None = None
-    """Trials at a time; by default as many as fit on the cluster."""
+    """Maximum number of trials at a time; by default as many as fit on the cluster."""
     engine: Literal["gang", "train"] = "gang"
-    """Engine of a trial: a `gang` of processes that the next trial reuses, or a Ray `train` job for
-    each trial."""
+    """How the workers of a trial run: as a `gang` of processes that the next trial reuses, or as a
+    Ray `train` job for each trial, which takes longer to start."""
     share_training: Literal["auto", False] = "auto"
-    """`auto` lets trials share a training run where they differ only in hooks that observe; `false`
-    never does."""
+    """Whether trials that differ only in observing hooks share one training run: where possible
+    (`auto`), or never (`false`)."""
     seed: Seed = 0
-    """Seed of the search and the scheduler."""
+    """Seed of the search and of the scheduler."""
     space: Annotated[dict[SweptPath, Domain], Field(min_length=1, max_length=MAX_PATHS)]
-    """Dotted path to its domain, such as `{uniform: [0, 1]}`. A path inside a choice
-    (`hooks.ema.decay` where `hooks.ema` is a choice) is drawn only if the choice is on and does not
-    set it."""
+    """The domain of each dotted path, such as `optimizer.lr: {loguniform: [0.001, 0.1]}`. A path
+    inside a choice (`hooks.ema.decay` where `hooks.ema` is a choice) is sampled only if the choice
+    is on and does not set it. A sweep cannot vary `name`, `tags`, `notes`, `workers`, `base` or
+    `sweep`."""
 
     @property
     def metrics(self) -> list[str]:

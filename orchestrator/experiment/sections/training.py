@@ -17,15 +17,16 @@ class Loader(Model):
     num_workers: Annotated[int, Ge(0)] = 0
     """Loader processes of each rank; with 0 the training process loads the data."""
     pin_memory: bool | None = None
-    """Page-locks batches, so that copies to a GPU overlap with its work; by default only with a
+    """Page-locks batches, so that copies to a GPU overlap with its work. By default it is on with a
     GPU."""
     eval_batch_size: BatchSize | None = None
-    """Samples in a batch of val and test; by default `batch_size`."""
+    """Samples in a batch of `val` and `test`; by default `batch_size`."""
     drop_last: bool = False
-    """Drops the last training batch of an epoch if it is smaller than the others."""
+    """Drops the last training batch of an epoch, or of a pass over an iterable dataset, if it is
+    smaller than the others."""
     on_exhausted: Literal["restart", "stop"] = "restart"
-    """Action when a rank's part of a stream is exhausted: `restart` the part, or `stop` training on
-    all ranks."""
+    """What happens when a rank's part of an iterable dataset ends: `restart` begins the part again,
+    and `stop` ends training on all ranks."""
 
 
 class Scaler(Model):
@@ -36,7 +37,7 @@ class Scaler(Model):
     growth_factor: Annotated[float, Gt(1)] = 2.0
     """Factor of the scale after `growth_interval` consecutive steps without an overflow."""
     backoff_factor: Annotated[float, Gt(0), Lt(1)] = 0.5
-    """Factor of the scale after an overflow."""
+    """Factor of the scale after an overflow, whose step is skipped."""
     growth_interval: Annotated[int, Ge(1)] = 2000
     """Steps without an overflow before the scale grows."""
 
@@ -55,12 +56,12 @@ class Hang(Model):
     """Detection of hung ranks, and the action to take."""
 
     after: Annotated[Duration, Ge(1), Lt(2**31)] = 300.0
-    """Time without an iteration: `300` seconds, `5m`, `2h`. A phase's first iteration, which may
-    compile, gets five times as long, and so does everything between iterations, such as a
-    checkpoint."""
+    """Time without an iteration after which a rank counts as hanging, in seconds or as `5m`, `2h`.
+    The first iteration of a phase, which may compile, gets five times as long, and so does
+    everything between iterations, such as a checkpoint."""
     action: Literal["warn", "fail"] = "warn"
-    """`warn` reports which rank hangs where, and which ranks wait; `fail` also ends its process:
-    see `max_failures`."""
+    """`warn` reports which rank hangs where, and which ranks wait. `fail` also ends the process of
+    that rank, which counts for `max_failures`."""
 
 
 class Change(Model):

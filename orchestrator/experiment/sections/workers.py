@@ -14,8 +14,8 @@ class Ddp(Model):
     """Options of torch's DistributedDataParallel, with its names."""
 
     find_unused_parameters: bool = False
-    """Searches each forward pass for parameters that the output does not depend on, for models that
-    skip layers."""
+    """Searches each forward pass for parameters that the output does not depend on, for models of
+    which a batch may leave out layers."""
     static_graph: bool = False
     """Declares that each iteration uses the same parameters, so that torch searches only in the
     first."""
@@ -44,7 +44,7 @@ class Workers(Model):
     accelerator: Annotated[str, Field(pattern=r"^[\w.-]+$")] | None = None
     """Type of GPU, by Ray's name: `H100`."""
     resources: dict[Annotated[str, Field(min_length=1)], Annotated[float, Gt(0)]] = {}  # noqa: RUF012
-    """Custom Ray resources that each rank requests."""
+    """Custom resources that each rank requests from Ray, such as `{spot: 1}`."""
     spares: Annotated[int, Ge(0)] = 0
     """Number of processes that wait, each with a rank's resources, to replace a lost rank; engine
     `gang` only."""

@@ -38,7 +38,7 @@ def test_schema_has_every_hook_with_its_docs(schema: dict[str, Any]) -> None:
         0,
         1,
     )
-    assert schema["properties"]["batch_size"]["description"] == "Samples in a batch of each worker."
+    assert schema["properties"]["batch_size"]["description"] == "Samples in a batch of each rank."
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)

@@ -14,8 +14,9 @@ from orchestrator.experiment.sections.schedulers.base import Scheduler
 
 
 class Asha(Scheduler):
-    """Asynchronous successive halving: at each rung the better trials continue, without waiting for
-    the others."""
+    """Asynchronous successive halving (Li et al. 2020): at each rung the better trials continue,
+    without waiting for the others. Take it for many trials whose early reports say something
+    about their end."""
 
     type: Literal["asha"] = "asha"
     grace_period: Annotated[int, Ge(1)] = 1

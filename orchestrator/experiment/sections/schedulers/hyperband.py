@@ -8,7 +8,9 @@ from orchestrator.experiment.sections.schedulers.base import Scheduler
 
 
 class HyperBand(Scheduler):
-    """Successive halving in brackets of trials that wait for each other."""
+    """Successive halving in brackets of trials that wait for each other (Li et al. 2018). Its
+    decisions compare whole brackets, but workers are idle while a bracket waits for its slowest
+    trial."""
 
     waits_for_others: ClassVar[bool] = True
 

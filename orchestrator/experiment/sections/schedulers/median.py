@@ -10,7 +10,8 @@ from orchestrator.experiment.sections.schedulers.base import Scheduler
 
 class Median(Scheduler):
     """Stops a trial whose best result is below the median of the other trials' running averages at
-    that time."""
+    that time (Golovin et al. 2017). It needs no rungs, so take it where good lengths for them are
+    not known."""
 
     type: Literal["median"] = "median"
     grace_period: Annotated[int, Ge(1)] = 1

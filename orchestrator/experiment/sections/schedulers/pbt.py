@@ -9,28 +9,29 @@ from orchestrator.experiment.sections.schedulers.base import Scheduler
 
 
 class PBT(Scheduler):
-    """Population-based training: the worst trials continue from the weights of the best, with other
-    values."""
+    """Population-based training (Jaderberg et al. 2017): the worst trials continue from the weights
+    of the best, with other values. Take it if good values change in the course of training."""
 
     waits_for_others: ClassVar[bool] = True
 
     type: Literal["pbt"] = "pbt"
     perturbation_interval: Annotated[int, Ge(1)] = 1
-    """Reports between two perturbations."""
+    """Reports between two comparisons of the population."""
     quantile_fraction: Annotated[float, Gt(0), Le(0.5)] = 0.25
     """Fraction of the population that counts as the worst, and as the best."""
     synch: bool = True
-    """Trials wait for each other at each perturbation, so that a seed reproduces the sweep."""
+    """Whether all trials wait for each other before a comparison, so that a seed reproduces the
+    sweep."""
     mutate: list[str] | None = None
     """Paths of the space that change during training: fields of hooks, numbers of the optimizer; by
     default all."""
     burn_in_period: Annotated[int, Ge(0)] = 0
-    """Reports before the first perturbation."""
+    """Reports before the first comparison."""
     resample_probability: Annotated[float, Ge(0), Le(1)] = 0.25
-    """Probability of a new draw from the domain."""
+    """Probability of sampling a new value from the domain."""
     perturbation_factors: Annotated[list[Annotated[float, Gt(0)]], Field(min_length=1)] = [0.8, 1.2]  # noqa: RUF012
-    """Otherwise a number is multiplied by one of these and clipped to its domain; a choice moves by
-    one item."""
+    """Factors for values that are not sampled anew: a number is multiplied by one of them and
+    clipped to its domain, and a choice moves by one item."""
 
     @property
     def is_random(self) -> bool:

@@ -8,7 +8,9 @@ from orchestrator.experiment.sections.schedulers.base import Scheduler
 
 
 class Race(Scheduler):
-    """Compares configurations seed by seed, and eliminates those that will not win."""
+    """Compares configurations seed by seed, and eliminates those that will not win (F-Race, Birattari
+    et al. 2002). It needs `repeats` and no reports, so take it to choose between few configurations
+    whose results are noisy."""
 
     type: Literal["race"] = "race"
     level: Annotated[float, Gt(0), Lt(0.5)] = 0.05
