@@ -52,7 +52,7 @@ class _InProgress:
 
 @dataclass
 class Checkpoint(Hook):
-    """Checkpoints at an interval, at the end, and whenever a metric reaches a new best.
+    """Save checkpoints at an interval, at the end, and whenever a metric reaches a new best.
 
         checkpoint: {every: 500 steps, keep: 3, best: val/accuracy}
 

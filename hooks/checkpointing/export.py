@@ -33,7 +33,8 @@ Format = Literal["pt2", "trace", "script"]
 
 @dataclass
 class Export(Hook):
-    """Export of the model as a standalone program: torch.export's `model.pt2`, or TorchScript.
+    """Export the model as a program that runs without its code: torch.export's `model.pt2`, or
+    TorchScript.
 
         export: {every: 5 epochs}
 

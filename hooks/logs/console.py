@@ -34,7 +34,7 @@ _MOST_RATES = 4
 
 @dataclass
 class Console(WindowLogger):
-    """Progress lines at an interval, and a line of metrics at the end of each phase.
+    """Print progress lines at an interval, and a line of metrics at the end of each phase.
 
         console: {every: 100 iterations, window: 50}
 

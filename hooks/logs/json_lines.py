@@ -19,7 +19,7 @@ FILE = "scalars.jsonl"
 
 @dataclass
 class JsonLines(Cleanup, WindowLogger):
-    """Training numbers and each phase's metrics in `scalars.jsonl`, one JSON object per line.
+    """Write training numbers and each phase's metrics to `scalars.jsonl`, one JSON object per line.
 
         json_lines: {every: 10 iterations}
 

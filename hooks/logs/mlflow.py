@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 @dataclass
 class MLflow(Tracker):
-    """Curves, metrics, hyperparameters and the newest checkpoint's path in MLflow.
+    """Send curves, metrics, hyperparameters and the newest checkpoint's path to MLflow.
 
         mlflow: {tracking_uri: "http://localhost:5000", experiment: digits}
 

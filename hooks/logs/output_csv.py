@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class OutputCSV(Hook):
-    """Predicted class and target of each val and test sample, in a CSV file per phase.
+    """Write the predicted class and the target of each val and test sample to a CSV file per phase.
 
         output_csv: {id_key: id, target_key: label, scores: true}
 

@@ -10,7 +10,7 @@ from hooks.state import State
 
 @dataclass
 class ProgressBar(Hook):
-    """Progress bars on the terminal for train, val and test.
+    """Show progress bars on the terminal for train, val and test.
 
     Runs on the master; no effect without `state.display`. Reads no tensors, so it never
     synchronizes. Source: ClassyVision ProgressBarHook.

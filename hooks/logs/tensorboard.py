@@ -39,7 +39,7 @@ _COUNTERS = {"step": "step", "iteration": "iteration", "epoch": "epoch", "sample
 
 @dataclass
 class TensorBoard(Cleanup, CurveLogger):
-    """Curves, metrics and hyperparameters for TensorBoard, under `tensorboard/`.
+    """Write curves, metrics and hyperparameters for TensorBoard, under `tensorboard/`.
 
         tensorboard: {every: 100 iterations, histograms: 500 steps, graph: true}
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class WandB(Tracker):
-    """Curves, metrics, hyperparameters and the newest checkpoint's path in Weights & Biases.
+    """Send curves, metrics, hyperparameters and the newest checkpoint's path to Weights & Biases.
 
         wandb: {project: digits, tags: [baseline]}
 

@@ -20,7 +20,7 @@ class BYOLOutput:
 
 @dataclass
 class BYOL(MomentumTeacher):
-    """Targets of BYOL for the loss: embeddings of each view by a momentum copy of encoder and
+    """Give BYOL's loss its targets: embeddings of each view by a momentum copy of encoder and
     projector.
 
         byol: {encoder: encoder, momentum: 0.996}

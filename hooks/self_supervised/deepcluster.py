@@ -34,7 +34,7 @@ class ClusteredViews:
 
 @dataclass
 class DeepCluster(Hook):
-    """Clusters of the embeddings of all training samples, for the loss of DeepCluster v2.
+    """Cluster the embeddings of all training samples, for the loss of DeepCluster v2.
 
         deepcluster: {clusters: [300, 300, 300], assigned_views: [0, 1]}
 

@@ -31,7 +31,7 @@ class DINOOutput:
 
 @dataclass
 class DINO(CenteredTeacher):
-    """Teacher outputs of DINO for the loss, with their center and temperature.
+    """Give DINO's loss the outputs of the teacher, with their center and temperature.
 
         dino: {global_views: 2, temperature: 0.07, warmup_epochs: 30}
 

@@ -26,7 +26,7 @@ class DistillationOutput:
 
 @dataclass
 class Distillation(Hook):
-    """Outputs of a frozen teacher beside the student's, for a distillation loss.
+    """Give a distillation loss the outputs of a frozen teacher beside the student's.
 
         distillation: {teacher: "study.models:large", checkpoint: runs/large/model.pt}
 

@@ -42,7 +42,8 @@ class IBOTOutput:
 
 @dataclass
 class IBOT(CenteredTeacher):
-    """Teacher outputs of iBOT for the loss: for views and patches, with centers and temperatures.
+    """Give iBOT's loss the outputs of the teacher for views and patches, with centers and
+    temperatures.
 
         ibot: {global_views: 2, temperature: 0.04, patch_temperature: 0.07}
 

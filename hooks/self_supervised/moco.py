@@ -30,7 +30,7 @@ class MoCoOutput:
 
 @dataclass
 class MoCo(MomentumTeacher):
-    """Keys of MoCo and the queue of earlier keys, for the loss.
+    """Give MoCo's loss the keys of the batch and a queue of earlier keys.
 
         moco: {momentum: 0.999, queue_length: 65536}
 

@@ -9,7 +9,7 @@ from hooks.state import State
 
 @dataclass
 class SwAV(SwappedPrediction):
-    """Codes of SwAV for the loss, and prototypes of length 1.
+    """Give SwAV's loss its codes, and keep the prototypes at length 1.
 
         swav: {queue_length: 3840, queue_begin: 15 epochs}
 

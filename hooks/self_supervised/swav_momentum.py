@@ -14,7 +14,8 @@ from hooks.state import State
 
 @dataclass
 class SwAVMomentum(SwappedPrediction):
-    """Codes of SwAV by a momentum encoder, and prototypes of length 1 in both.
+    """Give SwAV's loss the codes of a momentum encoder, and keep the prototypes of both at length
+    1.
 
     Like `swav`, but codes and queue use embeddings of a copy of the model, in eval mode. After each
     step its parameters move toward the model's, and its buffers become the model's. VISSL does so

@@ -15,8 +15,8 @@ from hooks.stats.shared.layer_monitor import LayerMonitor
 
 @dataclass
 class ActivationStats(LayerMonitor):
-    """Mean and spread max |x - mean| of the outputs of the model's leaf modules, in some training
-    iterations.
+    """Measure the outputs of the model's leaf modules in some training iterations: mean, and spread
+    max |x - mean|.
 
         activation_stats: {every: 100 steps, ignored: [ReLU, GELU]}
 

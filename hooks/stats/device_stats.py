@@ -24,7 +24,7 @@ _GPU_READINGS = {
 
 @dataclass
 class DeviceStats(Hook):
-    """Load of CPU, memory and GPU: utilization, power, temperature and clock.
+    """Measure the load of CPU, memory and GPU: utilization, power, temperature and clock.
 
     Each rank reads its own process and GPU, in all phases; nothing waits for the GPU. The columns
     of a GPU come from NVML, as far as the GPU supports them, and need the extra `gpu`.

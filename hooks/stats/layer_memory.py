@@ -13,8 +13,8 @@ from hooks.stats.shared.layer_monitor import LayerMonitor
 
 @dataclass
 class LayerMemory(LayerMonitor):
-    """Memory that the forward pass of each leaf module takes and keeps, in some training
-    iterations.
+    """Measure the memory that the forward pass of each leaf module takes and keeps, in some
+    training iterations.
 
     Parquet files under `layer_memory/` (`pandas.read_parquet`: rank, epoch, iteration, layer) have
     `output_bytes`, the size of the dense outputs, and on CUDA `allocated_bytes`, the growth of

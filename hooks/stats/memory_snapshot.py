@@ -23,7 +23,7 @@ LINES = 200
 
 @dataclass
 class MemorySnapshot(Cleanup):
-    """Description of the memory's contents, after chosen steps and when the run fails.
+    """Write down what the memory holds, after chosen steps and when the run fails.
 
         memory_snapshot: {steps: [10, 1000]}
 

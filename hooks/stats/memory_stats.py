@@ -23,7 +23,7 @@ _PEAKS = {
 
 @dataclass
 class MemoryStats(Hook):
-    """Memory of the process and its GPU, with the peaks of iteration, phase and run.
+    """Measure the memory of the process and its GPU, with the peaks of iteration, phase and run.
 
     Each rank measures itself, without synchronizing. Peaks of RSS are the largest readings. Peaks
     and retries cover all attempts. Nothing else may reset CUDA's peak counters.

@@ -23,7 +23,7 @@ FILE = "model_complexity.csv"
 
 @dataclass
 class ModelComplexity(Hook):
-    """Number of parameters, and FLOPs, MACs and activations of a forward pass, counted once at the
+    """Count the parameters, and the FLOPs, MACs and activations of a forward pass, once at the
     start.
 
         model_complexity: {max_depth: 2}

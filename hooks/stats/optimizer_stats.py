@@ -16,8 +16,8 @@ from hooks.state import State
 
 @dataclass
 class OptimizerStats(Hook):
-    """Norms of parameters, gradients and updates over all trained parameters, of some optimizer
-    steps.
+    """Measure the norms of parameters, gradients and updates over all trained parameters, in some
+    optimizer steps.
 
         optimizer_stats: {every: 100 steps}
 

@@ -12,7 +12,7 @@ from hooks.state import State
 
 @dataclass
 class PerfStats(Hook):
-    """Time spans of each iteration, and samples per second of each phase.
+    """Measure the time spans of each iteration, and the samples per second of each phase.
 
     Turns on the loop's clock, which puts the spans of an iteration into its row. They add up to
     `step_s`. Each rank measures itself. On CUDA, spans are GPU time between CUDA events, so that

@@ -18,7 +18,7 @@ ROWS = 100
 
 @dataclass
 class Profiler(Cleanup):
-    """Traces of a few training iterations by torch's profiler: the work of CPU and GPU, and its
+    """Trace a few training iterations with torch's profiler: the work of CPU and GPU, and its
     duration.
 
         profiler: {skip_first: 10, wait: 5, warmup: 1, active: 3, repeat: 2}

@@ -55,8 +55,8 @@ def column_and_statistic(written: str) -> tuple[str, str]:
 
 @dataclass
 class RowStats(Hook):
-    """Statistics of columns as metrics of each report, across all ranks and the training iterations
-    since the last report.
+    """Report statistics of columns as metrics, across all ranks and the training iterations since
+    the last report.
 
         row_stats: {report: [step_s/p95, cuda_peak_allocated_bytes/max]}
 

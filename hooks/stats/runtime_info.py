@@ -16,7 +16,8 @@ from hooks.state import State
 
 @dataclass
 class RuntimeInfo(Hook):
-    """Facts about a run and its position in `state.info`, and in the run's `run.json` at its end.
+    """Keep facts about a run and its position in `state.info`, and in the run's `run.json` at its
+    end.
 
     `experiment`, `seed`, `versions`, `world_size`, `max_epochs` and `max_steps`; `data`: for each
     phase the `samples` of the dataset, this rank's `batches`, and the `classes` that the dataset

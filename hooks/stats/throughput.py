@@ -45,8 +45,8 @@ weights."""
 
 @dataclass
 class Throughput(Hook):
-    """Speed of training over the last iterations, in samples and FLOPs per second, and the model
-    FLOPs utilization (MFU).
+    """Measure the speed of training over the last iterations: samples and FLOPs per second, and the
+    model FLOPs utilization (MFU).
 
         throughput: {every: 50 iterations, window: 100}
 

@@ -12,7 +12,8 @@ from hooks.state import State
 
 @dataclass
 class AnomalyDetection(Cleanup):
-    """Torch's anomaly detection: a backward pass that makes a NaN fails and names the operation.
+    """Find the operation that makes a NaN, with torch's anomaly detection: its backward pass fails
+    and names it.
 
     The error is torch's RuntimeError, such as "Function 'LogBackward0' returned nan values in its
     0th output". A warning before it shows the lines of the forward pass that called the operation.

@@ -18,7 +18,7 @@ logger = logging.getLogger("hookyard")
 
 @dataclass
 class EarlyStopping(Hook):
-    """End of a run whose metric has not improved for a while, is not finite, or is good enough.
+    """Stop training when a metric stops improving, becomes NaN, or reaches a target.
 
         early_stopping: {monitor: val/accuracy, patience: 5, min_delta: 0.001}
 

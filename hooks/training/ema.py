@@ -26,8 +26,8 @@ Std = Annotated[float, Gt(0), Le(power_average.LARGEST_STD)]
 
 @dataclass
 class EMA(Hook):
-    """Moving average of the weights, used for validation: average = decay * average + (1 - decay) *
-    weight.
+    """Average the weights during training, and validate with the averages: average = decay *
+    average + (1 - decay) * weight.
 
         ema: {decay: 0.999, evaluate: both}
 

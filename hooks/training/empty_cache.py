@@ -12,8 +12,7 @@ from hooks.state import State
 
 @dataclass
 class EmptyCache(Hook):
-    """Release of the GPU memory that CUDA's allocator caches, around phases or every few
-    iterations.
+    """Release the GPU memory that CUDA's allocator caches, around phases or every few iterations.
 
         empty_cache: {after_iter: true, every: 100 iterations}
 

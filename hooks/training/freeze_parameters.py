@@ -14,8 +14,7 @@ from hooks.state import State
 
 @dataclass
 class FreezeParameters(Hook):
-    """Frozen parameters: those with matching names are not trained, for some epochs or steps or for
-    the whole run.
+    """Freeze the parameters with matching names, for some epochs or steps or for the whole run.
 
         freeze_parameters: {patterns: backbone.*, until: 5 epochs}
 

@@ -10,7 +10,8 @@ from hooks.state import State
 
 @dataclass
 class GarbageCollection(Cleanup):
-    """Python's garbage collection in the same iterations on all ranks.
+    """Collect Python's garbage in the same iterations on all ranks, so that they do not wait for
+    each other.
 
         garbage_collection: {every: 1000 iterations}
 

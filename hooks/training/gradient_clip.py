@@ -15,7 +15,7 @@ _EPSILON = 1e-6
 
 @dataclass
 class GradientClip(Hook):
-    """Gradient clipping by the global norm or by element.
+    """Clip gradients by their global norm or by element.
 
         gradient_clip: {max_norm: 1.0}
 

@@ -16,8 +16,7 @@ from hooks.state import State
 
 @dataclass
 class LossSpike(Hook):
-    """Protection from loss spikes: skips an optimizer step whose loss is not finite or far above
-    the recent ones.
+    """Skip an optimizer step whose loss is not finite or far above the recent ones.
 
         loss_spike: {threshold: 6, window: 128}
 

@@ -17,7 +17,7 @@ from hooks.state import State
 
 @dataclass
 class NanGuard(Hook):
-    """Check of loss and gradients before each optimizer step, so that no NaN reaches the weights.
+    """Check loss and gradients before each optimizer step, so that no NaN reaches the weights.
 
         nan_guard: {action: skip, patience: 10}
 

@@ -16,7 +16,8 @@ from hooks.state import State
 
 @dataclass
 class OutputMask(Hook):
-    """Mask for val and test: logits of classes that the phase's labels lack become minus infinity.
+    """Mask the logits of classes that the labels of a val or test phase lack: they become minus
+    infinity.
 
         output_mask: {target: 1}
 

@@ -15,7 +15,7 @@ from hooks.state import State
 
 @dataclass
 class ParamScheduler(Hook):
-    """Steps of the learning-rate scheduler, by epochs, optimizer steps or a metric.
+    """Step the learning-rate scheduler, by epochs, optimizer steps or a metric.
 
         param_scheduler: {every: 1 step}
 

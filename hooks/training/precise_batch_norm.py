@@ -20,7 +20,7 @@ from hooks.state import State
 
 @dataclass
 class PreciseBatchNorm(Hook):
-    """BatchNorm statistics recomputed at the end of each training phase, over many samples with the
+    """Recompute BatchNorm statistics at the end of each training phase, over many samples with the
     same weights.
 
         precise_batch_norm: {num_samples: 10000}

@@ -12,7 +12,7 @@ logger = logging.getLogger("hookyard")
 
 @dataclass
 class DistSamplerSeed(Hook):
-    """A new order of the training data in each epoch, by `set_epoch` of the sampler.
+    """Give each epoch a new order of the training data, by `set_epoch` of the sampler.
 
     Calls `set_epoch(state.epoch)` on the loader, its samplers, its dataset, the datasets in this
     one, their transforms and the collator, if they have it. Warns once if several ranks train and

@@ -11,7 +11,7 @@ from hooks.state import State
 
 @dataclass
 class SyncBuffers(Hook):
-    """Mean of floating-point buffers across ranks, set at the end of each training phase, before
+    """Average floating-point buffers across ranks at the end of each training phase, before
     validation.
 
     BatchNorm running statistics differ between ranks, because each rank sees its own batches.

@@ -12,7 +12,7 @@ from hooks.state import State
 
 @dataclass
 class TimeLimit(Hook):
-    """Limit of a run's wall time: the run is saved, ends as interrupted, and can be resumed.
+    """Limit a run's wall time: the run is saved, ends as interrupted, and can be resumed.
 
         time_limit: {limit: 2h30m}
 
