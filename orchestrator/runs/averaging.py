@@ -96,7 +96,9 @@ def make_average(
         snapshots = _find_snapshots(store, hook)
         name = _choose_checkpoint(folder, store, snapshots, at)
         step = snapshots[name][0].step
-        stored = [term for terms in snapshots.values() for term in terms if term.step <= step]
+        stored: list[Term] = []
+        for terms_there in snapshots.values():
+            stored += [term for term in terms_there if term.step <= step]
         factors, error = combination([(term.step, term.std) for term in stored], (step, std))
         if error > MAX_ERROR:
             raise UsageError(_format_error(folder, std, error, stored, step))
@@ -132,11 +134,9 @@ def _find_snapshots(store: CheckpointStore, hook: str) -> dict[str, list[Term]]:
     is used."""
     by_step: dict[int, tuple[str, list[Term]]] = {}
     for name in store.list_names():
-        state = (
-            store.load(name, "hooks.pt").get(hook)
-            if f"{hook}.pt" in store.read_manifest(name)["files"]
-            else None
-        )
+        if f"{hook}.pt" not in store.read_manifest(name)["files"]:
+            continue
+        state = store.load(name, "hooks.pt").get(hook)
         if state and state["last_steps"]:
             step = max(state["last_steps"].values())  # optimizers may take turns
             by_step[step] = name, [Term(name, step, std) for std in state["stds"]]
@@ -161,10 +161,12 @@ def _choose_checkpoint(
 def _format_error(
     folder: RunFolder, std: float, error: float, stored: Sequence[Term], step: int
 ) -> str:
-    stds = ", ".join(f"{value:g}" for value in sorted({term.std for term in stored}))
+    known_stds = sorted({term.std for term in stored})
+    stds = ", ".join(f"{value:g}" for value in known_stds)
     count = len({term.checkpoint for term in stored})
+    snapshots = "snapshot" if count == 1 else "snapshots"
     return (
-        f"{count} snapshot{'s' if count > 1 else ''} of {folder} up to step {step} do not approximate the std {std:g}:"
+        f"{count} {snapshots} of {folder} up to step {step} do not approximate the std {std:g}:"
         f" the error of its profile is {error:.2g} of its norm, and at most {MAX_ERROR:g} is allowed. Use a std"
         f" near those of the snapshots ({stds}), or keep more snapshots"
     )
@@ -180,14 +182,10 @@ def _sum(store: CheckpointStore, hook: str, terms: Sequence[Term]) -> dict[str, 
         for number, term in enumerate(term for term in terms if term.checkpoint == checkpoint):
             averages = record["further"][str(term.std)] if number else first
             for parameter in {*record["averaged"].values()}:
-                value = averages[parameter].to(
-                    torch.promote_types(averages[parameter].dtype, torch.float64)
-                )
-                total[parameter] = (
-                    total[parameter] + term.factor * value
-                    if parameter in total
-                    else term.factor * value
-                )
+                value = averages[parameter]
+                exact = value.to(torch.promote_types(value.dtype, torch.float64))
+                share = term.factor * exact
+                total[parameter] = total[parameter] + share if parameter in total else share
     model = record["model"]
     averaged = record["averaged"]
     cast = {parameter: value.to(model[parameter].dtype) for parameter, value in total.items()}

@@ -41,7 +41,9 @@ class Best:
     """Description of a divergence; empty if there was none."""
 
     def __str__(self) -> str:
-        place = f"epoch {self.epoch}, step {self.step}{f'; diverged: {self.diverged}' if self.diverged else ''}"
+        place = f"epoch {self.epoch}, step {self.step}"
+        if self.diverged:
+            place += f"; diverged: {self.diverged}"
         reached = f"{self.metric} {units.format_value(self.metric, self.value)} ({place})"
         if self.checkpoint is None:
             return f"{reached}, without a stored checkpoint"
@@ -67,7 +69,9 @@ def find_best_and_divergence(folder: RunFolder) -> tuple[Best | None, Divergence
     reports = [line for line in lines if {*_COUNTERS} <= line.keys()]
     storage = find_checkpoint_folder(folder)
     index = read_index(storage)
-    reported = dict.fromkeys(name for report in reports for name in report)
+    reported: dict[str, None] = {}
+    for report in reports:
+        reported.update(dict.fromkeys(report))
     main = find_best_metric(reported, config, index.get("metrics", {}).get("best", ""))
     diverged = find_divergence(reports, main[0] if main else None)
     compared = [line for line in reports if metadata.modes.keys() <= line.keys()]
@@ -130,33 +134,37 @@ def make_usage_hint(folder: RunFolder, label: str, trial: RunFolder | None = Non
     `trial` is a sweep's best trial. A task with a custom loop has no model to load, only a
     checkpoint.
     """
-    config, attempts = folder.read_experiment(), (trial or folder).read_attempts()
+    attempts = (trial or folder).read_attempts()
     has_model = not attempts or attempts[-1].order is not None
-    code = f"model = {{}}.load({json.dumps(label)})"
-    if not has_model:
-        code = f"path = {{}}{'.best' if trial else ''}.checkpoint({json.dumps(label)})"
     opener = "open_sweep" if folder.read_metadata().sweep else "open_run"
-    python = (
-        f"from orchestrator import {opener}; {code.format(f'{opener}({json.dumps(str(folder))})')}"
-    )
+    opened = f"{opener}({json.dumps(str(folder))})"
+    code = f"model = {opened}.load({json.dumps(label)})"
+    if not has_model:
+        run = f"{opened}.best" if trial else opened
+        code = f"path = {run}.checkpoint({json.dumps(label)})"
+    return UsageHint(f"from orchestrator import {opener}; {code}", _make_command(folder, label))
+
+
+def _make_command(folder: RunFolder, label: str) -> str:
+    """Return the command that resumes a run, or trains for as long again from a checkpoint."""
     status = folder.find_status()
     if status in ("interrupted", "failed", "lost"):
-        return UsageHint(python, f"hookyard resume {shlex.quote(str(folder))}")
+        return f"hookyard resume {shlex.quote(str(folder))}"
+
+    config = folder.read_experiment()
     unit = "epochs" if config.get("epochs") else "steps"
-    length, scheduler = config.get(unit) or 0, config.get("scheduler")
-    entries = scheduler.items() if isinstance(scheduler, dict) else ()
-    keys = [
-        unit,
-        *(
-            f"scheduler.{key}"
-            for key, value in entries
-            if key in _LENGTH_ARGUMENTS and value == length
-        ),
-    ]
+    length = config.get(unit) or 0
+    keys = [unit]
+    scheduler = config.get("scheduler")
+    if isinstance(scheduler, dict):
+        for key in _LENGTH_ARGUMENTS:
+            if scheduler.get(key) == length:
+                keys.append(f"scheduler.{key}")
     trained = {"epochs": 0, "steps": 0}
     for report in folder.read_current_reports()[-1:]:
         trained = {"epochs": report.get("epoch", -1) + 1, "steps": report.get("step", 0)}
     # A finished run that trained for less than its length has an edited experiment.yaml.
     is_edited = status == "finished" and 0 < trained[unit] < length
-    longer = " ".join(f"{key}={length if is_edited else 2 * length}" for key in keys)
-    return UsageHint(python, f"hookyard run {shlex.quote(f'{folder}@{label}')} {longer}")
+    target = length if is_edited else 2 * length
+    longer = " ".join(f"{key}={target}" for key in keys)
+    return f"hookyard run {shlex.quote(f'{folder}@{label}')} {longer}"

@@ -1,7 +1,7 @@
 """New runs that continue from a checkpoint of another run. Used in the driver."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,9 +32,7 @@ def _explain_missing_checkpoint(folder: RunFolder, label: str) -> str:
         return ": hooks.checkpoint was off"
     if label != "best":
         return ": none was saved, or all were removed"
-    reported = list(
-        dict.fromkeys(name for report in folder.read_reports() for name in report if "/" in name)
-    )
+    reported = _list_reported_metrics(folder)
     best = hook.get("best") or AUTO
     metric = best if isinstance(best, str) else best[0]
     if metric != AUTO and metric not in reported:
@@ -45,6 +43,13 @@ def _explain_missing_checkpoint(folder: RunFolder, label: str) -> str:
     if metric != AUTO or find_best_metric(reported, config):
         return ": no checkpoint was saved at a report with a finite value of its metric"
     return ": no validation metric has a known direction. Set hooks.checkpoint: {best: METRIC, mode: max}, or mode: min"
+
+
+def _list_reported_metrics(folder: RunFolder) -> list[str]:
+    names: dict[str, None] = {}
+    for report in folder.read_reports():
+        names.update(dict.fromkeys(report))
+    return [name for name in names if "/" in name]
 
 
 def make_continuation(folder: RunFolder, label: str, overrides: Iterable[str] = ()) -> Experiment:
@@ -77,12 +82,13 @@ def make_continuation(folder: RunFolder, label: str, overrides: Iterable[str] = 
             f"init has no effect: the run starts with the weights of {store.get_path(name)}; remove init"
         )
     check_same_optimizers(folder, store, name, experiment)
-    unit = "steps" if experiment.steps else "epochs"
-    done, length = (
-        (position.step, experiment.steps)
-        if experiment.steps
-        else (position.epoch, experiment.epochs)
-    )
+    unit = "epochs"
+    done = position.epoch
+    length = experiment.epochs
+    if experiment.steps:
+        unit = "steps"
+        done = position.step
+        length = experiment.steps
     if length is not None and done >= length:
         advice = f"set {unit} to more than that, such as {unit}={2 * done}"
         raise UsageError(f"{store.get_path(name)} has already trained for {done} {unit}; {advice}")
@@ -101,14 +107,15 @@ def check_same_optimizers(
     }
     if None in stored.values() or stored == needed:
         return
-    stored_text, needed_text = (
-        ", ".join(f"{key} ({kind})" if key else str(kind) for key, kind in kinds.items())
-        for kinds in (stored, needed)
-    )
     raise UsageError(
-        f"{store.get_path(name)} has the state of {stored_text}, not of {needed_text}; keep the optimizer, or load only"
-        f" the weights: init.from={folder}@{name}"
+        f"{store.get_path(name)} has the state of {_join_kinds(stored)}, not of"
+        f" {_join_kinds(needed)}; keep the optimizer, or load only the weights:"
+        f" init.from={folder}@{name}"
     )
+
+
+def _join_kinds(kinds: Mapping[str, str | None]) -> str:
+    return ", ".join(f"{key} ({kind})" if key else str(kind) for key, kind in kinds.items())
 
 
 def check_same_ranks(
@@ -121,17 +128,15 @@ def check_same_ranks(
         return
     store = open_checkpoints(folder)
     manifest = store.read_manifest(name)
-    stored_ranks, per_rank_state = manifest["world_size"], ", ".join(manifest.get("per_rank", ()))
-    is_stream = "train" in manifest.get("phases", ()) and "train" not in manifest.get(
-        "data", ("train",)
-    )
+    stored_ranks = manifest["world_size"]
+    per_rank_state = ", ".join(manifest.get("per_rank", ()))
+    phases = manifest.get("phases", ())
+    is_stream = "train" in phases and "train" not in manifest.get("data", ("train",))
     stream = "the train data is a stream, and each {} has its own place in it"
     if ranks != stored_ranks and (is_stream or per_rank_state):
-        what = (
-            stream.format("rank")
-            if is_stream
-            else f"session.restore() has parts of each rank ({per_rank_state})"
-        )
+        what = f"session.restore() has parts of each rank ({per_rank_state})"
+        if is_stream:
+            what = stream.format("rank")
         number = f"{stored_ranks} rank{'s' if stored_ranks > 1 else ''}"
         raise UsageError(
             f"{what}, and {store.get_path(name)} is of {number}, not {ranks}; use {stored_ranks}"

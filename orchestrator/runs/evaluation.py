@@ -2,9 +2,9 @@
 the driver."""
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +27,7 @@ from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.workers import rank_count_overrides
 from orchestrator.experiment.yaml.document import Document
 from orchestrator.experiment.yaml.layers import read_overrides
+from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.runs.continuation import open_checkpoints
 from orchestrator.runs.launch import check_can_run, choose_engine, collect_launch_metadata, drive
 from orchestrator.runs.model import make_import_error
@@ -92,34 +93,16 @@ class Evaluation:
         source = run.read_source()
         paths = tuple(dict.fromkeys([*source.import_paths, str(Path.cwd())]))
         source = replace(source, continued_from=None, import_paths=paths)
-        try:
-            trained = resolve(source)
-        except ConfigError as error:
-            raise make_import_error(run, "evaluated", error) from None
-        if has_custom_loop(type(trained.task)):
-            raise UsageError(
-                f"{run} cannot be evaluated: its task has a training loop of its own (train())"
-            )
-        document = Document({})
-        values = read_overrides(document, overrides)
-        if problems := [
-            problem for path, value in values for problem in _check_override(trained, path, value)
-        ]:
-            raise ConfigError([*document.problems, *map(document.locate, problems)])
+        trained = _resolve_trained(run, source)
+        _check_overrides(trained, overrides)
+
         source = source.with_values({**_RESET_VALUES, **_turn_off_training(trained)})
         if workers is not None:
             source = source.with_values(rank_count_overrides(workers))
         experiment = (
             with_overrides(source, overrides) if overrides else make_experiment_from_source(source)
         )
-        hooks = get_resolved(experiment).hooks
-        idle = [
-            name
-            for name, hook in hooks.items()
-            if name not in trained.hooks and not _is_active(hook)
-        ]
-        if idle:
-            raise ConfigError([Problem(f"hooks.{name}", _NO_EFFECT) for name in idle])
+        _check_new_hooks(experiment, trained)
         return cls(run, subject, experiment, has_rank_override or workers is not None)
 
     def start(self, engine: EngineName | None, address: str | None, *, local: bool) -> RunFolder:
@@ -144,11 +127,7 @@ class Evaluation:
         checkpoint = self.subject.checkpoint
         phase = self.subject.phase
         root = self.run.storage / EVALUATIONS
-        used_names = root.names()
-        names = chain(
-            [f"{checkpoint}-{phase}"], (f"{checkpoint}-{phase}-{number}" for number in count(2))
-        )
-        name = next(name for name in names if name not in used_names)
+        name = _choose_name(f"{checkpoint}-{phase}", root.names())
         with Lease(root / name) as lease:
             folder = create_run(root, name, to_yaml(self.experiment), **metadata)
             command = f"hookyard evaluate {shlex.quote(f'{self.run}@{checkpoint}')} --phase {phase}"
@@ -160,15 +139,37 @@ class Evaluation:
         return folder
 
 
+def _choose_name(name: str, used_names: Container[str]) -> str:
+    """Return `name`, or an unused variant with a number."""
+    candidate = name
+    for number in count(2):
+        if candidate not in used_names:
+            break
+        candidate = f"{name}-{number}"
+    return candidate
+
+
+def _resolve_trained(run: RunFolder, source: ExperimentSource) -> ResolvedExperiment:
+    """Return the experiment of a run; raises UsageError if its task cannot be built or
+    evaluated."""
+    try:
+        trained = resolve(source)
+    except ConfigError as error:
+        raise make_import_error(run, "evaluated", error) from None
+    if has_custom_loop(type(trained.task)):
+        raise UsageError(
+            f"{run} cannot be evaluated: its task has a training loop of its own (train())"
+        )
+    return trained
+
+
 def _find_subject(run: RunFolder, label: str, phase: Phase, has_other_data: bool) -> Evaluated:
     store = open_checkpoints(run)
     try:
         name = store.resolve(label)
-        sha256, manifest, position = (
-            store.verify(name),
-            store.read_manifest(name),
-            store.read_position(name),
-        )
+        sha256 = store.verify(name)
+        manifest = store.read_manifest(name)
+        position = store.read_position(name)
     except CheckpointError as error:
         raise UsageError(str(error)) from None
     phases = manifest.get("phases", [phase])
@@ -186,19 +187,33 @@ def _turn_off_training(trained: ResolvedExperiment) -> dict[str, Any]:
         name for name, hook in trained.hooks.items() if not hook.evaluates and name not in required
     ]
     enabled = tuple(f"hooks.{name}." for name in trained.hooks if name not in disabled)
-    changes = [
-        {
-            **change,
-            "set": {
-                path: value for path, value in change["set"].items() if path.startswith(enabled)
-            },
-        }
-        for change in to_dict(trained.experiment)["changes"]
+    changes = []
+    for change in to_dict(trained.experiment)["changes"]:
+        values = {path: value for path, value in change["set"].items() if path.startswith(enabled)}
+        if values:
+            changes.append({**change, "set": values})
+    return {**{f"hooks.{name}": None for name in disabled}, "changes": changes}
+
+
+def _check_overrides(trained: ResolvedExperiment, overrides: Iterable[str]) -> None:
+    """Raise ConfigError for overrides without effect on an evaluation."""
+    document = Document({})
+    problems: list[Problem] = []
+    for path, value in read_overrides(document, overrides):
+        problems += _check_override(trained, path, value)
+    if problems:
+        raise ConfigError([*document.problems, *map(document.locate, problems)])
+
+
+def _check_new_hooks(experiment: Experiment, trained: ResolvedExperiment) -> None:
+    """Raise ConfigError for hooks that the overrides add and that have no effect."""
+    idle = [
+        name
+        for name, hook in get_resolved(experiment).hooks.items()
+        if name not in trained.hooks and not _is_active(hook)
     ]
-    return {
-        **{f"hooks.{name}": None for name in disabled},
-        "changes": [change for change in changes if change["set"]],
-    }
+    if idle:
+        raise ConfigError([Problem(f"hooks.{name}", _NO_EFFECT) for name in idle])
 
 
 def _check_override(trained: ResolvedExperiment, path: str, value: Any) -> Iterator[Problem]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor, nn
 
+    from orchestrator.disk.attempts import Attempt
     from orchestrator.disk.checkpoints.store import CheckpointStore
     from orchestrator.disk.metadata import EngineName
     from orchestrator.experiment.sections.experiment import Experiment
@@ -182,13 +183,12 @@ class Run(Result):
             values = [report.get(str(name)) for report in reports]
             integers = [value for value in values if isinstance(value, int)]
             if any(abs(integer) > 2**53 for integer in integers):
+                dtype = "UInt64" if max(integers) >= 2**63 else "Int64"
                 with suppress(TypeError, ValueError, OverflowError):  # other reports have fractions
-                    table[name] = pd.array(
-                        values, dtype="UInt64" if max(integers) >= 2**63 else "Int64"
-                    )
-        return (
-            table.assign(time=pd.to_datetime(table["time"], utc=True)) if "time" in table else table
-        )
+                    table[name] = pd.array(values, dtype=dtype)
+        if "time" in table:
+            table["time"] = pd.to_datetime(table["time"], utc=True)
+        return table
 
     def reports(self) -> list[dict[str, Any]]:
         """Return the reports that no later attempt has repeated, as plain data."""
@@ -220,19 +220,17 @@ class Run(Result):
                 )
             return summaries.summarize_hooks(self.hook_costs, summaries.sum_seconds(self.rows()))
         if by not in (None, "rank", "node", "phase", "span"):
-            kinds = "'rank', 'node', 'phase', 'span' or 'hook'"
+            hint = "; --by trial is for sweeps" if by == "trial" else ""
             raise UsageError(
-                f"by must be {kinds}, got {by!r}{'; --by trial is for sweeps' if by == 'trial' else ''}"
+                f"by must be 'rank', 'node', 'phase', 'span' or 'hook', got {by!r}{hint}"
             )
         rows = self.rows(where if by == "phase" else self._restrict_to_training(where))
         check_columns(columns or (), rows.columns)
         if by is None:
             return summaries.summarize(rows, columns)
-        return (
-            summaries.summarize_spans(rows, columns)
-            if by == "span"
-            else summaries.summarize_by(by, rows, columns)
-        )
+        if by == "span":
+            return summaries.summarize_spans(rows, columns)
+        return summaries.summarize_by(by, rows, columns)
 
     def query(self, sql: str) -> pd.DataFrame:
         """Return the result of an SQL query, such as
@@ -267,18 +265,13 @@ class Run(Result):
         from orchestrator.runs.samples import find_samples
 
         attempts = self.folder.read_attempts()
-        ranks = max((attempt.world_size for attempt in attempts), default=0)
-        if rank is not None and rank >= ranks:
-            raise UsageError(
-                f"{self.folder} has no rank {rank}; it had {ranks} rank{'s' if ranks != 1 else ''}, counted from 0"
-            )
-        recorded = list_columns(self._compact(), attempts)
-        value_columns = [name for name in ("loss", "samples", "batch_size") if name in recorded]
         condition = self._restrict_to_training(where)
         if rank is not None:
-            condition = (
-                f"rank = {rank}" if condition is None else f"rank = {rank} and ({condition}\n)"
-            )
+            self._check_rank(rank, attempts)
+            is_rank = f"rank = {rank}"
+            condition = is_rank if condition is None else f"{is_rank} and ({condition}\n)"
+        recorded = list_columns(self._compact(), attempts)
+        value_columns = [name for name in ("loss", "samples", "batch_size") if name in recorded]
         table = self.load_stats(
             ["rank", "phase", "epoch", "iteration", "attempt", *value_columns], condition
         )
@@ -288,6 +281,14 @@ class Run(Result):
             starts = self.rows().aggregate({"first": "min(iteration)"}, keys, "phase <> 'train'")
             eval_starts = starts["first"].to_dict()
         return find_samples(self.folder, table, eval_starts)
+
+    def _check_rank(self, rank: int, attempts: Sequence[Attempt]) -> None:
+        ranks = max((attempt.world_size for attempt in attempts), default=0)
+        if rank >= ranks:
+            noun = "rank" if ranks == 1 else "ranks"
+            raise UsageError(
+                f"{self.folder} has no rank {rank}; it had {ranks} {noun}, counted from 0"
+            )
 
     def _restrict_to_training(self, where: str | None) -> str | None:
         """Restrict a condition that does not mention the phase to rows of `train`, except in an
@@ -363,11 +364,8 @@ class Run(Result):
         """
         from orchestrator.runs.evaluation import Evaluation
 
-        return Run(
-            Evaluation.prepare(self.folder, label, phase, overrides, workers).start(
-                engine, address, local=local
-            )
-        )
+        evaluation = Evaluation.prepare(self.folder, label, phase, overrides, workers)
+        return Run(evaluation.start(engine, address, local=local))
 
     def _compact(self) -> Storage:
         """Finish the compaction of the rows if it was interrupted, and return their storage."""
@@ -379,7 +377,7 @@ class Run(Result):
         run = self.folder.read_metadata()
         if run.status in COMPLETE and not storage.exists("stats.parquet"):
             warn_lost_rows(storage, self.folder.read_attempts())
-        return self.folder.storage
+        return storage
 
     def _store(self) -> CheckpointStore:
         from orchestrator.runs.continuation import open_checkpoints
@@ -411,9 +409,8 @@ def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
     """Return the differences between runs; see `orchestrator.tables.compare.compare`."""
     from orchestrator.tables.compare import Side, compare
 
-    return compare(
-        [
-            Side(run.name, run.config, run.reports(), run.rows("phase = 'train'"), run.modes)
-            for run in runs
-        ]
-    )
+    sides = [
+        Side(run.name, run.config, run.reports(), run.rows("phase = 'train'"), run.modes)
+        for run in runs
+    ]
+    return compare(sides)

@@ -39,53 +39,58 @@ def find_samples(folder: RunFolder, rows: pd.DataFrame, begins: Mapping[Any, int
     `begins` has each evaluation's first iteration by attempt, rank, phase and epoch. Leaves the
     caller's random state alone. Raises UsageError if the task or its data has changed.
     """
-    attempts, orders = (
-        {attempt.number: attempt for attempt in folder.read_attempts()},
-        dict[str, _DataOrder](),
-    )
-    if missing := sorted({*rows["attempt"]} - attempts.keys()):
+    attempts = {attempt.number: attempt for attempt in folder.read_attempts()}
+    missing = sorted({*rows["attempt"]} - attempts.keys())
+    if missing:
         raise make_lost_attempt_error(folder.storage, missing[0])
-    rows, random_state_before, tables = (
-        rows.astype({"phase": "str"}),
-        random_state(),
-        list[pd.DataFrame](),
-    )
+
+    rows = rows.astype({"phase": "str"})
+    orders: dict[str, _DataOrder] = {}
+    tables = []
+    random_state_before = random_state()
     try:
         for named, group in rows.groupby(_GROUP_COLUMNS):
-            number, rank, phase, epoch = cast(tuple[int, int, str, int], named)
-            attempt = attempts[number]
+            attempt = attempts[cast(tuple[int, ...], named)[0]]
             key = json.dumps(attempt.order and attempt.order.values)
-            order = orders[key] = orders.get(key) or _DataOrder(folder, attempt)
-            column, locations = "position", list[Any]()
-            if not order.is_stream(phase):
-                start = begins[number, rank, phase, epoch] if phase != "train" else None
-                column = "index"
-                locations = order.find_indices(
-                    attempt, int(rank), phase, int(epoch), group["iteration"], start
-                )
-            elif phase == "train":
-                ends = zip(group["samples"], group["batch_size"], strict=True)
-                locations = [[*range(read - size, read)] for read, size in ends]
-            else:  # unknown
-                locations = [[None]] * len(group)
-            tables.append(
-                group.assign(**{column: pd.Series(locations, group.index, dtype=object)}).explode(
-                    column
-                )
-            )
+            if key not in orders:
+                orders[key] = _DataOrder(folder, attempt)
+            tables.append(_locate_samples(orders[key], attempt, named, group, begins))
     finally:
         restore_random_state(random_state_before)
+
     table = pd.concat(tables).sort_index(kind="stable") if tables else rows[:0]
-    kinds = {name: "Int64" for name in ("index", "position") if name == "index" or name in table}
-    columns = [
-        "rank",
-        "phase",
-        "epoch",
-        "iteration",
-        *kinds,
-        *(["loss"] if "loss" in table else []),
-    ]
+    kinds = {"index": "Int64"}
+    if "position" in table:
+        kinds["position"] = "Int64"
+    columns = ["rank", "phase", "epoch", "iteration", *kinds]
+    if "loss" in table:
+        columns.append("loss")
     return table.reindex(columns=columns).astype(kinds).reset_index(drop=True)
+
+
+def _locate_samples(
+    order: "_DataOrder",
+    attempt: Attempt,
+    named: Any,
+    group: pd.DataFrame,
+    begins: Mapping[Any, int],
+) -> pd.DataFrame:
+    """Return a row for each sample of consecutive batches of one rank."""
+    _, rank, phase, epoch = named
+    column = "position"
+    locations: list[Any]
+    if not order.is_stream(phase):
+        column = "index"
+        start = None if phase == "train" else begins[named]
+        iterations = group["iteration"]
+        locations = order.find_indices(attempt, int(rank), phase, int(epoch), iterations, start)
+    elif phase == "train":
+        ends = zip(group["samples"], group["batch_size"], strict=True)
+        locations = [[*range(read - size, read)] for read, size in ends]
+    else:  # unknown
+        locations = [[None]] * len(group)
+    series = pd.Series(locations, group.index, dtype=object)
+    return group.assign(**{column: series}).explode(column)
 
 
 def resolve_attempt(folder: RunFolder, attempt: Attempt) -> ResolvedExperiment:
@@ -153,48 +158,48 @@ class _DataOrder:
     def _make_data(self, attempt: Attempt, phase: str, world: World) -> Indexed:
         restore_random_state(self._initial_random_state)
         # The task's samplers draw random numbers in order when they are made.
-        names = (
-            name
-            for kind in PHASES
-            for name in phases_of(kind, self._datasets)
-            if not self.is_stream(name)
-        )
-        for name in names:
+        for name in self._list_indexed_phases():
             data = Indexed(
                 self._task, self._datasets[name], name, self._experiment, world, torch.Generator()
             )
             if name == phase:
                 break
         batches = getattr(data.loader, "batch_sampler", None)
-        if (
-            type(batches) not in (BatchSampler, SeededBatches)
-            or getattr(batches, "sampler", None) is not data.sampler
-        ):
+        has_own_batches = type(batches) in (BatchSampler, SeededBatches)
+        if not has_own_batches or getattr(batches, "sampler", None) is not data.sampler:
             raise UsageError(
                 f"loader() of {type(self._task).__name__} makes the batches of {phase}; their samples are unknown"
             )
-        current_size, size_at_attempt = (
-            data.size,
-            attempt.order.sizes.get(phase) if attempt.order else None,
-        )
-        if size_at_attempt not in (current_size, None):
+        self._check_size(attempt, phase, data)
+        return data
+
+    def _list_indexed_phases(self) -> list[str]:
+        names: list[str] = []
+        for kind in PHASES:
+            names += phases_of(kind, self._datasets)
+        return [name for name in names if not self.is_stream(name)]
+
+    def _check_size(self, attempt: Attempt, phase: str, data: Indexed) -> None:
+        """Raise UsageError if the data has another size than in an attempt."""
+        size_at_attempt = attempt.order.sizes.get(phase) if attempt.order else None
+        if size_at_attempt not in (data.size, None):
             raise UsageError(
                 f"{phase} of {self._folder} had {size_at_attempt:,} samples in attempt {attempt.number}, but has"
-                f" {current_size:,} now"
+                f" {data.size:,} now"
             )
         if phase == "train" and attempt.epoch_iterations not in (data.length(), None):
             raise UsageError(
                 f"an epoch of {self._folder} had {attempt.epoch_iterations:,} iterations in attempt {attempt.number},"
                 f" but has {data.length():,} now"
             )
-        return data
 
     def _find_start(
         self, attempt: Attempt, epoch: int, data: Indexed, world: World
     ) -> tuple[int, int]:
         """Return the iterations, and the consumed samples of all ranks, before an attempt's part of
         an epoch."""
-        state, position = State(), attempt.position
+        state = State()
+        position = attempt.position
         progress = EpochProgress(state, data.length, self._experiment.batch_size * world.world_size)
         RunCursor(state, progress).restore(position)
         if epoch == position.epoch:
