@@ -1,6 +1,6 @@
 """The reports of a run: lines of `metrics.jsonl`. Imports neither ray, torch nor pandas."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -53,6 +53,14 @@ def drop_superseded(
         if not any(is_test or start < reported for start in later):
             current.append(line)
     return current
+
+
+def list_reported_names(reports: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the names in all reports, in the order in which they first appear."""
+    names: dict[str, None] = {}
+    for report in reports:
+        names.update(dict.fromkeys(report))
+    return list(names)
 
 
 def append_report(storage: Storage, line: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ from hooks.metrics.direction import find_best_metric
 from orchestrator import units
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.checkpoints.index import read_index, read_position, warn_lost_index
+from orchestrator.disk.reports import list_reported_names
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import HookyardError
 from orchestrator.storage import Storage
@@ -69,10 +70,9 @@ def find_best_and_divergence(folder: RunFolder) -> tuple[Best | None, Divergence
     reports = [line for line in lines if {*_COUNTERS} <= line.keys()]
     storage = find_checkpoint_folder(folder)
     index = read_index(storage)
-    reported: dict[str, None] = {}
-    for report in reports:
-        reported.update(dict.fromkeys(report))
-    main = find_best_metric(reported, config, index.get("metrics", {}).get("best", ""))
+    main = find_best_metric(
+        list_reported_names(reports), config, index.get("metrics", {}).get("best", "")
+    )
     diverged = find_divergence(reports, main[0] if main else None)
     compared = [line for line in reports if metadata.modes.keys() <= line.keys()]
     report = find_best_report(compared, *main) if main else None

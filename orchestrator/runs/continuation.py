@@ -12,6 +12,7 @@ from hooks.metrics.names import list_known
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.metadata import EngineName
+from orchestrator.disk.reports import list_reported_names
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import CheckpointError, UsageError
 from orchestrator.experiment.load import with_overrides
@@ -32,7 +33,7 @@ def _explain_missing_checkpoint(folder: RunFolder, label: str) -> str:
         return ": hooks.checkpoint was off"
     if label != "best":
         return ": none was saved, or all were removed"
-    reported = _list_reported_metrics(folder)
+    reported = [name for name in list_reported_names(folder.read_reports()) if "/" in name]
     best = hook.get("best") or AUTO
     metric = best if isinstance(best, str) else best[0]
     if metric != AUTO and metric not in reported:
@@ -43,13 +44,6 @@ def _explain_missing_checkpoint(folder: RunFolder, label: str) -> str:
     if metric != AUTO or find_best_metric(reported, config):
         return ": no checkpoint was saved at a report with a finite value of its metric"
     return ": no validation metric has a known direction. Set hooks.checkpoint: {best: METRIC, mode: max}, or mode: min"
-
-
-def _list_reported_metrics(folder: RunFolder) -> list[str]:
-    names: dict[str, None] = {}
-    for report in folder.read_reports():
-        names.update(dict.fromkeys(report))
-    return [name for name in names if "/" in name]
 
 
 def make_continuation(folder: RunFolder, label: str, overrides: Iterable[str] = ()) -> Experiment:

@@ -183,7 +183,7 @@ class Run(Result):
             values = [report.get(str(name)) for report in reports]
             integers = [value for value in values if isinstance(value, int)]
             if any(abs(integer) > 2**53 for integer in integers):
-                dtype = "UInt64" if max(integers) >= 2**63 else "Int64"
+                dtype: Literal["UInt64", "Int64"] = "UInt64" if max(integers) >= 2**63 else "Int64"
                 with suppress(TypeError, ValueError, OverflowError):  # other reports have fractions
                     table[name] = pd.array(values, dtype=dtype)
         if "time" in table:
