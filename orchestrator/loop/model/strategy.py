@@ -197,7 +197,7 @@ def sharded_optimizer(saved: dict[str, Any], optimizer: torch.optim.Optimizer) -
     """Return an optimizer's saved state dict, with tensors of a parameter's shape sharded like the
     parameter."""
     parameters = _list_parameters(optimizer.param_groups)
-    if not any(map(shards.is_sharded, parameters)):
+    if not has_form_of_torch(saved) or not any(map(shards.is_sharded, parameters)):
         return saved
 
     def shard_like(value: Any, parameter: Tensor) -> Any:
@@ -213,6 +213,12 @@ def sharded_optimizer(saved: dict[str, Any], optimizer: torch.optim.Optimizer) -
                 name: shard_like(value, parameter) for name, value in state[number].items()
             }
     return {**saved, "state": state}
+
+
+def has_form_of_torch(saved: Mapping[str, Any]) -> bool:
+    """Return whether an optimizer's state dict has torch's form. Some optimizers that wrap others
+    have one of their own."""
+    return {"state", "param_groups"} <= saved.keys()
 
 
 def _list_parameters(groups: Iterable[Mapping[str, Any]]) -> list[Any]:

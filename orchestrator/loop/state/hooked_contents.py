@@ -3,8 +3,6 @@
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from torch.optim import Optimizer
-
 from hooks.model.buffers import describe_buffers, restore_buffers
 from hooks.position import Position
 from hooks.state import State
@@ -14,7 +12,11 @@ from orchestrator.loop.data.phases import Data
 from orchestrator.loop.model.initial_weights import describe_mismatches
 from orchestrator.loop.model.strategy import mesh_of, sharded_model
 from orchestrator.loop.state.contents import LoadedCheckpoint
-from orchestrator.loop.state.optimizer_state import list_counters, load_state, save_state
+from orchestrator.loop.state.optimizer_state import (
+    load_state,
+    load_with_present_settings,
+    save_state,
+)
 from orchestrator.loop.step.changes import Changes
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.metrics import Means
@@ -221,7 +223,7 @@ class HookedContents:
         else:
             default = schedule.get("last_epoch", 0) if schedule else 0
             self._changes.replay(name, rescheduled, default)
-            load_state(optimizer, _keep_settings(optimizer, saved["optimizer"]))
+            load_with_present_settings(optimizer, saved["optimizer"])
         if scaler is not None and saved["scaler"] is not None:
             scaler.load_state_dict(saved["scaler"])
         self._modes.restore(name, saved["kept_weights"])
@@ -230,16 +232,6 @@ class HookedContents:
         saved = loaded.rank_state.get("buffers", {})
         remade = loaded.rank_state.get("remade_buffers", ())
         restore_buffers(self._state.module, saved, remade, persistent=loaded.shared["model"])
-
-
-def _keep_settings(optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
-    """Return a saved state with the optimizer's present settings, but the saved counters."""
-    kept = {"params", *list_counters(optimizer)}
-    groups = []
-    for before, now in zip(saved["param_groups"], optimizer.param_groups, strict=True):
-        counters = {key: before[key] for key in kept}
-        groups.append({**before, **now, **counters})
-    return {**saved, "param_groups": groups}
 
 
 def _join_names(names: Iterable[str]) -> str:

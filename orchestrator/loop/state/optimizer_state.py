@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from orchestrator.disk.checkpoints.placeholders import tensors_in
-from orchestrator.loop.model.strategy import sharded_optimizer
+from orchestrator.loop.model.strategy import has_form_of_torch, sharded_optimizer
 
 _INNER = "inner"
 _OF_SCHEDULERS = {"lr", "momentum", "betas"}
@@ -58,7 +58,7 @@ def save_state(optimizer: Optimizer) -> dict[str, Any]:
     inner = {name: save_state(part) for name, part in find_inner_optimizers(optimizer).items()}
     unsaved = {}
     for name, part in inner.items():
-        tensors = [*tensors_in([part["state"], part.get(_INNER)])]
+        tensors = [*tensors_in(part)]
         # Without tensors it cannot be told apart: it may count its steps, or change its settings.
         if not tensors or any(id(tensor) not in saved for tensor in tensors):
             unsaved[name] = part
@@ -70,7 +70,7 @@ def load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:
 
     `load_state_dict` converts floating-point tensors to the parameter's dtype, which would change
     the single-precision factors of ASGD and NAdam. It also replaces the parameter groups, which an
-    inner optimizer may share.
+    inner optimizer may share. Either of the two may be the one whose groups are replaced.
     """
     inner = find_inner_optimizers(optimizer)
     sharing = [part for part in inner.values() if part.param_groups is optimizer.param_groups]
@@ -80,13 +80,34 @@ def load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:
 
     own = {name: part for name, part in saved.items() if name != _INNER}
     own = sharded_optimizer(own, optimizer)
+    groups = optimizer.param_groups
     optimizer.load_state_dict(own)
     for part in sharing:
+        if optimizer.param_groups is groups:
+            optimizer.param_groups = part.param_groups
         part.param_groups = optimizer.param_groups
+    if not has_form_of_torch(own):
+        return
     for before, now in zip(own["param_groups"], optimizer.param_groups, strict=True):
         for number, parameter in zip(before["params"], now["params"], strict=True):
             state = optimizer.state.get(parameter, {})
             _restore_dtypes(state, own["state"].get(number, {}))
+
+
+def load_with_present_settings(optimizer: Optimizer, saved: dict[str, Any]) -> None:
+    """Load the result of `save_state`, but only the parameters and the counters of its groups."""
+    kept = {"params", *list_counters(optimizer)}
+    present = [
+        {key: value for key, value in group.items() if key not in kept}
+        for group in optimizer.param_groups
+    ]
+    if has_form_of_torch(saved):
+        # By the settings, torch decides on which device a state belongs.
+        pairs = zip(saved["param_groups"], present, strict=True)
+        saved = {**saved, "param_groups": [{**before, **now} for before, now in pairs]}
+    load_state(optimizer, saved)
+    for group, settings in zip(optimizer.param_groups, present, strict=True):
+        group.update(settings)
 
 
 def _restore_dtypes(state: dict[str, Any], saved: Mapping[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """Optimizers that hold another one, as the common recipe of SAM does."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from io import BytesIO
 from typing import Any
 
@@ -10,7 +11,12 @@ from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import StepLR
 
-from orchestrator.loop.state.optimizer_state import list_counters, load_state, save_state
+from orchestrator.loop.state.optimizer_state import (
+    list_counters,
+    load_state,
+    load_with_present_settings,
+    save_state,
+)
 
 
 class SAM(Optimizer):
@@ -43,6 +49,44 @@ class Whole(SAM):
     def load_state_dict(self, state_dict: Any) -> None:
         super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
         self.base_optimizer.load_state_dict(state_dict["base"])
+
+
+class Wrapped(Optimizer):
+    """Lookahead by the common recipe: a state dict in a form of its own, and no super().__init__.
+
+    Loading it gives the inner optimizer new parameter groups, and leaves the old ones here.
+    """
+
+    def __init__(self, params: Any, **options: Any) -> None:
+        self.inner = SGD(params, **options)
+        self.param_groups = self.inner.param_groups
+        self.defaults = self.inner.defaults
+        self.state = self.inner.state
+        self.slow = [
+            parameter.detach().clone() for parameter in self.inner.param_groups[0]["params"]
+        ]
+        self.count = 0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.inner.step()
+        self.count += 1
+        if self.count % 2 == 0:
+            for parameter, slow in zip(self.param_groups[0]["params"], self.slow, strict=True):
+                slow.lerp_(parameter, 0.5)
+                parameter.copy_(slow)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.inner.zero_grad(set_to_none)
+
+    def state_dict(self) -> Any:
+        return {"fast": self.inner.state_dict(), "slow": self.slow, "count": self.count}
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        self.inner.load_state_dict(state_dict["fast"])
+        self.count = state_dict["count"]
+        for own, saved in zip(self.slow, state_dict["slow"], strict=True):
+            own.copy_(saved)
 
 
 class Divided(Optimizer):
@@ -103,6 +147,8 @@ def _make(**options: Any) -> tuple[nn.Module, Optimizer, StepLR]:
         {"base": Adam},
         {"base": Decayed},
         {"kind": Whole, "momentum": 0.9},
+        {"kind": Wrapped},
+        {"kind": Wrapped, "momentum": 0.9},
         {"kind": Divided},
         {"kind": Divided, "keeps": tuple},
         {"kind": Divided, "keeps": dict},
@@ -126,6 +172,31 @@ def test_inner_optimizer_continues_with_its_state_and_its_learning_rate(
     _train(model, optimizer, scheduler, range(3, 7))
     for name, weights in model.state_dict().items():
         assert torch.equal(weights, whole.state_dict()[name])
+
+
+@pytest.mark.parametrize("kind", [SAM, Whole, Wrapped, Divided])
+def test_present_settings_replace_the_saved_ones(kind: type[Optimizer]) -> None:
+    """Another run goes on from a checkpoint with a learning rate of its own; the momentum is the
+    checkpoint's."""
+    model, optimizer, scheduler = _make(kind=kind, momentum=0.9)
+    _train(model, optimizer, scheduler, range(3))
+    saved = deepcopy(save_state(optimizer))
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    for group in optimizer.param_groups:
+        group["lr"] = 0.3
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+
+    again, optimizer, _ = _make(kind=kind, momentum=0.9)
+    again.load_state_dict(weights)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.3
+    load_with_present_settings(optimizer, saved)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.3]
+    again(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    for name, value in again.state_dict().items():
+        assert torch.equal(value, model.state_dict()[name]), name
 
 
 def test_state_that_the_outer_optimizer_saves_is_saved_once() -> None:
