@@ -22,6 +22,10 @@ PROMPT = "$ "
 WIDTH = 100
 """Columns of the terminal."""
 
+STARTED_RAY = "starting Ray on this machine"
+JOINED_RAY = "using the Ray that this process has joined"
+"""What a run prints where the tests share one Ray."""
+
 COMMANDS_NOT_RUN = {
     "git clone": "the repository is here",
     "cd": "each page has a folder of its own",
@@ -119,7 +123,7 @@ class PageRunner:
         else:
             exit_code, printed = _run_in_shell(command)
 
-        printed = self._hide_folder(printed)
+        printed = self._as_readers_see(printed)
         if exit_code != 0 and expected.strip() in ("", "..."):
             raise PageError(f"{block.place}: `{command}` exits with {exit_code}:\n{printed}")
         self._compare(expected, printed, block, f"`{command}`")
@@ -137,7 +141,7 @@ class PageRunner:
                 value = eval(compile(expression, block.place, "eval"), self.names)
                 if value is not None:
                     print(value)
-        self._printed = self._hide_folder(output.getvalue())
+        self._printed = self._as_readers_see(output.getvalue())
 
     def _compare(self, expected: str, printed: str, block: Block, source: str) -> None:
         difference = find_difference(expected, printed)
@@ -146,9 +150,10 @@ class PageRunner:
                 f"{block.place}: {source}: {difference}\nAll that it prints:\n{printed}"
             )
 
-    def _hide_folder(self, printed: str) -> str:
-        """Return the output of somebody whose home is the page's folder."""
-        return printed.replace(str(self._folder), "/home/me")
+    def _as_readers_see(self, printed: str) -> str:
+        """Return the output of somebody whose home is the page's folder, and who has no Ray."""
+        printed = printed.replace(str(self._folder), "/home/me")
+        return printed.replace(JOINED_RAY, STARTED_RAY)
 
     def _forget_modules(self) -> None:
         """Forget the modules of the folder, because the page may have changed their files."""
