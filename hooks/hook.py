@@ -189,9 +189,13 @@ class Hook:
     """The hook's name in the experiment, set by the plan; state and costs are kept under it."""
 
     priority: ClassVar[Priority | int] = Priority.NORMAL
+    """The hook's order among those of an event: the lowest value runs first, and equal values in
+    the order of the file. `priority: HIGH` in YAML overrides it."""
     ranks: ClassVar[Ranks] = Ranks.ALL
+    """The ranks that run the hook."""
     collective: ClassVar[bool] = False
-    """True if the hook calls a collective, so every rank must run it."""
+    """True if the hook calls a collective, so every rank must run it. Ranks compare these hooks
+    before they start, so that a difference is an error and not a hang."""
     mutable: ClassVar[frozenset[str]] = frozenset()
     """Fields that may change during a run: the hook keeps no copy of their values."""
     waits_for_device: ClassVar[frozenset[str]] = frozenset()
@@ -199,9 +203,12 @@ class Hook:
     listed."""
     observes: ClassVar[bool] = False
     """True if weights, optimizer, random numbers and training rows are the same, bit for bit,
-    without the hook. It may validate, save, and end the run between two phases."""
+    without the hook. It may validate, save, write files, and end the run between two phases, but
+    not change the batch, the output, the loss, `requires_grad`, a random generator or a setting of
+    torch. Trials of a sweep that differ only in such hooks share one training run."""
     best_effort: ClassVar[bool] = False
-    """True if a failure of the hook is only logged, as for trackers; the run continues."""
+    """True if a failure of the hook is only logged, as for trackers, and the run continues.
+    Otherwise it fails the run, with hook, event and rank in the message."""
     keeps_record: ClassVar[bool] = False
     """True if the hook saves data under its name in each checkpoint, which can then be
     published."""
@@ -209,7 +216,8 @@ class Hook:
     """Metrics that the hook adds for each phase in `on_report`, such as `samples_per_s` for
     `val/samples_per_s`. Metrics of the task cannot use these names."""
     evaluates: ClassVar[bool] = True
-    """False if the hook takes no part in the evaluation of a stored checkpoint."""
+    """False if the hook takes no part in the evaluation of a stored checkpoint, as hooks that keep
+    checkpoints, end training or send data elsewhere."""
     state_fields: ClassVar[tuple[str, ...]] = ()
     """Attributes that checkpoints keep, besides those of base classes, by their own `state_dict` if
     they have one. They are equal on all ranks."""
@@ -294,8 +302,11 @@ class Hook:
         """Called when anything has failed; errors in this event are only logged."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state to save: tensors, numbers, strings and containers of them. The master's
-        copy is saved."""
+        """Return the state to save: tensors, numbers, strings, and lists, tuples, sets, dicts,
+        OrderedDict and Counter of them. The master's copy is saved.
+
+        By default these are the attributes in `state_fields`. A checkpoint refuses other types.
+        """
         return _get_state(self, "state_fields", "state_dict")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -312,15 +323,20 @@ class Hook:
         _set_state(self, "rank_state_fields", "load_rank_state_dict", state)
 
     def unsuitable(self, setup: Setup) -> str:
-        """Return why this hook cannot work in a setup, or an empty string; `setup.explain` words
-        the usual reasons.
+        """Return why this hook cannot work in a setup, or an empty string.
+
+        `setup.explain` words the usual reasons: `return setup.explain(fsdp="it needs full
+        parameters")`.
 
         The loop itself rejects a hook whose events a custom loop does not fire.
         """
         return ""
 
     def handles(self, event: str) -> bool:
-        """Return whether this hook overrides an event."""
+        """Return whether the loop calls this hook at an event, by default at those that it overrides.
+
+        Override this if some settings of the hook make an event unnecessary.
+        """
         return getattr(type(self), event) is not getattr(Hook, event)
 
     def get_interval(self, event: str) -> Interval | int | None:

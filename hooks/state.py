@@ -48,7 +48,8 @@ def find_evaluation_label(metric: str, labels: Container[str]) -> str | None:
 
 @dataclass(slots=True)
 class State:
-    """The state of a run, which hooks read and change. The loop makes one in each worker process.
+    """The state of a run, which hooks read and change. The loop makes one in each worker process. In
+    a task it is `self.progress`.
 
     Counters count completed units, so in `on_step` and later they include the current iteration.
     `iteration` counts micro-batches, `step` optimizer steps, `samples` this rank's training
@@ -57,10 +58,15 @@ class State:
 
     # Process
     rank: int = 0
+    """Global rank of this process."""
     world_size: int = 1
+    """Number of ranks."""
     local_rank: int = 0
+    """Rank among the processes of this node."""
     node: str = ""
+    """The host of this rank."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    """The device on which this rank trains."""
 
     # Model, optimizers and data
     model: nn.Module = field(default_factory=nn.Module)
@@ -69,10 +75,11 @@ class State:
     module: nn.Module = field(default_factory=nn.Module)
     """The task's model, unwrapped, with its own names."""
     optimizer: torch.optim.Optimizer | None = None
-    """The optimizer; of several, the one whose turn it is, or the first. Likewise scheduler and
-    scaler."""
+    """The optimizer; of several, the one whose turn it is, or the first."""
     scheduler: Any = None
+    """Its learning-rate scheduler."""
     scaler: torch.amp.GradScaler | None = None
+    """Its loss scaler, with `precision: fp16`."""
     several: Mapping[str, tuple[torch.optim.Optimizer, Any, torch.amp.GradScaler | None]] = field(
         default_factory=dict
     )
@@ -94,11 +101,15 @@ class State:
     phase: str = ""
     """`train`, `val` or `test`, or a named phase such as `val/noisy`."""
     epoch: int = 0
+    """Completed passes over the training data, so the number of the current one, from 0."""
     iteration: int = 0
+    """Completed micro-batches of training."""
     step: int = 0
+    """Completed optimizer steps."""
     step_iteration: int = 0
     """The iteration that made the last optimizer step; the iterations after it made no update."""
     samples: int = 0
+    """Completed training samples of this rank."""
     world_samples: int = 0
     """Training samples of all ranks, assuming batches as large as this rank's."""
     phase_iteration: int = 0
@@ -106,13 +117,16 @@ class State:
     iterations_before: int = 0
     """Iterations completed in earlier phases of this kind (train, val or test)."""
     phase_length: int = 0
-    """Iterations of this phase on this rank; 0 if unknown (evaluation of a stream)."""
+    """Iterations of this phase on this rank; 0 if unknown (evaluation of an iterable dataset)."""
     max_epochs: int | None = None
+    """Epochs of the run; None if its length is in steps."""
     max_steps: int | None = None
+    """Optimizer steps of the run; None if its length is in epochs."""
     accumulate: int = 1
+    """Micro-batches in an optimizer step."""
     full_batches: bool = True
     """True if every training batch, except an epoch's last, is full on every rank; not guaranteed
-    for a stream."""
+    for an iterable dataset."""
     stepped: bool = False
     """True if the current iteration made an optimizer step; False if its update was skipped."""
     at_step_boundary: bool = True
@@ -125,9 +139,13 @@ class State:
 
     # The current iteration
     batch: Any = None
+    """The current batch, on the device from `on_batch` on."""
     batch_size: int = 0
+    """Samples in the current batch."""
     output: Any = None
+    """What the task's forward pass returned; a hook may replace it in `on_forward`."""
     loss: Tensor | None = None
+    """The task's loss; a hook may change it in `on_loss`, before the backward pass."""
     loss_weight: float | None = None
     """How much the loss counts among those of other batches and ranks; None if the task does not
     say."""
@@ -148,8 +166,11 @@ class State:
     config: Mapping[str, Any] = field(default_factory=dict)
     """The resolved experiment, as in experiment.yaml. Read only."""
     checkpoints: Checkpoints | None = None
+    """The checkpoints of the run."""
     clock: Clock | None = None
+    """The times of each iteration's spans."""
     display: Display | None = None
+    """The terminal or the notebook; `show` prints a line on it."""
     info: MutableMapping[str, Any] = field(default_factory=dict)
     """Facts about the run by name, such as its number of parameters; any hook may write and read
     them."""
@@ -161,9 +182,13 @@ class State:
 
     # Requests of hooks; the loop reads and clears them
     checkpoint_reasons: list[str] = field(default_factory=list)
+    """Reasons given to `request_checkpoint`, until the loop has acted."""
     stop_reasons: list[str] = field(default_factory=list)
+    """Reasons given to `request_stop`, until the loop has acted."""
     pause_reasons: list[str] = field(default_factory=list)
+    """Reasons given to `request_pause`, until the loop has acted."""
     skip_reasons: list[str] = field(default_factory=list)
+    """Reasons given to `skip_update`, until the loop has acted."""
     _gradient_norm: Tensor | None = None
     _parameters: list[nn.Parameter] | None = None
     """Parameters of the current turn."""
