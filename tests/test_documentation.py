@@ -8,8 +8,6 @@ import runpy
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable
-from inspect import get_annotations
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,14 +18,12 @@ import torch
 import yaml
 from typer.testing import CliRunner
 
-from hooks import EVENTS, HOOKS, Hook, Interval, State
+from hooks import HOOKS
 from orchestrator import Task, load_experiment, open_run, run, sweep
 from orchestrator.cli import app
 from orchestrator.experiment.components import DEFAULT_HOOKS
 from orchestrator.experiment.load import to_dict
-from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.experiment.sections.schedulers.base import Scheduler
-from orchestrator.experiment.sections.sweep import SchedulerName, Sweep
+from orchestrator.experiment.sections.sweep import SchedulerName
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -184,57 +180,6 @@ def test_testing_page_lists_every_check() -> None:
     )
 
 
-def code_in(heading: str, page: str) -> list[str]:
-    """Return what the first column of a section's table names."""
-    section = page.split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    return [
-        name
-        for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
-        for name in re.findall(r"`([^`]+)`", row)
-    ]
-
-
-def public(cls: type, *, without: Iterable[str] = ()) -> list[str]:
-    """Return the public names of a class, its methods and what it calls with their arguments."""
-    names = [
-        name
-        for name in dict.fromkeys([*vars(cls), *get_annotations(cls)])
-        if not name.startswith("_")
-    ]
-    return sorted(signature(cls, name) for name in names if name not in without)
-
-
-def signature(cls: type, name: str) -> str:
-    called = getattr(cls, name, None)
-    if cls is State and name in State.__dataclass_fields__:
-        called = State.__dataclass_fields__[name].default
-    if not inspect.isroutine(called):
-        return name
-    arguments = [
-        argument for argument in inspect.signature(called).parameters if argument != "self"
-    ]
-    return f"{name}({', '.join(arguments)})"
-
-
-def test_hooks_page_lists_all_of_the_state() -> None:
-    page = (ROOT / "docs" / "hooks.md").read_text()
-    assert sorted(code_in("The state", page)) == public(State)
-
-
-def test_hooks_page_lists_all_of_a_hook() -> None:
-    page = (ROOT / "docs" / "hooks.md").read_text()
-    assert sorted(code_in("The rest of a hook", page)) == public(Hook, without=EVENTS)
-    events = page.split("\n## Events, in order\n")[1].split("```")[1]
-    told = re.findall(r"^ *(on_\w+\(.*?\))", events, re.MULTILINE)
-    assert sorted(told) == sorted(signature(Hook, event) for event in EVENTS)
-    defaults = re.findall(
-        r"^\| `(\w+)` \| `?(\w+)`? \|", page.split("\n## The rest of a hook\n")[1], re.MULTILINE
-    )
-    assert {name: told for name, told in defaults if told in ("True", "False")} == {
-        name: str(value) for name, value in vars(Hook).items() if isinstance(value, bool)
-    }
-
-
 def test_hooks_page_lists_every_hook_and_the_defaults() -> None:
     page = (ROOT / "docs" / "hooks.md").read_text()
     groups = dict(re.findall(r"^\| (\w+) \| (`.+) \|$", page, re.MULTILINE))
@@ -262,19 +207,6 @@ def test_every_sweep_of_the_sweeps_page_is_valid(folder: Path) -> None:
     assert page.read_text().count("```yaml") == len(loaded)
 
 
-def test_sweeps_page_lists_every_key_with_its_default() -> None:
-    section = (
-        (ROOT / "docs" / "sweeps.md").read_text().split("\n## Every key\n")[1].split("\n## ")[0]
-    )
-    told = {name: yaml.safe_load(default.strip("`")) for name, default, _ in table_rows(section)}
-    assert told == {
-        name: "required"
-        if field.is_required()
-        else getattr(default := field.get_default(call_default_factory=True), "type", default)
-        for name, field in Sweep.model_fields.items()
-    }
-
-
 def test_sweeps_page_reads_results(folder: Path) -> None:
     page = (ROOT / "docs" / "sweeps.md").read_text()
     (block,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
@@ -285,26 +217,6 @@ def test_sweeps_page_reads_results(folder: Path) -> None:
     known: dict[str, Any] = {}
     exec(block, known)
     assert len(known["sweep"].trials) == 12
-
-
-def test_sweeps_page_lists_every_scheduler_parameter() -> None:
-    section = (
-        (ROOT / "docs" / "sweeps.md").read_text().split("\n## Schedulers\n")[1].split("\n## ")[0]
-    )
-    rows = [row for row in table_rows(section) if len(row) == 4]
-    told = {
-        (kind, name): yaml.safe_load(default.strip("`"))
-        for name, kinds, default, _ in rows
-        for kind in re.findall(r"`(\w+)`", kinds)
-    }
-    schedulers: list[Any] = [kind() for kind in Scheduler.__subclasses__()]
-    assert {one.type for one in schedulers} == set(get_args(SchedulerName))
-    assert told == {
-        (one.type, name): value
-        for one in schedulers
-        for name, value in one.model_dump().items()
-        if name != "type"
-    }
 
 
 def test_tables_page_runs(folder: Path) -> None:
@@ -346,28 +258,6 @@ def test_tables_page_runs(folder: Path) -> None:
     assert len(shown) == 5
     for command in shown:
         typed(*shlex.split(command.replace("baseline", "digits")))
-
-
-def test_experiment_page_lists_every_key_with_its_default() -> None:
-    section = (
-        (ROOT / "docs" / "experiment.md").read_text().split("\n## Every key\n")[1].split("\n## ")[0]
-    )
-    told = {
-        name: yaml.safe_load(default.strip("`"))
-        for name, _, default, _ in table_rows(section)
-        if name != "base"
-    }
-    told["validate_every"] = str(Interval.parse(told["validate_every"]))
-    # Without what must be said, and unchecked: nothing but the defaults.
-    defaults = Experiment.model_construct().model_dump(mode="json")
-    inner = {
-        f"{part}.{name}": value
-        for part in ("hang", "loader", "scaler", "workers")
-        for name, value in defaults.pop(part).items()
-    }
-    inner |= {f"workers.ddp.{name}": value for name, value in inner.pop("workers.ddp").items()}
-    required = {name for name, field in Experiment.model_fields.items() if field.is_required()}
-    assert told == defaults | inner | dict.fromkeys(required, "required")
 
 
 def test_experiment_page_merges_as_described(folder: Path) -> None:
@@ -576,48 +466,6 @@ def anchors(page: Path) -> set[str]:
     """Return the anchors that GitHub gives the headings of a page."""
     headings = re.findall(r"^#+ (.+)$", without_code(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-RECORDING = (
-    "gradient_clip.max_norm=1.0",
-    "activation_stats.every=5 steps",
-    "optimizer_stats.every=5 steps",
-    "model_complexity={}",
-    "throughput={every: 5, peak_flops: 1.0e+9}",
-    "device_stats.every=5",
-    "progress_bar=false",
-)
-ELSEWHERE = re.compile(r"on CUDA|by NVML|byol|nan_guard|loss_spike|accumulate: auto|closure")
-"""Who records what a quiet run on a CPU does not have."""
-
-
-def documented_columns() -> dict[str, tuple[str, str]]:
-    """The dtype of each column, and who records it."""
-    page = (ROOT / "docs" / "tables.md").read_text()
-    section = page.split("## Every column\n")[1].split("\n## ")[0]
-    return {
-        name: (dtype, by)
-        for names, dtype, _, by in table_rows(section)
-        for name in re.findall(r"\w+", names)
-    }
-
-
-def test_the_guide_has_the_dtype_of_every_column_that_is_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
-    overrides = [
-        "epochs=1",
-        "batch_size=256",
-        "task_args.width=8",
-        *(f"hooks.{hook}" for hook in RECORDING),
-    ]
-    done = run(load_experiment("experiments/digits.yaml", overrides), tmp_path, local=True)
-    recorded = {name: str(dtype) for name, dtype in done.stats.dtypes.items()}
-    listed = documented_columns()
-    assert recorded == {name: listed[name][0] for name in recorded}
-    quiet = {name for name, (_, by) in listed.items() if not ELSEWHERE.search(by)}
-    assert quiet - {"lr_1"} == set(recorded)
 
 
 def executed(notebook: Path) -> dict[str, Any]:
