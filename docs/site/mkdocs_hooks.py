@@ -19,6 +19,7 @@ from docs.site.lists import widen_lists  # noqa: E402
 from docs.site.reference import GENERATORS  # noqa: E402
 
 _GENERATED = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
+_PYTHON = re.compile(r"^<!-- python: (\S+)(?: without (\w+))? -->$", re.MULTILINE)
 _LINK = re.compile(r"(?<=\]\()(?P<target>\.\.?/[^)#\s]*)(?=[)#\s])")
 _FENCE = re.compile(r"(^[ >]*```.*?^[ >]*```)", re.DOTALL | re.MULTILINE)
 
@@ -33,6 +34,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             lambda link: _resolve(link["target"], page, config.repo_url or ""), parts[index]
         )
     text = widen_lists("".join(parts))
+    text = _PYTHON.sub(_refer_to_python, text)
     return _GENERATED.sub(lambda mark: _generate(mark[1], page), text)
 
 
@@ -40,6 +42,17 @@ def _generate(name: str, page: Page) -> str:
     if name not in GENERATORS:
         raise PluginError(f"{page.file.src_uri}: nothing generates '{name}'")
     return GENERATORS[name]()
+
+
+def _refer_to_python(mark: re.Match[str]) -> str:
+    """Return what mkdocstrings replaces by the docstrings of a Python name. GitHub would show it, so
+    the page has a comment instead."""
+    without = {
+        "constructor": "merge_init_into_class: false",
+        "members": "members: false\n      merge_init_into_class: false",
+    }
+    options = f"\n    options:\n      {without[mark[2]]}" if mark[2] else ""
+    return f"::: {mark[1]}{options}\n"
 
 
 def _resolve(target: str, page: Page, repository: str) -> str:
