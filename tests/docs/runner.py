@@ -68,8 +68,8 @@ class PageRunner:
         """What the page's code has defined."""
 
         self._folder = folder
-        self._printed = ""
-        """What the last block of code has printed."""
+        self._printed: str | None = None
+        """What the block before has printed, if it was code."""
 
     def run(self, page: Path) -> None:
         """Run the blocks of a page in their order. Raise PageError at the first that fails."""
@@ -88,13 +88,13 @@ class PageRunner:
             self._run_commands(block)
         elif block.language == "python":
             self._execute(block)
-        elif block.language == "text" and block.follows and self._printed:
+        elif block.language in ("", "text") and block.follows and self._printed is not None:
             self._compare(block.text, self._printed, block, "the code above")
         elif re.search(r"^(\$ )?(hookyard|python) ", block.text, re.MULTILINE):
             raise PageError(f"{block.place}: commands stand in ```console, after `{PROMPT}`")
 
-        if block.language != "python":
-            self._printed = ""
+        if block.language != "python" or block.file is not None:
+            self._printed = None
 
     def _write_files(self, page: Path) -> None:
         """Write the files of the page that this one continues, and of that which it continues."""

@@ -178,6 +178,7 @@ def test_blocks_have_their_lines_and_files(page: Path) -> None:
         ("hookyard 0.1.0", "ray 0.1.0", "shown, but not printed there: ray 0.1.0"),
         ("\nmade\n```", "\n```", "more was printed than is shown"),
         ("it is 7", "it was 7", "shown, but not printed there: it was 7"),
+        ("[answer]\n   ```\n\n   ```text", "7\n   ```\n\n   ```", "not printed there: .7."),
         (
             "$ hookyard run missing.yaml\n...missing.yaml...",
             "$ hookyard run missing.yaml",
