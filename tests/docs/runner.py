@@ -11,6 +11,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from typer.testing import CliRunner
 
 from orchestrator.cli import app
@@ -134,7 +135,8 @@ class PageRunner:
         tree = ast.parse(block.text)
         last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
         output = io.StringIO()
-        with redirect_stdout(output), redirect_stderr(output):
+        wide = pd.option_context("display.width", 150, "display.max_columns", 20)
+        with redirect_stdout(output), redirect_stderr(output), wide:
             exec(compile(tree, block.place, "exec"), self.names)
             if isinstance(last, ast.Expr):
                 expression = ast.Expression(last.value)
