@@ -249,6 +249,12 @@ class State:
         return Weights() if label is None else self.evaluations[label]
 
     @property
+    def epoch_number(self) -> int:
+        """Number of the epoch for text, from 1: the one in progress, or else the one just
+        completed."""
+        return self.epoch + (not self.epoch_completed)
+
+    @property
     def finished(self) -> bool:
         """True if all of the run's epochs or steps are completed."""
         if self.max_steps is not None:

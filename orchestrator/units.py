@@ -35,6 +35,12 @@ COSTS = ("_s", "_bytes")
 _COUNTS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
+def number_epoch(epoch: int) -> int:
+    """Return an epoch's number in text, which counts from 1, as the names of checkpoints do; data
+    counts from 0."""
+    return epoch + 1
+
+
 def is_number(value: Any) -> bool:
     """Return whether a value is a number other than NaN and booleans."""
     return not isinstance(value, bool) and isinstance(value, Real) and bool(value == value)

@@ -38,7 +38,7 @@ class Console(WindowLogger):
 
         console: {every: 100 iterations, window: 50}
 
-    A line has the phase, the epoch (from 0) and its iteration, the learning rates, loss and time
+    A line has the phase, the epoch (from 1) and its iteration, the learning rates, loss and time
     per iteration as means over `window` (`data` is the wait for the batch, if `perf_stats` is on),
     the memory and, from the second line on, the remaining time. Runs on the master; lines go to
     `state.display`, or to the logger `hookyard`. When iterations are fast, a line is left out if it
@@ -82,7 +82,7 @@ class Console(WindowLogger):
             iteration = state.phase_length if is_whole else state.phase_iteration
             self._show(state, iteration, learning_rates(state), {})
         self._windows.update()
-        parts = [f"{state.phase} done  epoch {_epoch(state)}"]
+        parts = [f"{state.phase} done  epoch {state.epoch_number}"]
         for name, value in phase_metrics(state).items():
             short = name.removeprefix(f"{state.phase}/")
             parts.append(f"{short} {value:.4g}")
@@ -107,7 +107,7 @@ class Console(WindowLogger):
             "cuda_peak_allocated_bytes", values.get("rss_bytes", self._memory)
         )
         length = f"/{state.phase_length}" if state.phase_length else ""
-        parts = [f"{state.phase}  epoch {_epoch(state)}  {iteration}{length}"]
+        parts = [f"{state.phase}  epoch {state.epoch_number}  {iteration}{length}"]
         if state.phase == "train":
             parts += self._format_training(state, {**rates, **values})
         for name in ("loss", *self.columns, *self.statistics):
@@ -174,8 +174,3 @@ def _remaining_iterations(state: State) -> int | None:
     if state.max_epochs is None or not length:
         return None
     return max(0, (state.max_epochs - state.epoch) * length - state.phase_iteration)
-
-
-def _epoch(state: State) -> int:
-    """Return the current epoch, or between two epochs the previous one."""
-    return state.epoch - state.epoch_completed

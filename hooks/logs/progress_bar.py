@@ -52,7 +52,7 @@ class ProgressBar(Hook):
             state.phase,
             completed,
             state.phase_length,
-            f"epoch {state.epoch - state.epoch_completed}",
+            f"epoch {state.epoch_number}",
         )
         self._open = completed < state.phase_length
 

@@ -27,6 +27,7 @@ from orchestrator.storage.stored_data import (
     parse_file,
     parse_lines,
 )
+from orchestrator.units import number_epoch
 
 FileStatus = Literal["intact", "readable", "unknown", "damaged", "missing"]
 """`intact`: its checksums match. `readable`: valid, without checksums. `unknown`: file of a hook or
@@ -240,7 +241,7 @@ def _find_missing_content(folder: RunFolder, *, has_intact_files: bool) -> Itera
                 yield CheckedFile("stats/", "missing", "; ".join(missing), _ROWS)
         epochs = find_missing_reports(attempts, reports)
         if epochs:
-            what = f"no report of epoch {', '.join(map(str, epochs))}"
+            what = f"no report of epoch {', '.join(str(number_epoch(epoch)) for epoch in epochs)}"
             yield CheckedFile(REPORTS, "missing", what, _ADVICE[REPORTS])
 
 

@@ -213,7 +213,7 @@ def _format_position(state: State | None) -> str:
     done = "before the first iteration"
     if state.phase_length:
         done = f"{state.phase_iteration} of {state.phase_length} iterations done"
-    return f"{state.phase or 'train'}, epoch {state.epoch - state.epoch_completed}, {done}"
+    return f"{state.phase or 'train'}, epoch {state.epoch_number}, {done}"
 
 
 def _format_line(frames: list[FrameType]) -> str:

@@ -32,6 +32,7 @@ class Best:
     mode: str
     value: float
     epoch: int
+    """Epoch of the report, from 0."""
     step: int
     iteration: int
     checkpoint: str | None = None
@@ -42,7 +43,7 @@ class Best:
     """Description of a divergence; empty if there was none."""
 
     def __str__(self) -> str:
-        place = f"epoch {self.epoch}, step {self.step}"
+        place = f"epoch {units.number_epoch(self.epoch)}, step {self.step}"
         if self.diverged:
             place += f"; diverged: {self.diverged}"
         reached = f"{self.metric} {units.format_value(self.metric, self.value)} ({place})"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
-from orchestrator.units import is_number
+from orchestrator.units import is_number, number_epoch
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def _find_divergence_of(name: str, reports: Sequence[Mapping[str, Any]]) -> Dive
         last = "NaN" if math.isnan(value) else value
     if first is None:
         return None
-    description = f"{name} is {last} since epoch {first.get('epoch', 0)}"
+    description = f"{name} is {last} since epoch {number_epoch(first.get('epoch', 0))}"
     return Divergence(first.get("iteration", 0), description)
 
 

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from orchestrator.terminal.frame_parts import make_bar_line, make_heading, make_table
 from orchestrator.terminal.run_view import RankView, RunProgress, RunView
-from orchestrator.units import format_duration, format_seconds, format_value
+from orchestrator.units import format_duration, format_seconds, format_value, number_epoch
 
 MAX_RANKS = 16
 """Maximum number of ranks in the table. If there are more, it has those with the most work of their
@@ -28,7 +28,8 @@ def draw_run_frame(view: RunView, lines: int | None = None) -> Iterator[Renderab
         yield Text(speed)
     if view.report:
         metrics = "   ".join(_format_metrics(view.report))
-        yield Text(f"report {view.reports}, epoch {view.report.get('epoch', '-')}:   {metrics}")
+        epoch = f", epoch {number_epoch(view.report['epoch'])}" if "epoch" in view.report else ""
+        yield Text(f"report {view.reports}{epoch}:   {metrics}")
     if view.attempts > 1:
         start = view.resumed_from or "the beginning"
         yield Text(f"attempt {view.attempts - 1}, resumed from {start}")
@@ -60,8 +61,12 @@ def _get_work_s(rank: RankView) -> float:
 
 def _format_counters(progress: RunProgress) -> Iterator[str]:
     if progress.epoch is not None:
-        length = f" of {progress.epochs}" if progress.epochs else ""
-        yield f"epoch {progress.epoch}{length}"
+        number = number_epoch(progress.epoch)
+        if progress.epochs:
+            # A resumed run without rows may have completed its last epoch.
+            yield f"epoch {min(number, progress.epochs)} of {progress.epochs}"
+        else:
+            yield f"epoch {number}"
     if progress.steps:
         yield f"step {progress.step} of {progress.steps}"
     if progress.phase not in (None, "train"):

@@ -53,7 +53,7 @@ def test_hang_is_reported_and_second_interrupt_leaves_no_process(tmp_path: Path)
     ) as driver:
         assert driver.stderr is not None
         told = next(line for line in driver.stderr if "has made no progress" in line)
-        place = r"train, epoch 0, 2 of 8 iterations done"
+        place = r"train, epoch 1, 2 of 8 iterations done"
         assert re.search(
             rf"rank 1 on .* has made no progress since .*: {place} \(.*stands.py:\d+, in forward\); rank 0 waits for"
             r" that",

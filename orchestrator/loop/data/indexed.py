@@ -27,6 +27,7 @@ from orchestrator.loop.task_errors import check_type, unexpected
 from orchestrator.loop.world import World
 from orchestrator.randomness import with_own_generators
 from orchestrator.task import Task
+from orchestrator.units import number_epoch
 
 _BATCH = "a batch made from the samples"
 
@@ -124,9 +125,10 @@ class Indexed(PhaseData):
     def begin(self, epoch: int, offset: int) -> Iterator[Any]:
         samples = len(self._dataset)
         if samples != self._samples:
+            number = number_epoch(epoch)
             raise TaskError(
-                f"the train dataset has {samples} samples in epoch {epoch}, but it had {self._samples} at the start;"
-                " keep its length, and choose samples by their index and the epoch"
+                f"the train dataset has {samples} samples in epoch {number}, but it had {self._samples} at the start."
+                " Keep its length, and choose samples by their index and the epoch"
             )
         self.sampler.begin(epoch, offset)
         self._seed_generator(epoch)

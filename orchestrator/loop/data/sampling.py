@@ -18,6 +18,7 @@ from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.world import World
 from orchestrator.randomness import seed_host, seeded, with_own_generators
 from orchestrator.task import Task
+from orchestrator.units import number_epoch
 
 Order = Callable[[int], list[int]]
 """Function from an epoch to the indices of its samples, the same on all ranks and each time."""
@@ -70,8 +71,9 @@ class ShardedSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         order = self.order(self.epoch)
         if len(order) != self.length:
+            number = number_epoch(self.epoch)
             raise TaskError(
-                f"the sampler returns {len(order)} samples in epoch {self.epoch}, but {self.length} in the first"
+                f"the sampler returns {len(order)} samples in epoch {number}, but {self.length} in the first"
             )
         rest = order[self.offset :]
         if self.even and rest:

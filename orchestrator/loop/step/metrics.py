@@ -166,7 +166,7 @@ class PhaseMetrics:
                 _log.warning(
                     "%s is NaN in epoch %d; set hooks.nan_guard to stop at the first NaN",
                     name,
-                    self._state.epoch,
+                    self._state.epoch_number,
                 )
                 return
 

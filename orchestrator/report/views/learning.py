@@ -14,7 +14,7 @@ from orchestrator.report.markup import Markup, Quantity, concatenate, element, m
 from orchestrator.tables.best_report import find_best_report
 from orchestrator.tables.query import TRAINING, Rows
 from orchestrator.tables.row_blocks import merge_blocks
-from orchestrator.units import COSTS, is_number
+from orchestrator.units import COSTS, is_number, number_epoch
 
 MAX_BINS = 240
 """Maximum number of points of a chart."""
@@ -138,7 +138,7 @@ def _make_best_table(reports: Reports, modes: Mapping[str, str]) -> Markup | Non
             (
                 name,
                 Quantity(name, reached.get(name)),
-                reached.get("epoch"),
+                number_epoch(best["epoch"]) if best and "epoch" in best else None,
                 reached.get("step"),
                 Quantity(name, last[name]),
             )

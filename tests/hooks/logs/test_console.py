@@ -87,7 +87,7 @@ def test_short_phases_print_lines_that_cover_all_iterations(window: Window, mean
     for losses in ((1, 1, 4), (4, 5, 7), (7, 7, 7)):
         run_phase(hook, state, "train", loss_rows(*losses))
     (line,) = [line for line in screen.lines if "done" not in line]
-    assert line.split("  ")[1:4] == ["epoch 1", "2/3", f"loss {mean:g}"]
+    assert line.split("  ")[1:4] == ["epoch 2", "2/3", f"loss {mean:g}"]
 
 
 def test_line_has_position_rates_loss_time_and_memory(ticks: Ticks) -> None:
@@ -108,7 +108,7 @@ def test_line_has_position_rates_loss_time_and_memory(ticks: Ticks) -> None:
     )
     assert (
         screen.lines[0]
-        == "train  epoch 4  3/5  lr 1e-06  loss 4  grad_norm 2.5  30.0 ms (data 10.0 ms)  memory 3 MiB"
+        == "train  epoch 5  3/5  lr 1e-06  loss 4  grad_norm 2.5  30.0 ms (data 10.0 ms)  memory 3 MiB"
     )
 
 
@@ -128,8 +128,8 @@ def test_the_end_of_a_phase_has_its_metrics(ticks: Ticks) -> None:
         work=_passes(ticks, 1.0),
     )
     assert screen.lines == [
-        "train done  epoch 0  loss 1  in 2.0 s",
-        "val done  epoch 0  loss 0.5  ema/accuracy 0.9877  in 1.0 s",
+        "train done  epoch 1  loss 1  in 2.0 s",
+        "val done  epoch 1  loss 0.5  ema/accuracy 0.9877  in 1.0 s",
     ]
 
 
@@ -191,4 +191,4 @@ def test_learning_rates_that_differ_are_shown_and_never_as_zero(
         "train",
         loss_rows(1.0),
     )
-    assert screen.lines[0] == f"train  epoch 0  1/1  {shown}  loss 1"
+    assert screen.lines[0] == f"train  epoch 1  1/1  {shown}  loss 1"

@@ -11,7 +11,7 @@ def test_bar_moves_at_its_interval_and_ends_full() -> None:
     run_phase(
         ProgressBar(every=Interval(4, "iterations")), State(display=screen), "train", [{}] * 10
     )
-    assert screen.bars == [("train", done, 10, "epoch 0") for done in (0, 4, 8, 10)]
+    assert screen.bars == [("train", done, 10, "epoch 1") for done in (0, 4, 8, 10)]
 
 
 def test_phase_interrupted_by_validation_continues() -> None:
@@ -30,4 +30,4 @@ def test_a_failure_ends_the_bar() -> None:
     state = State(display=screen, phase="val", phase_length=9)
     hook.on_phase_start(state)
     hook.on_exception(state, RuntimeError())
-    assert screen.bars[-1] == ("val", 9, 9, "epoch 0")
+    assert screen.bars[-1] == ("val", 9, 9, "epoch 1")

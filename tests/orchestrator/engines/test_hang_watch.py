@@ -78,7 +78,7 @@ def test_place_names_phase_iteration_and_line_of_the_task(
                 if number or "of" in text
                 else "before the first iteration"
             )
-            assert re.fullmatch(rf"{phase}, epoch 0, {done} {line}", text), text
+            assert re.fullmatch(rf"{phase}, epoch 1, {done} {line}", text), text
 
 
 def test_slow_places_have_five_times_the_limit(
@@ -155,7 +155,7 @@ def test_in_this_process_a_hang_is_reported_or_ends_the_run(
         with pytest.raises(
             RunError,
             match=(
-                rf"rank 0 on .* has made no progress since .*: train, epoch 0, 3 of 7 iterations done \(.*{HERE}:\d+,"
+                rf"rank 0 on .* has made no progress since .*: train, epoch 1, 3 of 7 iterations done \(.*{HERE}:\d+,"
                 r" in on_step"
             ),
         ):

@@ -61,7 +61,7 @@ def test_headline_has_best_metrics_and_costs() -> None:
     run = run_of()
     spent = run.stats["step_s"].sum()
     found = tiles(run)
-    assert found["best val/accuracy"] == "0.75epoch 2, step 200"
+    assert found["best val/accuracy"] == "0.75epoch 3, step 200"
     assert found["wall time"].startswith("1 h 30 min")
     assert found["rank-seconds"] == f"{spent:.4g}in 400 iterations of 2 ranks"
     assert found["peak memory of a process"].startswith("1 GiB")
@@ -73,11 +73,11 @@ def test_headline_has_last_value_of_a_metric_without_direction() -> None:
         {"epoch": 2, "step": 200, "val/score": 0.5, "val/ppl": 7.0},
     ]
     found = tiles(run_of(reports=reports))
-    assert found["last val/score"] == "0.5epoch 2, step 200"
-    assert found["best val/ppl"] == "7epoch 2, step 200"
+    assert found["last val/score"] == "0.5epoch 3, step 200"
+    assert found["best val/ppl"] == "7epoch 3, step 200"
     assert (
         tiles(run_of(reports=reports, modes={"val/score": "max"}))["best val/score"]
-        == "0.75epoch 1, step 100"
+        == "0.75epoch 2, step 100"
     )
 
 

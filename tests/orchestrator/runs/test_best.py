@@ -125,7 +125,7 @@ def test_weights_of_before_a_divergence_whose_updates_were_skipped_are_offered(
     hooks = {"nan_guard": {"action": "skip", "patience": 99}, "checkpoint": {"best": "val/loss"}}
     done = run(described(task=f"{__name__}:BreaksLater", hooks=hooks), tmp_path, local=True)
     known = json.loads(answer("show", str(done.path), "--json"))
-    assert known["diverged"] == "train/loss is NaN since epoch 1"
+    assert known["diverged"] == "train/loss is NaN since epoch 2"
     assert 'load("best")' in known["use"]["python"]
 
 
@@ -276,7 +276,7 @@ def test_divergence_is_shown_everywhere(tmp_path: Path) -> None:
     )
     epochs = {"after": 1, "at_once": 0}
     for done in (after, at_once):
-        words = f"train/loss is NaN since epoch {epochs[done.name]}"
+        words = f"train/loss is NaN since epoch {epochs[done.name] + 1}"
         assert f"diverged: {words}\n" in answer("show", str(done.path))
         assert "It is unknown" not in answer("show", str(done.path))
         known = json.loads(answer("show", str(done.path), "--json"))
@@ -285,7 +285,7 @@ def test_divergence_is_shown_everywhere(tmp_path: Path) -> None:
         assert words in answer("ls", "--storage", str(tmp_path))
     assert after.best is not None
     assert after.best.step == 7
-    assert "(epoch 0, step 7; diverged: train/loss is NaN since epoch 1)" in str(after.best)
+    assert "(epoch 1, step 7; diverged: train/loss is NaN since epoch 2)" in str(after.best)
     assert str(after.best) in make_report(after.folder)
     assert at_once.best is None
     listed = {
@@ -293,5 +293,5 @@ def test_divergence_is_shown_everywhere(tmp_path: Path) -> None:
         for row in json.loads(answer("ls", "--storage", str(tmp_path), "--json"))
     }
     assert listed == {
-        name: f"train/loss is NaN since epoch {epoch}" for name, epoch in epochs.items()
+        name: f"train/loss is NaN since epoch {epoch + 1}" for name, epoch in epochs.items()
     }

@@ -38,7 +38,7 @@ def test_training_diverged_if_the_last_value_is_not_finite(name: str) -> None:
         )
         assert (
             str(diverged)
-            == f"{name} is {'NaN' if math.isnan(values[-1]) else values[-1]} since epoch {first}"
+            == f"{name} is {'NaN' if math.isnan(values[-1]) else values[-1]} since epoch {first + 1}"
         )
 
 

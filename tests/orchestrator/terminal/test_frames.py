@@ -108,10 +108,10 @@ SWEEP = SweepView(
 def test_run_frame_has_progress_speed_report_and_ranks() -> None:
     lines = lines_of(draw_run_frame(RUN))
     assert lines[0] == "runs/digits  running"
-    assert lines[1].startswith("epoch 1 of 4  ")
+    assert lines[1].startswith("epoch 2 of 4  ")
     assert lines[1].endswith("50%  eta 2 min")
     assert lines[2] == "loss 0.25   1,280 samples/s   50 ms per iteration   last row 1 s ago"
-    assert lines[3] == "report 1, epoch 0:   val/accuracy 0.75   train/loss 0.5", (
+    assert lines[3] == "report 1, epoch 1:   val/accuracy 0.75   train/loss 0.5", (
         "metrics of the model, val first"
     )
     assert lines[4].split() == [
@@ -174,7 +174,7 @@ def test_run_frame_of_a_resumed_run_and_of_a_run_without_rows() -> None:
     lines = lines_of(
         draw_run_frame(replace(RUN, progress=progress, attempts=2, resumed_from="step-00000020"))
     )
-    assert lines[1].startswith("epoch 0  step 30 of 100  val  ")
+    assert lines[1].startswith("epoch 1  step 30 of 100  val  ")
     assert "attempt 1, resumed from step-00000020" in lines
     empty = replace(
         RUN, progress=RunProgress(), speed=Speed(), report={}, reports=0, ranks=(), row_age_s=None

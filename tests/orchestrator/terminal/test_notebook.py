@@ -106,7 +106,7 @@ def test_run_and_sweep_display_below_the_cell(
     }
     sweep(described.model_copy(update={"sweep": space}), tmp_path, "all", local=True)
     assert len(outputs) == 2
-    assert "val done  epoch 0" in outputs[0].shown[-1]
+    assert "val done  epoch 1" in outputs[0].shown[-1]
     assert "trial-0000 [1/1] optimizer.lr=0.1: val/accuracy" in outputs[1].shown[-1]
     shown = capfd.readouterr()
     assert shown.out + shown.err == ""

@@ -293,7 +293,7 @@ class GrowingRows(list[Any]):
 def test_dataset_or_sampler_whose_length_changes_ends_the_run() -> None:
     hooks = {"sampler_seed": DistSamplerSeed()}
     with pytest.raises(
-        TaskError, match="the sampler returns 21 samples in epoch 1, but 20 in the first"
+        TaskError, match="the sampler returns 21 samples in epoch 2, but 20 in the first"
     ):
         list(Loop(Sampled(how="growing", val=0), experiment(), hooks).run())
 
@@ -302,6 +302,6 @@ def test_dataset_or_sampler_whose_length_changes_ends_the_run() -> None:
             return {"train": GrowingRows(super().data()["train"])}  # type: ignore[arg-type]
 
     with pytest.raises(
-        TaskError, match="the train dataset has 53 samples in epoch 1, but it had 52 at the start"
+        TaskError, match="the train dataset has 53 samples in epoch 2, but it had 52 at the start"
     ):
         list(Loop(Grown(val=0), experiment(), hooks).run())

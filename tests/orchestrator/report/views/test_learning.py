@@ -52,9 +52,9 @@ def test_the_best_is_the_smallest_loss_and_the_largest_accuracy() -> None:
     assert tables_of(render_learning(EMPTY, REPORTS, {}).content)[
         "Each metric at its best and as last reported"
     ][1:] == [
-        ["train/loss", "1", "1", "200", "1"],
-        ["val/loss", "3", "0", "100", "4"],
-        ["val/accuracy", "0.5", "0", "100", "0.25"],
+        ["train/loss", "1", "2", "200", "1"],
+        ["val/loss", "3", "1", "100", "4"],
+        ["val/accuracy", "0.5", "1", "100", "0.25"],
     ]
     assert [*find_best_and_last(["val/f1"], REPORTS, {})] == []
 
