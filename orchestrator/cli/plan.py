@@ -91,7 +91,7 @@ def _plan_sweep(experiment: Experiment, sweep: Sweep, present: Resources | None)
 
     sharing = find_shared_paths(experiment.source, sweep)
     trainings = count_trainings(sweep)
-    if sharing.paths and sweep.search != "optuna":
+    if sharing.paths and sweep.search.type != "optuna":
         trainings = len(sharing.group_trials([*enumerate(draw_trials(sweep, experiment.seed))]))
     plan: dict[str, Any] = {
         "trials": count_trials(sweep),

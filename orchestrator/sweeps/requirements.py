@@ -7,6 +7,7 @@ from orchestrator.engines.ray_environment import Resources, read_environment
 from orchestrator.engines.script_classes import with_classes_of_main
 from orchestrator.errors import UsageError
 from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.sections.search import EXTRA
 from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.experiment.sweep.space import count_concurrent_trials, count_trials
 from orchestrator.process.streams import print_line
@@ -18,10 +19,9 @@ def check_can_run(
     """Raise UsageError if an extra or a resource of this machine is missing, or if --local cannot
     run the scheduler."""
     read_environment(experiment.environment)  # raises UsageError for an unset variable
-    if settings.search == "optuna" and find_spec("optuna") is None:
+    if settings.search.type == "optuna" and find_spec("optuna") is None:
         raise UsageError(
-            "search: optuna needs the package optuna, which is not installed:"
-            " pip install 'hookyard[optuna]'"
+            f"search: optuna needs the package optuna, which is not installed: {EXTRA}"
         )
     if not local:
         with_classes_of_main(experiment.source, address)  # raises UsageError if they cannot be sent

@@ -10,6 +10,7 @@ from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import trial_folder, trial_name
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.schedulers.race import Race as RaceSettings
+from orchestrator.experiment.sections.search import OptunaSearch
 from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.experiment.sweep.shared_training import find_shared_paths
 from orchestrator.sweeps.search.optuna_trials import OptunaTrials
@@ -148,8 +149,10 @@ def _make_search(
     if isinstance(settings.scheduler, RaceSettings):
         return Race(settings, experiment.seed, previous, display.line)
     shared = find_shared_paths(experiment.source, settings)
-    kind = OptunaTrials if settings.search == "optuna" else DrawnTrials
-    return kind(settings, experiment.seed, previous, shared)
+    search = settings.search
+    if isinstance(search, OptunaSearch):
+        return OptunaTrials(settings, search, experiment.seed, previous, shared)
+    return DrawnTrials(settings, experiment.seed, previous, shared)
 
 
 def _format_values(values: Mapping[str, Any]) -> str:

@@ -72,12 +72,14 @@ MEDIAN = {
     "space": {"optimizer.lr": {"choice": [0.05, 0.01, 0.15, 0.1]}},
     "scheduler": {"type": "median", "min_samples_required": 1},
 }
+OPTUNA = {"search": {"type": "optuna"}, "trials": 4}
 SWEEP: dict[str, Key] = {
     "metric": Key("val/other"),
     "mode": Key("max"),
     "trials": Key(4),
     "repeats": Key(2),
     "search": Key("grid", {"space": {"optimizer.lr": {"choice": [0.1, 0.05]}}, "trials": None}),
+    "search.sampler": Key("QMCSampler", OPTUNA),
     "points": Key([{"optimizer.lr": 0.15}]),
     "share_training": Key(False),
     "seed": Key(1),
@@ -122,6 +124,7 @@ def test_every_key_of_a_sweep_is_covered() -> None:
     known |= {f"stop.plateau.{name}" for name in keys_of(Plateau)} | {
         f"scheduler.{name}" for name in keys_of(Asha) if name != "type"
     }
+    known |= {"search.sampler"}
     known |= {f"median.{name}" for name in keys_of(Median) if name != "type"} | {"race.level"}
     assert known == SWEEP.keys() - {"grid.seed"} | SWEEP_NOT_SHOWN.keys()
 

@@ -26,6 +26,7 @@ from orchestrator.experiment.sections.schedulers.hyperband import HyperBand
 from orchestrator.experiment.sections.schedulers.median import Median
 from orchestrator.experiment.sections.schedulers.pbt import PBT
 from orchestrator.experiment.sections.schedulers.race import Race
+from orchestrator.experiment.sections.search import RandomSearch, SearchName, TrialSearch
 from orchestrator.experiment.yaml.source import expand_short_form
 
 MAX_VALUES = 1_000
@@ -252,9 +253,15 @@ class Sweep(Model):
     aggregate: Literal["mean", "lower_bound"] = "mean"
     """How the results of `repeats` are combined: `mean`, or `lower_bound`, which is one standard
     error worse than the mean."""
-    search: Literal["grid", "random", "optuna"] = "random"
-    """How values are chosen: every combination (`grid`), at random (`random`), or by Optuna's TPE,
-    which learns from earlier trials and needs the extra `optuna`."""
+    search: Annotated[
+        TrialSearch,
+        BeforeValidator(
+            lambda value: expand_short_form(value, "sweep.search"),
+            json_schema_input_type=SearchName | TrialSearch,
+        ),
+    ] = RandomSearch()
+    """How values are chosen: every combination (`grid`), at random (`random`), or by Optuna, which
+    learns from earlier trials (`optuna`): a name, or `type` and its parameters."""
     points: list[dict[str, Any]] = Field(default_factory=list, max_length=MAX_VALUES)
     """Configurations to try first, each a mapping of paths to values. The search samples the values
     of missing paths. Points count among the configurations."""

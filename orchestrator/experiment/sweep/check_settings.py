@@ -10,6 +10,7 @@ from orchestrator.experiment.resolve import find_task
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.schedulers.pbt import PBT
 from orchestrator.experiment.sections.schedulers.race import Race
+from orchestrator.experiment.sections.search import OptunaSearch
 from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.experiment.sweep.space import (
     can_mutate,
@@ -45,9 +46,9 @@ def _check_metrics(sweep: Sweep) -> Iterator[Problem]:
 
     if len(sweep.metrics) == 1:
         return
-    if sweep.search != "optuna":
+    if sweep.search.type != "optuna":
         yield Problem(
-            "sweep.metric", f"cannot be a list with search: {sweep.search}; use search: optuna"
+            "sweep.metric", f"cannot be a list with search: {sweep.search.type}; use search: optuna"
         )
     if sweep.scheduler.type != "fifo":
         yield Problem(
@@ -57,10 +58,12 @@ def _check_metrics(sweep: Sweep) -> Iterator[Problem]:
 
 
 def _check_search(sweep: Sweep) -> Iterator[Problem]:
+    if isinstance(sweep.search, OptunaSearch):
+        yield from sweep.search.check(len(sweep.metrics))
     with_scheduler = f"with scheduler: {sweep.scheduler.type}"
-    if sweep.search == "optuna" and isinstance(sweep.scheduler, PBT | Race):
+    if sweep.search.type == "optuna" and isinstance(sweep.scheduler, PBT | Race):
         yield Problem("sweep.search", f"cannot be optuna {with_scheduler}; use random or grid")
-    if sweep.search != "grid":
+    if sweep.search.type != "grid":
         return
     if sweep.points:
         yield Problem("sweep.points", "has no effect with search: grid, which tries all points")
@@ -138,7 +141,7 @@ def check_trial_count(sweep: Sweep) -> Iterator[Problem]:
             f"makes {count_trials(sweep):,} trials, at most {MAX_TRIALS:,} are allowed",
             suggestion="use search: random, or remove values",
         )
-    elif sweep.search == "grid" and trials != per_round:
+    elif sweep.search.type == "grid" and trials != per_round:
         yield Problem(
             "sweep.trials",
             f"must be {per_round} ({_describe_round(sweep)}), got {trials}",

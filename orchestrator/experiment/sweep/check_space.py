@@ -14,10 +14,10 @@ def find_unsearchable(sweep: Sweep) -> Iterator[Problem]:
     alternatives = {"grid": "choice", "normal": "uniform"}
     for name, domain in sweep.space.items():
         path = f"sweep.space.{name}.{domain.kind}"
-        if sweep.search == "grid" and not domain.is_list:
+        if sweep.search.type == "grid" and not domain.is_list:
             hint = "use choice or grid, or search: random"
             yield Problem(path, f"is not supported with search: grid; {hint}")
-        if sweep.search == "optuna" and domain.kind in alternatives:
+        if sweep.search.type == "optuna" and domain.kind in alternatives:
             hint = f"use {alternatives[domain.kind]}"
             yield Problem(path, f"is not supported with search: optuna; {hint}")
 
@@ -45,7 +45,7 @@ def _explain_overlap(inner: str, outer: str, sweep: Sweep) -> str | None:
     key = inner.removeprefix(f"{outer}.")
     if not any(leaves_open(key, value) for value in around.values):
         return f"is never drawn: every value of '{outer}' is off or sets it"
-    if around.kind == "choice" and sweep.search != "grid" and domain.kind == "grid":
+    if around.kind == "choice" and sweep.search.type != "grid" and domain.kind == "grid":
         return f"is a grid inside '{outer}', which is drawn; use choice"
     return None
 

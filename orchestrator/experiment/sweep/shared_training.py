@@ -90,7 +90,7 @@ def find_unshareable_paths(source: ExperimentSource, sweep: Sweep) -> Iterator[P
         )
     fan_outs = [path for path, domain in sweep.space.items() if domain.kind == "fan_out"]
     shared = find_shared_paths(source, sweep) if fan_outs else SharedPaths()
-    other_kind = "choice" if sweep.search == "optuna" else "grid"
+    other_kind = "choice" if sweep.search.type == "optuna" else "grid"
     for path in fan_outs:
         if path not in shared.paths:
             general = shared.reasons.get("", "only parameters of observing hooks can")
@@ -117,7 +117,7 @@ def _explain_sweep(sweep: Sweep) -> str:
 
 
 def _explain_fan_out_only(sweep: Sweep) -> str:
-    if sweep.search == "optuna":
+    if sweep.search.type == "optuna":
         reason = "optuna learns from each trial"
     elif isinstance(sweep.scheduler, Fifo):
         return ""

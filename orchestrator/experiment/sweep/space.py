@@ -128,7 +128,7 @@ def count_points(sweep: Sweep) -> int:
 
 def _make_grid(sweep: Sweep) -> dict[str, list[Any]]:
     """Return the values of each path of the grid; with `search: grid` also of each `choice`."""
-    kinds = ("choice", "grid", "fan_out") if sweep.search == "grid" else ("grid", "fan_out")
+    kinds = ("choice", "grid", "fan_out") if sweep.search.type == "grid" else ("grid", "fan_out")
     return {name: domain.values for name, domain in sweep.space.items() if domain.kind in kinds}
 
 

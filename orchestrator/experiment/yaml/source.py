@@ -10,6 +10,8 @@ from orchestrator.errors import ConfigError, Problem, collect_problems, shorten
 from orchestrator.storage.stored_data import check_mapping, validate
 
 MAX_DEPTH = 64
+_NAMED = ("sweep.scheduler", "sweep.search")
+"""Keys whose mapping may be written as its `type` alone."""
 """Limit of nested mappings and lists, and of the keys of a dotted path."""
 
 
@@ -127,8 +129,8 @@ def with_value(data: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]
 
 
 def expand_short_form(value: Any, path: str) -> Any:
-    """Return the mapping that a name stands for at `sweep.scheduler`; any other value unchanged."""
-    return {"type": value} if path == "sweep.scheduler" and isinstance(value, str) else value
+    """Return the mapping that a name stands for at one of _NAMED; any other value unchanged."""
+    return {"type": value} if path in _NAMED and isinstance(value, str) else value
 
 
 def check_path(path: str) -> None:

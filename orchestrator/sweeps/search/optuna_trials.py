@@ -1,4 +1,4 @@
-"""`search: optuna`: trials that Optuna suggests. Used in the driver."""
+"""`search: optuna`: trials that a sampler of Optuna suggests. Used in the driver."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.experiment.sections.search import OptunaSearch
 from orchestrator.experiment.sections.sweep import Domain, Sweep
 from orchestrator.experiment.sweep.shared_training import SharedPaths
 from orchestrator.experiment.sweep.space import count_trainings, count_trials, make_fan_out_points
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class OptunaTrials(Search):
-    """Optuna's suggestions (TPE), which also learn from earlier attempts of the sweep; unfinished
+    """Optuna's suggestions, which also learn from earlier attempts of the sweep; unfinished
     trials come first.
 
     Each suggestion has a trial for each seed and each `fan_out` value. Once all of these have
@@ -30,13 +31,18 @@ class OptunaTrials(Search):
     """
 
     def __init__(
-        self, settings: Sweep, seed: int, previous: Mapping[int, TrialRecord], shared: SharedPaths
+        self,
+        settings: Sweep,
+        search: OptunaSearch,
+        seed: int,
+        previous: Mapping[int, TrialRecord],
+        shared: SharedPaths,
     ) -> None:
         super().__init__(settings, shared)
         self._seed = seed
         self._size = len(make_fan_out_points(settings)) * settings.repeats
         """Number of trials per suggestion."""
-        self._study = _make_study(settings, len(previous))
+        self._study = _make_study(settings, search, len(previous))
         self._suggestions: list[optuna.Trial] = []
         self._results: defaultdict[int, dict[int, Mapping[str, Any] | None]] = defaultdict(dict)
         """Last report of each ended trial, by suggestion."""
@@ -137,7 +143,7 @@ class OptunaTrials(Search):
         return scores
 
 
-def _make_study(settings: Sweep, n_previous: int) -> optuna.Study:
+def _make_study(settings: Sweep, search: OptunaSearch, n_previous: int) -> optuna.Study:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -145,7 +151,7 @@ def _make_study(settings: Sweep, n_previous: int) -> optuna.Study:
         directions=["maximize" if mode == "max" else "minimize" for _, mode in settings.objectives],
         # Each attempt of the sweep needs a different seed, because Optuna would repeat its first
         # suggestions.
-        sampler=optuna.samplers.TPESampler(seed=settings.seed + n_previous),
+        sampler=search.make_sampler(settings.seed + n_previous),
     )
 
 

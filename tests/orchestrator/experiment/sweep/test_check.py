@@ -95,6 +95,35 @@ def space_problems(file: Path, space: str) -> list[tuple[str, int | None, str]]:
         ),
         ({"scheduler": "race"}, "sweep.repeats: must be at least 2 with scheduler: race"),
         ({**RACE, "aggregate": "lower_bound"}, "sweep.aggregate: cannot be lower_bound"),
+        (
+            {"search": {"type": "optuna", "sampler": "GPSamplr"}},
+            "did you mean 'GPSampler'?",
+        ),
+        (
+            {"search": {"type": "optuna", "sampler": "BruteForceSampler"}},
+            "sweep.search: BruteForceSampler is search: grid",
+        ),
+        (
+            {"search": {"type": "optuna", "sampler": "GPSampler", "n_startup_trial": 3}},
+            "sweep.search.n_startup_trial: unknown key (did you mean 'n_startup_trials'?)",
+        ),
+        (
+            {"search": {"type": "optuna", "n_startup_trials": "many"}},
+            "sweep.search.n_startup_trials: must be an integer, got 'many'",
+        ),
+        (
+            {"search": {"type": "optuna", "seed": 3}},
+            "sweep.search.seed: is sweep.seed; remove it here",
+        ),
+        (
+            {"search": {"type": "optuna", "gamma": "sqrt"}},
+            "sweep.search.gamma: ",
+        ),
+        (
+            {**TWO_METRICS, "search": {"type": "optuna", "sampler": "CmaEsSampler"}},
+            "sweep.search.sampler: CmaEsSampler takes a single metric",
+        ),
+        ({"search": "tpe"}, "sweep.search.type: must be one of 'grid', 'random', 'optuna'"),
         ({**RACE, "search": "optuna"}, "sweep.search: cannot be optuna with scheduler:"),
         ({**RACE, "budget": {"trials": 3}}, "sweep.budget.trials: cannot be combined"),
         (

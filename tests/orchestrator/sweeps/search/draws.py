@@ -2,6 +2,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from orchestrator.experiment.sections.search import OptunaSearch
 from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.experiment.sweep.shared_training import SharedPaths
 from orchestrator.sweeps.search.optuna_trials import OptunaTrials
@@ -29,8 +30,11 @@ class Draws:
         shared = SharedPaths(
             tuple(path for path, domain in settings.space.items() if domain.kind == "fan_out")
         )
-        kind: Any = OptunaTrials if settings.search == "optuna" else DrawnTrials
-        self.search = kind(settings, seed, previous or {}, shared)
+        self.search: Any
+        if isinstance(settings.search, OptunaSearch):
+            self.search = OptunaTrials(settings, settings.search, seed, previous or {}, shared)
+        else:
+            self.search = DrawnTrials(settings, seed, previous or {}, shared)
 
     def group_trials(self) -> Iterator[list[tuple[int, dict[str, Any]]]]:
         """Number and values of the trials that share each training."""

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
+from orchestrator.experiment.sections.search import list_samplers
 from orchestrator.experiment.sections.sweep import Sweep
 from tests.orchestrator.sweeps.search.draws import Draws, previous_trial
 
-pytest.importorskip("optuna")
+optuna = pytest.importorskip("optuna")
 
-SPACE = {"hooks.ema.decay": {"uniform": [0.0, 0.99]}, "optimizer.lr": {"loguniform": [1e-4, 1.0]}}
+SPACE = {"optimizer.lr": {"loguniform": [1e-4, 1.0]}, "hooks.ema.decay": {"uniform": [0.0, 0.99]}}
 
 
 def bowl(values: dict[str, Any]) -> float:
@@ -219,3 +220,35 @@ def test_an_optuna_search_with_followers_resumes_where_it_was() -> None:
             draws.over(number, {"val/score": 2.0})
     assert numbers == [[0, 2], [3, 4, 5], [6, 7]]
     assert [trial.value for trial in draws.search._study.trials] == [4.0, 2.0, None]
+
+
+MIXED = {"batch_size": {"choice": [8, 16, 32]}, "epochs": {"randint": [1, 9]}, **SPACE}
+"""In the order in which the search asks: paths of fewer keys come first."""
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+@pytest.mark.parametrize("sampler", list_samplers())
+def test_each_sampler_suggests_what_optuna_itself_does(sampler: str) -> None:
+    """The reference asks the sampler with its own names and distributions, and tells the same."""
+    pytest.importorskip("scipy")
+    pytest.importorskip("cmaes")
+    parameters = {} if sampler in ("QMCSampler", "RandomSampler") else {"n_startup_trials": 3}
+    if sampler.startswith("NSGA"):
+        parameters = {"population_size": 3}
+    settings = sweep(
+        search={"type": "optuna", "sampler": sampler, **parameters}, space=MIXED, trials=7, seed=4
+    )
+    found = searched(settings, lambda values: {"val/score": bowl(values)})
+
+    study = optuna.create_study(
+        direction="maximize", sampler=getattr(optuna.samplers, sampler)(**parameters, seed=4)
+    )
+    for values, report in found:
+        trial = study.ask()
+        assert values == {
+            "batch_size": [8, 16, 32][trial.suggest_categorical("batch_size", range(3))],
+            "epochs": trial.suggest_int("epochs", 1, 8),
+            "optimizer.lr": trial.suggest_float("optimizer.lr", 1e-4, 1.0, log=True),
+            "hooks.ema.decay": trial.suggest_float("hooks.ema.decay", 0.0, 0.99),
+        }
+        study.tell(trial, report["val/score"])

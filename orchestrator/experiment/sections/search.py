@@ -1,0 +1,119 @@
+"""The searches of a sweep, which choose the values of its trials, and the checks of their keys."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from orchestrator.errors import ConfigError, Problem, did_you_mean
+from orchestrator.experiment.fields.parameters import check, make_signature_model
+from orchestrator.experiment.fields.section import Model
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+
+EXTRA = "pip install 'hookyard[optuna]'"
+_OF_GRIDS = ("GridSampler", "BruteForceSampler")
+_PACKAGES = {"CmaEsSampler": "cmaes", "GPSampler": "scipy"}
+"""Packages that a sampler of Optuna imports only when it needs them."""
+
+
+class GridSearch(Model):
+    """Every combination of the values. Take it for few values, and for tables that need them all."""
+
+    type: Literal["grid"] = "grid"
+
+
+class RandomSearch(Model):
+    """Values at random. Take it for a first look at a space, and for many trials at a time, since
+    no trial waits for what another one has reached."""
+
+    type: Literal["random"] = "random"
+
+
+class OptunaSearch(Model):
+    """Values that a sampler of Optuna suggests, which learns from earlier trials. Take it for
+    trials that are long, so that each of them should count. Needs the extra `optuna`.
+
+        search: {type: optuna, sampler: GPSampler, n_startup_trials: 5}
+
+    The keys beside `sampler` are the sampler's own parameters; its seed is `sweep.seed`.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    type: Literal["optuna"] = "optuna"
+    sampler: str = "TPESampler"
+    """Name of a sampler of `optuna.samplers`. The default, TPE, suits most spaces. `GPSampler` is
+    better for few trials over numbers, `CmaEsSampler` for many, and `NSGAIISampler` for several
+    metrics."""
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The sampler's own parameters."""
+        return dict(self.model_extra or {})
+
+    def make_sampler(self, seed: int) -> BaseSampler:
+        """Build the sampler. Its keys must have been checked, and Optuna be installed."""
+        return list_samplers()[self.sampler](**self.parameters, seed=seed)
+
+    def check(self, n_metrics: int) -> Iterator[Problem]:
+        """Yield the problems of the sampler's name and parameters, and of the number of metrics."""
+        if not self.model_fields_set - {"type"}:
+            return
+        if find_spec("optuna") is None:
+            yield Problem("sweep.search.sampler", f"needs the package optuna: {EXTRA}")
+            return
+        samplers = list_samplers()
+        if self.sampler in _OF_GRIDS:
+            yield Problem("sweep.search", f"{self.sampler} is search: grid; write that")
+            return
+        if self.sampler not in samplers:
+            yield Problem(
+                "sweep.search.sampler",
+                f"'{self.sampler}' is not one of {', '.join(samplers)}",
+                suggestion=did_you_mean(self.sampler, samplers),
+            )
+            return
+        package = _PACKAGES.get(self.sampler)
+        if package and find_spec(package) is None:
+            yield Problem(
+                "sweep.search.sampler", f"{self.sampler} needs the package {package}: {EXTRA}"
+            )
+        if n_metrics > 1 and self.sampler == "CmaEsSampler":
+            yield Problem(
+                "sweep.search.sampler",
+                "CmaEsSampler takes a single metric; use TPESampler or NSGAIISampler for several",
+            )
+        if "seed" in self.parameters:
+            yield Problem("sweep.search.seed", "is sweep.seed; remove it here")
+            return
+        cls = samplers[self.sampler]
+        try:
+            check(make_signature_model(cls, skip=0), self.parameters, "sweep.search")
+        except ConfigError as error:
+            yield from error.problems
+
+
+def list_samplers() -> dict[str, Callable[..., BaseSampler]]:
+    """Return Optuna's samplers by name, but those that YAML cannot describe, because they need
+    another object, and those of a grid, which is `search: grid`."""
+    from optuna import samplers
+
+    found: dict[str, Callable[..., BaseSampler]] = {}
+    for name in samplers.__all__:
+        cls = getattr(samplers, name)
+        if not name.endswith("Sampler") or inspect.isabstract(cls) or name in _OF_GRIDS:
+            continue
+        parameters = inspect.signature(cls).parameters.values()
+        if all(parameter.default is not parameter.empty for parameter in parameters):
+            found[name] = cls
+    return found
+
+
+SearchName = Literal["grid", "random", "optuna"]
+TrialSearch = Annotated[GridSearch | RandomSearch | OptunaSearch, Field(discriminator="type")]
