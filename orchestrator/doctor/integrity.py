@@ -142,9 +142,12 @@ def _run_check(check: Check, folder: RunFolder, path: str, advice: str) -> Check
 
 
 def _check_experiment(folder: RunFolder, path: str) -> FileStatus:
-    document = parse_yaml(folder.read_experiment_text(), path)
+    text = folder.read_experiment_text()
+    document = parse_yaml(text, path)
     if document.problems:
         raise ValueError(str(document.problems[0]))
+    if not text.endswith("\n"):
+        raise ValueError("it was cut short: its last line has no end")
     if "task" not in folder.read_experiment():
         raise ValueError("it has no `task`")
     return "readable"

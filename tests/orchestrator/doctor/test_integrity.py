@@ -87,6 +87,17 @@ def test_damage_of_any_file_is_found(runs: Path, tmp_path: Path, name: str, harm
     assert wrong(folder) == {}
 
 
+def test_file_that_is_valid_where_it_was_cut_is_found(runs: Path, tmp_path: Path) -> None:
+    """Most of the cuts of this file leave valid YAML."""
+    folder = shutil.copytree(runs / "alone", tmp_path / "alone")
+    file = folder / "experiment.yaml"
+    text = file.read_text()
+    lines = text.splitlines(keepends=True)
+    for number in range(1, len(lines) - 1):
+        file.write_text("".join(lines[:number]) + lines[number][:-1])
+        assert "experiment.yaml" in wrong(folder)
+
+
 def test_command_reports_damage_place_and_advice(runs: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(runs / "swept", tmp_path / "swept")
     result = CliRunner().invoke(app, ["doctor", str(folder), "--files"])
