@@ -46,12 +46,13 @@ def make_hook_entry(hook: dict[str, Any]) -> str:
         parts.append(doc.text)
     parts += _list_columns("Columns", doc.columns)
     parts += _list_columns("Metrics of a report", doc.metrics)
+    # The last field is the end of an entry, because a search shows a heading with what follows it.
+    parts.append("\n".join(_list_facts(hook, doc.source)))
     if hook["parameters"]:
         parts.append("**Fields**")
         parts += [entry.to_markdown(4) for entry in make_entries(hook["parameters"], f"{name}.")]
     else:
         parts.append("It has no fields.")
-    parts.append("\n".join(_list_facts(hook, doc.source)))
     return "\n\n".join(parts) + "\n"
 
 

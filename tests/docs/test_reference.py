@@ -139,14 +139,14 @@ def test_entry_of_a_hook_has_all_of_it() -> None:
         "* `cold`, `hot`: Whether it is.",
         "**Metrics of a report**",
         "* `warmth/peak`: The most.",
-        "**Fields**",
-        "#### `warmth.offset` { #warmth.offset }",
-        "`int`, default `1`",
-        "Added to each value.",
         "* Class: `tests.docs.test_reference:Warmth`",
         "* Runs on every rank, with priority NORMAL (50)",
         "* Events: `on_step`",
         '* Comes from: MMEngine WarmthHook, "On warmth" (2020)',
+        "**Fields**",
+        "#### `warmth.offset` { #warmth.offset }",
+        "`int`, default `1`",
+        "Added to each value.",
     ]
 
 
