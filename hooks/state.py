@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hooks.distributed import sharded_tensors as shards
 from hooks.loop_services import Checkpoints, Clock, Display
-from hooks.metrics.direction import find_monitored_metrics
+from hooks.metrics.direction import Mode, find_monitored_metrics
 from hooks.metrics.names import phase_of
 from hooks.model.gradients import order_like_model, total_norm
 from hooks.parameter_names import listed
@@ -157,6 +157,8 @@ class State:
     """The last rows of this rank in all phases, oldest first; excludes the current iteration."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Metrics of the phases since the last report, such as `val/accuracy`, across all ranks."""
+    meter_modes: Mapping[str, Mode] = field(default_factory=dict)
+    """`max` or `min` for each meter of the task that says whether higher is better."""
 
     # Results
     name: str = ""

@@ -77,8 +77,8 @@ class Checkpoint(Hook):
     the existing ones is kept, by the main metric or the first validation metric whose direction is
     known."""
     mode: Annotated[Mode | list[Mode] | None, Needs("best")] = None
-    """`max` if higher is better, `min` if lower: one value, or one per metric. By default inferred
-    from the names."""
+    """`max` if higher is better, `min` if lower: one value, or one per metric. By default the
+    meter's `higher_is_better`, or inferred from the name."""
     begin: Annotated[int, Ge(0), Needs("every")] = 0
     """First epoch or step (in the unit of `every`) at which to save."""
     background: bool = False
@@ -253,7 +253,7 @@ class Checkpoint(Hook):
     def _choose_metric(self, state: State) -> None:
         """Choose the validation metric to monitor; none if no direction is known and none is
         set."""
-        metric = choose_main_metric(state.metrics, state.config)
+        metric = choose_main_metric(state.metrics, state.config, state.meter_modes)
         if self.best:
             # `auto`, whether its direction is known or not.
             metric = next(iter(val_metrics(state.metrics)), None)
@@ -262,10 +262,15 @@ class Checkpoint(Hook):
                     f"best: auto found no validation metric; {list_known(state.metrics)}"
                 )
         if metric:
-            self._monitor([metric], declared_modes(state.config))
+            self._monitor([metric], declared_modes(state.config), state.meter_modes)
 
-    def _monitor(self, metrics: Sequence[str], declared: Mapping[str, str] | None = None) -> None:
-        modes = directions(metrics, self.mode, declared)
+    def _monitor(
+        self,
+        metrics: Sequence[str],
+        declared: Mapping[str, str] | None = None,
+        meters: Mapping[str, Mode] | None = None,
+    ) -> None:
+        modes = directions(metrics, self.mode, declared, meters)
         self._bests = {metric: _Best(metric, mode) for metric, mode in modes.items()}
 
     def _find_in_progress(self, state: State) -> _InProgress | None:

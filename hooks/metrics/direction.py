@@ -1,13 +1,16 @@
 """The direction of a metric: whether higher or lower values are better.
 
 An experiment sets it as `mode: max` or `min` beside a metric: in its sweep, in the checkpoint hook,
-in any hook that monitors a metric. Otherwise it follows from the metric's name.
+in any hook that monitors a metric. Otherwise it is that of the task's meter, as torchmetrics'
+`higher_is_better` says, or follows from the metric's name.
 """
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple
+
+from hooks.metrics.names import phase_of
 
 Mode = Literal["max", "min"]
 
@@ -34,23 +37,36 @@ _MEASURED = ("/samples_per_s", "/iteration_s", "_bytes")
 """Ends of the metrics of `perf_stats` and `memory_stats`."""
 
 
-def direction(metric: str, declared: Mapping[str, str] | None = None) -> Mode | None:
+def direction(
+    metric: str,
+    declared: Mapping[str, str] | None = None,
+    meters: Mapping[str, Mode] | None = None,
+) -> Mode | None:
     """Return `max` or `min`, whichever of a metric is better, or None if unknown.
 
     The last part of its name counts before the full name, which may include the name of a dataset.
-    `declared` holds the modes that the experiment sets, from `declared_modes`.
+
+    Args:
+        metric: Name of the metric, such as `val/accuracy`.
+        declared: Modes that the experiment sets, from `declared_modes`.
+        meters: Modes of the task's meters by name, from `find_meter_modes`.
     """
     return (
         _mode((declared or {}).get(metric))
+        or _direction_by_meter(metric, meters or {})
         or _direction_by_unit(metric)
         or _direction_by_words(metric.rpartition("/")[2])
         or _direction_by_words(metric)
     )
 
 
-def known_direction(metric: str, declared: Mapping[str, str] | None = None) -> Mode:
+def known_direction(
+    metric: str,
+    declared: Mapping[str, str] | None = None,
+    meters: Mapping[str, Mode] | None = None,
+) -> Mode:
     """Return the direction; raises ValueError if it is unknown."""
-    mode = direction(metric, declared)
+    mode = direction(metric, declared, meters)
     if mode is None:
         phase, slash, name = metric.rpartition("/")
         near = get_close_matches(name, sorted(_MORE | _LESS), 1, cutoff=0.8)
@@ -74,8 +90,9 @@ def directions(
     metrics: Sequence[str],
     mode: Mode | Sequence[Mode] | None,
     declared: Mapping[str, str] | None = None,
+    meters: Mapping[str, Mode] | None = None,
 ) -> dict[str, Mode]:
-    """Return the mode of each metric, from `mode` for all or each, else from its name.
+    """Return the mode of each metric, from `mode` for all or each, else as `direction` does.
 
     Raises ValueError if it is unknown, or set for another number of metrics.
     """
@@ -85,7 +102,7 @@ def directions(
             f"must be one mode, or one for each of {', '.join(metrics)}, got {len(modes)}"
         )
     return {
-        name: mode or known_direction(name, declared)
+        name: mode or known_direction(name, declared, meters)
         for name, mode in zip(metrics, modes, strict=True)
     }
 
@@ -100,7 +117,10 @@ def declared_modes(config: Mapping[str, Any], auto: str = AUTO) -> dict[str, Mod
 
 
 def find_best_metric(
-    reported: Collection[str], config: Mapping[str, Any], kept_by: str = ""
+    reported: Collection[str],
+    config: Mapping[str, Any],
+    kept_by: str = "",
+    meters: Mapping[str, Mode] | None = None,
 ) -> tuple[str, Mode] | None:
     """Return a run's main metric and its mode; None if that is unknown.
 
@@ -112,15 +132,19 @@ def find_best_metric(
     is_auto = named == AUTO
     if is_auto:
         named = next(iter(val_metrics(reported)), "")
-    metric = kept_by or named or choose_main_metric(reported, config)
+    metric = kept_by or named or choose_main_metric(reported, config, meters)
     if not metric:
         return None
 
-    mode = direction(metric, declared_modes(config, metric if is_auto else AUTO))
+    mode = direction(metric, declared_modes(config, metric if is_auto else AUTO), meters)
     return (metric, mode) if mode else None
 
 
-def choose_main_metric(reported: Collection[str], config: Mapping[str, Any]) -> str | None:
+def choose_main_metric(
+    reported: Collection[str],
+    config: Mapping[str, Any],
+    meters: Mapping[str, Mode] | None = None,
+) -> str | None:
     """Return the main metric where no checkpoint is kept by one: the first monitored validation
     metric, else the first reported one with a known direction, losses last; None if no direction is
     known.
@@ -131,7 +155,7 @@ def choose_main_metric(reported: Collection[str], config: Mapping[str, Any]) -> 
     for monitored in find_monitored_metrics(config):
         candidates += monitored.metrics
     for name in (*candidates, *of_val):
-        if name in of_val and direction(name, declared):
+        if name in of_val and direction(name, declared, meters):
             return name
     return None
 
@@ -190,6 +214,41 @@ def _modes(mode: Any, count: int) -> list[Mode | None]:
 
 def _mode(value: Any) -> Mode | None:
     return next((mode for mode in _MODES if mode == value), None)
+
+
+def find_meter_modes(meters: Mapping[str, Any]) -> dict[str, Mode]:
+    """Return the mode of each meter that has one: torchmetrics' `higher_is_better`.
+
+    Args:
+        meters: Torchmetrics objects by name, as `Task.meters` returns them; those of a
+            MetricCollection count as `<name>/<key>`.
+    """
+    modes: dict[str, Mode] = {}
+    for name, meter in meters.items():
+        is_higher_better = getattr(meter, "higher_is_better", None)
+        if isinstance(is_higher_better, bool):
+            modes[name] = "max" if is_higher_better else "min"
+        elif hasattr(meter, "items"):
+            collected = {f"{name}/{key}": part for key, part in meter.items()}
+            modes |= find_meter_modes(collected)
+    return modes
+
+
+def find_modes_by_meter(metrics: Iterable[str], meters: Mapping[str, Mode]) -> dict[str, Mode]:
+    """Return the mode of each metric that a meter with a mode computes."""
+    modes = {metric: _direction_by_meter(metric, meters) for metric in metrics}
+    return {metric: mode for metric, mode in modes.items() if mode}
+
+
+def _direction_by_meter(metric: str, meters: Mapping[str, Mode]) -> Mode | None:
+    """Return the direction of the meter that computes a metric: `val/<meter>`, or
+    `val/<dataset or average>/<meter>/<part>`."""
+    if phase_of(metric) in ("", "train"):
+        return None
+    for name, mode in meters.items():
+        if f"/{name}/" in f"{metric}/":
+            return mode
+    return None
 
 
 def _direction_by_unit(metric: str) -> Mode | None:

@@ -30,7 +30,8 @@ class EarlyStopping(Hook):
     monitor: str
     """Metric, such as val/accuracy."""
     mode: Mode | None = None
-    """`max` if more is better, `min` if less; by default from the metric's name."""
+    """`max` if more is better, `min` if less; by default the meter's `higher_is_better`,
+    or from the metric's name."""
     min_delta: Annotated[float, Ge(0)] = 0.0
     """Minimum difference from the best value that counts as an improvement."""
     patience: Annotated[int, Gt(0)] = 5

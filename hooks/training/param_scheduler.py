@@ -44,7 +44,7 @@ class ParamScheduler(Hook):
                 continue
             if self.monitor is None:
                 raise ValueError(f"{kind} needs a metric; set monitor, such as monitor: val/loss")
-            better = direction(self.monitor, declared_modes(state.config))
+            better = direction(self.monitor, declared_modes(state.config), state.meter_modes)
             if better not in (None, scheduler.mode):
                 raise ValueError(
                     f"{kind}: mode must be {better} for {self.monitor}, got {scheduler.mode}"

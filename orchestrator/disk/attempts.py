@@ -10,6 +10,7 @@ from typing import Annotated, Any, Self
 
 from annotated_types import Ge
 
+from hooks.metrics.direction import Mode
 from hooks.position import Count, Position
 from orchestrator.disk.checkpoints.manifest import parse_position
 from orchestrator.disk.metadata import now, seconds_at
@@ -77,6 +78,8 @@ class Attempt:
     """None for a task with a training loop of its own."""
     settings: Mapping[str, int] = field(default_factory=dict)
     """Fingerprint of each section of the experiment, to see whether settings have changed."""
+    meter_modes: Mapping[str, Mode] = field(default_factory=dict)
+    """`max` or `min` for each meter of the task that says whether higher is better."""
     leader: LeadingAttempt | None = None
     """Attempt that it follows in a shared training, if any."""
     until: int | None = None
@@ -96,6 +99,11 @@ class Attempt:
         if attempt.started is not None:
             seconds_at(attempt.started)
         return attempt
+
+
+def get_meter_modes(attempts: Sequence[Attempt]) -> Mapping[str, Mode]:
+    """Return the modes of the task's meters in the newest attempt."""
+    return attempts[-1].meter_modes if attempts else {}
 
 
 def rank_folder(attempt: int, rank: int) -> str:

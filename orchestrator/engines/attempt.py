@@ -125,6 +125,7 @@ def describe_training(attempt: Attempt, loop: TrainingRun) -> Attempt:
         epoch_iterations=loop.cursor.epoch.length or None,
         order=order,
         settings=compute_fingerprints(settings),
+        meter_modes=loop.state.meter_modes,
     )
 
 

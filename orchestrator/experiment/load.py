@@ -13,7 +13,6 @@ from orchestrator.experiment.resolve import (
     ResolvedExperiment,
     Sections,
     build_source,
-    make_valid_task,
     read_sections,
     resolve,
 )
@@ -24,7 +23,6 @@ from orchestrator.experiment.yaml.layers import read_layers, read_overrides
 from orchestrator.experiment.yaml.reader import parse_yaml
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.experiment.yaml.writer import dump_yaml
-from orchestrator.randomness import seeded
 from orchestrator.storage.stored_data import warn_once
 
 _log = logging.getLogger("hookyard")
@@ -170,6 +168,4 @@ def _check_data(sections: Sections, resolved: ResolvedExperiment | None) -> list
         return check_data(resolved.experiment, resolved.task)
     if sections.experiment.task != sections.data.get("task"):
         return []  # another class stands for the task
-    with seeded(sections.experiment.seed):
-        valid_task = collect_problems([], make_valid_task, sections.experiment)
-    return check_data(sections.experiment, valid_task[0]) if valid_task else []
+    return check_data(sections.experiment, sections.made[0]) if sections.made else []

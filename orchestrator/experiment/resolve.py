@@ -9,10 +9,15 @@ from typing import Any
 
 from hooks import Hook, ParamScheduler
 from hooks.import_path import extend_import_path
+from hooks.metrics.direction import Mode
 from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.experiment.checks.conflicts import find_conflicts
 from orchestrator.experiment.checks.key_paths import suggest_path
-from orchestrator.experiment.checks.metrics import with_inferred_modes
+from orchestrator.experiment.checks.metrics import (
+    read_meter_modes,
+    with_inferred_modes,
+    with_meter_modes,
+)
 from orchestrator.experiment.checks.optimizers import (
     check_optimizer_arguments,
     fill_optimization_defaults,
@@ -53,6 +58,10 @@ class Sections:
     """The valid sections with the task's defaults, and placeholders for the others."""
     task: type[Task] | None
     """The class of the task, or one that stands for it; None if the file names none."""
+    made: tuple[Task, dict[str, Any]] | None
+    """The task and all its arguments; None if it cannot be made."""
+    meter_modes: Mapping[str, Mode]
+    """`max` or `min` for each meter of the task that says whether higher is better."""
     problems: tuple[Problem, ...]
     unknown: tuple[Problem, ...]
     """Problems of classes that cannot be found, for which others stand."""
@@ -125,7 +134,22 @@ def check_sections(data: Mapping[str, Any], problems: Iterable[Problem] = ()) ->
     if task and not is_custom:
         filled = collect_problems(collected, fill_optimization_defaults, experiment, task)
         experiment = with_stepping_interval(filled or experiment, task)
-    return Sections(data, frozenset(valid), experiment, task, tuple(collected), tuple(unknown))
+
+    # A task may draw random numbers when it is created, for a model in `__post_init__` for example.
+    with seeded(experiment.seed):
+        made = collect_problems(collected, make_valid_task, experiment)
+        meter_modes = read_meter_modes(made[0]) if made else {}
+    experiment = with_meter_modes(experiment, meter_modes)
+    return Sections(
+        data,
+        frozenset(valid),
+        experiment,
+        task,
+        made,
+        meter_modes,
+        tuple(collected),
+        tuple(unknown),
+    )
 
 
 def build(sections: Sections) -> ResolvedExperiment:
@@ -133,10 +157,8 @@ def build(sections: Sections) -> ResolvedExperiment:
     experiment = sections.experiment
     problems = list(sections.problems)
     unknown = list(sections.unknown)
-    # A task may draw random numbers when it is created, for a model in `__post_init__` for example.
+    task, task_args = sections.made or (None, {})
     with seeded(experiment.seed):
-        valid_task = collect_problems(problems, make_valid_task, experiment)
-        task, task_args = valid_task or (None, {})
         built = _build_hooks(sections, task, problems, unknown)
     hooks = {name: entry.hook for name, entry in (built or {}).items() if entry}
 
@@ -150,7 +172,7 @@ def build(sections: Sections) -> ResolvedExperiment:
 
     entries = {name: entry.entry if entry else None for name, entry in built.items()}
     experiment = experiment.model_copy(update={"task_args": task_args, "hooks": entries})
-    conflicts = [*unknown, *find_conflicts(experiment, task, hooks)]
+    conflicts = [*unknown, *find_conflicts(experiment, task, hooks, sections.meter_modes)]
     if conflicts:
         raise ConfigError(conflicts)
     return ResolvedExperiment(experiment, task, hooks)

@@ -10,6 +10,7 @@ from torch import nn
 from hooks.hook import Hook
 from hooks.state import State
 from orchestrator.errors import ConfigError, Problem, TaskError
+from orchestrator.experiment.checks.metrics import read_meter_modes
 from orchestrator.experiment.checks.optimizers import check_closure
 from orchestrator.experiment.optim.closures import needs_closure
 from orchestrator.experiment.optim.component import Optimization
@@ -173,6 +174,7 @@ class Training:
             full_batches=self.data.train.by_index or self.experiment.loader.drop_last,
             clock=self.clock,
             loop_columns=ROW_COLUMNS,
+            meter_modes=read_meter_modes(self.task),
         )
 
     def _make_runner(self) -> IterationRunner:

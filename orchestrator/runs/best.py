@@ -9,6 +9,7 @@ from typing import Any
 
 from hooks.metrics.direction import find_best_metric
 from orchestrator import units
+from orchestrator.disk.attempts import get_meter_modes
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.checkpoints.index import read_index, read_position, warn_lost_index
 from orchestrator.disk.reports import list_reported_names
@@ -71,9 +72,9 @@ def find_best_and_divergence(folder: RunFolder) -> tuple[Best | None, Divergence
     reports = [line for line in lines if {*_COUNTERS} <= line.keys()]
     storage = find_checkpoint_folder(folder)
     index = read_index(storage)
-    main = find_best_metric(
-        list_reported_names(reports), config, index.get("metrics", {}).get("best", "")
-    )
+    kept_by = index.get("metrics", {}).get("best", "")
+    meters = get_meter_modes(folder.read_attempts())
+    main = find_best_metric(list_reported_names(reports), config, kept_by, meters)
     diverged = find_divergence(reports, main[0] if main else None)
     compared = [line for line in reports if metadata.modes.keys() <= line.keys()]
     report = find_best_report(compared, *main) if main else None

@@ -9,6 +9,7 @@ from typing import Any
 
 from hooks.metrics.direction import AUTO, find_best_metric, val_metrics
 from hooks.metrics.names import list_known
+from orchestrator.disk.attempts import get_meter_modes
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.metadata import EngineName
@@ -41,7 +42,8 @@ def _explain_missing_checkpoint(folder: RunFolder, label: str) -> str:
         return f": no report has the metric of hooks.checkpoint.best, '{metric}'{hint}"
     if not val_metrics(reported):
         return ": the run did not validate"
-    if metric != AUTO or find_best_metric(reported, config):
+    meters = get_meter_modes(folder.read_attempts())
+    if metric != AUTO or find_best_metric(reported, config, meters=meters):
         return ": no checkpoint was saved at a report with a finite value of its metric"
     return ": no validation metric has a known direction. Set hooks.checkpoint: {best: METRIC, mode: max}, or mode: min"
 

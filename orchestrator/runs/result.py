@@ -7,8 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hooks.metrics.direction import declared_modes
+from hooks.metrics.direction import declared_modes, find_modes_by_meter
+from orchestrator.disk.attempts import Attempt, get_meter_modes
 from orchestrator.disk.metadata import COMPLETE
+from orchestrator.disk.reports import list_reported_names
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.runs.best import Best, find_best_and_divergence
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor, nn
 
-    from orchestrator.disk.attempts import Attempt
     from orchestrator.disk.checkpoints.store import CheckpointStore
     from orchestrator.disk.metadata import EngineName
     from orchestrator.experiment.sections.experiment import Experiment
@@ -90,7 +91,13 @@ class Run(Result):
         """Direction (`max` or `min`) of each metric, if known."""
         best = self.best
         best_mode = {best.metric: best.mode} if best else {}
-        return {**declared_modes(self.config), **self.folder.read_metadata().modes, **best_mode}
+        meters = get_meter_modes(self.folder.read_attempts())
+        return {
+            **find_modes_by_meter(list_reported_names(self.reports()), meters),
+            **declared_modes(self.config),
+            **self.folder.read_metadata().modes,
+            **best_mode,
+        }
 
     @property
     def stats(self) -> pd.DataFrame:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from hooks import Hook
 from hooks.hook import Setup
+from hooks.metrics.direction import Mode
 from orchestrator.errors import Problem, collect_problems
 from orchestrator.experiment.checks.changes import check_changes
 from orchestrator.experiment.checks.metrics import check_metrics, find_contradicting_modes
@@ -18,8 +19,15 @@ from orchestrator.user_code import catch_user_errors
 
 
 def find_conflicts(
-    experiment: Experiment, task: Task, hooks: Mapping[str, Hook]
+    experiment: Experiment,
+    task: Task,
+    hooks: Mapping[str, Hook],
+    meter_modes: Mapping[str, Mode],
 ) -> Iterator[Problem]:
+    """Yield the conflicts between the sections of an experiment, its task and its hooks.
+
+    `meter_modes` has `max` or `min` for each meter of the task that says which is better.
+    """
     cls = type(task)
     data = experiment.model_dump(mode="json")
     yield from find_contradicting_modes(data)
@@ -28,7 +36,7 @@ def find_conflicts(
     else:
         yield from check_needs(experiment, experiment)
         yield from _check_distribution(experiment, cls)
-        yield from find_optimizer_conflicts(experiment, cls, hooks)
+        yield from find_optimizer_conflicts(experiment, cls, hooks, meter_modes)
         yield from check_changes(experiment, cls)
     yield from check_metrics(data, task, hooks)
     yield from _check_hooks(experiment, cls, hooks)

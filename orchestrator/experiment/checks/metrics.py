@@ -8,13 +8,17 @@ from hooks import HOOKS, Hook
 from hooks.hook import find_hook_with_metric
 from hooks.interval import Interval
 from hooks.metrics.direction import (
+    Mode,
     MonitoredMetrics,
     declared_modes,
     direction,
+    find_meter_modes,
+    find_modes_by_meter,
     find_monitored_metrics,
 )
 from hooks.metrics.names import PHASES, nearest, phase_of, phases_of
 from orchestrator.errors import ConfigError, Problem
+from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.experiment.yaml.source import with_value
 from orchestrator.task import Task, has_custom_loop
@@ -24,15 +28,51 @@ _REPORTED_ENDINGS = ("_s", "_bytes")
 """Endings of names that hooks add to each phase in a report: `val/samples_per_s`."""
 
 
-def infer_modes(data: Mapping[str, Any], sweep: Sweep | None = None) -> dict[str, Any]:
-    """Return the modes that parts take over from other parts, by path.
+def read_meter_modes(task: Task) -> dict[str, Mode]:
+    """Return the modes of a task's meters by name; empty if they cannot be made here."""
+    return find_meter_modes(_make_meters(task) or {})
+
+
+def _make_meters(task: Task) -> Mapping[str, Any] | None:
+    """Return the meters of a task, or None if they cannot be made here."""
+    try:
+        with catch_user_errors("task"):
+            return dict(task.meters())
+    except ConfigError:  # what it needs may be present only where it trains
+        return None
+
+
+def with_meter_modes(experiment: Experiment, meters: Mapping[str, Mode]) -> Experiment:
+    """Return an experiment whose parts have the modes of the meters that they monitor, where the
+    name alone says something else or nothing."""
+    sweep = experiment.sweep
+    objective = {"metric": sweep.metric, "mode": sweep.mode} if sweep else None
+    inferred = infer_modes({"hooks": experiment.hooks, "sweep": objective}, meters=meters)
+    hooks = dict(experiment.hooks)
+    for path, mode in inferred.items():
+        section, _, name = path.removesuffix(".mode").partition(".")
+        if section == "hooks":
+            hooks[name] = {**hooks[name], "mode": mode}
+        elif sweep:
+            sweep = sweep.model_copy(update={"mode": mode})
+    return (
+        experiment.model_copy(update={"hooks": hooks, "sweep": sweep}) if inferred else experiment
+    )
+
+
+def infer_modes(
+    data: Mapping[str, Any],
+    sweep: Sweep | None = None,
+    meters: Mapping[str, Mode] | None = None,
+) -> dict[str, Any]:
+    """Return the modes that parts take over from other parts or from the task's meters, by path.
 
     `sweep` is the sweep if the experiment is one of its trials.
     """
     if sweep is not None:
         modes = [mode for _, mode in sweep.objectives]
         data = {**data, "sweep": {"metric": sweep.metric, "mode": modes}}
-    declared = declared_modes(data)
+    declared = {**_find_modes_by_meter(data, meters or {}), **declared_modes(data)}
     inferred: dict[str, Any] = {}
     for monitored in find_monitored_metrics(data):
         takes_over = _get_kind(monitored) in ("sweep", "checkpoint", "early_stopping")
@@ -43,6 +83,14 @@ def infer_modes(data: Mapping[str, Any], sweep: Sweep | None = None) -> dict[str
         if all(known):
             inferred[f"{monitored.path}.mode"] = known if len(known) > 1 else known[0]
     return inferred
+
+
+def _find_modes_by_meter(data: Mapping[str, Any], meters: Mapping[str, Mode]) -> dict[str, Mode]:
+    """Return the modes of monitored metrics that follow from meters, but not from their names."""
+    modes: dict[str, Mode] = {}
+    for monitored in find_monitored_metrics(data):
+        modes |= find_modes_by_meter(monitored.metrics, meters)
+    return {metric: mode for metric, mode in modes.items() if mode != direction(metric)}
 
 
 def with_inferred_modes(data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -192,9 +240,7 @@ def _list_metric_names(task: Task) -> dict[str, list[str]]:
     annotation = str(get_annotations(type(task).loss).get("return")).rpartition(".")[2].strip("'>")
     if type(task).metrics is not Task.metrics or annotation != "Tensor":
         return {}
-    try:
-        with catch_user_errors("task"):
-            meters = list(task.meters())
-    except ConfigError:  # what it needs may be present only where it trains
+    meters = _make_meters(task)
+    if meters is None:
         return {}
     return {"train": ["loss"], "val": ["loss", *meters], "test": ["loss", *meters]}

@@ -7,7 +7,7 @@ from torch.optim import Optimizer
 
 from hooks import HOOKS, Hook, ParamScheduler
 from hooks.hook import Setup
-from hooks.metrics.direction import declared_modes, direction
+from hooks.metrics.direction import Mode, declared_modes, direction
 from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.experiment.fields.parameters import make_signature_model
 from orchestrator.experiment.optim.closures import find_closure_class, needs_closure
@@ -110,7 +110,10 @@ def _is_stepped(hooks: Mapping[str, Hook]) -> bool:
 
 
 def find_optimizer_conflicts(
-    experiment: Experiment, task: type[Task], hooks: Mapping[str, Hook]
+    experiment: Experiment,
+    task: type[Task],
+    hooks: Mapping[str, Hook],
+    meter_modes: Mapping[str, Mode],
 ) -> Iterator[Problem]:
     """Yield the conflicts between optimizers, schedulers, the task and the hooks."""
     yield from _check_number(experiment, task)
@@ -124,7 +127,7 @@ def find_optimizer_conflicts(
     # A null scheduler may be one of a sweep's values.
     has_scheduler = any(optimization.scheduler for optimization in optimizations)
     if has_scheduler or "scheduler" not in experiment.model_fields_set:
-        yield from _check_stepping(experiment, hooks, task)
+        yield from _check_stepping(experiment, hooks, task, meter_modes)
 
 
 def _check_number(experiment: Experiment, task: type[Task]) -> Iterator[Problem]:
@@ -201,7 +204,10 @@ def _check_momentum(optimization: Optimization) -> Iterator[Problem]:
 
 
 def _check_stepping(
-    experiment: Experiment, hooks: Mapping[str, Hook], task: type[Task]
+    experiment: Experiment,
+    hooks: Mapping[str, Hook],
+    task: type[Task],
+    meter_modes: Mapping[str, Mode],
 ) -> Iterator[Problem]:
     """Yield the problems between schedulers and the hook that steps them."""
     optimizations = list(experiment.optimizations.values())
@@ -225,7 +231,11 @@ def _check_stepping(
         )
         return
     for optimization in scheduled:
-        yield from _check_monitor(optimization, hook, path, experiment)
+        better = None
+        if hook.monitor is not None:
+            declared = declared_modes(experiment.model_dump(mode="json"))
+            better = direction(hook.monitor, declared, meter_modes)
+        yield from _check_monitor(optimization, hook, path, better)
     every = collect_problems([], compute_list_interval, optimizations, task)
     if every not in (None, hook.every):
         reason = "for a list of schedulers, which have their own `every`"
@@ -243,9 +253,12 @@ def _check_idle_hook(hook: ParamScheduler, path: str) -> Iterator[Problem]:
 
 
 def _check_monitor(
-    optimization: Optimization, hook: ParamScheduler, path: str, experiment: Experiment
+    optimization: Optimization, hook: ParamScheduler, path: str, better: Mode | None
 ) -> Iterator[Problem]:
-    """Yield the problems of a scheduler's metric: missing, unused, or in the wrong mode."""
+    """Yield the problems of a scheduler's metric: missing, unused, or in the wrong mode.
+
+    `better` is the metric's mode, if known.
+    """
     scheduler = optimization.scheduler
     if not isinstance(scheduler, Component) or scheduler.type not in SCHEDULERS:
         return
@@ -261,7 +274,6 @@ def _check_monitor(
         yield Problem(entry_path, f"{kind} needs a metric; set {path}.monitor, such as val/loss")
         return
 
-    better = direction(hook.monitor, declared_modes(experiment.model_dump(mode="json")))
     mode = scheduler.arguments.get("mode", "min")
     if better not in (None, mode):
         reason = f"{'higher' if better == 'max' else 'lower'} values of {hook.monitor} are better"

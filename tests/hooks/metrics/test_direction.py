@@ -1,12 +1,15 @@
 """Which way metrics are better: told by names, and by experiments as they are written."""
 
 import pytest
+import torchmetrics
+from torch import nn
 
 from hooks.metrics.direction import (
     choose_main_metric,
     declared_modes,
     direction,
     directions,
+    find_meter_modes,
     find_monitored_metrics,
 )
 from hooks.metrics.names import list_known, nearest, phase_of
@@ -159,3 +162,40 @@ def test_a_phase_is_the_first_part_of_a_name() -> None:
         "",
         "",
     ]
+
+
+class _Meters(nn.ModuleDict):
+    """Looks like torchmetrics' MetricCollection: meters by name, and no direction of its own."""
+
+
+def _make_meter(is_higher_better: bool | None) -> nn.Module:
+    meter = nn.Identity()
+    meter.higher_is_better = is_higher_better  # type: ignore[assignment]
+    return meter
+
+
+def test_meter_decides_before_the_name_and_after_the_experiment() -> None:
+    parts = _Meters({"inner": _make_meter(False), "unknown": _make_meter(None)})
+    meters = find_meter_modes(
+        {
+            "fit": _make_meter(False),
+            "recall": _make_meter(False),
+            "other": nn.Identity(),
+            "all": parts,
+        }
+    )
+    assert meters == {"fit": "min", "recall": "min", "all/inner": "min"}
+    assert direction("val/fit", meters=meters) == "min"
+    assert direction("test/noisy/ema/recall/0", meters=meters) == "min"
+    assert direction("val/recall", {"val/recall": "max"}, meters) == "max"
+    assert direction("val/other_recall", meters=meters) == "max"
+    # Meters see no training batch.
+    assert direction("train/recall", meters=meters) == "max"
+
+
+@pytest.mark.parametrize(
+    "meter", [torchmetrics.KLDivergence(), torchmetrics.R2Score(), torchmetrics.MeanMetric()]
+)
+def test_direction_of_a_meter_is_that_of_torchmetrics(meter: torchmetrics.Metric) -> None:
+    expected = {True: {"m": "max"}, False: {"m": "min"}, None: {}}[meter.higher_is_better]
+    assert find_meter_modes({"m": meter}) == expected

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torchmetrics
 from torch import Tensor
 from typer.testing import CliRunner
 
@@ -295,3 +296,31 @@ def test_divergence_is_shown_everywhere(tmp_path: Path) -> None:
     assert listed == {
         name: f"train/loss is NaN since epoch {epoch + 1}" for name, epoch in epochs.items()
     }
+
+
+class _Distance(torchmetrics.MeanMetric):
+    """A meter of which lower values are better, as its name does not tell."""
+
+    higher_is_better = False
+
+    def update(self, output: Tensor, target: Tensor) -> None:  # type: ignore[override]
+        super().update(torch.nn.functional.cross_entropy(output, target))
+
+
+class Distant(Points):
+    """Points with nothing but a meter beside the loss."""
+
+    def metrics(self, output: Tensor, batch: Any) -> dict[str, Tensor]:
+        return {}
+
+    def meters(self) -> dict[str, Any]:
+        return {"gap": _Distance()}
+
+
+def test_best_follows_the_direction_of_the_meter(tmp_path: Path) -> None:
+    done = run(described(task=f"{__name__}:Distant", epochs=3), tmp_path, local=True)
+    gaps = done.metrics["val/gap"]
+    assert done.best is not None
+    assert (done.best.metric, done.best.mode, done.best.value) == ("val/gap", "min", gaps.min())
+    assert done.best.checkpoint == f"epoch-000{gaps.idxmin() + 1}"
+    assert done.modes["val/gap"] == "min"

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from torch import nn
+from torchmetrics import MeanSquaredError
 
 from hooks import Hook, State
-from orchestrator import ConfigError, run
+from orchestrator import ConfigError, Experiment, run
 from orchestrator.experiment.load import load_checked, load_experiment
 from tests.orchestrator.experiment.samples import Line, problems
 from tests.tasks import described
@@ -157,3 +158,44 @@ def test_run_refuses_unknown_metrics_before_its_first_iteration(tmp_path: Path) 
     ):
         run(judging, tmp_path, local=True)
     assert not list(tmp_path.glob("points/stats/**/rows-*"))
+
+
+@dataclass
+class Distant(Line):
+    """A line whose meters have names that tell no direction, or the wrong one."""
+
+    def meters(self) -> Mapping[str, Any]:
+        return {"distance": MeanSquaredError(), "speed": MeanSquaredError()}
+
+
+def load_distant(file: Path, more: str) -> Experiment:
+    file.write_text(text(f"{HERE}:Distant", more))
+    return load_experiment(file)
+
+
+@pytest.mark.parametrize("metric", ["val/distance", "val/speed"])
+def test_direction_is_that_of_the_meter(file: Path, metric: str) -> None:
+    monitored = load_distant(
+        file,
+        f"hooks: {{checkpoint: {{best: {metric}}}, early_stopping: {{monitor: {metric}}}}}\n"
+        f"sweep: {{metric: {metric}, space: {{seed: {{choice: [1, 2]}}}}}}",
+    )
+    assert monitored.hooks["checkpoint"]["mode"] == "min"
+    assert monitored.hooks["early_stopping"]["mode"] == "min"
+    assert monitored.sweep is not None
+    assert monitored.sweep.objectives == [(metric, "min")]
+
+
+def test_mode_of_the_experiment_precedes_that_of_the_meter(file: Path) -> None:
+    early_stopping = "hooks: {early_stopping: {monitor: val/distance, mode: max}}"
+    monitored = load_distant(file, early_stopping)
+    assert monitored.hooks["early_stopping"]["mode"] == "max"
+
+
+def test_scheduler_follows_the_direction_of_the_meter(file: Path) -> None:
+    """ReduceLROnPlateau's default is `min`; by its name, `speed` would need `max`."""
+    load_distant(
+        file,
+        "optimizer: {type: SGD, lr: 0.1}\nscheduler: {type: ReduceLROnPlateau}\n"
+        "hooks: {param_scheduler: {monitor: val/speed}}",
+    )
