@@ -112,6 +112,8 @@ def format_default(value: Any) -> str:
     plain: Any = value
     if isinstance(value, BaseModel):
         plain = value.model_dump(mode="json", exclude_defaults=True)
+        # A section that its `type` chooses may be written as that word.
+        plain = plain or getattr(value, "type", plain)
     elif isinstance(value, Interval):
         plain = str(value)
     text = yaml.safe_dump(plain, default_flow_style=True, width=1000, sort_keys=False)

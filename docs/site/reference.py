@@ -42,8 +42,13 @@ def _list_experiment_entries() -> Iterator[Entry]:
 
 
 def _join(entries: Iterable[Entry], top: str) -> str:
-    levels = ((entry, 2 + entry.path.removeprefix(top).count(".")) for entry in entries)
-    return "\n".join(entry.to_markdown(min(level, _DEEPEST)) for entry, level in levels)
+    return "\n".join(entry.to_markdown(_choose_level(entry, top)) for entry in entries)
+
+
+def _choose_level(entry: Entry, top: str) -> int:
+    """Return the level of an entry's heading: that of a key, or of a key in it."""
+    path = entry.path.removeprefix(top)
+    return min(2 + path.count(".") + path.count(": "), _DEEPEST)
 
 
 GENERATORS: dict[str, Callable[[], str]] = {
