@@ -25,8 +25,8 @@ _STATUSES = {
     "damaged": "damaged",
     "missing": "missing",
     "intact": "with correct checksums",
-    "readable": "readable, without checksums",
-    "unknown": "not checked: not written by Hookyard",
+    "readable": "readable (no checksums)",
+    "unknown": "not checked (no checksums)",
 }
 
 
@@ -92,9 +92,8 @@ def _print_files(
             f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}: {advice}"
         )
     counts = Counter(str(file.status) for file in checked)
-    echo(
-        f"{path}: {'; '.join(f'{counts[status]} {text}' for status, text in _STATUSES.items() if counts[status])}"
-    )
+    parts = [f"{counts[status]} {text}" for status, text in _STATUSES.items() if counts[status]]
+    echo(f"{path}: {', '.join(parts)}")
 
 
 def _diagnose(run: str, as_json: bool) -> None:

@@ -28,6 +28,9 @@ MAX_ROWS = 2**20
 """A run with more rows is sampled."""
 MAX_ITERATIONS = 20_000
 """A run with more iterations is sampled."""
+MIN_ITERATIONS = 20
+MIN_SECONDS = 1.0
+"""A run with both fewer iterations and less time has no findings on time."""
 N_STRETCHES = 20
 """Number of evenly spaced stretches that a sample consists of."""
 _SAMPLED_COLUMNS = (
@@ -56,7 +59,8 @@ class Diagnosis:
     @property
     def is_healthy(self) -> bool:
         """True if there are no findings, and iterations were timed."""
-        return not self.findings and "step_s" in self.figures
+        is_timed = "step_s" in self.figures and "is_too_short" not in self.figures
+        return is_timed and not self.findings
 
     def with_path(self, path: str) -> Self:
         """Return a copy with the run's path in the commands of the findings."""
@@ -71,12 +75,15 @@ class Diagnosis:
         if "step_s" not in figures:
             return f"{whole}; nothing was timed (perf_stats is off)"
 
+        if "is_too_short" in figures:
+            return f"{whole} took too little time for a diagnosis of where it went"
+
         parts = [whole, f"{units.format_seconds(figures['step_s'])} each"]
         shares = (
             ("data_wait", "waiting for data"),
             ("all_reduce_wait", "for other ranks"),
             ("hooks", "in hooks"),
-            ("checkpoint", "saving within phases"),
+            ("checkpoint", "saving checkpoints"),
         )
         for name, what in shares:
             if f"{name}_share" in figures:
@@ -123,21 +130,29 @@ def diagnose(
     sample = sample_iterations(rows)
     seconds = sum_times(rows)
     syncs = extract_gradient_syncs(sample.rows)
-    findings = [
-        *find_data_waits(sample.rows, seconds),
-        *find_checkpoint_stalls(rows, seconds),
-        *find_time_outside_spans(seconds),
-        *find_memory_problems(rows),
-        *find_loss_anomalies(rows),
-    ]
-    if syncs is not None:
-        findings += find_stragglers(syncs, hooks)
-    if hooks is not None:
-        findings += find_costly_hooks(seconds, hooks)
+    figures = compute_key_figures(sample, seconds, syncs)
+    findings = [*find_memory_problems(rows), *find_loss_anomalies(rows)]
+    if _is_too_short(sample.iterations, seconds):
+        figures["is_too_short"] = True
+    else:
+        findings += find_data_waits(sample.rows, seconds)
+        findings += find_checkpoint_stalls(rows, seconds)
+        findings += find_time_outside_spans(seconds)
+        if syncs is not None:
+            findings += find_stragglers(syncs, hooks)
+        if hooks is not None:
+            findings += find_costly_hooks(seconds, hooks)
     if failure_finding:
         findings.append(_with_replay(failure_finding, rows, epoch_iterations))
     findings.sort(key=lambda finding: finding.weight, reverse=True)
-    return Diagnosis(tuple(findings), compute_key_figures(sample, seconds, syncs))
+    return Diagnosis(tuple(findings), figures)
+
+
+def _is_too_short(iterations: int, seconds: pd.DataFrame) -> bool:
+    """Return whether a run is too short to say where its time goes: the first iterations warm up,
+    and nobody waits for them."""
+    has_times = "all_s" in seconds and bool((seconds["all_s"] > 0).any())
+    return has_times and iterations < MIN_ITERATIONS and seconds["all_s"].max() < MIN_SECONDS
 
 
 class IterationSample(NamedTuple):
@@ -199,8 +214,8 @@ def make_failure_finding(
         advice = "hookyard resume RUN"
     else:
         return None
-    # The weight is more than any share of time.
-    return Finding("failure", sentence, {"status": status}, "hookyard show RUN", advice, weight=2.0)
+    # The weight is more than that of any other finding.
+    return Finding("failure", sentence, {"status": status}, "hookyard show RUN", advice, weight=3.0)
 
 
 def _with_replay(failure_finding: Finding, rows: Rows, epoch_iterations: int | None) -> Finding:

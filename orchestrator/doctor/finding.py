@@ -20,10 +20,11 @@ class Finding:
     numbers: Mapping[str, Any] = field(default_factory=dict)
     """Evidence as plain values; units are in the names."""
     query: str = ""
-    """Expression on `stats` or `hook_costs`, or `hookyard` command, that shows it."""
+    """Expression on `run`, which `open_run` returns, or `hookyard` command, that shows it."""
     advice: str = ""
     weight: float = 0.0
-    """Importance. For findings that cost time, it is their share of the run's time (0 to 1)."""
+    """Importance: the share of the run's time that a finding costs (0 to 1), or more if the run is
+    useless."""
 
     def with_path(self, path: str) -> Self:
         """Return a copy with a run's path, quoted for a shell, instead of RUN in the commands."""

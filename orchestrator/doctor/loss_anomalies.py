@@ -20,6 +20,9 @@ DIVERGENCE_RATIO = 2.0
 UNCHANGED_RANGE = 1e-6
 """Largest range of an unchanged loss, relative to the loss."""
 
+_WEIGHT = 2.0
+"""More than any share of time: a run whose loss is useless need not be faster."""
+
 
 def find_loss_anomalies(rows: Rows) -> Iterator[Finding]:
     """Yield findings on the training loss, with the ranks that caused them."""
@@ -65,12 +68,12 @@ def _find_non_finite(rows: Rows, n_ranks: int) -> Iterator[Finding]:
             "ranks": ranks,
             "iterations": len(bad_ranks),
         },
-        "stats[~numpy.isfinite(stats['loss'])][['rank', 'iteration', 'loss']]",
+        "run.stats.query('not abs(loss) < 1e308')[['rank', 'iteration', 'loss']]",
         f"hookyard samples RUN --where 'iteration = {first}'{rank_option} lists the samples,"
         f" hookyard replay RUN --iteration {first} --rank {ranks[0]} repeats it; nan_guard skips"
         " such steps; anomaly_detection finds the operation; a lower learning rate or bf16 may"
         " avoid it",
-        1.0,
+        _WEIGHT,
     )
 
 
@@ -114,5 +117,5 @@ def _find_divergence(means: Floats) -> Finding | None:
 
 
 def _make_finding(sentence: str, numbers: dict[str, object], advice: str) -> Finding:
-    query = "stats.query(\"phase == 'train'\").groupby('iteration')['loss'].mean()"
-    return Finding("loss", sentence, numbers, query, advice, 1.0)
+    query = "run.stats.query(\"phase == 'train'\").groupby('iteration')['loss'].mean()"
+    return Finding("loss", sentence, numbers, query, advice, _WEIGHT)

@@ -121,7 +121,7 @@ def _make_leak_finding(
             "bytes_per_1000_iterations_by_rank": per_1000.to_dict(),
             "grown_share": share,
         },
-        f"stats.dropna(subset=['{column}'])"
+        f"run.stats.dropna(subset=['{column}'])"
         f".pivot_table(index='iteration', columns='rank', values='{column}')",
         "look for tensors kept with their graph (losses appended without .item()), lists that"
         " grow, caches without a bound; memory_snapshot shows who allocated",
@@ -160,7 +160,7 @@ def _find_imbalance(rows: Rows, column: str) -> Iterator[Finding]:
             "more_share": more / typical,
             "bytes_by_rank": used.to_dict(),
         },
-        f"stats.groupby('rank')['{column}'].agg(['median', 'max'])",
+        f"run.stats.groupby('rank')['{column}'].agg(['median', 'max'])",
         "look at what this rank alone does (loggers, validation, data kept) and at the sizes of"
         " its samples",
         min(0.5, 0.1 * more / typical),
@@ -187,7 +187,7 @@ def _find_full_memory(rows: Rows) -> Iterator[Finding]:
             "rank": rank,
             "left_share": free_share,
         },
-        "1 - stats.groupby('rank')['system_memory_percent'].max() / 100",
+        "1 - run.stats.groupby('rank')['system_memory_percent'].max() / 100",
         "smaller batches with `accumulate`, fewer loader workers, or a larger machine, before it"
         " fails",
         0.5,
@@ -210,7 +210,7 @@ def _find_full_gpu(rows: Rows) -> Iterator[Finding]:
             "rank": rank,
             "retries": int(retries.max()),
         },
-        "stats.groupby('rank')['cuda_alloc_retries'].max()",
+        "run.stats.groupby('rank')['cuda_alloc_retries'].max()",
         "smaller batches with `accumulate`, which can be `auto`, or"
         " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         0.3,

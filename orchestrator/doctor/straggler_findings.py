@@ -110,7 +110,7 @@ def _make_finding(
         "straggler",
         sentence,
         numbers,
-        "stats.query(\"phase == 'train'\")"
+        "run.stats.query(\"phase == 'train'\")"
         f".pivot(index='iteration', columns='rank', values='{slow_rank.span}')",
         _ADVICE[slow_rank.span],
         share,

@@ -1,5 +1,6 @@
 """Time breakdown: time for data, hooks and checkpoints, and outside all spans."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ from orchestrator.doctor.finding import Finding
 from orchestrator.doctor.gradient_syncs import find_rank_with_max
 from orchestrator.tables.query import TRAINING, Rows
 from orchestrator.tables.row_blocks import merge_blocks, quote
-from orchestrator.tables.summaries import suggest_every
+from orchestrator.tables.summaries import compute_hook_shares, suggest_every
 from orchestrator.units import SPANS
 
 DATA_SHARE = 0.1
@@ -71,7 +72,7 @@ def find_data_waits(typical: pd.DataFrame, seconds: pd.DataFrame) -> Iterator[Fi
             "max_share": float(shares.max()),
             "data_wait_s": typical_s,
         },
-        "stats.query(\"phase == 'train'\").groupby('rank')[['data_wait_s', 'step_s']].sum()",
+        "run.stats.query(\"phase == 'train'\").groupby('rank')[['data_wait_s', 'step_s']].sum()",
         "more loader workers (loader.num_workers), or cheaper transforms, or samples decoded once"
         " and kept",
         share,
@@ -83,7 +84,12 @@ def find_costly_hooks(seconds: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Fi
     if "all_s" not in seconds or not len(costs):
         return
     costs = costs[costs["event"] != "write"]  # in the background
-    costs = costs.assign(share=costs["seconds"] / costs["rank"].map(seconds["all_s"]))
+    iterations_s = seconds["all_s"]
+    shares = [
+        compute_hook_shares(of_rank, float(iterations_s.get(rank, math.nan)))
+        for rank, of_rank in costs.groupby("rank")
+    ]
+    costs = costs.assign(share=pd.concat(shares))
     groups: Any = costs.dropna(subset=["share"]).groupby(["hook", "event"], sort=False)
     for (hook, event), rows in groups:
         is_saving = event in _SAVING or hook == "checkpoint"
@@ -98,11 +104,11 @@ def _make_hook_finding(hook: str, event: str, rows: Any, is_saving: bool) -> Fin
     calls = int(worst["calls"])
     seconds = float(worst["seconds"])
     share = float(worst["share"])
-    name = "saving checkpoints between phases" if event == "save" else f"hook {hook} at {event}"
+    name = "saving checkpoints between phases" if event == "save" else f"{hook} ({event})"
     return Finding(
         "checkpoint" if is_saving else "hook",
         f"{name} took {units.format_seconds(seconds)} on rank {rank}, {share:.1%} of its"
-        f" iterations' time ({calls} call{'' if calls == 1 else 's'},"
+        f" time ({calls} call{'' if calls == 1 else 's'},"
         f" {units.format_seconds(seconds / max(calls, 1))} each)",
         {
             "hook": hook,
@@ -148,7 +154,7 @@ def find_checkpoint_stalls(rows: Rows, seconds: pd.DataFrame) -> Iterator[Findin
         f"training waited {share:.1%} of rank {rank}'s time for checkpoints: {len(stalls)} times,"
         f" {units.format_seconds(median_s)} typically and {units.format_seconds(max_s)} at most",
         {"rank": rank, "share": share, "times": len(stalls), "median_s": median_s, "max_s": max_s},
-        "stats.query('checkpoint_s > 0')[['rank', 'iteration', 'checkpoint_s']]",
+        "run.stats.query('checkpoint_s > 0')[['rank', 'iteration', 'checkpoint_s']]",
         "save less often (hooks.checkpoint.every), or to faster storage",
         share,
     )
@@ -164,7 +170,7 @@ def find_time_outside_spans(seconds: pd.DataFrame) -> Iterator[Finding]:
             f"{share:.0%} of the time is between the spans (other_s): counting, recording, and other"
             " work of the machine",
             {"share": share, "worst_rank": find_rank_with_max(shares)},
-            "stats.query(\"phase == 'train'\").groupby('rank')[['other_s', 'step_s']].sum()",
+            "run.stats.query(\"phase == 'train'\").groupby('rank')[['other_s', 'step_s']].sum()",
             "such short iterations are mostly bookkeeping: use larger batches, or look for other"
             " work on the machine",
             share,

@@ -131,16 +131,29 @@ def _find_worst_rank(rows: Rows, columns: Mapping[str, str]) -> pd.Series:
     return rows.medians(columns, "rank").dropna(axis=1, how="all").idxmax().reindex([*columns])
 
 
+def compute_hook_shares(costs: pd.DataFrame, iterations_s: float) -> "pd.Series[float]":
+    """Return the share of each row of `costs` in the time, of which the iterations took
+    `iterations_s`.
+
+    Hooks between iterations take time of their own, so that their share is that of all time.
+    """
+    is_within = costs["event"].isin([*WITHIN_ITERATION, "write"])  # writes run beside training
+    outside_s = costs["seconds"].where(~is_within, 0.0).sum()
+    return costs["seconds"] / (iterations_s + outside_s * ~is_within)
+
+
 def summarize_hooks(costs: pd.DataFrame, all_s: float) -> pd.DataFrame:
-    """Summarize each hook and event: calls, seconds, their share of `all_s` (all iterations), and
-    the costliest rank.
+    """Summarize each hook and event: calls, seconds, their share of the time, and the costliest
+    rank.
+
+    `all_s` is the time of all iterations.
 
     If `costs` has each hook's `every`, the column `every_for_1_percent` has the `every` that would
     cost at most 1%.
     """
     grouped = costs.groupby(["hook", "event"])
     table = grouped[["calls", "seconds"]].sum()
-    table["share"] = table["seconds"] / all_s
+    table["share"] = compute_hook_shares(table.reset_index(), all_s).to_numpy()
     table["microseconds_per_call"] = table["seconds"] / table["calls"] * 1e6
     costliest = costs.loc[grouped["seconds"].idxmax()].set_index(["hook", "event"])
     table["costliest_rank"] = costliest["rank"]

@@ -1,5 +1,6 @@
 import json
 from dataclasses import asdict
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,7 @@ def test_queries_of_findings_run() -> None:
     stats["checkpoint_s"] = 0.02
     stats["other_s"] += 0.1
     findings = diagnose(stats).findings
+    run = SimpleNamespace(stats=stats)
     assert {finding.kind for finding in findings} == {
         "straggler",
         "memory",
@@ -77,7 +79,7 @@ def test_queries_of_findings_run() -> None:
         "spans",
     }
     for finding in findings:
-        shown = eval(finding.query, {"stats": stats, "numpy": np})
+        shown = eval(finding.query, {"run": run})
         assert len(shown)
 
 
@@ -89,6 +91,26 @@ def test_a_table_from_elsewhere_needs_few_columns() -> None:
     for name in ("rank", "phase", "iteration"):
         with pytest.raises(UsageError, match=f"there is no column '{name}'"):
             diagnose(stats.drop(columns=name))
+
+
+def test_a_loss_that_is_not_finite_comes_before_any_cost_of_time() -> None:
+    stats = training(1, loss=np.full((200, 1), np.nan))
+    diagnosis = diagnose(stats, costs((0, "(loop)", "save", 4, 60.0)))
+    assert [finding.kind for finding in diagnosis.findings] == ["loss", "checkpoint"]
+
+
+def test_a_run_too_short_to_say_where_its_time_goes() -> None:
+    """15 iterations of 12 ms, beside which saving took 0.25 s."""
+    stats = training(1, 15)
+    times = [name for name in stats if name.endswith("_s")]
+    stats[times] *= 0.012 / stats["step_s"].iloc[0]
+    saving = costs((0, "(loop)", "save", 1, 0.25))
+    diagnosis = diagnose(stats, saving)
+    assert diagnosis.findings == ()
+    assert not diagnosis.is_healthy
+    assert "15 training iterations of 1 rank took too little time" in str(diagnosis)
+    for timed in (training(1, 15), training(1, 25)):
+        assert "took too little time" not in str(diagnose(timed, saving)), "1.5 s, or 25 iterations"
 
 
 def test_a_column_may_have_the_name_of_a_number_that_is_computed() -> None:
@@ -186,7 +208,7 @@ def test_a_loss_that_is_not_finite_has_its_first_iteration_and_ranks(value: floa
         finding.numbers["ranks"],
         finding.numbers["iterations"],
     ) == (121, [1], 80)
-    assert finding.weight == 1
+    assert finding.weight > 1, "more than any share of time"
     assert "hookyard samples RUN --where 'iteration = 121' --rank 1" in finding.advice
 
 

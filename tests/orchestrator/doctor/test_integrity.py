@@ -112,7 +112,7 @@ def test_command_reports_damage_place_and_advice(runs: Path, tmp_path: Path) -> 
         "trials/trial-0000/checkpoints/epoch-0001/model.pt: `resume` uses the newest intact checkpoint instead"
         in result.stdout
     )
-    assert f"{folder}: 1 damaged; 1 missing; " in result.stdout
+    assert f"{folder}: 1 damaged, 1 missing, " in result.stdout
     told = json.loads(CliRunner().invoke(app, ["doctor", str(folder), "--files", "--json"]).stdout)
     assert told["intact"] is False
     assert {

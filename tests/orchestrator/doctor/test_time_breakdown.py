@@ -107,6 +107,14 @@ def test_saving_between_phases_is_told_as_a_checkpoint() -> None:
     assert finding.sentence.startswith("saving checkpoints between phases took 6 s on rank 0")
 
 
+def test_the_share_of_a_hook_between_iterations_is_of_all_time() -> None:
+    """20 s of iterations, 60 s of saving and 20 s of validation hooks: 60 % and 20 %."""
+    ledger = costs((0, "(loop)", "save", 4, 60.0), (0, "report", "on_report", 1, 20.0))
+    findings = find_costly_hooks(asked(training(1))[1], ledger)
+    shares = {finding.numbers["event"]: finding.weight for finding in findings}
+    assert shares == pytest.approx({"save": 0.6, "on_report": 0.2}, rel=0.02)
+
+
 def test_table_without_times_has_an_empty_time_breakdown() -> None:
     stats = training(1).drop(columns="step_s")
     assert list(find_costly_hooks(asked(stats)[1], costs((0, "a", "on_step", 1, 99.0)))) == []

@@ -78,7 +78,7 @@ def test_the_costliest_hook_comes_first() -> None:
     )
     total = rows["step_s"].sum()
     assert tables_of(render_hooks(ledger, total).content)["Cost of each hook"][1:] == [
-        ["checkpoint", "on_save", "2", "1 s", "500 ms", "0", f"{1 / total:.1%}"],
+        ["checkpoint", "on_save", "2", "1 s", "500 ms", "0", f"{1 / (total + 1):.1%}"],
         ["ema", "on_update", "200", "400 ms", "2 ms", "1", f"{0.4 / total:.1%}"],
     ]
     assert "No hook was called" in render_hooks(costs(), 1.0).content
