@@ -1,7 +1,6 @@
 """What the pages say is run: their code and experiment files, and their links."""
 
 import importlib
-import inspect
 import json
 import re
 import runpy
@@ -19,7 +18,7 @@ import yaml
 from typer.testing import CliRunner
 
 from hooks import HOOKS
-from orchestrator import Task, load_experiment, open_run, run, sweep
+from orchestrator import load_experiment, open_run, run, sweep
 from orchestrator.cli import app
 from orchestrator.experiment.components import DEFAULT_HOOKS
 from orchestrator.experiment.load import to_dict
@@ -157,7 +156,7 @@ def test_hooks_page_hook_reads_recent_rows(folder: Path) -> None:
 
 
 def test_testing_page_tests_pass(folder: Path) -> None:
-    for page in ("hooks", "tasks", "testing"):
+    for page in ("hooks", "guides/task", "testing"):
         write_files(ROOT / "docs" / f"{page}.md", folder)
     sys.path.append(str(folder))
     tests = [
@@ -361,85 +360,6 @@ def test_experiment_page_sam_trains_and_keeps_its_momentum(folder: Path) -> None
     assert all(entry["momentum_buffer"].any() for entry in momenta)
 
 
-def test_debugging_page_hook_stops(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stops = []
-    monkeypatch.setattr(sys, "breakpointhook", lambda: stops.append(1))
-    page = ROOT / "docs" / "debugging.md"
-    write_files(ROOT / "README.md", folder)
-    write_files(page, folder)
-    (entry,) = yaml.safe_load(
-        re.findall(r"```yaml\n(hooks:.*?)```", page.read_text(), re.DOTALL)[0]
-    )["hooks"].values()
-    overrides = ["epochs=1", f"hooks.stops={{type: '{entry['type']}', above: 0.1}}"]
-    done = run(load_experiment("study/wine.yaml", overrides), folder / "runs", local=True)
-    assert len(stops) == len(done.stats.query("phase == 'train'")) == 5
-
-
-def test_tasks_page_lists_every_method() -> None:
-    section = (
-        (ROOT / "docs" / "tasks.md").read_text().split("\n## The methods\n")[1].split("\n## ")[0]
-    )
-    told = [(row[0], row[2]) for row in table_rows(section)]
-    methods = {
-        name: method
-        for name, method in vars(Task).items()
-        if not name.startswith("_") and callable(method)
-    }
-    signatures = [
-        f"{name}({', '.join(list(inspect.signature(method).parameters)[1:])})"
-        for name, method in methods.items()
-    ]
-    assert sorted(signature for signature, _ in told) == sorted(signatures)
-    must = {signature.partition("(")[0] for signature, default in told if default == "required"}
-    assert must == Task.__abstractmethods__
-
-
-def test_tasks_page_tasks_train(folder: Path) -> None:
-    write_files(ROOT / "docs" / "tasks.md", folder)
-    done = run(load_experiment("study/diabetes.yaml"), folder / "runs", local=True)
-    last = done.metrics.iloc[-1]
-    targets = torch.stack(
-        [
-            patient["course"]
-            for patient in importlib.import_module("study.diabetes").Diabetes().data()["val"]
-        ]
-    )
-    assert last["val/r2"] == pytest.approx(
-        1 - last["val/loss"] / targets.var(correction=0).item(), rel=1e-4
-    )
-    assert last["val/r2"] > 0.3
-    assert {"train/absolute_error", "val/absolute_error"} <= set(done.metrics)
-    assert "train/r2" not in done.metrics
-    training = done.stats[done.stats["phase"] == "train"]
-    assert (training["lr"].unique().tolist(), training["lr_1"].unique().tolist()) == (
-        [0.01],
-        [0.001],
-    )
-    report = [
-        "epochs=2",
-        "task=study.bias:Bias",
-        "name=bias",
-        "hooks.row_stats={report: [bias/mean]}",
-    ]
-    biased = run(load_experiment("study/diabetes.yaml", report), folder / "runs", local=True)
-    assert biased.stats["bias"].notna().all()
-    in_training = biased.stats[biased.stats["phase"] == "train"].groupby("epoch")["bias"].mean()
-    assert biased.metrics["stats/bias/mean"].tolist() == pytest.approx(in_training.tolist())
-    for task in ("study.balanced:Balanced", "study.perceptual:Perceptual"):
-        settings = ["epochs=2", f"task={task}", "name=other", "optimizer=null"]
-        other = run(load_experiment("study/diabetes.yaml", settings), folder / task, local=True)
-        assert other.status == "finished"
-    assert set(other.weights("best")) > {"trained.0.weight", "frozen.0.weight"}
-    recurrent = run(
-        load_experiment("study/recurrent.yaml", ["workers.count=1"]), folder / "runs", local=True
-    )
-    assert recurrent.metrics["val/loss"].iloc[-1] < recurrent.metrics["val/loss"].iloc[0]
-    own = run(load_experiment("study/lines.yaml", ["workers.count=1"]), folder / "runs", local=True)
-    assert own.metrics["samples"].tolist() == [640, 1280, 1920]
-    assert own.metrics["train/loss"].iloc[-1] < 0.01
-    assert own.weights("best")["weight"].tolist()[0] == pytest.approx([1, 1, 1], abs=0.1)
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_have_targets(page: Path) -> None:
     links = [
@@ -506,24 +426,3 @@ def test_the_notebook_on_tables(drawn: list[Any], monkeypatch: pytest.MonkeyPatc
     ).reset_index()
     for found in (names["by_duckdb"], names["by_polars"].to_pandas()):
         pd.testing.assert_frame_equal(found, expected, check_dtype=False)
-
-
-FROM_A_LOOP = ROOT / "docs" / "from-a-loop.md"
-LOOPS = re.findall(r"^# study/(\w+)_before.py$", FROM_A_LOOP.read_text(), re.MULTILINE)
-
-
-@pytest.mark.parametrize("loop", LOOPS)
-def test_a_loop_trains_the_same_before_and_after(folder: Path, loop: str) -> None:
-    write_files(FROM_A_LOOP, folder)
-    sys.path.append(str(folder))
-    assert len(LOOPS) == 5
-    before, after = (importlib.import_module(f"study.{loop}{part}") for part in ("_before", ""))
-    done = run(after.experiment, folder / "runs", local=True)
-    assert done.status == "finished"
-    expected, weights = before.model.state_dict(), done.weights("last")
-    assert weights.keys() == expected.keys()
-    assert all(torch.equal(weights[name], value) for name, value in expected.items())
-    if loop == "gan":
-        assert done.stats["d_x"].tolist() == before.d_x
-    if loop == "classifier":
-        assert done.metrics["val/accuracy"].iloc[-1] == before.accuracy

@@ -73,6 +73,15 @@ def read_blocks(page: Path) -> list[Block]:
     return blocks
 
 
+def write_files(page: Path, folder: Path) -> None:
+    """Write the files of a page, and before them those of the pages that it continues."""
+    for block in read_blocks(page):
+        if block.language == "continues":
+            write_files(page.parent / block.text, folder)
+        elif block.file is not None:
+            block.write(folder)
+
+
 def _without_indent(code: str, indent: str) -> str:
     if ">" not in indent:
         return textwrap.dedent(code)

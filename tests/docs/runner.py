@@ -15,7 +15,7 @@ import pandas as pd
 from typer.testing import CliRunner
 
 from orchestrator.cli import app
-from tests.docs.blocks import Block, read_blocks
+from tests.docs.blocks import Block, read_blocks, write_files
 from tests.docs.output import find_difference
 
 ROOT = Path(__file__).parents[2]
@@ -81,7 +81,7 @@ class PageRunner:
         if block.file is not None:
             block.write(self._folder)
         elif block.language == "continues":
-            self._write_files(block.page.parent / block.text)
+            write_files(block.page.parent / block.text, self._folder)
         elif block.language == "prepare":
             for command in block.text.splitlines():
                 self._type(command.strip(), block, expected="...")
@@ -96,14 +96,6 @@ class PageRunner:
 
         if block.language != "python" or block.file is not None:
             self._printed = None
-
-    def _write_files(self, page: Path) -> None:
-        """Write the files of the page that this one continues, and of that which it continues."""
-        for block in read_blocks(page):
-            if block.language == "continues":
-                self._write_files(page.parent / block.text)
-            elif block.file is not None:
-                block.write(self._folder)
 
     def _run_commands(self, block: Block) -> None:
         if not block.text.startswith(PROMPT):

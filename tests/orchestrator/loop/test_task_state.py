@@ -23,7 +23,7 @@ from orchestrator.storage import Storage
 from tests.ranks import on_ranks
 from tests.tasks import Rows, experiment
 
-PAGE = Path(__file__).parents[3] / "docs" / "tasks.md"
+PAGE = Path(__file__).parents[3] / "docs" / "guides" / "recurrent_state.md"
 EPOCHS, TEXTS, CHUNK = 3, 8, 6
 KILLED_AT = {1: (4, 11), 2: (7, 10)}
 """Steps by the number of ranks: at a validation and right after an epoch's end; between two, and at
