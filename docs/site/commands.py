@@ -1,6 +1,7 @@
 """The commands of `hookyard`: their forms, arguments and options, from their functions."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from types import NoneType
 from typing import Any, get_args, get_type_hints
@@ -10,6 +11,8 @@ from typer.models import ArgumentInfo, OptionInfo
 from docs.site.fields import format_default
 from orchestrator.cli import PANELS
 from orchestrator.cli.reference import format_type
+
+_EXAMPLE = re.compile(r"^ *Example: (.+)$", re.MULTILINE)
 
 
 def make_command_entries() -> str:
@@ -33,7 +36,7 @@ def make_command_entry(verb: Callable[..., None]) -> str:
     parts = [
         f"### `{verb.__name__}` {{ #{verb.__name__} }}",
         f"```text\n{' '.join(form)}{' [OPTIONS]' if options else ''}\n```",
-        inspect.cleandoc(verb.__doc__ or ""),
+        _EXAMPLE.sub(r"```console\n$ \1\n```", inspect.cleandoc(verb.__doc__ or "")),
         "\n".join(parameter.to_markdown() for parameter in [*arguments, *options]),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -80,6 +83,12 @@ class Parameter:
         if kinds == [bool]:
             return ""
         return f" `{self._metavar}`"
+
+
+def find_example(verb: Callable[..., None]) -> str:
+    """Return the example in a subcommand's docstring, which its help shows too."""
+    example = _EXAMPLE.search(verb.__doc__ or "")
+    return example[1] if example else ""
 
 
 def list_parameters(verb: Callable[..., None]) -> Iterator[Parameter]:

@@ -41,6 +41,8 @@ def evaluate(
     """Evaluate a stored checkpoint on `val` or `test`.
 
     The report and the rows go to a folder of their own inside the run.
+
+    Example: hookyard evaluate runs/spirals@best --phase val
     """
     evaluated, label = _run_and_checkpoint(run)
     from orchestrator.cluster.preflight import preflight
@@ -100,6 +102,8 @@ def average(
     """Average the weights of a finished training, over a window of any width.
 
     Uses the snapshots that `ema: {average: power}` kept.
+
+    Example: hookyard average runs/spirals --std 0.07
     """
     from orchestrator.runs.averaging import AVERAGES
     from orchestrator.runs.result import open_run

@@ -35,7 +35,10 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare the configs, environments, metrics and costs of runs or sweeps, and say which
-    differences are noise."""
+    differences are noise.
+
+    Example: hookyard compare runs/spirals runs/slower
+    """
     from orchestrator.disk.run_folder import RunFolder
     from orchestrator.runs.result import Run, compare_runs
     from orchestrator.sweeps.results.comparison import compare_sweeps

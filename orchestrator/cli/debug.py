@@ -41,6 +41,8 @@ def replay(
     """Repeat a training iteration from the nearest checkpoint, and compare it with its stored row.
 
     Nothing is written into the run.
+
+    Example: hookyard replay runs/spirals --iteration 12
     """
     from orchestrator.engines.rank_failures import RankFailed, find_root_cause_in_user_code
     from orchestrator.process.interrupts import interrupt_at_sigterm

@@ -49,6 +49,8 @@ def doctor(
     """Find what slows a run down: slow ranks, data loading, hooks, memory.
 
     With --files, find damaged files. Without RUN, find nodes that are unfit for training.
+
+    Example: hookyard doctor runs/spirals
     """
     if files and run is None:
         raise UsageError("--files checks one run or sweep: hookyard doctor RUN --files")

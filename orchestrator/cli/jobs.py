@@ -41,6 +41,8 @@ def submit(
     """Send a run or sweep and the current folder to a cluster, and follow the job's log.
 
     Exits with the exit code of the job.
+
+    Example: hookyard submit spirals.yaml --address http://head:8265
     """
     from orchestrator.cluster.jobs import Jobs, make_job
     from orchestrator.experiment.load import load_experiment
@@ -60,7 +62,10 @@ def submit(
 
 
 def status(job: JobName, address: Dashboard = None, as_json: AsJson = False) -> None:
-    """Show the status of a job."""
+    """Show the status of a job.
+
+    Example: hookyard status JOB --address http://head:8265
+    """
     from orchestrator.cluster.jobs import Jobs
 
     details = Jobs(address).status(job)
@@ -79,7 +84,10 @@ def logs(
         bool, typer.Option("--follow", help="Print until the job ends; exit with its code.")
     ] = False,
 ) -> None:
-    """Print the log of a job."""
+    """Print the log of a job.
+
+    Example: hookyard logs JOB --address http://head:8265 --follow
+    """
     from orchestrator.cluster.jobs import Jobs
 
     jobs = Jobs(address)
@@ -89,7 +97,10 @@ def logs(
 
 
 def stop(job: JobName, address: Dashboard = None) -> None:
-    """Stop a job. Its run can be resumed."""
+    """Stop a job. Its run can be resumed.
+
+    Example: hookyard stop JOB --address http://head:8265
+    """
     from orchestrator.cluster.jobs import Jobs
 
     jobs = Jobs(address)

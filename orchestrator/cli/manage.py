@@ -44,7 +44,10 @@ def ls(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the runs and sweeps in a storage with status and best metric, the newest last."""
+    """List the runs and sweeps in a storage with status and best metric, the newest last.
+
+    Example: hookyard ls 'spirals*' --status finished
+    """
     from orchestrator.disk.listing import list_runs
     from orchestrator.disk.metadata import STATUSES
     from orchestrator.disk.run_folder import RunFolder
@@ -146,6 +149,8 @@ def note(
     """Write a note about a run that has ended, or change its tags; `ls` shows both.
 
     A run starts with the `notes` and `tags` of its experiment.
+
+    Example: hookyard note runs/spirals "first try" --tag baseline
     """
     from orchestrator.disk.run_folder import RunFolder
 
@@ -174,7 +179,10 @@ def rm(
     ],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Remove runs and sweeps with all their files, after listing their contents."""
+    """Remove runs and sweeps with all their files, after listing their contents.
+
+    Example: hookyard rm runs/spirals
+    """
     from orchestrator.disk.removal import plan_removal
 
     removals = [plan_removal(run) for run in runs]

@@ -41,7 +41,10 @@ def init(
     ],
 ) -> None:
     """Write a task, a hook, an experiment and a sweep to start from: NAME.py, NAME.yaml,
-    NAME_sweep.yaml."""
+    NAME_sweep.yaml.
+
+    Example: hookyard init spirals
+    """
     if keyword.iskeyword(name):
         raise UsageError(
             f"'{name}' cannot be a Python module, because it is a keyword; choose another name"
@@ -83,6 +86,8 @@ def validate(config: Config, overrides: Overrides = None, as_json: AsJson = Fals
     """Check an experiment file and the first sample of each dataset, without training.
 
     Prints every problem, and exits with 2 if there is one.
+
+    Example: hookyard validate spirals.yaml
     """
     from hooks import Interval
     from orchestrator.experiment.load import load_checked
@@ -123,7 +128,10 @@ def validate(config: Config, overrides: Overrides = None, as_json: AsJson = Fals
 
 
 def schema() -> None:
-    """Print the JSON Schema of experiment files, for editors."""
+    """Print the JSON Schema of experiment files, for editors.
+
+    Example: hookyard schema
+    """
     from orchestrator.experiment.json_schema import make_experiment_schema
 
     print_json(make_experiment_schema())
@@ -138,7 +146,10 @@ def hooks(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the hooks, or show one with its parameters."""
+    """List the hooks, or show one with its parameters.
+
+    Example: hookyard hooks ema
+    """
     from hooks import HOOKS
     from hooks.import_path import extend_import_path
     from orchestrator.experiment.components import find_hook_class

@@ -51,7 +51,10 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show a run's last report and best checkpoint, or a sweep's trials, parameter importance and
-    best trial."""
+    best trial.
+
+    Example: hookyard show runs/spirals
+    """
     from orchestrator.disk.run_folder import RunFolder
 
     folder = RunFolder.open(run)
@@ -334,6 +337,8 @@ def watch(
     """Show the progress of a run or sweep until it ends, from its files alone.
 
     Exits with the exit code of the run.
+
+    Example: hookyard watch runs/spirals
     """
     from orchestrator.disk.run_folder import RunFolder
     from orchestrator.terminal.frames import LiveFrame, PrintableConsole
@@ -385,7 +390,10 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Write an HTML report of a run or sweep, one file that needs no network."""
+    """Write an HTML report of a run or sweep, one file that needs no network.
+
+    Example: hookyard report runs/spirals --output spirals.html
+    """
     from orchestrator.disk.run_folder import RunFolder
     from orchestrator.report import make_report
     from orchestrator.storage import Storage

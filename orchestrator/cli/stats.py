@@ -56,6 +56,8 @@ def stats(
     """Summarize what the ranks measured, or print single rows.
 
     By default a run has one line per column across all ranks, and a sweep has one line per trial.
+
+    Example: hookyard stats runs/spirals --by rank
     """
     from orchestrator.disk.run_folder import RunFolder
 
@@ -105,6 +107,8 @@ def samples(
     """Print the dataset indices of the samples behind some rows.
 
     They are computed from the seed and the order of the data; runs do not store them.
+
+    Example: hookyard samples runs/spirals --where "loss > 2"
     """
     from orchestrator.runs.result import open_run
 

@@ -46,6 +46,8 @@ def run(
     """Run an experiment, or continue from a checkpoint of another run.
 
     Training runs on Ray Train workers, or in this process with --local.
+
+    Example: hookyard run spirals.yaml optimizer.lr=0.05 --name slower
     """
     from orchestrator.cli.debug import check_terminal, post_mortem
 
@@ -93,7 +95,10 @@ def sweep(
     plan: options.PlanOnly = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Run the trials of a sweep, and print the values, the metric and the cost of each."""
+    """Run the trials of a sweep, and print the values, the metric and the cost of each.
+
+    Example: hookyard sweep spirals_sweep.yaml --plan
+    """
     from orchestrator.experiment.load import load_experiment
 
     experiment = load_experiment(config, overrides or [])
@@ -147,7 +152,10 @@ def resume(
     skip_preflight: options.SkipPreflight = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Resume a run or sweep that was interrupted, failed or lost its driver."""
+    """Resume a run or sweep that was interrupted, failed or lost its driver.
+
+    Example: hookyard resume runs/spirals
+    """
     from orchestrator.disk.run_folder import RunFolder, errors_before_start
 
     with errors_before_start():

@@ -14,6 +14,8 @@ def verify(config: Config, overrides: Overrides = None, as_json: AsJson = False)
 
     Nothing is written. Exits with 1 if training from a checkpoint is not bit-for-bit the same, and
     with 2 if the experiment cannot be verified.
+
+    Example: hookyard verify spirals.yaml
     """
     from orchestrator.experiment.load import load_experiment
     from orchestrator.process.interrupts import interrupt_at_sigterm

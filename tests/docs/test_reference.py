@@ -1,5 +1,7 @@
 """What the reference says of a key, a hook and a command, from small ones of this module."""
 
+import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -9,13 +11,14 @@ import yaml
 from annotated_types import Ge
 from pydantic import Field
 
-from docs.site.commands import make_command_entry
+from docs.site.commands import find_example, make_command_entry
 from docs.site.docstrings import Column, Docstring
 from docs.site.fields import list_entries
 from docs.site.hook_entries import GROUPS, make_hook_entry
 from docs.site.reference import make_sweep_keys
 from hooks import HOOKS, Hook, Interval
 from hooks.hook import Needs
+from orchestrator.cli import PANELS, app
 from orchestrator.cli.reference import describe_hook
 from orchestrator.experiment.fields.parameters import check, make_fields_model
 from orchestrator.experiment.fields.section import Model
@@ -159,6 +162,8 @@ def look(
     """Look at a run.
 
     It must exist.
+
+    Example: hookyard look runs/first
     """
 
 
@@ -171,11 +176,22 @@ def test_entry_of_a_command_has_its_form_and_options() -> None:
         "```",
         "Look at a run.",
         "It must exist.",
+        "```console",
+        "$ hookyard look runs/first",
+        "```",
         "* `RUN`: A run.",
         "* `NAME`: Names.",
         "* `--at-step` `N`: The step. Default: `3`.",
         "* `--json`: Print JSON.",
     ]
+
+
+@pytest.mark.parametrize("verb", [verb for verbs in PANELS.values() for verb in verbs])
+def test_example_of_a_command_is_one_that_it_accepts(verb: Callable[..., None]) -> None:
+    program, name, *words = shlex.split(find_example(verb))
+    command = typer.main.get_group(app).commands[verb.__name__]
+    assert (program, name) == ("hookyard", verb.__name__)
+    command.make_context(name, words)
 
 
 def test_every_key_and_field_has_a_meaning() -> None:
