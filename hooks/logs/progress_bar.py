@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hooks.hook import Hook, Priority, Ranks
+from hooks.hook import Hook, Priority, Ranks, Setup
 from hooks.interval import Interval, Iterations, at_interval
-from hooks.setup import Setup
 from hooks.state import State
 
 

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from hooks.distributed import collectives
 from hooks.errors import TrainingFailed
-from hooks.hook import Hook, Priority
-from hooks.setup import NEEDS_WHOLE_BATCHES, Setup
+from hooks.hook import NEEDS_WHOLE_BATCHES, Hook, Priority, Setup
 from hooks.state import State
 
 

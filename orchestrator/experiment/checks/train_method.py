@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hooks import HOOKS
-from hooks.setup import Setup
-from hooks.suitability import find_reason_against
+from hooks.hook import Setup
 from orchestrator.errors import Problem, did_you_mean
 from orchestrator.experiment.components import DEFAULT_HOOKS
 from orchestrator.experiment.fields.parameters import find_changed_keys
@@ -42,7 +41,7 @@ def list_train_defaults(task: type[Task]) -> dict[str, Any]:
 def list_default_hooks() -> list[str]:
     """Return the default hooks that work without the hooked loop."""
     setup = Setup(custom_loop=True)
-    return [name for name in DEFAULT_HOOKS if not find_reason_against(HOOKS[name](), setup)]
+    return [name for name in DEFAULT_HOOKS if not setup.find_reason_against(HOOKS[name]())]
 
 
 def check_train_method(experiment: Experiment, task: type[Task]) -> Iterator[Problem]:
