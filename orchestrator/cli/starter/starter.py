@@ -23,7 +23,7 @@ class StarterTask(Task):
 
     width: Annotated[int, Gt(0)] = 64
     """Units of the two hidden layers."""
-    noise: Annotated[float, Gt(0)] = 0.1
+    noise: Annotated[float, Gt(0)] = 0.4
     """Standard deviation of the points around their spiral."""
 
     def model(self) -> nn.Module:
