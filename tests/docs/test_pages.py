@@ -21,7 +21,7 @@ NOT_RUN = {
 }
 """Pages that are not run here, and why."""
 
-STARTS_RAY: set[str] = set()
+STARTS_RAY = {"docs/start/first_run.md", "docs/start/first_sweep.md"}
 """Pages whose commands start Ray: tests/ray/test_pages.py runs them on the cluster of its tests."""
 
 
