@@ -17,12 +17,8 @@ from orchestrator.errors import ConfigError, RunError, TaskError
 from orchestrator.experiment.checks.data import describe_size, get_length, make_drop_last_error
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.data.phase_data import PhaseData
-from orchestrator.loop.data.sampling import (
-    SeededBatches,
-    ShardedSampler,
-    default_order,
-    find_sampler_order,
-)
+from orchestrator.loop.data.sampler_order import find_sampler_order
+from orchestrator.loop.data.sampling import SeededBatches, ShardedSampler, default_order
 from orchestrator.loop.task_errors import check_type, unexpected
 from orchestrator.loop.world import World
 from orchestrator.randomness import with_own_generators
