@@ -11,41 +11,24 @@ their final location, the manifest last.
 """
 
 import hashlib
-import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
 from io import BytesIO
 from itertools import count
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
 
 from hooks.position import Position
-from hooks.state import find_evaluation_label
 from orchestrator.disk.checkpoints import placeholders
 from orchestrator.disk.checkpoints.files import HashingWriter, write_file, write_object
-from orchestrator.disk.checkpoints.index import (
-    INDEX,
-    Index,
-    read_checkpoints,
-    read_manifest_or_error,
-)
-from orchestrator.disk.checkpoints.manifest import (
-    MANIFEST,
-    Entries,
-    RankGroup,
-    describe_difference,
-    find_damage,
-    parse_position,
-)
+from orchestrator.disk.checkpoints.index import INDEX, read_checkpoints
+from orchestrator.disk.checkpoints.manifest import MANIFEST, describe_difference
+from orchestrator.disk.checkpoints.reader import CheckpointReader
 from orchestrator.errors import CheckpointError
-from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import format_file, write_json
-
-_log = logging.getLogger("hookyard")
 
 _THREADS = 4
 """Number of files written concurrently."""
@@ -54,27 +37,14 @@ _MIN_CONCURRENT_BYTES = 2**20
 threads."""
 
 
-class CheckpointStore:
-    """The checkpoints of one run. Each rank has a store; `retain`, `mark` and `publish` only take
-    effect on the master.
+class CheckpointStore(CheckpointReader):
+    """The checkpoints of one run, to write and to read. Each rank has a store; `retain`, `mark` and
+    `publish` only take effect on the master.
 
     An owner, such as a hook, lists the checkpoints that it keeps (`retain`). A checkpoint that
     loses its last owner is deleted; one that never had an owner is kept. Other folders are never
-    touched. `explain_missing` returns the end of a message: why `best` or `last` is missing.
+    touched.
     """
-
-    def __init__(
-        self,
-        storage: Storage,
-        run_name: str = "run",
-        is_master: bool = True,
-        explain_missing: Callable[[str], str] = lambda label: "",
-    ) -> None:
-        self.storage = storage
-        self.run_name = run_name
-        self.is_master = is_master
-        self._explain_missing = explain_missing
-        self.index = Index(storage, is_master)
 
     # Writing: every rank writes its files, then the master commits.
 
@@ -131,7 +101,7 @@ class CheckpointStore:
 
     def _finish(self, name: str, manifest: Mapping[str, Any]) -> None:
         folder = self.get_staging_folder(name)
-        self._check(folder, manifest["files"], check_hashes=False)
+        self.check_files(folder, manifest["files"], check_hashes=False)
         self.storage.write(f"{folder}/{MANIFEST}", format_file(manifest))
         if folder == name:
             return
@@ -207,168 +177,6 @@ class CheckpointStore:
             self.storage.delete(name)
         self.storage.delete(INDEX)
 
-    # Finding checkpoints
-
-    def get_path(self, name: str) -> str:
-        """Return the path of a checkpoint, without a URL's query options and credentials."""
-        return f"{self.storage.path}/{name}"
-
-    def list_names(self) -> list[str]:
-        """Return the stored checkpoints with an intact manifest, oldest first."""
-        return [*read_checkpoints(self.storage)[0]]
-
-    def find_latest(
-        self,
-        on_skip: Callable[[str], None] = lambda reason: None,
-        group: RankGroup | None = None,
-        *,
-        check_hashes: bool = True,
-    ) -> str | None:
-        """Return the newest intact checkpoint, or None if there are no checkpoints.
-
-        Calls `on_skip` with a reason for each newer, damaged checkpoint. Collective with `group`:
-        each rank reads a share of the files. Compares only sizes without `check_hashes`. Raises
-        CheckpointError if all are damaged.
-        """
-        read = partial(read_checkpoints, self.storage)
-        manifests, errors = group.broadcast(read) if group else read()
-        reasons = [str(error) for error in errors.values()]
-        for name in reversed(manifests):
-            entries = manifests[name]["files"]
-            reason = find_damage(self.storage, name, entries, group, check_hashes=check_hashes)
-            if not reason:
-                for skip_reason in reasons:
-                    on_skip(skip_reason)
-                return str(name)
-            reasons.append(reason)
-        if reasons:
-            lines = [f"none of the checkpoints in {self.storage} is intact:", *reasons]
-            raise CheckpointError("\n".join(lines))
-        return None
-
-    def resolve(self, label: str) -> str:
-        """Return a checkpoint's name, given that name or a label such as `best`; raises
-        CheckpointError.
-
-        `last` is the newest checkpoint whose files have the right sizes.
-        """
-        if target := self.index.read()["labels"].get(label):
-            return str(target)
-        if label not in ("best", "last"):
-            self.read_manifest(label)
-            return label
-        if label == "last":
-            last = self.find_latest(
-                lambda reason: _log.warning("skipped: %s", reason), check_hashes=False
-            )
-            if last is not None:
-                return last
-
-        names = self.list_names()
-        place = f"in {self.storage}{self._explain_missing(label)}"
-        if not names:
-            raise CheckpointError(f"no checkpoint {place}")
-        available = ", ".join(["last", *names])
-        raise CheckpointError(f"no checkpoint 'best' {place}; available: {available}")
-
-    # Verifying
-
-    def verify(self, name: str) -> str:
-        """Read all files of a checkpoint, and return its fingerprint; raises CheckpointError if one
-        is damaged."""
-        self._check(name, self.read_manifest(name)["files"])
-        return self.compute_fingerprint(name)
-
-    def compute_fingerprint(self, name: str) -> str:
-        """Return the sha256 of a checkpoint's manifest, which contains the hashes of its files."""
-        return hashlib.sha256(self.storage.read(f"{name}/{MANIFEST}")).hexdigest()
-
-    def _check(self, folder: str, entries: Entries, *, check_hashes: bool = True) -> None:
-        reason = find_damage(self.storage, folder, entries, check_hashes=check_hashes)
-        if reason:
-            others = ", ".join(other for other in self.list_names() if other != folder)
-            raise CheckpointError(f"{reason}; other checkpoints: {others}" if others else reason)
-
-    # Reading
-
-    def read_manifest(self, name: str) -> dict[str, Any]:
-        """Return a checkpoint's manifest; raises CheckpointError if it is missing or damaged."""
-        manifest = read_manifest_or_error(self.storage, name)
-        if isinstance(manifest, CheckpointError):
-            raise manifest
-        if manifest is not None:
-            return manifest
-
-        names = self.list_names()
-        available = ", ".join([*self.index.read()["labels"], "last", *names]) if names else "none"
-        raise CheckpointError(f"no checkpoint '{name}' in {self.storage}; available: {available}")
-
-    def read_position(self, name: str) -> Position:
-        """Return the training progress at a checkpoint."""
-        return parse_position(self.read_manifest(name)["position"])
-
-    def load(self, name: str, file: str) -> Any:
-        """Load a checkpoint file onto the CPU: tensors and plain data. Raises CheckpointError for
-        anything else."""
-        try:
-            with self.storage.open_copy(f"{name}/{file}") as content:
-                stored = torch.load(content, map_location="cpu", weights_only=True)
-                return placeholders.decode(stored)
-        except (OSError, EOFError, RuntimeError, UnpicklingError) as error:
-            path = f"{self.get_path(name)}/{file}"
-            raise CheckpointError(f"{path} cannot be loaded: {error}") from error
-
-    def find_evaluated_weights(self, label: str) -> str:
-        """Return the key of the weights used for validation: `model`, or that of a hook, such as
-        `ema/model`.
-
-        If several were validated, the label's metric, or else the experiment's main metric, selects
-        one.
-        """
-        name = self.resolve(label)
-        index = self.index.read()
-        manifest = self.read_manifest(name)
-        labels = [label, *(other for other, target in index["labels"].items() if target == name)]
-        metrics = index.get("metrics", {})
-        of_labels = [metrics[known] for known in labels if known in metrics]
-        metric = of_labels[0] if of_labels else manifest.get("main_metric", "")
-
-        evaluations = manifest.get("evaluations", {})
-        evaluation = find_evaluation_label(metric, evaluations)
-        hook = "" if evaluation is None else evaluations[evaluation]
-        return f"{hook}/model" if hook else "model"
-
-    def load_weights(self, label: str, key: str | None = None) -> dict[str, Any]:
-        """Return the verified state dict of the evaluated weights or of `key`, unsharded and on the
-        CPU."""
-        name = self.resolve(label)
-        key = key or self.find_evaluated_weights(label)
-        own_file = f"{key.partition('/')[0]}.pt"
-        needed = {}
-        for file, entry in self.read_manifest(name)["files"].items():
-            if file == own_file or placeholders.has_shards(file):
-                needed[file] = entry
-        self._check(name, needed)
-        weights: dict[str, Any] = self._load_parts(name, {"model": key})["model"]
-        return weights
-
-    def list_keys(self, name: str, entry: str) -> list[str]:
-        """Return the keys of a state dict in a checkpoint, such as `model` or `ema/model`."""
-        file, _, key = entry.partition("/")
-        content = self.load(name, f"{file}.pt")
-        return list(content[key] if key else content)
-
-    def load_buffers(self, label: str) -> tuple[dict[str, Any], list[str]]:
-        """Return the verified buffers of rank 0, including those outside the state dict
-        (`persistent=False`), and the names of the buffers that a forward pass made or changed in
-        shape."""
-        name = self.resolve(label)
-        file = "rank-0000.pt"
-        entries = self.read_manifest(name)["files"]
-        self._check(name, {file: entries[file]})
-        rank_state = self.load(name, file)
-        return rank_state["buffers"], rank_state["remade_buffers"]
-
     # Called by hooks
 
     def retain(self, owner: str, names: Sequence[str]) -> None:
@@ -396,7 +204,7 @@ class CheckpointStore:
         if not self.is_master:
             return ""
         stored_parts = {part: key for part, key in parts.items() if key != "meta"}
-        content = self._load_parts(name, stored_parts)
+        content = self.load_parts(name, stored_parts)
         if "meta" in parts.values():
             content["meta"] = {**self.read_manifest(name), "config": dict(config)}
 
@@ -406,35 +214,3 @@ class CheckpointStore:
         target = f"{folder}/{self.run_name}-{name}-{sha256[:8]}.pt"
         self.storage.write(target, buffer.getvalue())
         return self.get_path(target)
-
-    def _load_parts(self, name: str, parts: Mapping[str, str]) -> dict[str, Any]:
-        files = shared_files(self.read_manifest(name)["files"])
-        available = [file.removesuffix(".pt") for file in files]
-        content = {}
-        for part, path in parts.items():
-            file, _, key = path.partition("/")
-            if file not in available:
-                has = ", ".join(available)
-                raise CheckpointError(f"checkpoint '{name}' has no {file}; it has {has}")
-            loaded = self.load(name, f"{file}.pt")
-            content[part] = loaded[key] if key else loaded
-        return self.with_shards(name, content)
-
-    def with_shards(self, name: str, content: dict[str, Any], mesh: Any = None) -> dict[str, Any]:
-        """Return content with its sharded tensors: this rank's shards if `mesh` is given, otherwise
-        full tensors."""
-        keys = [*placeholders.keys_in(content)]
-        if not keys:
-            return content
-        from orchestrator.disk.checkpoints import sharded_tensors as shards
-
-        tensors = shards.read(partial(self.load, name), keys, mesh)
-        filled: dict[str, Any] = placeholders.fill(content, tensors)
-        return filled
-
-
-def shared_files(files: Iterable[str]) -> list[str]:
-    """Return the files that all ranks share: neither per-rank files nor shards."""
-    return [
-        file for file in files if not file.startswith("rank-") and not placeholders.has_shards(file)
-    ]

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from hooks.parameter_names import listed
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.checkpoints.manifest import MANIFEST
-from orchestrator.disk.checkpoints.store import CheckpointStore, shared_files
+from orchestrator.disk.checkpoints.reader import shared_files
+from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.run_folder import RunFolder, errors_before_start
 from orchestrator.disk.sweep_folder import trial_folder
 from orchestrator.errors import CheckpointError, ConfigError

@@ -13,7 +13,8 @@ from hooks.position import Position, Stage
 from hooks.state import State
 from orchestrator.disk.checkpoints import placeholders
 from orchestrator.disk.checkpoints.manifest import parse_position
-from orchestrator.disk.checkpoints.store import CheckpointStore, shared_files
+from orchestrator.disk.checkpoints.reader import shared_files
+from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.checkpoints.training_files import TrainingFiles
 from orchestrator.errors import CheckpointError
 from orchestrator.loop.state.background_writes import Background, BackgroundWrite, Entries
