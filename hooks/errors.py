@@ -53,3 +53,7 @@ def describe_error(error: BaseException) -> str:
     """Return the class of an error and its text."""
     text = error_text(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+class WrongHook(TypeError):
+    """A class of hooks has a method or a field that cannot work."""

@@ -12,6 +12,7 @@ from inspect import get_annotations, isroutine, signature
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from hooks.errors import WrongHook
 from hooks.interval import Interval, is_never
 
 if TYPE_CHECKING:
@@ -351,7 +352,7 @@ def _check_events(cls: type[Hook]) -> None:
     that has no effect."""
     for name in get_annotations(cls):
         if name in EVENTS:
-            raise TypeError(
+            raise WrongHook(
                 f"{cls.__name__}: the field {name} has the name of an event; rename the field"
             )
     for name, value in vars(cls).items():
@@ -360,9 +361,9 @@ def _check_events(cls: type[Hook]) -> None:
         if name not in EVENTS:
             near = get_close_matches(name, EVENTS, n=1)
             hint = f"did you mean {near[0]}?" if near else f"events: {', '.join(EVENTS)}"
-            raise TypeError(f"{cls.__name__}.{name}: there is no such event ({hint})")
+            raise WrongHook(f"{cls.__name__}.{name}: there is no such event ({hint})")
         if hasattr(value, "interval_field") and name not in WITHIN_ITERATION:
-            raise TypeError(
+            raise WrongHook(
                 f"{cls.__name__}.{name} cannot have an interval;"
                 f" events that can: {', '.join(WITHIN_ITERATION)}"
             )
@@ -379,7 +380,7 @@ def _check_signatures(cls: type[Hook]) -> None:
             signature(own).bind(*parameters)
         except TypeError:
             expected = f"def {name}({', '.join(parameters)})"
-            raise TypeError(
+            raise WrongHook(
                 f"{cls.__name__}.{name} must take the arguments of hooks: `{expected}`"
             ) from None
 
@@ -396,9 +397,9 @@ def _check_attributes(cls: type[Hook]) -> None:
     ):
         value = getattr(cls, name)
         if not isinstance(value, kind):
-            raise TypeError(f"{cls.__name__}.{name} must be {expected}, got {value!r}")
+            raise WrongHook(f"{cls.__name__}.{name} must be {expected}, got {value!r}")
     if cls.collective and cls.ranks is not Ranks.ALL:
-        raise TypeError(
+        raise WrongHook(
             f"{cls.__name__} is collective, so it must run on all ranks, not on {cls.ranks}"
         )
 

@@ -76,8 +76,8 @@ class Task(ABC):
 
         if get_worker_info():
             raise TaskError(
-                "a loader process works ahead of the loop and does not know its progress; give the dataset set_epoch(),"
-                " or set loader.num_workers to 0"
+                "a DataLoader worker is ahead of the loop and does not know its progress; give the "
+                "dataset set_epoch(), or set loader.num_workers to 0"
             )
         if "_progress" not in vars(self):
             from hooks.state import State

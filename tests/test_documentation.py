@@ -8,7 +8,7 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import matplotlib
 import pandas as pd
@@ -18,11 +18,10 @@ import yaml
 from typer.testing import CliRunner
 
 from hooks import HOOKS
-from orchestrator import load_experiment, open_run, run, sweep
+from orchestrator import load_experiment, open_run, run
 from orchestrator.cli import app
 from orchestrator.experiment.components import DEFAULT_HOOKS
 from orchestrator.experiment.load import to_dict
-from orchestrator.experiment.sections.sweep import SchedulerName
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -192,30 +191,6 @@ def test_hooks_page_lists_every_hook_and_the_defaults() -> None:
         r"^(`\w+`(?:(?:,| and)\s`\w+`)+)\sare in every run", page, re.MULTILINE
     )
     assert tuple(re.findall(r"`(\w+)`", defaults)) == DEFAULT_HOOKS
-
-
-def test_every_sweep_of_the_sweeps_page_is_valid(folder: Path) -> None:
-    page = ROOT / "docs" / "sweeps.md"
-    write_files(page, folder)
-    shutil.copy(ROOT / "experiments" / "digits.yaml", folder / "study")
-    loaded = {name: load_experiment(folder / name) for name, _ in NAMED.findall(page.read_text())}
-    sweeps = {name: experiment.sweep for name, experiment in loaded.items() if experiment.sweep}
-    assert {one.search.type for one in sweeps.values()} == {"grid", "random", "optuna"}
-    assert {one.scheduler.type for one in sweeps.values()} == set(get_args(SchedulerName))
-    assert len(loaded["study/changes.yaml"].changes) == 2
-    assert page.read_text().count("```yaml") == len(loaded)
-
-
-def test_sweeps_page_reads_results(folder: Path) -> None:
-    page = (ROOT / "docs" / "sweeps.md").read_text()
-    (block,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    write_files(ROOT / "docs" / "sweeps.md", folder)
-    shutil.copy(ROOT / "experiments" / "digits.yaml", folder / "study")
-    settings = ["epochs=1", "workers.count=1", "hooks.tensorboard=null", "sweep.trials=12"]
-    sweep(load_experiment(folder / "study/first.yaml", settings), folder / "runs", local=True)
-    known: dict[str, Any] = {}
-    exec(block, known)
-    assert len(known["sweep"].trials) == 12
 
 
 def test_tables_page_runs(folder: Path) -> None:

@@ -222,7 +222,7 @@ def _count_samples(state: State) -> int:
     dataset = state.loaders["train"].dataset
     if not hasattr(dataset, "__len__"):
         raise TypeError(
-            "DeepCluster needs map-style train data: the samples of a stream have no index"
+            "DeepCluster needs map-style train data: the samples of an iterable dataset have no index"
         )
     return len(dataset)
 

@@ -12,10 +12,12 @@ from orchestrator.cli.errors import Subcommand, Subcommands
 from orchestrator.cli.jobs import logs, status, stop, submit
 from orchestrator.cli.manage import ls, note, rm
 from orchestrator.cli.reference import hooks, init, schema, validate
-from orchestrator.cli.show import report, show, watch
+from orchestrator.cli.report import report
+from orchestrator.cli.show import show
 from orchestrator.cli.stats import samples, stats
 from orchestrator.cli.training import resume, run, sweep
 from orchestrator.cli.verify import verify
+from orchestrator.cli.watch import watch
 
 PANELS = {
     "Train": (init, validate, verify, run, sweep, resume),

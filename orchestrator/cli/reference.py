@@ -7,6 +7,7 @@ import inspect
 import keyword
 import re
 import shlex
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from types import NoneType, UnionType
@@ -92,11 +93,13 @@ def validate(config: Config, overrides: Overrides = None, as_json: AsJson = Fals
     from hooks import Interval
     from orchestrator.experiment.load import load_checked
     from orchestrator.experiment.resolve import get_resolved
+    from orchestrator.runs.launch import check_surroundings
     from orchestrator.task import has_custom_loop
 
     try:
         with stdout_to_stderr():
             experiment = load_checked(config, overrides or [])
+        check_surroundings(experiment)
     except ConfigError as error:
         if not as_json:
             raise
@@ -108,10 +111,15 @@ def validate(config: Config, overrides: Overrides = None, as_json: AsJson = Fals
     count = sum(1 for entry in experiment.hooks.values() if entry)
     echo(f"{config} is valid: {experiment.name}, {experiment.task}, {count} hooks", err=True)
     resolved = get_resolved(experiment)
-    echo(f"  validate_every: {experiment.validate_every}", err=True)
+    written, _ = experiment.source.merged()
+    if "validate_every" in written:
+        echo(f"  validate_every: {experiment.validate_every}", err=True)
+    hooks = written.get("hooks") or {}
     for name, hook in resolved.hooks.items():
-        for key, value in vars(hook).items():
-            if isinstance(value, Interval) and key[0] != "_":
+        given = hooks.get(name)
+        for key in given if isinstance(given, Mapping) else ():
+            value = getattr(hook, key, None)
+            if isinstance(value, Interval):
                 echo(f"  hooks.{name}.{key}: {value}", err=True)
     if not has_custom_loop(type(resolved.task)):  # such a task may not read `steps`
         length = ["epochs=null", "steps=1"] if experiment.epochs else ["steps=1"]

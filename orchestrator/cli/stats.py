@@ -119,7 +119,8 @@ def samples(
     if "position" in table:
         streams = " and ".join(table["phase"][table["index"].isna()].unique())
         echo(
-            f"{streams} is a stream without indices: `position` counts the samples its rank had read in training",
+            f"{streams} is an iterable dataset without indices: `position` counts the samples "
+            "its rank had read in training",
             err=True,
         )
     if form == "table":  # as text, so that no commas group the digits

@@ -10,8 +10,8 @@ import typer
 
 from orchestrator.cli import options
 from orchestrator.cli.errors import INTERRUPTED, SOME_FAILED
-from orchestrator.cli.output import echo, print_json, stdout_to_stderr
-from orchestrator.cli.show import format_briefly, show_brief, show_sweep
+from orchestrator.cli.output import echo, stdout_to_stderr
+from orchestrator.cli.show import show_run, show_sweep
 from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
@@ -165,15 +165,15 @@ def resume(
         raise UsageError(f"{run} is a single run; --failed is for sweeps")
     if metadata.sweep and (workers is not None or from_start):
         raise UsageError(f"{run} is a sweep; --workers and --from-start are for single runs")
-    with folder.lease(force=force_lease) as lease:
-        from orchestrator.cluster.preflight import preflight
-        from orchestrator.runs import driver as runs
+    from orchestrator.cluster.preflight import preflight
+    from orchestrator.runs import driver as runs
+    from orchestrator.runs.result import Run
 
+    done: Run | Sweep
+    with folder.lease(force=force_lease) as lease:
         experiment = runs.load_experiment_to_resume(folder, workers)
-        with (
-            stdout_to_stderr(),
-            preflight(address, run, experiment, skip=metadata.local or skip_preflight),
-        ):
+        skip = metadata.local or skip_preflight
+        with stdout_to_stderr(), preflight(address, run, experiment, skip=skip):
             if metadata.sweep is None:
                 done = runs.resume_with_lease(
                     folder, lease, workers=workers, address=address, from_start=from_start
@@ -181,8 +181,11 @@ def resume(
             else:
                 from orchestrator.sweeps import driver as sweeps
 
-                swept = sweeps.resume(folder, lease, failed=failed, address=address)
-    return finish_run(done, as_json) if metadata.sweep is None else finish_sweep(swept, as_json)
+                done = sweeps.resume(folder, lease, failed=failed, address=address)
+    if isinstance(done, Run):
+        finish_run(done, as_json)
+    else:
+        finish_sweep(done, as_json)
 
 
 def _experiment(config: str, overrides: list[str]) -> Experiment:
@@ -192,7 +195,8 @@ def _experiment(config: str, overrides: list[str]) -> Experiment:
 
     path, at, label = config.rpartition("@")
     if Path(config).is_file() or not at or "/" in label:
-        if not config.endswith((".yaml", ".yml")) and (folder := RunFolder(config)).exists():
+        folder = RunFolder(config)
+        if not config.endswith((".yaml", ".yml")) and folder.exists():
             command = f"hookyard run {shlex.quote(f'{folder}@best')}"
             raise UsageError(
                 f"{folder} is a run, not an experiment file. To continue its best checkpoint as a new run: {command}"
@@ -210,10 +214,8 @@ def run_or_best_trial(folder: RunFolder) -> Run:
 
 def finish_run(done: Run, as_json: bool) -> None:
     """Print the results of a run and what to do next; exit with 130 if it was interrupted."""
-    if as_json:
-        print_json(format_briefly(done.folder))
-    else:
-        show_brief(done.folder)
+    show_run(done.folder, as_json)
+    if not as_json:
         path = shlex.quote(str(done.folder))
         _print_next(f"hookyard stats {path} --by rank", f"hookyard report {path}")
     if done.status == "interrupted":

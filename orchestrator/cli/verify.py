@@ -29,7 +29,7 @@ def verify(config: Config, overrides: Overrides = None, as_json: AsJson = False)
         print_json(summarize(continuations))
     for continuation in [] if as_json else continuations:
         processes = (
-            f", {continuation.loader_processes} loader processes"
+            f", {continuation.loader_processes} DataLoader workers"
             if continuation.loader_processes
             else ""
         )

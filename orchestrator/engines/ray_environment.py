@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hooks.errors import describe_error
-from orchestrator.errors import RunError, UsageError
+from orchestrator.errors import ConfigError, RunError, UsageError
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.private_api.ray_settings import SETTINGS, variables_of_job
 from orchestrator.process.child_signals import separate_children
@@ -112,12 +112,13 @@ def describe_connection(address: str | None) -> str:
 
 
 def read_environment(names: Iterable[str]) -> dict[str, str]:
-    """Return the values of the workers' environment variables in this process. Raises UsageError if
+    """Return the values of the workers' environment variables in this process. Raises ConfigError if
     one is not set."""
     missing = [name for name in names if name not in os.environ]
     if missing:
-        raise UsageError(
-            f"the experiment's `environment` names {', '.join(missing)}, not set here; export or remove them"
+        are, them = ("is", "it") if len(missing) == 1 else ("are", "them")
+        raise ConfigError.at(
+            "environment", f"{', '.join(missing)} {are} not set; export {them}, or remove {them}"
         )
     return {name: os.environ[name] for name in names}
 

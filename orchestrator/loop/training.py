@@ -305,7 +305,7 @@ class Training:
         state = self.state
         if state.step == 0:
             raise TaskError(
-                "the train stream ended before the first step: it has"
+                "the train dataset ended before the first step: it has"
                 f" {state.iteration} batches, and accumulate is {state.accumulate}"
             )
         state.max_steps = state.step

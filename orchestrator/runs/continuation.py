@@ -128,7 +128,7 @@ def check_same_ranks(
     per_rank_state = ", ".join(manifest.get("per_rank", ()))
     phases = manifest.get("phases", ())
     is_stream = "train" in phases and "train" not in manifest.get("data", ("train",))
-    stream = "the train data is a stream, and each {} has its own place in it"
+    stream = "the train data is iterable, and each {} has its own place in it"
     if ranks != stored_ranks and (is_stream or per_rank_state):
         what = f"session.restore() has parts of each rank ({per_rank_state})"
         if is_stream:
@@ -143,7 +143,7 @@ def check_same_ranks(
     before = orders[-1].values["loader"]["num_workers"] if orders else processes
     if is_stream and before != processes:
         needed = f"{store.get_path(name)} needs loader.num_workers={before}"
-        raise UsageError(f"{stream.format('loader process')}, and {needed}")
+        raise UsageError(f"{stream.format('DataLoader worker')}, and {needed}")
 
 
 def copy_parent_checkpoint(folder: RunFolder, experiment: Experiment) -> None:

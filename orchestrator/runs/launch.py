@@ -19,7 +19,7 @@ from orchestrator.engines.hang_reporter import HangReporter
 from orchestrator.engines.lifecycle import Lifecycle, recording_failure
 from orchestrator.engines.ray_environment import Ray, describe_connection, read_environment
 from orchestrator.engines.script_classes import with_classes_of_main
-from orchestrator.errors import UsageError
+from orchestrator.errors import ConfigError, Problem, UsageError, collect_problems
 from orchestrator.experiment.resolve import ResolvedExperiment, take_resolved
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.model.initial_weights import describe_initial_weights
@@ -55,10 +55,20 @@ def collect_launch_metadata(experiment: Experiment, engine: EngineName) -> dict[
     }
 
 
+def check_surroundings(experiment: Experiment) -> None:
+    """Raise ConfigError if an environment variable is not set, or the initial weights do not
+    exist."""
+    problems: list[Problem] = []
+    collect_problems(problems, read_environment, experiment.environment)
+    collect_problems(problems, describe_initial_weights, experiment)
+    if problems:
+        raise ConfigError(problems)
+
+
 def check_can_run(experiment: Experiment, engine: EngineName, address: str | None) -> None:
     """Raise UsageError if the engine or this machine cannot run the experiment."""
     workers = experiment.workers
-    read_environment(experiment.environment)  # raises UsageError for an unset variable
+    read_environment(experiment.environment)  # raises ConfigError for an unset variable
     if engine == "gang" and workers.min_count < workers.max_count:
         raise UsageError(
             f"workers.count must be one number for --engine gang, got {workers.count}; or use --engine train"

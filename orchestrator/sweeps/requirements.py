@@ -18,7 +18,7 @@ def check_can_run(
 ) -> None:
     """Raise UsageError if an extra or a resource of this machine is missing, or if --local cannot
     run the scheduler."""
-    read_environment(experiment.environment)  # raises UsageError for an unset variable
+    read_environment(experiment.environment)  # raises ConfigError for an unset variable
     if settings.search.type == "optuna" and find_spec("optuna") is None:
         raise UsageError(
             f"search: optuna needs the package optuna, which is not installed: {EXTRA}"

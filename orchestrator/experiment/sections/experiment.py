@@ -15,7 +15,7 @@ from hooks.hook import Needs
 from hooks.interval import Duration, Interval
 from hooks.parameter_names import Patterns, list_patterns
 from orchestrator.errors import Problem
-from orchestrator.experiment.fields.field_errors import make_value_error
+from orchestrator.experiment.fields.field_errors import OWN_MESSAGE, make_value_error
 from orchestrator.experiment.fields.parameters import check
 from orchestrator.experiment.fields.plain_data import convert_sections
 from orchestrator.experiment.fields.section import Model
@@ -48,10 +48,20 @@ def without_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in data.items() if value is not None or key == "scheduler"}
 
 
+def _choose_compile_branch(value: object) -> str | None:
+    """Return the tag of the type that a value of `compile` was meant to have."""
+    if isinstance(value, dict | Compile) or value in get_args(CompileMode):
+        return "group"
+    return "word" if isinstance(value, bool) else None
+
+
 def find_length_problem(epochs: object, steps: object) -> Problem | None:
     """Return a problem unless exactly one of epochs and steps is set."""
     if epochs is not None and steps is not None:
-        return Problem("steps", "cannot be combined with epochs; set one of them to null")
+        return Problem(
+            "steps",
+            "cannot be combined with epochs; remove one of them (or set it to null to override a base)",
+        )
     if epochs is None and steps is None:
         return Problem("", "neither epochs nor steps is set; set one of them")
     return None
@@ -129,11 +139,13 @@ class Experiment(Model):
     compile: Annotated[
         Annotated[bool, Tag("word")] | Annotated[Compile, Tag("group")],
         Discriminator(
-            lambda value: (
-                "group"
-                if isinstance(value, dict | Compile) or value in get_args(CompileMode)
-                else "word"
-            )
+            _choose_compile_branch,
+            custom_error_type=OWN_MESSAGE,
+            custom_error_message="{message}",
+            custom_error_context={
+                "key": "",
+                "message": "must be true, false or a mapping with `mode`",
+            },
         ),
     ] = False
     """Compiles the model in place with torch.compile, or the modules that the task calls; under

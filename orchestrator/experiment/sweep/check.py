@@ -1,6 +1,7 @@
 """Checks of a sweep: its settings together, and each value of its space in the experiment."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -108,6 +109,9 @@ def _remove_setting(settings: dict[str, Any], path: str) -> None:
 
 # Values
 
+_INTEGER_KINDS = {"uniform": "randint", "loguniform": "lograndint"}
+"""Ranges of integers, by the range of numbers that stands in their place."""
+
 
 def _check_values(space: Mapping[str, Domain], data: Mapping[str, Any]) -> Iterator[Problem]:
     """Check each listed value and both ends of each range in the experiment, one at a time."""
@@ -148,6 +152,10 @@ def _check_path(
                 continue
             reported.add(mistake)
             hint = "write normal: [mean, sd, low, high]" if is_unbounded else problem.suggestion
+            if problem.code.startswith("int_") and domain.kind in _INTEGER_KINDS:
+                low, high = domain.ends
+                message = f"must be an integer, but {domain.kind} samples any number"
+                hint = f"write {_INTEGER_KINDS[domain.kind]}: [{math.ceil(low)}, {math.floor(high) + 1}]"
             yield Problem(join("sweep.space", name), message, suggestion=hint)
 
 

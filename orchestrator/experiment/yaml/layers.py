@@ -55,7 +55,8 @@ def _read_base(
         if problem.path or problem.line is not None:
             raise
         # The base itself cannot be read.
-        raise _make_base_error(document, f"{shorten(str(file), 200)} {problem.message}") from None
+        message = f"{shorten(str(file), 200)} {problem.message}"
+        raise _make_base_error(document, message, problem.suggestion) from None
 
 
 def _list_base_names(base: Any, document: Document) -> list[str]:
@@ -69,8 +70,10 @@ def _list_base_names(base: Any, document: Document) -> list[str]:
     return names
 
 
-def _make_base_error(document: Document, message: str) -> ConfigError:
-    return ConfigError([document.locate(Problem("base", message))])
+def _make_base_error(
+    document: Document, message: str, suggestion: str | None = None
+) -> ConfigError:
+    return ConfigError([document.locate(Problem("base", message, suggestion=suggestion))])
 
 
 def _merge_data(below: dict[str, Any], above: Mapping[str, Any], path: str) -> Iterator[str]:

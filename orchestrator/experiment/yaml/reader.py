@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from orchestrator.errors import ConfigError, Problem, shorten
+from orchestrator.errors import ConfigError, Problem, did_you_mean, shorten
 from orchestrator.experiment.yaml.dialect import (
     CONTROL,
     INTEGERS,
@@ -24,6 +24,12 @@ from orchestrator.experiment.yaml.source import MAX_DEPTH
 
 MAX_BYTES = 512 * 1024
 """Size limit of an experiment file; also the limit in characters once its aliases are expanded."""
+_HINTS = {
+    "'\\t'": "use spaces instead of tabs",
+    "mapping values": "check the indentation of this line, or put text that contains `: ` in quotes",
+    "expected <block end>": "check the indentation of this line",
+}
+"""What to do about a syntax error, by words of PyYAML."""
 _TOO_DEEP = f"is nested too deeply: at most {MAX_DEPTH} levels are allowed"
 
 
@@ -33,6 +39,8 @@ def read_yaml(path: Path) -> Document:
         text = _read_text(path)
     except UnicodeDecodeError as error:
         reason = f"is not UTF-8: {error.reason} at byte {error.start}; save it as UTF-8"
+    except FileNotFoundError:
+        raise ConfigError([_explain_missing_file(path)]) from None
     except OSError as error:
         reason = f"cannot be read: {error.strerror}"
     except ValueError as error:
@@ -40,6 +48,13 @@ def read_yaml(path: Path) -> Document:
     else:
         return parse_yaml(text, str(path))
     raise ConfigError([Problem("", reason, str(path))])
+
+
+def _explain_missing_file(path: Path) -> Problem:
+    files = path.parent.glob("*") if path.parent.is_dir() else ()
+    names = [file.name for file in files if file.suffix in (".yaml", ".yml")]
+    nearest = did_you_mean(path.name, names)
+    return Problem("", "does not exist", str(path), suggestion=nearest)
 
 
 def _read_text(path: Path) -> str:
@@ -103,7 +118,7 @@ def _explain_syntax(error: Exception, file: str) -> Problem:
     start = getattr(error, "context_mark", None)
     if mark and start and start.line < mark.line and not is_continued:
         reason += f" that begins on line {start.line + 1}"
-    hint = "use spaces instead of tabs" if "'\\t'" in reason else None
+    hint = next((hint for words, hint in _HINTS.items() if words in reason), None)
     return Problem("", f"invalid YAML: {reason}", file, mark.line + 1 if mark else None, hint)
 
 

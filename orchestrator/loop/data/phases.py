@@ -95,7 +95,7 @@ def _check_no_unread_keys(task: Task, experiment: Experiment, datasets: dict[str
     if not is_indexed(train) and experiment.workers.min_count < experiment.workers.max_count:
         raise ConfigError.at(
             "workers.count",
-            f"must be one number, as the train data is a stream, got {experiment.workers.count}",
+            f"must be one number, as the train data is iterable, got {experiment.workers.count}",
         )
     unread = [
         *_find_keys_of_streams(experiment, train),

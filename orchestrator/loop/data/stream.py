@@ -150,13 +150,13 @@ class Stream(PhaseData):
             if self._pass_length == 0:
                 raise ConfigError.at(
                     "batch_size",
-                    f"is {experiment.batch_size}, but the train stream fills no such batch on a rank",
+                    f"is {experiment.batch_size}, but the train dataset fills no such batch on a rank",
                 )
             return self._pass_length
         if experiment.steps is None:
             raise ConfigError.at(
                 "epochs",
-                "needs epoch_steps, as the train data is a stream without __len__; or set steps instead",
+                "needs epoch_steps, as the train data is an iterable dataset without __len__; or set steps instead",
             )
         return experiment.steps * experiment.micro_batches
 
@@ -217,7 +217,7 @@ class Stream(PhaseData):
                 yield batch
             if not has_batch:
                 raise TaskError(
-                    f"the train stream has no batch for rank {self._world.rank} in pass {self._passes + 1}; __iter__"
+                    f"the train dataset has no batch for rank {self._world.rank} in pass {self._passes + 1}; __iter__"
                     " must start over in each pass"
                 )
             self._passes += 1
@@ -248,7 +248,7 @@ class Stream(PhaseData):
                 batch = next(batches, _END)
             except Exception as error:
                 raise RunError(
-                    f"the {self._phase} stream fails on rank {self._world.rank}: {type(error).__name__}: {error}"
+                    f"the {self._phase} dataset fails on rank {self._world.rank}: {type(error).__name__}: {error}"
                 ) from error
             if batch is _END:
                 self._check_length(has_ended=True)
@@ -277,7 +277,7 @@ class Stream(PhaseData):
             if is_longer:
                 effect = "an epoch leaves out the rest"
         logger.warning(
-            "The %s stream has %s batches on rank %d, and %d by its __len__: %s. Correct __len__%s",
+            "The %s dataset has %s batches on rank %d, and %d by its __len__: %s. Correct __len__%s",
             self._phase,
             f"more than {length}" if is_longer else count,
             self._world.rank,
@@ -342,17 +342,17 @@ class Stream(PhaseData):
     def restore(self, state: dict[str, Any] | None, world_size: int) -> None:
         if world_size != self._world.world_size:
             raise CheckpointError(
-                f"a stream continues only on as many ranks as before: {world_size}, got {self._world.world_size};"
-                f" resume with --workers {world_size}"
+                f"an iterable dataset continues only on as many ranks as before: {world_size}, "
+                f"got {self._world.world_size}; resume with --workers {world_size}"
             )
         if state is None:
             raise CheckpointError(
-                "the train data is a stream, but the checkpoint was made with map-style data and has no position in it"
+                "the train data is iterable, but the checkpoint was made with map-style data and has no position in it"
             )
         processes = self._experiment.loader.num_workers
         if state["loader"] is not None and state["processes"] != processes:
             raise CheckpointError(
-                f"a stream continues only with as many loader processes as before: set"
+                f"an iterable dataset continues only with as many DataLoader workers as before: set"
                 f" loader.num_workers={state['processes']}, got {processes}"
             )
         self._restored = state

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from orchestrator import open_run, run, sweep
 from orchestrator.cli import app
-from orchestrator.cli.show import format_briefly
 from orchestrator.doctor import diagnose
+from orchestrator.runs.overview import describe_run
 from orchestrator.task import Task
 from tests.tasks import described
 
@@ -38,7 +38,7 @@ def test_printed_python_finds_the_checkpoint_of_a_custom_loop(tmp_path: Path) ->
         optimizer=None,
     )
     run(own, tmp_path, "counts", local=True)
-    use = format_briefly(open_run(tmp_path / "counts").folder)["use"]
+    use = describe_run(open_run(tmp_path / "counts").folder)["use"]
     assert use
     assert ".load(" not in use.python
     names: dict[str, Any] = {}
@@ -50,7 +50,7 @@ def test_show_has_the_last_metrics_of_each_phase(tmp_path: Path) -> None:
     done = run(described(epochs=2, task_args={"test": 12}), tmp_path, "points", local=True)
     out = CliRunner().invoke(app, ["show", str(done.path)]).stdout
     last = done.metrics.ffill().iloc[-1]
-    shown = format_briefly(done.folder)["metrics"]
+    shown = describe_run(done.folder)["metrics"]
     for name in ("train/loss", "val/loss", "val/accuracy", "test/loss"):
         assert shown[name] == last[name]
         assert name in out

@@ -58,12 +58,39 @@ def test_every_interval_is_shown_with_its_unit(file: str) -> None:
     ]
     result = CliRunner().invoke(app, ["validate", file, *given])
     shown = [line.strip() for line in result.stderr.splitlines()]
-    assert {
+    assert shown[1:-2] == [
         "validate_every: 4 steps",
+        "hooks.console.every: 7 iterations",
+        "hooks.checkpoint.every: 2 epochs",
         "hooks.ema.every: 3 steps",
-        "hooks.ema.begin: 0 epochs",
-    } < set(shown)
-    assert {"hooks.console.every: 7 iterations", "hooks.checkpoint.every: 2 epochs"} < set(shown)
+    ], "no interval that nobody wrote"
+
+
+def test_validate_finds_unset_variables_and_missing_initial_weights(file: str) -> None:
+    given = ["environment=[HOOKYARD_UNSET, HOME]", "init.from=runs/nobody@best"]
+    result = CliRunner().invoke(app, ["validate", file, *given])
+    assert result.exit_code == 2
+    assert result.stderr.splitlines() == [
+        "environment: HOOKYARD_UNSET is not set; export it, or remove it",
+        "init.from: no such run or file: runs/nobody@best; expected a file, a run's folder, or its checkpoint such as"
+        " runs/NAME@best",
+    ]
+    listed = CliRunner().invoke(app, ["validate", file, *given, "--json"])
+    paths = [problem["path"] for problem in json.loads(listed.stdout)["problems"]]
+    assert paths == ["environment", "init.from"]
+
+
+def test_a_file_that_does_not_exist_has_a_nearest_name(
+    file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near = Path(file).with_name("lime.yaml")
+    result = CliRunner().invoke(app, ["validate", str(near)])
+    meant = f"did you mean '{Path(file).name}'?"
+    assert (result.exit_code, result.stderr) == (2, f"{near}: does not exist ({meant})\n")
+    near.write_text("base: lin.yaml\n")
+    result = CliRunner().invoke(app, ["validate", str(near)])
+    missing = near.with_name("lin.yaml")
+    assert result.stderr.splitlines()[0] == f"{near}:1: base: {missing} does not exist ({meant})"
 
 
 def test_validate_prints_every_problem(file: str) -> None:

@@ -44,7 +44,7 @@ def test_difference_is_printed_with_its_cause_and_exits_with_1(
     )
     assert (
         second
-        == "from epoch-0002 (iteration 8, 2 loader processes): the samples of iteration 9 differ"
+        == "from epoch-0002 (iteration 8, 2 DataLoader workers): the samples of iteration 9 differ"
     )
     assert cause == "  the train data: Points.rng"
 

@@ -155,7 +155,7 @@ def test_unset_environment_variable_is_refused(
     cluster: Cluster, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
-    with pytest.raises(UsageError, match="names WANDB_API_KEY, not set here"):
+    with pytest.raises(UsageError, match="environment: WANDB_API_KEY is not set"):
         Jobs(ADDRESS).submit(job(environment=["WANDB_API_KEY"]), folder)
     assert not cluster.submitted
 

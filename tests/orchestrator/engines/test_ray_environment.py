@@ -26,7 +26,7 @@ def test_named_environment_variables_are_passed_on(monkeypatch: pytest.MonkeyPat
     assert read_environment(["HF_TOKEN"]) == {"HF_TOKEN": "one"}
     assert read_environment([]) == {}
     with pytest.raises(
-        UsageError, match="names WANDB_API_KEY, not set here; export or remove them"
+        UsageError, match="environment: WANDB_API_KEY is not set; export it, or remove it"
     ) as told:
         read_environment(["HF_TOKEN", "WANDB_API_KEY"])
     assert "one" not in str(told.value).split()

@@ -170,8 +170,8 @@ def test_problems_are_located_in_their_file(file: Path) -> None:
 @pytest.mark.parametrize(
     ("base", "message"),
     [
-        ("nope.yaml", "nope.yaml cannot be read: No such file"),
-        ("[line.yaml, nope.yaml]", "nope.yaml cannot be read: No such file"),
+        ("nope.yaml", "nope.yaml does not exist"),
+        ("[line.yaml, nope.yaml]", "nope.yaml does not exist"),
         ("5", "must be a file or a list of files, got 5"),
         ("[line.yaml, {}]", "must be a file or a list of files"),
         ("other.yaml", "must not be circular: other.yaml extends other.yaml"),

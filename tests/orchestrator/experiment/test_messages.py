@@ -165,6 +165,17 @@ def printed(folder: Path, text: str, *overrides: str) -> str:
             "---\nname: b",
             "e.yaml:4: invalid YAML: expected a single document in the stream, but found another document",
         ),
+        (
+            "notes: lr: too high",
+            "e.yaml:4: invalid YAML: mapping values are not allowed here (check the indentation of this line, or put"
+            " text that contains `: ` in quotes)",
+        ),
+        ("compile: maybe", "e.yaml:4: compile: must be true, false or a mapping with `mode`"),
+        (
+            f"{SWEEP}  space: {{batch_size: {{loguniform: [7.5, 64.5]}}}}",
+            "e.yaml:7: sweep.space.batch_size: must be an integer, but loguniform samples any number (write"
+            " lograndint: [8, 65])",
+        ),
         # One mistake is one problem.
         (
             f"{SWEEP}  spaces: {{seed: {{choice: [0]}}}}",
@@ -173,7 +184,8 @@ def printed(folder: Path, text: str, *overrides: str) -> str:
         # Several keys together; each is reported at its own line.
         (
             "steps: 3",
-            "e.yaml:4: steps: cannot be combined with epochs; set one of them to null",
+            "e.yaml:4: steps: cannot be combined with epochs; remove one of them (or set it to null to override a"
+            " base)",
         ),
         (
             "workers:\n  cpus: 1\n  count: [8, 2]",
@@ -226,7 +238,8 @@ def printed(folder: Path, text: str, *overrides: str) -> str:
         # Sweeps: one problem for both ends of a range, and what a normal distribution may draw.
         (
             f"{SWEEP}  space: {{batch_size: {{uniform: [1, 4]}}}}",
-            "e.yaml:7: sweep.space.batch_size: must be an integer, got 1.0",
+            "e.yaml:7: sweep.space.batch_size: must be an integer, but uniform samples any number (write randint: [1,"
+            " 5])",
         ),
         (
             f"{SWEEP}  space: {{optimizer.lr: {{normal: [0.1, 0.1]}}}}",

@@ -195,7 +195,7 @@ def test_stream_with_other_ranks_is_refused_by_the_driver(
     """Each rank, and each process of its loader, keeps a place of its own."""
     monkeypatch.setattr(Ray, "__enter__", Mock(side_effect=AssertionError("Ray is started")))
     ranks = (
-        r"a stream, and each rank has its own place in it, and .*checkpoints/epoch-0001 is of 1 rank, not 2; use"
+        r"iterable, and each rank has its own place in it, and .*checkpoints/epoch-0001 is of 1 rank, not 2; use"
         r" 1 .*workers.count=1"
     )
     streamed.folder.update(engine="gang", local=False)

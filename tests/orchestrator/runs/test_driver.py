@@ -98,7 +98,7 @@ def test_unset_environment_variable_is_refused_before_a_run_is_created(
     experiment = described(
         environment=["HOOKYARD_UNSET"], **({"sweep": grid} if begin is sweep else {})
     )
-    with pytest.raises(UsageError, match="`environment` names HOOKYARD_UNSET, not set here"):
+    with pytest.raises(UsageError, match="environment: HOOKYARD_UNSET is not set"):
         begin(experiment, tmp_path, local=local)
     assert not list(tmp_path.iterdir())
 

@@ -177,7 +177,7 @@ def test_unknown_samples_are_refused(tmp_path: Path) -> None:
     told = CliRunner().invoke(
         app, ["samples", str(tmp_path / "stream"), "--where", "iteration == 2"]
     )
-    assert "train is a stream without indices" in told.stderr
+    assert "train is an iterable dataset without indices" in told.stderr
     assert told.stdout.split()[-7:-1] == ["0", "train", "0", "2", "-", "8"]
     assert open_run(tmp_path / "stream").samples()["position"].tolist() == [*range(9)]
     changed = run(described(name="changed"), tmp_path, local=True)

@@ -267,7 +267,7 @@ def test_valid_spaces_are_accepted(file: Path, line: str) -> None:
     ("line", "message"),
     [
         ("hooks.shadow.decay: {choice: [0.5, 1.2]}", "must be at most 1, got 1.2"),
-        ("hooks.shadow.keep: {uniform: [1, 5]}", "must be an integer, got 1"),
+        ("hooks.shadow.keep: {uniform: [1, 5]}", "must be an integer, but uniform samples"),
         ("hooks.shadow.decoy: {uniform: [0, 1]}", "unknown key"),
         (
             "hooks.shadow: {choice: [{type: '" + HERE + ":Shadow', decay: 2}]}",

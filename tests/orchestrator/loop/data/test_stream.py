@@ -190,7 +190,7 @@ def test_ranks_share_a_stream_and_stop_together_at_its_end(two: list[dict[str, A
         assert found["error"] == "meters need a val sample on each rank, but rank 1 has none"
         assert (
             found["nothing to train"]
-            == "the train stream ended before the first step: it has 0 batches, and accumulate is 1"
+            == "the train dataset ended before the first step: it has 0 batches, and accumulate is 1"
         )
         assert (
             found["nothing to validate"]
@@ -270,9 +270,9 @@ class Given(Points):
 
 
 def test_error_of_a_stream_names_phase_and_rank() -> None:
-    with pytest.raises(RunError, match="the train stream fails on rank 0: OSError: no such shard"):
+    with pytest.raises(RunError, match="the train dataset fails on rank 0: OSError: no such shard"):
         list(Loop(Given(given=Failing(9)), experiment(steps=4), {}).run())
-    with pytest.raises(TaskError, match="the train stream has no batch for rank 0 in pass 1"):
+    with pytest.raises(TaskError, match="the train dataset has no batch for rank 0 in pass 1"):
         list(
             Loop(
                 Given(given=Placed(PointSet(5, False, 0))),
@@ -285,7 +285,7 @@ def test_error_of_a_stream_names_phase_and_rank() -> None:
 LOADER: Any = StatefulDataLoader(PointSet(9, False, 0), 4)
 
 
-ENDLESS = r"epochs: needs epoch_steps, as the train data is a stream without __len__; or set steps"
+ENDLESS = r"epochs: needs epoch_steps, as the train data is an iterable dataset without __len__; or set steps"
 NO_STATE = Given(given=DataLoader(PointSet(9, False, 0)))
 OWN = Given(given=LOADER, others={"val": LOADER})
 OWN_TRAIN = Given(given=LOADER, others={"val": PointSet(7, False, 1)})
@@ -319,7 +319,7 @@ EVAL_SIZE: dict[str, Any] = {"loader": {"eval_batch_size": 4}}
         (
             Streams(),
             {"steps": 2, "workers": {"count": [1, 2]}},
-            r"workers.count: must be one number, as the train data is a",
+            r"workers.count: must be one number, as the train data is iterable",
         ),
         (
             NO_STATE,
@@ -336,7 +336,7 @@ EVAL_SIZE: dict[str, Any] = {"loader": {"eval_batch_size": 4}}
         (
             Streams(kind="placed", train=5),
             {"epochs": 1, "loader": {"drop_last": True}},
-            "batch_size: is 8, but the train stream fills no such batch",
+            "batch_size: is 8, but the train dataset fills no such batch",
         ),
     ],
 )

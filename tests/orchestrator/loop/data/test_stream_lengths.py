@@ -77,26 +77,22 @@ def warnings_of(task: Points, caplog: Any, **fields: Any) -> list[str]:
         (
             {"train_error": -8},
             [
-                "The train stream has more than 6 batches on rank 0, and 6 by its __len__: an epoch l"
+                "The train dataset has more than 6 batches on rank 0, and 6 by its __len__: an epoch leaves"
             ],
         ),
         (
             {"train_error": 8},
-            [
-                "The train stream has 8 batches on rank 0, and 10 by its __len__: an epoch repeats the"
-            ],
+            ["The train dataset has 8 batches on rank 0, and 10 by its __len__: an epoch repeats"],
         ),
         (
             {"val_error": -8},
             [
-                "The val stream has more than 2 batches on rank 0, and 2 by its __len__: all of them co"
+                "The val dataset has more than 2 batches on rank 0, and 2 by its __len__: all of them"
             ],
         ),
         (
             {"val_error": 8},
-            [
-                "The val stream has 4 batches on rank 0, and 6 by its __len__: all of them count. Correct"
-            ],
+            ["The val dataset has 4 batches on rank 0, and 6 by its __len__: all of them count"],
         ),
     ],
 )
@@ -115,7 +111,7 @@ def test_wrong_length_is_said_once(
 def test_passes_that_are_not_epochs_are_checked_too(caplog: pytest.LogCaptureFixture) -> None:
     [line] = warnings_of(Lengths(val=0, train_error=8), caplog, epochs=2, epoch_steps=6)
     assert line.startswith(
-        "The train stream has 8 batches on rank 0, and 10 by its __len__: all of them count"
+        "The train dataset has 8 batches on rank 0, and 10 by its __len__: all of them count"
     )
 
 
@@ -153,7 +149,7 @@ def test_rank_with_less_data_does_not_warn() -> None:
     assert [len(lines) for lines in ranks] == [1, 1]
     for rank, [line] in enumerate(ranks):
         assert line.startswith(
-            f"The train stream has 5 batches on rank {rank}, and 6 by its __len__"
+            f"The train dataset has 5 batches on rank {rank}, and 6 by its __len__"
         )
 
 

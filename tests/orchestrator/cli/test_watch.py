@@ -19,7 +19,7 @@ from tests.orchestrator.doctor.runs import slower, training
 from tests.orchestrator.runs.written import NOBODY, rows_of, written_run
 from tests.orchestrator.terminal.test_sweep_status import trial, written_sweep
 
-show = importlib.import_module("orchestrator.cli.show")
+watch = importlib.import_module("orchestrator.cli.watch")
 """The module; the package has the verb under its name."""
 
 
@@ -116,7 +116,7 @@ def test_watch_updates_until_the_run_ends(run: RunFolder, monkeypatch: pytest.Mo
             run.end("finished")
 
     slept: list[float] = []
-    monkeypatch.setattr(show.time, "sleep", sleep)
+    monkeypatch.setattr(watch.time, "sleep", sleep)
     result = on_a_terminal(monkeypatch, str(run))
     assert (result.exit_code, slept) == (0, [1.0, 1.0])
     words = result.stdout.split()  # a long name leaves the first line no room for more
@@ -128,7 +128,7 @@ def test_ctrl_c_leaves_the_run_running(run: RunFolder, monkeypatch: pytest.Monke
     def sleep(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(show.time, "sleep", sleep)
+    monkeypatch.setattr(watch.time, "sleep", sleep)
     result = on_a_terminal(monkeypatch, str(run))
     assert (result.exit_code, result.stderr.strip()) == (
         130,
@@ -145,5 +145,5 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Result:
         def __getattr__(self, name: str) -> Any:
             return terminal.isatty if name == "isatty" else getattr(sys.stdout, name)
 
-    monkeypatch.setattr(show, "sys", type("Sys", (), {"stdout": Stdout()}))
+    monkeypatch.setattr(watch, "sys", type("Sys", (), {"stdout": Stdout()}))
     return call(*arguments)

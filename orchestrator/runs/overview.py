@@ -1,0 +1,63 @@
+"""The overview of a run as plain data, from its small files alone. Does not need torch."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orchestrator.disk.checkpoint_folder import list_checkpoints
+from orchestrator.disk.run_folder import EVALUATIONS, RunFolder
+from orchestrator.runs.best import Best, find_best_and_divergence, make_usage_hint
+from orchestrator.tables.best_report import Divergence
+
+
+def describe_run(folder: RunFolder) -> dict[str, Any]:
+    """Return what `hookyard show --json` prints of a run."""
+    run = folder.read_metadata()
+    status = folder.find_status(run)
+    reports = folder.read_current_reports()
+    best, diverged = find_best_and_divergence(folder)
+    checkpoints = list_checkpoints(folder)
+    label = "best" if best and best.checkpoint else "last"
+    use = None
+    if checkpoints and _is_usable(best, diverged):
+        use = make_usage_hint(folder, label)
+    return {
+        "name": folder.name,
+        "path": str(folder),
+        "status": status,
+        "driver": run.describe_driver(status),
+        "started": run.started,
+        "ended": run.ended,
+        "attempts": len(folder.read_attempts()),
+        "continued_from": run.continued_from,
+        "init": run.init,
+        "evaluates": run.evaluates,
+        "evaluations": folder.storage.names(EVALUATIONS),
+        "stopped": list(run.stopped),
+        "error": run.error,
+        "diverged": str(diverged or ""),
+        "reports": len(reports),
+        "metrics": _merge_last(reports),
+        "checkpoints": checkpoints,
+        "best": best,
+        "use": use,
+    }
+
+
+def _is_usable(best: Best | None, diverged: Divergence | None) -> bool:
+    if diverged is None:
+        return True
+    return best is not None and best.iteration < diverged.iteration
+
+
+def _merge_last(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the last report, with the last metrics of each phase that it lacks."""
+    if not reports:
+        return {}
+    *earlier, newest = reports
+    last = dict(newest)
+    for report in reversed(earlier):
+        phases = {name.rpartition("/")[0] for name in last}
+        for name, value in report.items():
+            if name.rpartition("/")[0] not in phases:
+                last[name] = value
+    return last
