@@ -235,7 +235,9 @@ class Hook:
     def on_load(self, state: State, checkpoint: Mapping[str, Any]) -> None:
         """Called on resume, after the model is restored and before `on_start`.
 
-        `checkpoint` holds the saved parts, and its own name as `name`.
+        Args:
+            state: The state of the run.
+            checkpoint: The saved parts by name, and the checkpoint's own name as `name`.
         """
 
     def on_start(self, state: State) -> None:
@@ -286,50 +288,85 @@ class Hook:
         """
 
     def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
-        """Called on every rank before a checkpoint is written; the master saves what hooks put into
-        it."""
+        """Called on every rank before a checkpoint is written.
+
+        Args:
+            state: The state of the run.
+            checkpoint: The parts to save, by name. The master saves what hooks put into it.
+        """
 
     def on_saved(self, state: State, path: str) -> None:
-        """Called when the checkpoint at `path` is written and verified; training may have continued
-        in the meantime."""
+        """Called when a checkpoint is written and verified; training may have continued in the
+        meantime.
+
+        Args:
+            state: The state of the run.
+            path: The checkpoint's folder or URL.
+        """
 
     def on_report(self, state: State, metrics: dict[str, Any]) -> None:
-        """Called before `metrics` are reported to the driver."""
+        """Called before metrics are reported to the driver.
+
+        Args:
+            state: The state of the run.
+            metrics: The report, to which hooks may add numbers.
+        """
 
     def on_end(self, state: State) -> None:
         """Called when the run ends, even after a requested stop."""
 
     def on_exception(self, state: State, error: BaseException) -> None:
-        """Called when anything has failed; errors in this event are only logged."""
+        """Called when anything has failed; errors in this event are only logged.
+
+        Args:
+            state: The state of the run.
+            error: What was raised.
+        """
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state to save: tensors, numbers, strings, and lists, tuples, sets, dicts,
-        OrderedDict and Counter of them. The master's copy is saved.
+        """Return the state to save, by default the attributes in `state_fields`.
 
-        By default these are the attributes in `state_fields`. A checkpoint refuses other types.
+        Returns:
+            Tensors, numbers, strings, and lists, tuples, sets, dicts, OrderedDict and Counter of
+            them. A checkpoint refuses other types, and has the master's copy.
         """
         return _get_state(self, "state_fields", "state_dict")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the result of `state_dict`, on every rank that runs the hook."""
+        """Restore the result of `state_dict`, on every rank that runs the hook.
+
+        Args:
+            state: The result, with tensors on the CPU.
+        """
         _set_state(self, "state_fields", "load_state_dict", state)
 
     def rank_state_dict(self) -> dict[str, Any]:
-        """Return the state to save that differs between ranks; the checkpoint holds one for each
-        rank."""
+        """Return the state to save that differs between ranks, by default the attributes in
+        `rank_state_fields`.
+
+        Returns:
+            What `state_dict` may hold; the checkpoint has one for each rank.
+        """
         return _get_state(self, "rank_state_fields", "rank_state_dict")
 
     def load_rank_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the result of `rank_state_dict` of this rank."""
+        """Restore the result of `rank_state_dict` of this rank.
+
+        Args:
+            state: The result, with tensors on the CPU.
+        """
         _set_state(self, "rank_state_fields", "load_rank_state_dict", state)
 
     def unsuitable(self, setup: Setup) -> str:
-        """Return why this hook cannot work in a setup, or an empty string.
+        """Return why this hook cannot work in a setup. The loop itself rejects a hook whose events a
+        custom loop does not fire.
 
-        `setup.explain` words the usual reasons: `return setup.explain(fsdp="it needs full
-        parameters")`.
+        Args:
+            setup: What of the experiment decides it: `return setup.explain(fsdp="it needs full
+                parameters")` words a usual reason.
 
-        The loop itself rejects a hook whose events a custom loop does not fire.
+        Returns:
+            The reason, or an empty string.
         """
         return ""
 
@@ -337,12 +374,24 @@ class Hook:
         """Return whether the loop calls this hook at an event, by default at those that it overrides.
 
         Override this if some settings of the hook make an event unnecessary.
+
+        Args:
+            event: Name of the event, such as `on_step`.
+
+        Returns:
+            Whether it does.
         """
         return getattr(type(self), event) is not getattr(Hook, event)
 
     def get_interval(self, event: str) -> Interval | int | None:
-        """Return the interval at which the hook gets an event, set with `at_interval`; None means
-        always."""
+        """Return the interval at which the hook gets an event, set with `at_interval`.
+
+        Args:
+            event: Name of the event, such as `on_step`.
+
+        Returns:
+            The interval, or a number of iterations; None means always.
+        """
         field = getattr(getattr(type(self), event), "interval_field", None)
         return None if field is None else getattr(self, field)
 

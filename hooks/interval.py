@@ -32,16 +32,30 @@ class Interval:
 
     @classmethod
     def parse(cls, value: Interval | int | str) -> Interval:
-        """Parse `1`, `"2 epochs"` or `"100 steps"`; raise ValueError for anything else, including
-        iterations."""
+        """Parse an interval as a file has it.
+
+        Args:
+            value: A number of epochs, or text such as `"2 epochs"` and `"100 steps"`.
+
+        Returns:
+            The interval.
+
+        Raises:
+            ValueError: If it is anything else, also an interval in iterations.
+        """
         return EPOCHS_OR_STEPS.parse(value)
 
     def due(self, state: State, begin: int = 0) -> bool:
-        """Return whether this interval ends with the epoch, step or iteration that was just
-        completed.
+        """Return whether this interval ends with the epoch, step or iteration that was just completed.
 
         Call it in `on_step` for steps and iterations, and in `on_phase_end` of `train` for epochs.
-        It is first due at `begin`, or at `count` if `begin` is 0: begin 5 and count 2 give 5, 7, 9.
+
+        Args:
+            state: The state of the run.
+            begin: When it is first due; 0 means after `count`. Begin 5 and count 2 give 5, 7, 9.
+
+        Returns:
+            Whether it is due.
         """
         if self.count == 0:
             return False
@@ -50,7 +64,14 @@ class Interval:
         return fresh and done > 0 and done >= begin and (done - begin) % self.count == 0
 
     def reached(self, state: State) -> bool:
-        """Return whether the run has completed this many epochs, steps or iterations."""
+        """Return whether the run has completed this many epochs, steps or iterations.
+
+        Args:
+            state: The state of the run.
+
+        Returns:
+            Whether it has.
+        """
         return self._done(state) >= self.count
 
     def _done(self, state: State) -> int:
@@ -155,13 +176,30 @@ def count_iterations(steps: int, accumulate: int, length: int, completed: int) -
 
 
 def at_interval(field: str) -> Callable[[_Handler], _Handler]:
-    """Call the decorated handler only at the interval in a field of the hook; for events of an
+    """Call the decorated event only at the interval in a field of the hook; for events of an
     iteration.
 
-    The field holds an Interval in iterations or steps, or a number of iterations. They are counted
-    over the whole run, separately for train, val and test. All events of an iteration are due
-    together: with 10, both `on_forward` and `on_step` are called in the 10th iteration, the 20th
-    and so on.
+    Iterations and steps are counted over the whole run, separately for train, val and test. All
+    events of an iteration are due together: with 10, both `on_forward` and `on_step` are called in
+    the 10th iteration, the 20th and so on.
+
+    Args:
+        field: Name of the field. It holds an Interval in iterations or steps, or a number of
+            iterations.
+
+    Returns:
+        The decorator.
+
+    Example:
+        ```python
+        @dataclass
+        class Norm(Hook):
+            every: Steps = Interval(100, "steps")
+
+            @at_interval("every")
+            def on_gradients(self, state):
+                state.record(norm=state.gradient_norm())
+        ```
     """
 
     def mark(handler: _Handler) -> _Handler:

@@ -223,15 +223,26 @@ class State:
         return {"": self.scaler}
 
     def take_turn(self, name: str, parameters: list[nn.Parameter] | None) -> None:
-        """Begin the turn of an optimizer that trains `parameters`; with None, end its turn. Called
-        by the loop."""
+        """Begin the turn of an optimizer, or end it. Called by the loop.
+
+        Args:
+            name: The optimizer's name.
+            parameters: The parameters that it trains; None ends its turn.
+        """
         self.turn = name if parameters else ""
         self._parameters = parameters
         self._gradient_norm = None
         self.optimizer, self.scheduler, self.scaler = self.several[name]
 
     def column(self, name: str) -> str:
-        """Return the name of a column in the current turn: `grad_norm_d` in the turn of `d`."""
+        """Return the name of a column in the current turn: `grad_norm_d` in the turn of `d`.
+
+        Args:
+            name: The name without the optimizer.
+
+        Returns:
+            The name; with a single optimizer it is unchanged.
+        """
         return f"{name}_{self.turn}" if self.turn else name
 
     @property
@@ -246,7 +257,15 @@ class State:
         return next((monitored.metrics[0] for monitored in find_monitored_metrics(self.config)), "")
 
     def find_evaluated_weights(self, metric: str = "") -> Weights:
-        """Return the weights that a metric was computed with, by default the main metric."""
+        """Return the weights that a metric was computed with.
+
+        Args:
+            metric: The metric; by default the main metric.
+
+        Returns:
+            The weights. `with weights(state):` puts them into the model, for drawing or exporting
+            it.
+        """
         label = find_evaluation_label(metric or self.main_metric, self.evaluations)
         return Weights() if label is None else self.evaluations[label]
 
@@ -264,8 +283,15 @@ class State:
         return self.max_epochs is not None and self.epoch >= self.max_epochs
 
     def computes(self, metric: str) -> bool:
-        """Return whether the current phase computes a metric: `val/noisy/loss` in `val/noisy`, but
-        not in `val`."""
+        """Return whether the current phase computes a metric: `val/noisy/loss` in `val/noisy`, but not
+        in `val`.
+
+        Args:
+            metric: Name of the metric.
+
+        Returns:
+            Whether `metrics` has it at the end of the phase.
+        """
         return phase_of(metric, [*self.loaders, self.phase]) == self.phase
 
     @property
@@ -292,10 +318,22 @@ class State:
         return f"{name}-iteration-{self.iteration:08d}"
 
     def record(self, **columns: Any) -> None:
-        """Add columns to this iteration's row: numbers, or tensors of one element.
+        """Add columns to this iteration's row.
 
-        Tensors are copied and stay on their device. During an optimizer's turn, columns end in its
-        name: `grad_norm_d`. Raises ValueError for a column that the loop records.
+        Tensors are copied and stay on their device, so nothing waits for it. During an optimizer's
+        turn, columns end in its name: `grad_norm_d`.
+
+        Args:
+            **columns: Numbers, or tensors of one element.
+
+        Raises:
+            ValueError: If the loop records a column of this name.
+
+        Example:
+            ```python
+            def on_forward(self, state):
+                state.record(confidence=state.output.softmax(1).amax(1).mean())
+            ```
         """
         if taken := self.loop_columns.intersection(columns):
             name = min(taken)
@@ -311,37 +349,59 @@ class State:
             self.row[self.column(name) if self.turn else name] = value
 
     def show(self, line: str) -> None:
-        """Show a line of plain text on the display, or log it if there is none."""
+        """Show a line of plain text on the display, or log it if there is none.
+
+        Args:
+            line: The text.
+        """
         if self.display is None:
             logger.info("%s", line)
         else:
             self.display.line(line)
 
     def request_checkpoint(self, reason: str) -> None:
-        """Request a checkpoint, which the loop saves as soon as it can. Every rank must make the
-        same request."""
+        """Request a checkpoint, which the loop saves at the end of a step's micro-batches. Every rank
+        must make the same request.
+
+        Args:
+            reason: Why, for the log.
+        """
         self.checkpoint_reasons.append(reason)
 
     def request_stop(self, reason: str) -> None:
-        """Request the end of the run, on any rank; all ranks stop soon, at the latest at the end of
-        the phase."""
+        """Request the end of the run, on any rank. All ranks stop at the same step, at the latest at
+        the end of the phase.
+
+        Args:
+            reason: Why, for the log and the result.
+        """
         self.stop_reasons.append(reason)
 
     def request_pause(self, reason: str) -> None:
-        """Request a checkpoint and the end of the run as `interrupted`, so that it can be
-        resumed."""
+        """Request a checkpoint and the end of the run as `interrupted`, so that it can be resumed.
+
+        Args:
+            reason: Why, for the log.
+        """
         self.pause_reasons.append(reason)
 
     def skip_update(self, reason: str) -> None:
-        """Skip this optimizer step; call it in `on_gradients`, on every rank."""
+        """Skip this optimizer step. Call it in `on_gradients`, on every rank.
+
+        Args:
+            reason: Why the weights stay as they are.
+        """
         self.skip_reasons.append(reason)
 
     def gradients(self) -> list[Tensor]:
-        """Return this rank's gradients, or shards of them, of the parameters that the optimizer
-        trains now.
+        """Return this rank's gradients, or shards of them, of the parameters that the optimizer trains
+        now.
 
         They are in the order of `module.parameters()`, so that sums over them are those of a plain
         loop, bit for bit.
+
+        Returns:
+            The gradients of parameters that have one.
         """
         if self._sharded is None:
             self._sharded = any(map(shards.is_sharded, self.module.parameters()))
@@ -366,8 +426,18 @@ class State:
         return self._trained
 
     def gradient_norm(self, norm_type: float = 2.0) -> Tensor:
-        """Return the global gradient norm; the 2-norm is computed once per step. Every rank must
-        call this."""
+        """Return the global gradient norm; the 2-norm is computed once per step. Every rank must call
+        this.
+
+        Args:
+            norm_type: Order of the norm.
+
+        Returns:
+            The norm, on the device.
+
+        Raises:
+            TypeError: If a gradient is sparse, because torch has no norm of it.
+        """
         if norm_type != 2.0:
             return self._norm(norm_type)
         if self._gradient_norm is None:

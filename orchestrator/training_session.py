@@ -86,30 +86,55 @@ class TrainingSession:
     def restore(self, *, per_rank: Mapping[str, Part] | None = None, **parts: Part) -> bool:
         """Name the parts of checkpoints, and restore them if this run continues from a checkpoint.
 
-        Returns whether it does. `parts` are equal on all ranks; `per_rank` differ. A part has
-        `state_dict` and `load_state_dict`, or is a dict, whose entries are replaced. The random
-        state is saved with them. Call it once, after building everything, right before training.
-        `save` writes checkpoints, and so does a `yield` if the hook `checkpoint` or the sweep
-        requests one."""
+        Call it once, after building everything, right before training. The random state is saved
+        with the parts. `save` writes checkpoints, and so does a `yield` if the hook `checkpoint` or
+        the sweep requests one.
+
+        Args:
+            per_rank: Parts that differ between ranks, by name.
+            **parts: Parts that are equal on all ranks. A part has `state_dict` and
+            `load_state_dict`, or
+                is a dict, whose entries are replaced.
+
+        Returns:
+            Whether the run continues from a checkpoint.
+
+        Example:
+            ```python
+            is_continued = session.restore(model=model, optimizer=optimizer, counters=counters)
+            ```
+        """
         return self._loop.restore_parts(parts, per_rank or {})
 
     def record(self, *, batch_size: int = 1, **columns: Any) -> None:
         """Add a row to this rank's table, which counts as an iteration and a step.
 
-        Values are numbers, short texts, or tensors of one element, which stay on their device until
-        rows are written. A round in which it is never called has one row."""
+        A round in which it is never called has one row.
+
+        Args:
+            batch_size: Samples of the row.
+            **columns: Numbers, short texts, or tensors of one element, which stay on their device
+            until
+                rows are written.
+        """
         self._loop.record(columns, batch_size)
 
     def save(self) -> None:
-        """Write a checkpoint now, in the middle of a round; collective."""
+        """Write a checkpoint now, in the middle of a round. Every rank must call it."""
         self._loop.save_here()
 
     def run_in_thread(self, call: Callable[[], Any]) -> Generator[Mapping[str, Any], None, None]:
-        """Run `call` in a separate thread, and yield the metrics that its callbacks pass to
-        `report`.
+        """Run a call in a separate thread, for trainers that own the loop and offer callbacks.
 
         If training ends before the call does, `report` raises an error that `except Exception` does
-        not catch."""
+        not catch.
+
+        Args:
+            call: The call, whose callbacks pass metrics to `report`.
+
+        Yields:
+            The metrics of each report.
+        """
         self._call = _Call(call, self.device)
         try:
             yield from self._call.reports()
@@ -118,7 +143,11 @@ class TrainingSession:
 
     def report(self, metrics: Mapping[str, Any]) -> None:
         """Report from a callback within `run_in_thread`, instead of a `yield`. Returns once training
-        may continue."""
+        may continue.
+
+        Args:
+            metrics: The metrics, with names that begin with `train/`, `val/` or `test/`.
+        """
         if self._call is None:
             raise RuntimeError(
                 "session.report() is for callbacks within session.run_in_thread(call); "

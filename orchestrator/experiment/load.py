@@ -29,10 +29,24 @@ _log = logging.getLogger("hookyard")
 
 
 def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
-    """Read an experiment or a sweep, apply `key=value` overrides, and check everything.
+    """Read an experiment or a sweep, apply overrides, and check everything.
 
-    Imports task and hooks, also from the file's and the current folder. Raises ConfigError with
-    every problem's line.
+    Imports the task and the hooks, also from the file's folder and the current one.
+
+    Args:
+        path: The YAML file.
+        overrides: Values to change, as on the command line: `["optimizer.lr=0.05", "epochs=5"]`.
+
+    Returns:
+        The experiment, for `run`, or for `sweep` if it has a `sweep`.
+
+    Raises:
+        ConfigError: If anything in the file is wrong; it lists every problem with its line.
+
+    Example:
+        ```python
+        experiment = load_experiment("spirals.yaml", ["epochs=5"])
+        ```
     """
     source, document = _read(Path(path), overrides)
     return _with_warnings(_check(source, document))

@@ -40,14 +40,31 @@ def run(
 ) -> Run:
     """Run an experiment to its end.
 
-    The `engine` is `train` (Ray Train, the default), `gang` (a process for each rank, which starts
-    sooner), or `in-process` (a single rank in this process, the same as `local`).
+    Args:
+        experiment: The experiment, from a file or created in Python.
+        storage: Where runs are kept: a folder, or a URL of an object store.
+        name: Name of the run; by default the experiment's.
+        engine: `train` (Ray Train, the default), `gang` (a process for each rank, which starts
+            sooner), or `in-process` (a single rank in this process).
+        local: The same as `engine="in-process"`, which needs no Ray.
+        address: A Ray cluster to join; by default RAY_ADDRESS, otherwise Ray starts on this
+            machine.
+        if_exists: What to do about a run of this name: `error` refuses, `number` takes NAME-2,
+            NAME-3 and so on, and `replace` removes that run with all its files, unless it is
+            running.
 
-    If there is a run of this name, `if_exists="number"` takes NAME-2, NAME-3 and so on, and
-    `"replace"` removes that run with all its files, unless it is running.
+    Returns:
+        The run. An interrupted one has the status `interrupted`.
 
-    Raises UsageError, before anything starts, if the name is taken or the machine is too small;
-    RunError if the run fails. An interrupted run is returned with the status `interrupted`.
+    Raises:
+        UsageError: If the name is taken or the machine is too small, before anything starts.
+        RunError: If the run fails.
+
+    Example:
+        ```python
+        done = run(load_experiment("spirals.yaml"), local=True)
+        done.metrics["val/accuracy"].max()
+        ```
     """
     experiment = check_experiment(experiment)
     if experiment.sweep is not None:
@@ -91,9 +108,26 @@ def resume(
     """Resume a run that was interrupted, failed, or lost its driver, from its last intact
     checkpoint.
 
-    `workers` changes the number of ranks from now on. `from_start` deletes the checkpoints and
-    restarts. `force_lease` takes the lease of a dead driver on another machine. Raises UsageError
-    if there is nothing to resume, all checkpoints are damaged, or the run has a driver.
+    Args:
+        path: The run's folder or URL.
+        workers: Number of ranks from now on; by default as before.
+        address: A Ray cluster to join, as in `run`.
+        force_lease: Take the lease of a driver that died on another machine, without waiting until
+            it expires.
+        from_start: Delete damaged checkpoints and train from the beginning, if none is usable.
+
+    Returns:
+        The run.
+
+    Raises:
+        UsageError: If there is nothing to resume, all checkpoints are damaged, or the run has a
+            driver.
+        RunError: If the run fails.
+
+    Example:
+        ```python
+        resume("runs/spirals", workers=1)
+        ```
     """
     with errors_before_start():
         folder = RunFolder.open(path)

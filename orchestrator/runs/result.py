@@ -64,7 +64,18 @@ class Result:
 
 
 class Run(Result):
-    """A run that is running or has ended. Each access reads the files."""
+    """A run that is running or has ended. Each access reads the files.
+
+    `open_run` opens one, and `run` returns one. Its `path` is the folder or the URL, `name` and
+    `status` are those that `hookyard ls` shows, and `config` is the experiment as YAML has it.
+
+    Example:
+        ```python
+        run = open_run("runs/spirals")
+        run.metrics[["epoch", "val/accuracy"]]
+        model = run.load("best")
+        ```
+    """
 
     def _repr_html_(self) -> str:
         """Render the status, the best report and the last metrics, for notebooks."""
@@ -136,9 +147,16 @@ class Run(Result):
     ) -> pd.DataFrame:
         """Return columns of `stats` for the rows that match a condition. Nothing else is read.
 
-        `where` is a condition in SQL, such as `rank = 0 and phase = 'train' and epoch >= 3`. Empty
-        cells and NaN are null. Raises UsageError for a column that was not recorded, and for an
-        invalid condition.
+        Args:
+            columns: Names of columns; by default all.
+            where: A condition in SQL, such as `rank = 0 and phase = 'train' and epoch >= 3`. Empty
+                cells and NaN are null.
+
+        Returns:
+            The rows.
+
+        Raises:
+            UsageError: If a column was not recorded, or the condition is invalid.
         """
         from orchestrator.tables.frames import load
 
@@ -198,7 +216,11 @@ class Run(Result):
         return table
 
     def reports(self) -> list[dict[str, Any]]:
-        """Return the reports that no later attempt has repeated, as plain data."""
+        """Return the reports that no later attempt has repeated, as plain data.
+
+        Returns:
+            A mapping for each report, like the rows of `metrics`.
+        """
         return [dict(line) for line in self.folder.read_current_reports()]
 
     @property
@@ -213,9 +235,22 @@ class Run(Result):
         """Return statistics of each column across all ranks, or a table by rank, node, phase, span
         or hook.
 
-        `where` is a condition as in `load_stats`. If it does not mention the phase, only `train`
-        rows are used, except for `by="phase"` and evaluation runs. Raises UsageError for columns
-        that cannot be summarized.
+        Args:
+            by: `rank`, `node`, `phase`, `span` or `hook`; by default one line per column.
+            columns: Names of columns; by default those with a number.
+            where: A condition as in `load_stats`. If it does not mention the phase, only `train`
+                rows are used, except with `by="phase"` and for evaluations.
+
+        Returns:
+            The statistics.
+
+        Raises:
+            UsageError: If columns cannot be summarized.
+
+        Example:
+            ```python
+            open_run("runs/spirals").summary("rank")[["data_wait_s", "step_s"]]
+            ```
         """
         from orchestrator.tables import summaries
         from orchestrator.tables.conditions import check_columns
@@ -240,12 +275,24 @@ class Run(Result):
         return summaries.summarize_by(by, rows, columns)
 
     def query(self, sql: str) -> pd.DataFrame:
-        """Return the result of an SQL query, such as
-        `select rank, avg(step_s) from rows group by rank`.
+        """Return the result of an SQL query, in DuckDB's dialect.
 
-        The table `rows` has the rows of `stats`, in no particular order; empty cells are null. The
-        dialect is DuckDB's. A query reads nothing else, changes nothing, and uses bounded memory.
-        Raises UsageError if it is invalid.
+        A query reads nothing else, changes nothing, and uses bounded memory.
+
+        Args:
+            sql: The query. The table `rows` has the rows of `stats`, in no particular order; empty
+                cells are null.
+
+        Returns:
+            The result.
+
+        Raises:
+            UsageError: If the query is invalid.
+
+        Example:
+            ```python
+            run.query("select rank, avg(step_s) from rows group by rank")
+            ```
         """
         from orchestrator.disk.rows.valid_rows import open_valid_rows
         from orchestrator.tables.user_query import query
@@ -253,8 +300,14 @@ class Run(Result):
         return query(open_valid_rows(self._compact(), self.folder.read_attempts()), sql)
 
     def rows(self, where: str | None = None) -> Rows:
-        """Return the rows that match a condition as in `load_stats`, for queries on more rows than
-        fit in memory."""
+        """Return rows for queries on more of them than fit in memory.
+
+        Args:
+            where: A condition as in `load_stats`.
+
+        Returns:
+            The rows, which are read when they are queried.
+        """
         from orchestrator.disk.rows.valid_rows import open_valid_rows
         from orchestrator.tables.query import Rows
 
@@ -263,10 +316,19 @@ class Run(Result):
     def samples(self, where: str | None = None, rank: int | None = None) -> pd.DataFrame:
         """Return the samples of each batch: their dataset `index`, the batch's row and its `loss`.
 
-        A stream has a `position` instead of an index: how many samples its rank had read by then.
-        Evaluations of a stream lack it and have a row per batch. `where` is a condition as in
-        `load_stats`, and defaults to rows of `train`. Imports the task and loads its data. Raises
-        UsageError if the data has changed, or if there is no such rank.
+        Samples of an iterable dataset have a `position` instead of an index: how many samples its
+        rank had read by then. Evaluations of one lack it and have a row per batch. This imports the
+        task and loads its data.
+
+        Args:
+            where: A condition as in `load_stats`; by default the rows of `train`.
+            rank: Only this rank.
+
+        Returns:
+            A row for each sample.
+
+        Raises:
+            UsageError: If the data has changed, or if there is no such rank.
         """
         from orchestrator.disk.rows.valid_rows import list_columns
         from orchestrator.runs.samples import find_samples
@@ -303,50 +365,94 @@ class Run(Result):
         return where if self.folder.read_metadata().evaluates else restrict_to_training(where)
 
     def checkpoint(self, label: str = "last") -> Path | str:
-        """Return the folder of `last`, `best` or a named checkpoint: a Path, or a URL on an object
-        store.
+        """Return the folder of a checkpoint.
 
-        Raises CheckpointError if there is none.
+        Args:
+            label: `last`, `best`, or a name such as `epoch-0003`.
+
+        Returns:
+            A Path, or a URL on an object store.
+
+        Raises:
+            CheckpointError: If there is no such checkpoint.
         """
         store = self._store()
         folder = store.storage / store.resolve(label)
         return folder.local or str(folder)
 
     def load(self, label: str = "best") -> nn.Module:
-        """Return the task's model with the evaluated weights of `best`, `last` or a named
-        checkpoint.
+        """Return the task's model with the evaluated weights of a checkpoint.
 
-        If validation used the averages of `ema`, these are the evaluated weights. The model is on
-        the CPU, in evaluation mode, in plain PyTorch. Raises CheckpointError if the checkpoint is
-        missing, damaged, or does not fit the model; UsageError if the task cannot be imported.
+        If validation used the averages of `ema`, these are the evaluated weights.
+
+        Args:
+            label: `best`, `last`, or a name such as `epoch-0003`.
+
+        Returns:
+            The model, on the CPU, in evaluation mode, in plain PyTorch.
+
+        Raises:
+            CheckpointError: If the checkpoint is missing, damaged, or does not fit the model.
+            UsageError: If the task cannot be imported.
         """
         from orchestrator.runs.model import load_model
 
         return load_model(self.folder, label)
 
     def weights(self, label: str = "best") -> dict[str, Tensor]:
-        """Return the state dict of `load`'s model, without importing the task."""
+        """Return the state dict of `load`'s model, without importing the task.
+
+        Args:
+            label: `best`, `last`, or a name such as `epoch-0003`.
+
+        Returns:
+            Tensors by name, on the CPU.
+
+        Raises:
+            CheckpointError: If the checkpoint is missing or damaged.
+        """
         return self._store().load_weights(label)
 
     def average(self, std: float, at: int | None = None, hook: str | None = None) -> Average:
-        """Return the averaged weights of profile width `std`, from the snapshots of
-        `ema: {average: power}`.
+        """Average the weights over a window of any width, from the snapshots of `ema: {average:
+        power}`.
 
-        Averages up to the newest snapshot, or the one at step `at`. Set `hook` if several hooks
-        keep snapshots. `Average.save` writes a file. Raises UsageError if the snapshots do not
-        approximate the std.
+        Args:
+            std: Width of the average: the standard deviation of the weights' age, as a fraction of
+                the training so far.
+            at: Step of the snapshot at which it ends; by default the newest one.
+            hook: Name of the hook, if several keep snapshots.
+
+        Returns:
+            The average; `save` writes it to a file.
+
+        Raises:
+            UsageError: If the snapshots do not approximate this width.
         """
         from orchestrator.runs.averaging import make_average
 
         return make_average(self.folder, std, at, hook)
 
     def continue_from(self, label: str = "best", overrides: Iterable[str] = ()) -> Experiment:
-        """Return an experiment, with overrides, that continues from `best`, `last` or a named
-        checkpoint.
+        """Return an experiment that continues from a checkpoint.
 
         It continues with weights, optimizer, averages and counters, so `epochs` is the total.
-        Raises UsageError if the checkpoint is missing or damaged, or nothing is left to train;
-        ConfigError for an invalid override.
+
+        Args:
+            label: `best`, `last`, or a name such as `epoch-0003`.
+            overrides: Values to change, as on the command line.
+
+        Returns:
+            The experiment, for `run`.
+
+        Raises:
+            UsageError: If the checkpoint is missing or damaged, or nothing is left to train.
+            ConfigError: If an override is invalid.
+
+        Example:
+            ```python
+            longer = run(open_run("runs/spirals").continue_from("best", ["epochs=40"]), local=True)
+            ```
         """
         from orchestrator.runs.continuation import make_continuation
 
@@ -363,11 +469,29 @@ class Run(Result):
         local: bool = False,
         address: str | None = None,
     ) -> Run:
-        """Evaluate `best`, `last` or a named checkpoint as the run does, on any number of ranks.
+        """Evaluate a checkpoint as the run does, on any number of ranks.
 
-        Returns a run in `evaluations/`, by default of the same engine. Raises UsageError if the
-        checkpoint, the data or the task is missing, ConfigError for an override that is wrong or
-        has no effect, RunError if it fails.
+        Args:
+            label: `best`, `last`, or a name such as `epoch-0003`.
+            phase: The data to evaluate on.
+            overrides: Values to change, such as `loader.eval_batch_size=512`.
+            workers: Number of ranks; by default the run's.
+            engine: As in `run`; by default the run's.
+            local: Evaluate in this process, without Ray.
+            address: A Ray cluster to join, as in `run`.
+
+        Returns:
+            A run of its own, in `evaluations/`, whose `metrics` has one report.
+
+        Raises:
+            UsageError: If the checkpoint, the data or the task is missing.
+            ConfigError: If an override is wrong or has no effect.
+            RunError: If the evaluation fails.
+
+        Example:
+            ```python
+            open_run("runs/spirals").evaluate("best", local=True).metrics["val/accuracy"]
+            ```
         """
         from orchestrator.runs.evaluation import Evaluation
 
@@ -402,8 +526,24 @@ def restrict_to_training(where: str | None) -> str:
 
 
 def open_run(path: str | Path) -> Run:
-    """Open a run. Raises UsageError if there is none, StorageError if its storage does not
-    answer."""
+    """Open a run, also while it is running.
+
+    Args:
+        path: The run's folder or URL.
+
+    Returns:
+        The run.
+
+    Raises:
+        UsageError: If there is no run.
+        StorageError: If its storage does not answer.
+
+    Example:
+        ```python
+        run = open_run("runs/spirals")
+        run.stats.groupby("rank")["data_wait_s"].median()
+        ```
+    """
     folder = RunFolder.open(path)
     if folder.read_metadata().sweep:
         raise UsageError(

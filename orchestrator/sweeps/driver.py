@@ -58,13 +58,30 @@ def sweep(
     fail_fast: bool = False,
     if_exists: IfExists = "error",
 ) -> Sweep:
-    """Run the trials of a sweep. A failed trial ends it only if `fail_fast` is set.
+    """Run the trials of a sweep.
 
-    With `local` the trials run one after the other in this process, with one rank each. `if_exists`
-    is as in `run`.
+    Args:
+        experiment: An experiment with a `sweep`.
+        storage: Where runs are kept: a folder, or a URL of an object store.
+        name: Name of the sweep; by default the experiment's.
+        local: Run the trials one after the other in this process, with one rank each and without
+            Ray.
+        address: A Ray cluster to join, as in `run`.
+        fail_fast: End the sweep when a trial fails; by default the others continue.
+        if_exists: What to do about a sweep of this name, as in `run`.
 
-    Raises UsageError if the name is taken, an extra is missing, or no trial fits; RunError if the
-    sweep itself failed.
+    Returns:
+        The sweep, with its trials as tables and runs.
+
+    Raises:
+        UsageError: If the name is taken, an extra is missing, or no trial fits on the cluster.
+        RunError: If the sweep itself failed.
+
+    Example:
+        ```python
+        done = sweep(load_experiment("spirals_sweep.yaml"), local=True)
+        done.best.load()
+        ```
     """
     experiment = check_experiment(experiment)
     settings = experiment.sweep
@@ -105,11 +122,27 @@ def resume_sweep(
     path: str | Path, *, failed: bool = False, address: str | None = None, force_lease: bool = False
 ) -> Sweep:
     """Resume a sweep that was interrupted or lost its driver, with any edits made to the
-    experiment.yaml in its folder. Finished trials stay as they are; the others resume from their
-    newest checkpoint, or start if they have none. With `failed`, failed trials restart too.
+    experiment.yaml in its folder.
 
-    Raises UsageError if no trial is left, or, without `force_lease`, if the sweep runs, perhaps on
-    another machine.
+    Finished trials stay as they are. The others resume from their newest checkpoint, or start if
+    they have none.
+
+    Args:
+        path: The sweep's folder or URL.
+        failed: Restart failed trials too.
+        address: A Ray cluster to join, as in `run`.
+        force_lease: Take the lease of a driver that died on another machine.
+
+    Returns:
+        The sweep.
+
+    Raises:
+        UsageError: If no trial is left, or if the sweep runs, perhaps on another machine.
+
+    Example:
+        ```python
+        resume_sweep("runs/spirals-sweep", failed=True)
+        ```
     """
     folder = open_sweep_folder(path)
     with folder.lease(force=force_lease) as lease:

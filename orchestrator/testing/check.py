@@ -42,19 +42,28 @@ def check_hook(
     task: Task | None = None,
     varies: Collection[str] = (),
 ) -> None:
-    """Check that a hook keeps the promises of hooks: `check_hook(MyHook)`, one line in a test.
-    Takes seconds.
+    """Check that a hook keeps the promises of hooks: `check_hook(MyHook)`, one line in a test. Takes
+    seconds.
 
     The hook runs in small loops on the CPU: on one rank, on two with accumulation (gloo processes,
     which stay for the next check), and sharded if the hook allows it. Stopped and resumed at every
-    report, each must give the same bits.
+    report, each must give the same bits. Other processes must be able to import hook and task.
 
-    `fields` are values as in an experiment file; other fields have their defaults. `task` is for a
-    hook that needs a special one. `varies` names columns, metrics and entries of state dicts that
-    differ from run to run; names with a unit of time, speed or memory may always differ. Other
-    processes must be able to import hook and task.
+    Args:
+        cls: The class of the hook.
+        fields: Values as in an experiment file; other fields have their defaults.
+        task: A task that the hook needs, such as one with views; use few samples.
+        varies: Columns, metrics and entries of state dicts that differ from run to run. Names with
+            a unit of time, speed or memory may always differ.
 
-    Raises HookCheckFailed with the check, fields, difference and advice.
+    Raises:
+        HookCheckFailed: With the check, the fields, the difference and advice.
+
+    Example:
+        ```python
+        def test_it_keeps_the_promises_of_a_hook():
+            check_hook(WeightNorm, fields={"every": "2 steps"})
+        ```
     """
     if not (isinstance(cls, type) and issubclass(cls, Hook)):
         raise TypeError(f"check_hook takes a hook's class, such as check_hook(MyHook), got {cls!r}")

@@ -91,7 +91,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass
 class Trained:
-    """The results of a loop."""
+    """The results of `train`."""
 
     state: State
     """State of the loop at its end."""
@@ -106,11 +106,29 @@ class Trained:
 def train(
     hooks: Mapping[str, Hook] | None = None, task: Task | None = None, **experiment: Any
 ) -> Trained:
-    """Train a task with hooks in the real loop on the CPU; by default a small task for one epoch.
+    """Train a task with hooks in the real loop on the CPU.
 
-    Hooks that the task requires are added, an experiment's default hooks are not. `experiment` has
-    keys of an experiment file (`steps`, `batch_size`, `accumulate` ...). Files of hooks are deleted
-    at the end. Raises ConfigError for other keys, and any error of the task or a hook.
+    Hooks that the task requires are added, an experiment's default hooks are not. Files of hooks
+    are deleted at the end.
+
+    Args:
+        hooks: Hooks by name.
+        task: The task; by default a small one.
+        **experiment: Keys of an experiment file, such as `steps`, `batch_size` and `accumulate`;
+        the
+            length is one epoch by default.
+
+    Returns:
+        The reports, the rows, the lines that hooks printed, and the final state.
+
+    Raises:
+        ConfigError: If there is no such key.
+
+    Example:
+        ```python
+        trained = train({"clip": GradientClip(max_norm=1.0)}, steps=3)
+        norms = [row["grad_norm"] for row in trained.rows if row["phase"] == "train"]
+        ```
     """
     screen = Screen()
     with tempfile.TemporaryDirectory() as folder, torch_threads(1):
@@ -149,11 +167,22 @@ def make_loop(
 
 
 def ready_state(task: Task | None = None, **fields: Any) -> State:
-    """Return the state of `on_gradients` in the first iteration, with model, gradients, batch,
-    output and loss.
+    """Return the state of `on_gradients` in the first iteration, with model, gradients, batch, output
+    and loss. Any event can be called with it.
 
-    Any event can be called with it: `hook.on_gradients(ready_state())`. `fields` set fields of the
-    state.
+    Args:
+        task: The task; by default a small one.
+        **fields: Values for fields of the state, such as `step=5`.
+
+    Returns:
+        The state.
+
+    Example:
+        ```python
+        state = ready_state()
+        GradientClip(max_norm=1.0).on_gradients(state)
+        state.row["grad_norm"]
+        ```
     """
     task = task or SmallTask()
     loop, _ = make_loop(task, {}, {})

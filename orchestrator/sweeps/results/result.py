@@ -44,7 +44,17 @@ _SHOWN_TRIALS = 12
 
 
 class Sweep(Result):
-    """A sweep that is running or has ended. Each table is read on access."""
+    """A sweep that is running or has ended. Each table is read on access.
+
+    `open_sweep` opens one, and `sweep` returns one.
+
+    Example:
+        ```python
+        sweep = open_sweep("runs/spirals-sweep")
+        sweep.trials[["config/optimizer.lr", "val/accuracy"]]
+        model = sweep.best.load()
+        ```
+    """
 
     def __init__(self, folder: RunFolder) -> None:
         super().__init__(folder)
@@ -84,8 +94,17 @@ class Sweep(Result):
         return [Run(folder) for folder in list_trial_folders(self.folder)]
 
     def trial(self, trial: int | str) -> Run:
-        """Return a trial as a run, by number or name, or `best`. Raises UsageError if there is no
-        such trial."""
+        """Return a trial as a run.
+
+        Args:
+            trial: Number or name of the trial, or `best`.
+
+        Returns:
+            The run.
+
+        Raises:
+            UsageError: If there is no such trial.
+        """
         if trial == "best":
             return self.best
         name = trial_name(trial) if isinstance(trial, int) else trial
@@ -97,10 +116,18 @@ class Sweep(Result):
         return Run(folder)
 
     def experiment(self, trial: int | str) -> Experiment:
-        """Return a trial as an experiment, ready for `run`. That of a population's trial has the
-        values of its last report.
+        """Return a trial as an experiment, ready for `run`.
 
-        Raises UsageError without such a trial, or if its values could not be combined.
+        That of a population's trial has the values of its last report.
+
+        Args:
+            trial: Number or name of the trial, or `best`.
+
+        Returns:
+            The experiment.
+
+        Raises:
+            UsageError: If there is no such trial, or if its values could not be combined.
         """
         from orchestrator.experiment.load import make_experiment_from_source
 
@@ -148,10 +175,17 @@ class Sweep(Result):
     def configurations(self) -> pd.DataFrame:
         """One row per configuration of a sweep with `repeats`, best first.
 
-        Its values; of the sweep's first metric the `mean`, `std` between seeds, and `low` to
-        `high`, the mean's 95% interval by Student's t; `n`, the trials that ended well (until then
-        0, and the others count); how many `failed` or `stopped` early; the `best` trial. Raises
-        UsageError without repeats.
+        Columns:
+            * `config/<path>`: The configuration's values.
+            * `mean`, `std`: Mean of the sweep's first metric, and its standard deviation between
+              seeds.
+            * `low`, `high`: The mean's 95% interval by Student's t.
+            * `n`: Trials that ended well; until then 0, and the others count.
+            * `failed`, `stopped`: Number of trials that failed or stopped early.
+            * `best`: The best trial.
+
+        Raises:
+            UsageError: If the sweep has no repeats.
         """
         if self.repeats == 1:
             raise UsageError(
@@ -161,7 +195,11 @@ class Sweep(Result):
         return make_configurations_table(self.trials, *self.objective, self.aggregate)
 
     def records(self) -> dict[str, TrialRecord | DamagedFile]:
-        """Return the record of each trial by name; a DamagedFile if its files are damaged."""
+        """Return the record of each trial.
+
+        Returns:
+            The records by the name of the trial; a DamagedFile if its files are damaged.
+        """
         return TrialIndex(self.folder, self.objectives).records()
 
     @property
@@ -197,11 +235,18 @@ class Sweep(Result):
         columns: Sequence[str] | None = None,
         where: str | None = None,
     ) -> pd.DataFrame:
-        """Return rows of some trials, by number or name, with the trial as first column. Reads
-        nothing else.
+        """Return rows of some trials, with the trial as first column. Nothing else is read.
 
-        `columns` and `where` are as in `Run.load_stats`. Raises UsageError for an unknown trial or
-        column.
+        Args:
+            trials: Numbers or names of trials; by default all.
+            columns: As in `Run.load_stats`.
+            where: As in `Run.load_stats`.
+
+        Returns:
+            The rows.
+
+        Raises:
+            UsageError: If a trial or a column is unknown.
         """
         runs = self.runs if trials is None else [self.trial(trial) for trial in trials]
         return load_rows(runs, columns, where)
@@ -212,11 +257,20 @@ class Sweep(Result):
         columns: Sequence[str] | None = None,
         where: str | None = None,
     ) -> pd.DataFrame:
-        """Return per trial its ranks, rows, the median of each span and the maximum of each memory
-        column; or, with the trial before each row, `Run.summary` by rank, node, phase, span or
-        hook.
+        """Return for each trial its ranks, its rows, the median of each span and the maximum of each
+        memory column.
 
-        `columns` and `where` are as there. Raises UsageError as `load_stats` does.
+        Args:
+            by: Anything else than `trial` gives `Run.summary` by rank, node, phase, span or hook,
+                with the trial before each row.
+            columns: As in `Run.summary`.
+            where: As in `Run.summary`.
+
+        Returns:
+            The table.
+
+        Raises:
+            UsageError: If a column is unknown, or the condition is invalid.
         """
         return summarize_trials(self.runs, by, columns, where)
 
@@ -233,18 +287,52 @@ class Sweep(Result):
         return self.trial(str(trials.index[0]))
 
     def load(self, label: str = "best") -> nn.Module:
-        """Return the best trial's model with the weights of a checkpoint, as `Run.load` does."""
+        """Return the best trial's model with the weights of a checkpoint, as `Run.load` does.
+
+        Args:
+            label: `best`, `last`, or a name such as `epoch-0003`.
+
+        Returns:
+            The model, on the CPU, in evaluation mode.
+
+        Raises:
+            UsageError: If there is no best trial.
+            CheckpointError: If the checkpoint is missing or damaged.
+        """
         return self.best.load(label)
 
     def weights(self, label: str = "best") -> dict[str, Tensor]:
-        """Return the state dict of `load`'s model, without the task's code."""
+        """Return the state dict of `load`'s model, without importing the task.
+
+        Args:
+            label: `best`, `last`, or a name such as `epoch-0003`.
+
+        Returns:
+            Tensors by name, on the CPU.
+
+        Raises:
+            UsageError: If there is no best trial.
+            CheckpointError: If the checkpoint is missing or damaged.
+        """
         return self.best.weights(label)
 
     def pareto(self, *columns: str, modes: Mapping[str, str] | None = None) -> pd.DataFrame:
-        """Return the Pareto front of columns of `trials`, by default of the sweep's metrics.
+        """Return the Pareto front of columns of `trials`.
 
-        `modes` maps columns to `max` or `min`. It is needed only if neither the sweep nor the name
-        implies the mode. Raises UsageError for an unknown column or mode, or a column of text.
+        Args:
+            *columns: Names of columns; by default the sweep's metrics.
+            modes: `max` or `min` for columns where neither the sweep nor the name implies it.
+
+        Returns:
+            The trials that no other trial beats in all columns.
+
+        Raises:
+            UsageError: If a column or a mode is unknown, or a column holds text.
+
+        Example:
+            ```python
+            open_sweep("runs/spirals-sweep").pareto("val/accuracy", "step_s")
+            ```
         """
         trials = self.trials
         objectives = dict(self.objectives)
@@ -266,16 +354,32 @@ class Sweep(Result):
         return find_pareto_front(trials, modes_by_column)
 
     def importance(self, metric: str | None = None) -> pd.Series:
-        """Return the importance of each parameter for a metric (by default the sweep's first), as
-        shares of 1.
+        """Return the importance of each parameter for a metric.
 
-        Raises UsageError if fewer than 10 trials have the metric; with `repeats`, fewer than 10
-        configurations.
+        Args:
+            metric: The metric; by default the sweep's first.
+
+        Returns:
+            Shares of 1 by parameter, the largest first.
+
+        Raises:
+            UsageError: If fewer than 10 trials have the metric; with `repeats`, fewer than 10
+                configurations.
         """
         return self.importance_table(metric)["importance"]
 
     def importance_table(self, metric: str | None = None) -> pd.DataFrame:
-        """Return `importance` with the `spread` of each share, the bootstrap's standard error."""
+        """Return `importance` with the `spread` of each share, the bootstrap's standard error.
+
+        Args:
+            metric: The metric; by default the sweep's first.
+
+        Returns:
+            A row for each parameter.
+
+        Raises:
+            UsageError: As `importance` does.
+        """
         trials = self.trials
         metric = metric or self.objective[0]
         check_columns([metric], [*trials.columns])
@@ -292,5 +396,20 @@ class Sweep(Result):
 
 
 def open_sweep(path: str | Path) -> Sweep:
-    """Open a sweep. Raises UsageError if there is none."""
+    """Open a sweep, also while it is running.
+
+    Args:
+        path: The sweep's folder or URL.
+
+    Returns:
+        The sweep.
+
+    Raises:
+        UsageError: If there is no sweep.
+
+    Example:
+        ```python
+        open_sweep("runs/spirals-sweep").trials.sort_values("val/accuracy")
+        ```
+    """
     return Sweep(open_sweep_folder(path))
