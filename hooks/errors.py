@@ -22,7 +22,16 @@ class HookError(RuntimeError):
 
     @classmethod
     def from_error(cls, hook: str, event: str, error: BaseException) -> "HookError":
-        """Describe what a hook has raised."""
+        """Describe what a hook has raised.
+
+        Args:
+            hook: Name of the hook.
+            event: Name of the event.
+            error: What it has raised.
+
+        Returns:
+            The error, with hook and event in its message.
+        """
         if isinstance(error, SettingError):
             return cls(hook, event, f"hooks.{hook}.{error}")
         if isinstance(error, TrainingFailed):

@@ -87,7 +87,16 @@ class ConfigError(UsageError):
 
     @classmethod
     def at(cls, path: str, message: str, suggestion: str | None = None) -> "ConfigError":
-        """Return an error with a single problem."""
+        """Return an error with a single problem.
+
+        Args:
+            path: Dotted path of the key.
+            message: What is wrong with it.
+            suggestion: What to write or to do instead.
+
+        Returns:
+            The error.
+        """
         return cls([Problem(path, message, suggestion=suggestion)])
 
     def __reduce__(self) -> "tuple[type[ConfigError], tuple[tuple[Problem, ...]]]":

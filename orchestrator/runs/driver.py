@@ -62,7 +62,8 @@ def run(
 
     Example:
         ```python
-        done = run(load_experiment("spirals.yaml"), local=True)
+        experiment = load_experiment("spirals.yaml", ["epochs=5"])
+        done = run(experiment, local=True, if_exists="number")
         done.metrics["val/accuracy"].max()
         ```
     """

@@ -291,7 +291,7 @@ class Run(Result):
 
         Example:
             ```python
-            run.query("select rank, avg(step_s) from rows group by rank")
+            open_run("runs/spirals").query("select rank, avg(step_s) from rows group by rank")
             ```
         """
         from orchestrator.disk.rows.valid_rows import open_valid_rows
@@ -451,7 +451,8 @@ class Run(Result):
 
         Example:
             ```python
-            longer = run(open_run("runs/spirals").continue_from("best", ["epochs=40"]), local=True)
+            experiment = open_run("runs/spirals").continue_from("best", ["epochs=4"])
+            longer = run(experiment, local=True)
             ```
         """
         from orchestrator.runs.continuation import make_continuation

@@ -79,7 +79,8 @@ def sweep(
 
     Example:
         ```python
-        done = sweep(load_experiment("spirals_sweep.yaml"), local=True)
+        experiment = load_experiment("spirals_sweep.yaml", ["epochs=2"])
+        done = sweep(experiment, local=True, if_exists="number")
         done.best.load()
         ```
     """

@@ -253,7 +253,18 @@ class Experiment(Model):
     __hash__ = None  # type: ignore[assignment]
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy with these values over the written ones, or raise ConfigError."""
+        """Return a copy with other values.
+
+        Args:
+            update: Values by key, over the written ones.
+            deep: Copy the values too, as pydantic does.
+
+        Returns:
+            The experiment.
+
+        Raises:
+            ConfigError: If a value is wrong.
+        """
         if not update or self._source is None:
             return super().model_copy(update=update, deep=deep)
         data = convert_sections(update)

@@ -278,7 +278,8 @@ class Sweep(Result):
     def best(self) -> Run:
         """The best trial, which did not fail; with `repeats` that of the best configuration.
 
-        Raises UsageError if there is none.
+        Raises:
+            UsageError: If there is none.
         """
         metric, _ = self.objective
         trials = sort_best_first(self.trials, dict(self.objectives), self.aggregate)
