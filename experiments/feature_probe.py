@@ -12,11 +12,12 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Subset
 
 from hooks.distributed.collectives import gather
-from hooks.hook import NEEDS_MODEL, Hook, Priority, Setup
+from hooks.hook import Hook, Priority
 from hooks.import_path import callable_at
 from hooks.metrics.names import phases_of
 from hooks.model.eval_mode import evaluating
 from hooks.self_supervised.shared.teacher import find_part
+from hooks.setup import NEEDS_MODEL, Setup
 from hooks.state import State
 
 DRAWS = 5

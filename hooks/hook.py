@@ -1,21 +1,19 @@
-"""The base class of hooks, the setup that decides whether a hook can work, and the needs of its
-fields."""
+"""The base class of hooks: the events, what a hook declares, and the state that checkpoints keep."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from difflib import get_close_matches
 from enum import IntEnum, StrEnum
 from inspect import get_annotations, isroutine, signature
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hooks.errors import WrongHook
-from hooks.interval import Interval, is_never
 
 if TYPE_CHECKING:
+    from hooks.interval import Interval
+    from hooks.setup import Setup
     from hooks.state import State
 
 WITHIN_ITERATION = (
@@ -29,11 +27,6 @@ WITHIN_ITERATION = (
     "on_step",
 )
 """The events of an iteration. A hook may set how often it gets them, with `at_interval`."""
-
-NEEDS_MODEL = "it needs the model, the optimizer or the loaders, which only the task has there"
-NEEDS_OUTPUT = "it needs the output of the forward pass, which only the task has there"
-NEEDS_WHOLE_BATCHES = "it needs the output and the loss of whole batches, each once"
-CHANGES_GRADIENTS = "it changes gradients, which each further evaluation computes again"
 
 
 class Priority(IntEnum):
@@ -56,126 +49,6 @@ class Ranks(StrEnum):
     ALL = "all"
     MASTER = "master"
     LOCAL_MASTER = "local_master"
-
-
-@dataclass(frozen=True)
-class Needs:
-    """A setting without which a field has no effect, for the field's annotation.
-
-    `average: annealing` needs this value, `axis: step or samples` one of these, and `queue_length`
-        any but 0 and null.
-    """
-
-    setting: str
-
-    def is_met(self, settings: object) -> bool:
-        """Return whether settings, such as a hook's, have the needed value."""
-        path, _, allowed = self.setting.partition(": ")
-        value = attrgetter(path)(settings)
-        if allowed in ("", "true"):
-            return bool(value.count if isinstance(value, Interval) else value)
-        return ("null" if value is None else str(value)) in allowed.split(" or ")
-
-    def describe_unmet(self, settings: object) -> str:
-        """Return the unmet need as text, such as "without `best`" or "with `every: 0`"."""
-        is_zero = ": " not in self.setting and attrgetter(self.setting)(settings) is not None
-        return f"with `{self.setting}: 0`" if is_zero else f"without `{self.setting}`"
-
-
-@dataclass(frozen=True)
-class Setup:
-    """The parts of an experiment that decide whether a hook can work in it."""
-
-    strategy: Literal["ddp", "fsdp"] = "ddp"
-    """`workers.strategy`; with fsdp each rank has only its shards of the model."""
-    custom_loop: bool = False
-    """True if the task has its own loop (`Task.train`), which fires only `on_step` of an
-    iteration's events."""
-    several_optimizers: bool = False
-    """True if optimizers take turns within an iteration."""
-    splits_batches: bool = False
-    """True with `accumulate: auto`, which may split a batch and repeat it."""
-    closure: bool = False
-    """True if the optimizer evaluates the loss several times a step, as LBFGS does. Hooks see the
-    first evaluation."""
-    hooks: Mapping[str, Hook] = field(default_factory=dict)
-    """All hooks of the experiment by name."""
-
-    def explain(
-        self,
-        *,
-        fsdp: str = "",
-        custom_loop: str = "",
-        several_optimizers: str = "",
-        splits_batches: str = "",
-        closure: str = "",
-    ) -> str:
-        """Return the first of these reasons that applies to this setup, as a sentence; empty if
-        none does."""
-        for applies, reason, setting in (
-            (self.strategy == "fsdp", fsdp, "with workers.strategy: fsdp"),
-            (self.custom_loop, custom_loop, "in a custom loop"),
-            (self.several_optimizers, several_optimizers, "with several optimizers"),
-            (self.splits_batches, splits_batches, "with accumulate: auto"),
-            (self.closure, closure, "with an optimizer that needs a closure"),
-        ):
-            if applies and reason:
-                return f"does not work {setting}: {reason}"
-        return ""
-
-    def explain_need_of_output(self, *, fsdp: str = "") -> str:
-        """Return why a hook that needs the output of each whole batch cannot work in this setup;
-        empty if it can."""
-        return self.explain(
-            fsdp=fsdp,
-            several_optimizers=NEEDS_OUTPUT,
-            splits_batches=NEEDS_WHOLE_BATCHES,
-            closure=NEEDS_WHOLE_BATCHES,
-        )
-
-    def find_reason_against(self, hook: Hook) -> str:
-        """Return why a hook cannot work in this setup; empty if it can."""
-        acts_in = [
-            event
-            for event in WITHIN_ITERATION
-            if hook.handles(event) and not is_never(hook.get_interval(event))
-        ]
-        missed = [event for event in acts_in if event != "on_step"]
-        reason = ""
-        if missed:
-            reason = f"it acts in {', '.join(missed)}, which only the hooked loop fires"
-        return (
-            self.explain(custom_loop=reason)
-            or _explain_epochs(hook, acts_in)
-            or _explain_missing_state(hook)
-            or hook.unsuitable(self)
-        )
-
-
-def _explain_epochs(hook: Hook, events: Sequence[str]) -> str:
-    """Return why an interval in epochs has no effect on a hook; empty if it has one."""
-    if hook.handles("on_phase_end"):
-        return ""
-    for event in events:
-        interval = hook.get_interval(event)
-        if isinstance(interval, Interval) and interval.unit == "epochs":
-            return (
-                f"{event} is never called at an interval of {interval};"
-                " set one in steps or iterations"
-            )
-    return ""
-
-
-def _explain_missing_state(hook: Hook) -> str:
-    """Return which listed attribute a new hook does not have, so that no checkpoint could be saved;
-    empty if none."""
-    for kind in ("state_fields", "rank_state_fields"):
-        for name in _list_fields(hook, kind):
-            if not hasattr(hook, name):
-                near = get_close_matches(name, vars(hook), n=1)
-                hint = f"did you mean '{near[0]}'?" if near else "set it in __post_init__"
-                return f"{kind} names '{name}', which is no attribute of a new hook; {hint}"
-    return ""
 
 
 class Hook:
@@ -453,7 +326,7 @@ def _check_attributes(cls: type[Hook]) -> None:
         )
 
 
-def _list_fields(hook: Hook, kind: str) -> list[str]:
+def list_fields(hook: Hook, kind: str) -> list[str]:
     """Return the attributes that a hook's classes name in `kind`, without duplicates."""
     names: dict[str, None] = {}
     for cls in type(hook).__mro__:
@@ -463,13 +336,13 @@ def _list_fields(hook: Hook, kind: str) -> list[str]:
 
 def list_state_fields(hook: Hook) -> list[str]:
     """Return the attributes of a hook that checkpoints keep, for all ranks or for each."""
-    return [*_list_fields(hook, "state_fields"), *_list_fields(hook, "rank_state_fields")]
+    return [*list_fields(hook, "state_fields"), *list_fields(hook, "rank_state_fields")]
 
 
 def _get_state(hook: Hook, kind: str, method: str) -> dict[str, Any]:
     """Return the values of attributes, by their names without an underscore in front."""
     state = {}
-    for name in _list_fields(hook, kind):
+    for name in list_fields(hook, kind):
         part = getattr(hook, name)
         value = getattr(part, method)() if hasattr(part, method) else part
         state[name.removeprefix("_")] = value
@@ -477,7 +350,7 @@ def _get_state(hook: Hook, kind: str, method: str) -> dict[str, Any]:
 
 
 def _set_state(hook: Hook, kind: str, method: str, state: Mapping[str, Any]) -> None:
-    for name in _list_fields(hook, kind):
+    for name in list_fields(hook, kind):
         part = getattr(hook, name)
         value = state[name.removeprefix("_")]
         if hasattr(part, method):

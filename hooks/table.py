@@ -7,7 +7,6 @@ from hooks.hook import EVENTS as EVENTS
 from hooks.hook import Hook as Hook
 from hooks.hook import Priority as Priority
 from hooks.hook import Ranks as Ranks
-from hooks.hook import Setup as Setup
 from hooks.interval import Interval as Interval
 from hooks.interval import Iterations as Iterations
 from hooks.interval import Steps as Steps
@@ -28,6 +27,7 @@ from hooks.self_supervised.ibot import IBOT as IBOT
 from hooks.self_supervised.moco import MoCo as MoCo
 from hooks.self_supervised.swav import SwAV as SwAV
 from hooks.self_supervised.swav_momentum import SwAVMomentum as SwAVMomentum
+from hooks.setup import Setup as Setup
 from hooks.state import State as State
 from hooks.stats.activation_stats import ActivationStats as ActivationStats
 from hooks.stats.device_stats import DeviceStats as DeviceStats

@@ -12,8 +12,8 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from hooks.hook import Needs
 from hooks.interval import Interval
+from hooks.needs import Needs
 from orchestrator.cli.reference import format_type
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 from annotated_types import Ge, MinLen
 
 from hooks.errors import SettingError
-from hooks.hook import Hook, Needs, Priority, Ranks, Setup
+from hooks.hook import Hook, Priority, Ranks
 from hooks.interval import Interval
 from hooks.metrics.direction import (
     Mode,
@@ -19,7 +19,9 @@ from hooks.metrics.direction import (
     val_metrics,
 )
 from hooks.metrics.names import explain_missing, kind_of, list_known, phase_of, phases_of
+from hooks.needs import Needs
 from hooks.position import Position
+from hooks.setup import Setup
 from hooks.state import State
 
 

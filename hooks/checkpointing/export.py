@@ -17,13 +17,15 @@ from annotated_types import Gt
 from torch import Tensor, nn
 
 from hooks.errors import SettingError
-from hooks.hook import NEEDS_MODEL, Hook, Needs, Priority, Ranks, Setup
+from hooks.hook import Hook, Priority, Ranks
 from hooks.interval import Interval, at_interval
 from hooks.model.activation_checkpointing import keep_activations
 from hooks.model.eval_mode import evaluating, first_batch
 from hooks.model.layers import tensors
+from hooks.needs import Needs
 from hooks.position import Position
 from hooks.private_torch import tree_map
+from hooks.setup import NEEDS_MODEL, Setup
 from hooks.state import State
 
 logger = logging.getLogger("hookyard")

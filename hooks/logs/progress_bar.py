@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hooks.hook import Hook, Priority, Ranks, Setup
+from hooks.hook import Hook, Priority, Ranks
 from hooks.interval import Interval, Iterations, at_interval
+from hooks.setup import Setup
 from hooks.state import State
 
 

@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
-from hooks.hook import NEEDS_MODEL, Cleanup, Needs, Setup
+from hooks.hook import Cleanup
 from hooks.interval import Duration, Interval, StepsOrNever, at_interval
 from hooks.logs.shared.curves import CurveLogger
 from hooks.logs.shared.readings import current_row, flatten
 from hooks.logs.shared.window_statistics import LookBack
 from hooks.metrics.names import PHASES
 from hooks.model.eval_mode import evaluating, first_batch
+from hooks.needs import Needs
 from hooks.private_torch import tree_flatten, tree_leaves, tree_unflatten
+from hooks.setup import NEEDS_MODEL, Setup
 from hooks.state import State
 
 if TYPE_CHECKING:

@@ -11,9 +11,10 @@ from torch.nn import functional
 from hooks.distributed import collectives
 from hooks.distributed.collectives import gather
 from hooks.errors import SettingError
-from hooks.hook import Hook, Priority, Setup
+from hooks.hook import Hook, Priority
 from hooks.model.eval_mode import evaluating
 from hooks.self_supervised.shared.batch_sizes import batch_sizes
+from hooks.setup import Setup
 from hooks.state import State
 
 UNASSIGNED = -100

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from hooks.errors import SettingError
-from hooks.hook import Hook, Priority, Setup
+from hooks.hook import Hook, Priority
 from hooks.import_path import callable_at
+from hooks.setup import Setup
 from hooks.state import State
 
 

@@ -7,7 +7,7 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
-from hooks.hook import Needs
+from hooks.needs import Needs
 from hooks.self_supervised.shared.teacher import (
     CenteredTeacher,
     place_center,

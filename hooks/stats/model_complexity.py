@@ -13,9 +13,10 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from torch.utils.hooks import RemovableHandle
 
-from hooks.hook import NEEDS_MODEL, Hook, Ranks, Setup
+from hooks.hook import Hook, Ranks
 from hooks.model.eval_mode import evaluating, first_batch
 from hooks.private_torch import CPU_ATTENTION
+from hooks.setup import NEEDS_MODEL, Setup
 from hooks.state import State
 
 FILE = "model_complexity.csv"

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
-from hooks.hook import Hook, Priority, Ranks, Setup
+from hooks.hook import Hook, Priority, Ranks
 from hooks.interval import Interval, StepsOrNever, at_interval
 from hooks.private_torch import foreach_sub_
+from hooks.setup import Setup
 from hooks.state import State
 
 

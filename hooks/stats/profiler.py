@@ -8,7 +8,9 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Ge
 from torch.profiler import ProfilerAction, ProfilerActivity, profile, record_function, schedule
 
-from hooks.hook import Cleanup, Needs, Priority, Setup
+from hooks.hook import Cleanup, Priority
+from hooks.needs import Needs
+from hooks.setup import Setup
 from hooks.state import State
 
 FOLDER = "traces"

@@ -13,12 +13,13 @@ from hooks.device import Device, require_device
 from hooks.distributed import collectives
 from hooks.distributed import sharded_tensors as shards
 from hooks.errors import SettingError
-from hooks.hook import Hook, Needs
+from hooks.hook import Hook
 from hooks.interval import Interval, Steps, at_interval
 from hooks.model import power_average
 from hooks.model.averaged_buffers import AveragedBuffers
 from hooks.model.averaged_parameters import AveragedParameters
 from hooks.model.snapshots import Snapshots
+from hooks.needs import Needs
 from hooks.state import State, Weights
 
 Std = Annotated[float, Gt(0), Le(power_average.LARGEST_STD)]

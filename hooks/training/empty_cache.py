@@ -5,8 +5,9 @@ from typing import Annotated, ClassVar
 
 import torch
 
-from hooks.hook import Hook, Needs, Priority
+from hooks.hook import Hook, Priority
 from hooks.interval import Interval, Iterations, at_interval
+from hooks.needs import Needs
 from hooks.state import State
 
 

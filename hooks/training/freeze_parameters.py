@@ -6,9 +6,10 @@ from typing import ClassVar
 from torch import nn
 
 from hooks.errors import SettingError
-from hooks.hook import CHANGES_GRADIENTS, Hook, Priority, Setup
+from hooks.hook import Hook, Priority
 from hooks.interval import Interval
 from hooks.parameter_names import Match, Patterns, compiled, list_patterns, matched
+from hooks.setup import CHANGES_GRADIENTS, Setup
 from hooks.state import State
 
 

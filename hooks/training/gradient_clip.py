@@ -5,8 +5,10 @@ from typing import Annotated, ClassVar
 
 from annotated_types import Gt
 
-from hooks.hook import CHANGES_GRADIENTS, Hook, Needs, Priority, Setup
+from hooks.hook import Hook, Priority
+from hooks.needs import Needs
 from hooks.private_torch import foreach_clamp_max_, foreach_clamp_min_, foreach_mul_
+from hooks.setup import CHANGES_GRADIENTS, Setup
 from hooks.state import State
 
 _EPSILON = 1e-6

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from hooks.distributed import collectives
 from hooks.errors import TrainingFailed
-from hooks.hook import NEEDS_WHOLE_BATCHES, Hook, Priority, Setup
+from hooks.hook import Hook, Priority
+from hooks.setup import NEEDS_WHOLE_BATCHES, Setup
 from hooks.state import State
 
 

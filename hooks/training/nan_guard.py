@@ -10,8 +10,9 @@ from torch import Tensor
 
 from hooks.distributed import sharded_tensors as shards
 from hooks.errors import TrainingFailed
-from hooks.hook import Hook, Needs, Priority
+from hooks.hook import Hook, Priority
 from hooks.interval import Interval, Steps
+from hooks.needs import Needs
 from hooks.state import State
 
 

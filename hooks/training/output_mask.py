@@ -10,7 +10,8 @@ from torch.nn import functional
 
 from hooks.distributed import collectives
 from hooks.errors import SettingError
-from hooks.hook import Hook, Setup
+from hooks.hook import Hook
+from hooks.setup import Setup
 from hooks.state import State
 
 

@@ -6,10 +6,12 @@ from typing import Annotated, Any, ClassVar
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from hooks.errors import SettingError
-from hooks.hook import NEEDS_MODEL, Hook, Needs, Priority, Setup
+from hooks.hook import Hook, Priority
 from hooks.interval import Interval
 from hooks.metrics.direction import declared_modes, direction
 from hooks.metrics.names import explain_missing
+from hooks.needs import Needs
+from hooks.setup import NEEDS_MODEL, Setup
 from hooks.state import State
 
 

@@ -11,10 +11,11 @@ from annotated_types import Ge
 from torch import Tensor, nn
 
 from hooks.distributed import collectives
-from hooks.hook import NEEDS_MODEL, Hook, Setup
+from hooks.hook import Hook
 from hooks.model.eval_mode import borrowing
 from hooks.model.layers import BatchNorm
 from hooks.private_torch import tree_map_only
+from hooks.setup import NEEDS_MODEL, Setup
 from hooks.state import State
 
 

@@ -3,8 +3,9 @@
 import logging
 from dataclasses import dataclass
 
-from hooks.hook import NEEDS_MODEL, Hook, Setup
+from hooks.hook import Hook
 from hooks.loader_parts import find_parts_with_epoch
+from hooks.setup import NEEDS_MODEL, Setup
 from hooks.state import State
 
 logger = logging.getLogger("hookyard")

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hooks.distributed import collectives
-from hooks.hook import NEEDS_MODEL, Hook, Setup
+from hooks.hook import Hook
 from hooks.model.buffers import copy_expanded_buffers
+from hooks.setup import NEEDS_MODEL, Setup
 from hooks.state import State
 
 

@@ -7,8 +7,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from hooks.hook import Hook, Setup
+from hooks.hook import Hook
 from hooks.interval import Interval
+from hooks.setup import Setup
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.fields.field_values import list_parameters
 from orchestrator.experiment.fields.parameters import construct

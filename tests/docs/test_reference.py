@@ -17,7 +17,7 @@ from docs.site.fields import list_entries
 from docs.site.hook_entries import GROUPS, make_hook_entry
 from docs.site.reference import make_sweep_keys
 from hooks import HOOKS, Hook, Interval
-from hooks.hook import Needs
+from hooks.needs import Needs
 from orchestrator.cli import PANELS, app
 from orchestrator.cli.reference import describe_hook
 from orchestrator.experiment.fields.parameters import check, make_fields_model

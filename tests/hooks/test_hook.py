@@ -8,7 +8,8 @@ from torch import nn
 
 from hooks import EVENTS, HOOKS, Hook, Interval, Ranks, Setup, State, at_interval
 from hooks.checkpointing.export import Export
-from hooks.hook import Needs
+from hooks.needs import Needs
+from hooks.suitability import find_reason_against
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.components import make_hooks
 from orchestrator.experiment.fields.parameters import make_fields_model
@@ -113,7 +114,7 @@ def test_attributes_that_a_base_class_lists_are_saved_too() -> None:
 def test_a_listed_attribute_that_does_not_exist_is_refused_before_training() -> None:
     hook = dataclass(type("Forgetful", (Remembering,), {"rank_state_fields": ("_cuont",)}))()
     reason = "rank_state_fields names '_cuont', which is no attribute of a new hook; did you mean '_count'?"
-    assert Setup().find_reason_against(hook) == reason
+    assert find_reason_against(hook, Setup()) == reason
 
 
 @pytest.mark.parametrize("ranks", [Ranks.MASTER, Ranks.LOCAL_MASTER])
@@ -137,10 +138,10 @@ class Paced(Hook):
 
 def test_interval_in_epochs_is_refused_if_it_never_calls_the_hook() -> None:
     reason = "on_step is never called at an interval of 2 epochs; set one in steps or iterations"
-    assert Setup().find_reason_against(Paced(Interval(2))) == reason
-    assert Setup().find_reason_against(Paced(Interval(2, "steps"))) == ""
-    assert Setup().find_reason_against(Paced(Interval(0))) == ""
-    assert Setup().find_reason_against(Export(every=Interval(2))) == "", (
+    assert find_reason_against(Paced(Interval(2)), Setup()) == reason
+    assert find_reason_against(Paced(Interval(2, "steps")), Setup()) == ""
+    assert find_reason_against(Paced(Interval(0)), Setup()) == ""
+    assert find_reason_against(Export(every=Interval(2)), Setup()) == "", (
         "it also handles on_phase_end"
     )
 

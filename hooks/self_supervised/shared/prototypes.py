@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hooks.errors import SettingError
-from hooks.hook import Hook, Needs, Priority, Setup
+from hooks.hook import Hook, Priority
 from hooks.interval import Interval
+from hooks.needs import Needs
+from hooks.setup import Setup
 from hooks.state import State
 
 

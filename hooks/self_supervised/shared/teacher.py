@@ -15,10 +15,12 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 
 from hooks.errors import SettingError
-from hooks.hook import Hook, Needs, Priority, Setup
+from hooks.hook import Hook, Priority
 from hooks.model.buffers import restore_buffers
 from hooks.model.layers import RunningNorm
+from hooks.needs import Needs
 from hooks.private_torch import foreach_lerp_
+from hooks.setup import Setup
 from hooks.state import State
 
 

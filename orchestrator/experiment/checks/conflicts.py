@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping
 
 from hooks import Hook
-from hooks.hook import Setup
 from hooks.metrics.direction import Mode
+from hooks.setup import Setup
+from hooks.suitability import find_reason_against
 from orchestrator.errors import Problem, collect_problems
 from orchestrator.experiment.checks.changes import check_changes
 from orchestrator.experiment.checks.metrics import check_metrics, find_contradicting_modes
@@ -57,7 +58,7 @@ def _check_hooks(
     problems: list[Problem] = []
     for name, hook in hooks.items():
         catch = catch_user_errors(f"hooks.{name}", f"{type(hook).__name__}.unsuitable() failed")
-        reason = collect_problems(problems, catch(setup.find_reason_against), hook)
+        reason = collect_problems(problems, catch(find_reason_against), hook, setup)
         if reason:
             problems.append(Problem(f"hooks.{name}", reason))
     yield from problems

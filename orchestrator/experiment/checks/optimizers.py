@@ -6,8 +6,8 @@ from typing import Any
 from torch.optim import Optimizer
 
 from hooks import HOOKS, Hook, ParamScheduler
-from hooks.hook import Setup
 from hooks.metrics.direction import Mode, declared_modes, direction
+from hooks.setup import Setup
 from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.experiment.fields.parameters import make_signature_model
 from orchestrator.experiment.optim.closures import find_closure_class, needs_closure

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hooks import HOOKS
-from hooks.hook import Setup
+from hooks.setup import Setup
+from hooks.suitability import find_reason_against
 from orchestrator.errors import Problem, did_you_mean
 from orchestrator.experiment.components import DEFAULT_HOOKS
 from orchestrator.experiment.fields.parameters import find_changed_keys
@@ -41,7 +42,7 @@ def list_train_defaults(task: type[Task]) -> dict[str, Any]:
 def list_default_hooks() -> list[str]:
     """Return the default hooks that work without the hooked loop."""
     setup = Setup(custom_loop=True)
-    return [name for name in DEFAULT_HOOKS if not setup.find_reason_against(HOOKS[name]())]
+    return [name for name in DEFAULT_HOOKS if not find_reason_against(HOOKS[name](), setup)]
 
 
 def check_train_method(experiment: Experiment, task: type[Task]) -> Iterator[Problem]:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 
-from hooks.hook import Needs
+from hooks.needs import Needs
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.experiment.fields.field_errors import without_refused_nulls
 from orchestrator.experiment.fields.field_values import (

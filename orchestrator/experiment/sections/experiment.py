@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, Self, get_args
 from annotated_types import Ge
 from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 
-from hooks.hook import Needs
 from hooks.interval import Duration, Interval
+from hooks.needs import Needs
 from hooks.parameter_names import Patterns, list_patterns
 from orchestrator.errors import Problem
 from orchestrator.experiment.fields.field_errors import OWN_MESSAGE, make_value_error

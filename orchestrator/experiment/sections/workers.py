@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from annotated_types import Ge, Gt, Lt
 from pydantic import ByteSize, Field, model_validator
 
-from hooks.hook import Needs
+from hooks.needs import Needs
 from orchestrator.experiment.fields.field_errors import make_value_error
 from orchestrator.experiment.fields.section import Model
 

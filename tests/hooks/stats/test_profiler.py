@@ -12,7 +12,7 @@ import torch
 from torch.profiler import profile
 
 from hooks import Hook, State
-from hooks.hook import Setup
+from hooks.setup import Setup
 from hooks.stats import profiler
 from hooks.stats.profiler import Profiler
 from orchestrator.loop.loop import Loop

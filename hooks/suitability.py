@@ -1,0 +1,53 @@
+"""Why a hook cannot work in the setup of an experiment."""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from hooks.hook import WITHIN_ITERATION, Hook, list_fields
+from hooks.interval import Interval, is_never
+from hooks.setup import Setup
+
+
+def find_reason_against(hook: Hook, setup: Setup) -> str:
+    """Return why a hook cannot work in this setup; empty if it can."""
+    acts_in = [
+        event
+        for event in WITHIN_ITERATION
+        if hook.handles(event) and not is_never(hook.get_interval(event))
+    ]
+    missed = [event for event in acts_in if event != "on_step"]
+    reason = ""
+    if missed:
+        reason = f"it acts in {', '.join(missed)}, which only the hooked loop fires"
+    return (
+        setup.explain(custom_loop=reason)
+        or _explain_epochs(hook, acts_in)
+        or _explain_missing_state(hook)
+        or hook.unsuitable(setup)
+    )
+
+
+def _explain_epochs(hook: Hook, events: Sequence[str]) -> str:
+    """Return why an interval in epochs has no effect on a hook; empty if it has one."""
+    if hook.handles("on_phase_end"):
+        return ""
+    for event in events:
+        interval = hook.get_interval(event)
+        if isinstance(interval, Interval) and interval.unit == "epochs":
+            return (
+                f"{event} is never called at an interval of {interval};"
+                " set one in steps or iterations"
+            )
+    return ""
+
+
+def _explain_missing_state(hook: Hook) -> str:
+    """Return which listed attribute a new hook does not have, so that no checkpoint could be saved;
+    empty if none."""
+    for kind in ("state_fields", "rank_state_fields"):
+        for name in list_fields(hook, kind):
+            if not hasattr(hook, name):
+                near = get_close_matches(name, vars(hook), n=1)
+                hint = f"did you mean '{near[0]}'?" if near else "set it in __post_init__"
+                return f"{kind} names '{name}', which is no attribute of a new hook; {hint}"
+    return ""
