@@ -40,8 +40,18 @@ class Setup:
         splits_batches: str = "",
         closure: str = "",
     ) -> str:
-        """Return the first of these reasons that applies to this setup, as a sentence; empty if
-        none does."""
+        """Return the first of these reasons that applies to this setup.
+
+        Args:
+            fsdp: Why the hook cannot work with `strategy: fsdp`.
+            custom_loop: Why it cannot in a custom loop.
+            several_optimizers: Why it cannot with several optimizers.
+            splits_batches: Why it cannot with `accumulate: auto`.
+            closure: Why it cannot with an optimizer that needs a closure, such as LBFGS.
+
+        Returns:
+            The reason as a sentence; empty if none applies.
+        """
         for applies, reason, setting in (
             (self.strategy == "fsdp", fsdp, "with workers.strategy: fsdp"),
             (self.custom_loop, custom_loop, "in a custom loop"),
@@ -54,8 +64,14 @@ class Setup:
         return ""
 
     def explain_need_of_output(self, *, fsdp: str = "") -> str:
-        """Return why a hook that needs the output of each whole batch cannot work in this setup;
-        empty if it can."""
+        """Return why a hook that needs the output of each whole batch cannot work in this setup.
+
+        Args:
+            fsdp: Why it cannot with `strategy: fsdp` either.
+
+        Returns:
+            The reason as a sentence; empty if it can.
+        """
         return self.explain(
             fsdp=fsdp,
             several_optimizers=NEEDS_OUTPUT,
