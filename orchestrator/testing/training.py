@@ -115,7 +115,7 @@ def train(
         hooks: Hooks by name.
         task: The task; by default a small one.
         **experiment: Keys of an experiment file, such as `steps`, `batch_size` and `accumulate`;
-        the
+            the
             length is one epoch by default.
 
     Returns:

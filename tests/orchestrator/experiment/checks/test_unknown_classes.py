@@ -130,7 +130,7 @@ def test_required_hook_is_known_by_its_name() -> None:
 @pytest.mark.parametrize(
     ("setting", "value", "path"),
     [
-        ("search", "gridd", "sweep.search"),
+        ("search", "gridd", "sweep.search.type"),
         ("scheduler", "ashaa", "sweep.scheduler.type"),
         ("engine", "gangg", "sweep.engine"),
         ("serch", "grid", "sweep.serch"),
