@@ -1,7 +1,6 @@
 """Iterable datasets, and loaders that keep their own position. Runs in workers."""
 
 import logging
-import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
@@ -15,6 +14,7 @@ from orchestrator.errors import CheckpointError, ConfigError, RunError, TaskErro
 from orchestrator.experiment.checks.data import get_length
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.data.phase_data import PhaseData
+from orchestrator.loop.data.stream_length import agree_on_length, choose_epoch_length, count_batches
 from orchestrator.loop.data.stream_shard import Share, check_sharding_declared, has_state
 from orchestrator.loop.world import World
 from orchestrator.randomness import random_state, restore_random_state, with_own_generators
@@ -63,11 +63,18 @@ class Stream(PhaseData):
                 suggestion="return the dataset, or torchdata's StatefulDataLoader",
             )
 
-        self._own_length = self._find_own_length()
-        self._pass_length = self._agree_on_length(self._own_length)
-        self._is_whole = self._own_length == self._pass_length
-        self._is_epoch_one_pass = self._pass_length is not None and experiment.epoch_steps is None
-        self._length = self._find_epoch_length() if self._is_training else self._pass_length or 0
+        self._own_length = self._count_batches()
+        pass_length = self._own_length
+        if self._is_training:
+            # Training stops when a rank has no batch left, or that rank begins its next pass.
+            pass_length = agree_on_length(
+                self._own_length, world, is_smallest=self.stops_when_exhausted
+            )
+        self._is_whole = self._own_length == pass_length
+        self._is_epoch_one_pass = pass_length is not None and experiment.epoch_steps is None
+        self._length = pass_length or 0
+        if self._is_training:
+            self._length = choose_epoch_length(experiment, pass_length)
 
         self._epoch = 0
         self._passes = 0
@@ -110,55 +117,17 @@ class Stream(PhaseData):
             options["num_workers"] = num_workers
         return self._task.loader(share, None, self._phase, options)
 
-    # Length of an epoch
-
-    def _agree_on_length(self, own: int | None) -> int | None:
-        """Return the largest number of batches of any rank; None if unknown.
-
-        If training stops when a rank has none left, it is the smallest.
-        """
-        lengths = self._world.gather(own) if self._is_training else [own]
-        known = [length for length in lengths if length is not None]
-        if len(known) < len(lengths):
-            return None
-        return min(known) if self.stops_when_exhausted else max(known)
-
-    def _find_own_length(self) -> int | None:
+    def _count_batches(self) -> int | None:
         """Return the number of this rank's batches in a pass; None if unknown."""
         if self._share is None:
             return get_length(self.loader)
-        samples = get_length(self._share.source)
-        if samples is None:
-            return None
-        size = self._batch_size
-        shards = [samples]
-        if not self._share.shards_itself:
-            # Each loader process of each rank makes batches of its own samples.
-            world = self._world
-            count = world.world_size * (self._experiment.loader.num_workers or 1)
-            own = range(world.rank, count, world.world_size)
-            shards = [math.ceil((samples - first) / count) for first in own]
-        if self._drop_last:
-            return sum(shard // size for shard in shards)
-        return sum(math.ceil(shard / size) for shard in shards)
-
-    def _find_epoch_length(self) -> int:
-        experiment = self._experiment
-        if experiment.epoch_steps is not None:
-            return experiment.epoch_steps * experiment.micro_batches
-        if self._pass_length is not None:
-            if self._pass_length == 0:
-                raise ConfigError.at(
-                    "batch_size",
-                    f"is {experiment.batch_size}, but the train dataset fills no such batch on a rank",
-                )
-            return self._pass_length
-        if experiment.steps is None:
-            raise ConfigError.at(
-                "epochs",
-                "needs epoch_steps, as the train data is an iterable dataset without __len__; or set steps instead",
-            )
-        return experiment.steps * experiment.micro_batches
+        return count_batches(
+            self._share,
+            self._world,
+            self._batch_size,
+            self._experiment.loader.num_workers,
+            drop_last=self._drop_last,
+        )
 
     def length(self, offset: int = 0) -> int:
         return self._length
