@@ -80,9 +80,10 @@ def _print(differences: dict[str, Any]) -> None:
         if key in differences:
             echo("")
             rows = [(name, *format_entry(name, entry)) for name, entry in differences[key].items()]
-            print_table((title, *(name for name, _ in names)), rows) if rows else echo(
-                f"{title}: {empty}"
-            )
+            if rows:
+                print_table((title, *(name for name, _ in names)), rows)
+            else:
+                echo(f"{title}: {empty}")
     if differences.get("not_known"):
         echo(f"\n{explain_unknown_direction(differences['not_known'])}")
 
@@ -92,11 +93,12 @@ def make_headings(differences: Mapping[str, Any]) -> list[tuple[str, str]]:
     if "runs" in differences:
         counts = [f"{ranks} {'rank' if ranks == 1 else 'ranks'}" for ranks in differences["ranks"]]
         return [*zip(differences["runs"], counts, strict=True)]
-    counts = [
-        ", ".join(f"{count} {status}" for status, count in trials.items()) or "no trial"
-        for trials in differences["trials"]
-    ]
+    counts = [_format_counts(trials) for trials in differences["trials"]]
     return [*zip(differences["sweeps"], counts, strict=True)]
+
+
+def _format_counts(trials: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {status}" for status, count in trials.items()) or "no trial"
 
 
 def format_entry(name: str, entry: Any) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from time import localtime, strftime
@@ -48,16 +48,37 @@ def ls(
 
     Example: hookyard ls 'spirals*' --status finished
     """
-    from orchestrator.disk.listing import list_runs
     from orchestrator.disk.metadata import STATUSES
+
+    unknown = [word for word in status or () if word not in STATUSES]
+    if unknown:
+        raise UsageError(f"--status must be one of {', '.join(STATUSES)}, got {unknown[0]!r}")
+    listed = _list_runs(storage)
+    selected = [run for run in listed if _has_name(run[0], names or ())]
+    for _, run in selected:
+        if isinstance(run, DamagedFile):
+            echo(str(run), err=True)
+    rows = []
+    for row in Storage(storage).map(_make_row, selected):
+        has_status = not status or row["status"] in status
+        if has_status and {*(tag or ())} <= {*row["tags"]}:
+            rows.append(row)
+    if as_json:
+        return print_json(rows)
+    if not rows:
+        found = "no matching runs" if listed else "no runs"
+        return echo(f"{found} in {storage}", err=True)
+    return _print_runs([_format_row(row) for row in rows])
+
+
+def _list_runs(storage: str) -> list[tuple[RunFolder, RunMetadata | DamagedFile]]:
+    """Return the runs of a storage; raises UsageError for one that is no folder of runs."""
+    from orchestrator.disk.listing import list_runs
     from orchestrator.disk.run_folder import RunFolder
 
-    if unknown := [word for word in status or () if word not in STATUSES]:
-        raise UsageError(f"--status must be one of {', '.join(STATUSES)}, got {unknown[0]!r}")
-    if file := next(
-        (path for path in (Path(storage), *Path(storage).parents) if path.is_file()), None
-    ):
-        raise UsageError(f"{file} is a file; --storage names the folder that holds the runs")
+    for path in (Path(storage), *Path(storage).parents):
+        if path.is_file():
+            raise UsageError(f"{path} is a file; --storage names the folder that holds the runs")
     listed = list_runs(storage)
     if not listed and not Storage(storage).exists():
         raise UsageError(
@@ -67,31 +88,22 @@ def ls(
         raise UsageError(
             f"{storage} is a run, not a folder of runs. To see it: hookyard show {storage}"
         )
-    selected = [
-        run for run in listed if not names or any(fnmatchcase(run[0].name, name) for name in names)
-    ]
-    for _, run in selected:
-        if isinstance(run, DamagedFile):
-            echo(str(run), err=True)
-    rows = Storage(storage).map(_make_row, selected)
-    rows = [
-        row
-        for row in rows
-        if (not status or row["status"] in status) and {*(tag or ())} <= {*row["tags"]}
-    ]
-    if as_json:
-        return print_json(rows)
-    if not rows:
-        return echo(
-            f"no matching runs in {storage}" if listed else f"no runs in {storage}", err=True
-        )
-    shown = [_format_row(row) for row in rows]
-    columns = [
-        name
-        for name in shown[0]
-        if name not in _OPTIONAL_COLUMNS or any(row[name] for row in shown)
-    ]
-    return print_table(columns, [[row[name] for name in columns] for row in shown])
+    return listed
+
+
+def _has_name(folder: RunFolder, patterns: Sequence[str]) -> bool:
+    return not patterns or any(fnmatchcase(folder.name, pattern) for pattern in patterns)
+
+
+def _print_runs(rows: Sequence[Mapping[str, str]]) -> None:
+    columns = list(rows[0])
+    for name in _OPTIONAL_COLUMNS:
+        if not any(row[name] for row in rows):
+            columns.remove(name)
+    cells = []
+    for row in rows:
+        cells.append([row[name] for name in columns])
+    print_table(columns, cells)
 
 
 def _make_row(listed: tuple[RunFolder, RunMetadata | DamagedFile]) -> dict[str, Any]:

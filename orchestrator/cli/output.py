@@ -52,12 +52,15 @@ def print_json(data: Any) -> None:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print a table: a line per row, with aligned columns."""
-    columns, *texts = [[escape_line(str(cell)) for cell in row] for row in (columns, *rows)]
-    widths = [max(map(len, cells)) for cells in zip(columns, *texts, strict=True)]
-    for row in (columns, *texts):
-        typer.echo(
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        )
+    texts = [_escape_cells(row) for row in (columns, *rows)]
+    widths = [max(map(len, cells)) for cells in zip(*texts, strict=True)]
+    for row in texts:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        typer.echo("  ".join(cells).rstrip())
+
+
+def _escape_cells(row: Sequence[object]) -> list[str]:
+    return [escape_line(str(cell)) for cell in row]
 
 
 def format_cell(name: str, value: Any) -> str:

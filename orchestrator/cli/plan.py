@@ -32,9 +32,14 @@ def show_plan(
     from orchestrator.experiment.load import to_yaml
 
     echo(to_yaml(experiment))
-    order = plan["hooks"].values()
-    events = dict.fromkeys(event for names_by_event in order for event in names_by_event)
-    rows = [(event, *(", ".join(names.get(event, ["-"])) for names in order)) for event in events]
+    hooks_by_event = plan["hooks"].values()
+    events: dict[str, None] = {}
+    for names in hooks_by_event:
+        events.update(dict.fromkeys(names))
+    rows = []
+    for event in events:
+        cells = [", ".join(names.get(event, ["-"])) for names in hooks_by_event]
+        rows.append((event, *cells))
     print_table(("event", *plan["hooks"]), rows)
     echo("")
     for label, text in _format_lines(plan, experiment, address):

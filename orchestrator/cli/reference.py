@@ -210,19 +210,20 @@ def _list_parameters(cls: type[Hook]) -> list[dict[str, Any]]:
     }
     hints = get_type_hints(cls, include_extras=True)
     docs = get_field_docs(cls)
-    return [
-        {
-            "name": field.name,
-            "type": format_type(hints[field.name]),
-            "required": field.default is dataclasses.MISSING
-            and field.default_factory is dataclasses.MISSING,
-            "default": default
-            if isinstance(default := defaults[field.name], _PLAIN_TYPES)
-            else str(default),
-            "doc": " ".join(docs.get(field.name, "").split()),
-        }
-        for field in list_parameters(cls).values()
-    ]
+    parameters = []
+    for name, field in list_parameters(cls).items():
+        default = defaults[name]
+        parameters.append(
+            {
+                "name": name,
+                "type": format_type(hints[name]),
+                "required": field.default is dataclasses.MISSING
+                and field.default_factory is dataclasses.MISSING,
+                "default": default if isinstance(default, _PLAIN_TYPES) else str(default),
+                "doc": " ".join(docs.get(name, "").split()),
+            }
+        )
+    return parameters
 
 
 def format_type(hint: Any) -> str:

@@ -174,10 +174,7 @@ def _print_table(table: pd.DataFrame, by: By | None) -> None:
     columns = [str(name) for name in table.columns]
     if by == "row":
         rows = _with_none(table).itertuples(index=False, name=None)
-        return print_table(
-            columns,
-            [[format_cell(*pair) for pair in zip(columns, row, strict=True)] for row in rows],
-        )
+        return print_table(columns, [list(map(format_cell, columns, row)) for row in rows])
     lines: list[list[str]] = []
     for key, row in table.iterrows():
         keys = [str(part) for part in (key if isinstance(key, tuple) else (key,))]

@@ -66,9 +66,14 @@ def _find_annotations(classes: Mapping[str, type]) -> Iterator[tuple[str, Any]]:
     """Yield what textual annotations of fields name, which Python looks up in the class's
     module."""
     known = vars(sys.modules[MAIN])
-    own = [cls for named in classes.values() for cls in named.__mro__ if cls.__module__ == MAIN]
-    annotations = (text for cls in own for text in vars(cls).get("__annotations__", {}).values())
-    for text in (text for text in annotations if isinstance(text, str)):
+    annotations: list[Any] = []
+    for named in classes.values():
+        for cls in named.__mro__:
+            if cls.__module__ == MAIN:
+                annotations += vars(cls).get("__annotations__", {}).values()
+    for text in annotations:
+        if not isinstance(text, str):
+            continue
         for node in ast.walk(ast.parse(text, mode="eval")):
             if isinstance(node, ast.Name) and node.id in known:
                 yield node.id, known[node.id]

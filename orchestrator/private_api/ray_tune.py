@@ -165,7 +165,9 @@ class Exploiting(PopulationBasedTraining):
         return self.next_config(trial, trial_to_clone), {}
 
     def _exploit(self, tune_controller: Any, trial: Trial, trial_to_clone: Trial) -> None:
-        own, source = self._trial_state[trial], self._trial_state[trial_to_clone]
-        score, source_score = own.last_result[self._metric], source.last_result[self._metric]
+        own = self._trial_state[trial]
+        source = self._trial_state[trial_to_clone]
+        score = own.last_result[self._metric]
+        source_score = source.last_result[self._metric]
         super()._exploit(tune_controller, trial, trial_to_clone)
         self.record_exploit(trial, trial_to_clone, source.last_result, score, source_score)

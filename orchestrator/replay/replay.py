@@ -61,7 +61,8 @@ class _StoppingRecorder(Recorder):
 
     def __init__(self, iteration: int, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._iteration, self._is_training = iteration, False
+        self._iteration = iteration
+        self._is_training = False
 
     def begin(self, labels: Mapping[str, Any], layout: Layout) -> None:
         self._is_training = labels["phase"] == "train"
@@ -211,16 +212,12 @@ def _find_failed_attempt(run: Run, attempts: Sequence[Attempt], iteration: int, 
 
 def _compare(stored: pd.Series, replayed: pd.Series) -> pd.DataFrame:
     row = stored if len(stored) else replayed
-    numbers = [
-        name
-        for name in row.index
-        if (
-            name == "loss"
-            or any(units.is_number(values.get(name)) for values in (stored, replayed))
-        )
-        and not units.get_unit(str(name))  # measured values differ from run to run
-        and name != "attempt"
-    ]
+    numbers = []
+    for name in row.index:
+        has_number = units.is_number(stored.get(name)) or units.is_number(replayed.get(name))
+        is_measured = units.get_unit(str(name))  # differs from run to run
+        if (has_number or name == "loss") and not is_measured and name != "attempt":
+            numbers.append(name)
     table = pd.DataFrame(
         {"stored": stored.reindex(numbers), "replayed": replayed.reindex(numbers)}
     ).rename_axis("number")

@@ -30,7 +30,7 @@ def count_batches(
 def agree_on_length(own: int | None, world: World, *, is_smallest: bool) -> int | None:
     """Return the largest number of batches of any rank, or the smallest; None if unknown.
     Collective."""
-    lengths = world.gather(own)
+    lengths: list[int | None] = world.gather(own)
     known = [length for length in lengths if length is not None]
     if len(known) < len(lengths):
         return None
