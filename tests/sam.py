@@ -64,7 +64,7 @@ class SAM(Optimizer):
 
 
 class SharpSGD(SAM):
-    """SAM around SGD, with arguments that a file can hold, as in docs/experiment.md."""
+    """SAM around SGD, with arguments that a file can hold, as in docs/guides/schedules.md."""
 
     def __init__(self, params: Any, lr: float, momentum: float = 0.9, rho: float = 0.05) -> None:
         super().__init__(params, torch.optim.SGD, rho=rho, lr=lr, momentum=momentum)

@@ -13,6 +13,9 @@ PAGES = [
 ]
 NOT_RUN = {
     "README.md": "tests/test_documentation.py runs it",
+    "docs/guides/experiment_file.md": "tests/docs/test_experiment_file.py runs it",
+    "docs/guides/schedules.md": "tests/docs/test_schedules.py runs it",
+    "docs/guides/use_a_model.md": "tests/docs/test_use_a_model.py runs it",
     "docs/migrating/classyvision.md": "tests/test_migrating.py checks it",
     "docs/migrating/imix.md": "tests/test_migrating.py checks it",
     "docs/migrating/mmengine.md": "tests/test_migrating.py checks it",
