@@ -291,10 +291,103 @@ def draw_repeats(folder: Path) -> None:
     figure.write(HERE / "repeats.svg")
 
 
+def draw_timeline(folder: Path) -> None:
+    """Draw a run that is killed and resumed: attempts, epochs, checkpoints and rows."""
+    epoch, iterations = 150, 6
+    width = epoch / iterations
+    left = 110
+    killed = 16
+    figure = Figure(
+        "A run is killed after 16 iterations, and a second attempt continues at the checkpoint"
+        " of epoch 2, after 12",
+        700,
+        250,
+    )
+
+    def draw_rows(first: int, last: int, y: float, color: str) -> None:
+        for iteration in range(first, last):
+            figure.box(left + width * iteration + 2, y, width - 4, 22, color)
+
+    for number in range(3):
+        x = left + epoch * number
+        figure.line([(x, 22), (x, 196)], PALE)
+        figure.text(x + epoch / 2, 14, f"epoch {number + 1}", GREY, anchor="middle", size=12)
+    figure.line([(left + 3 * epoch, 22), (left + 3 * epoch, 196)], PALE)
+
+    figure.text(0, 52, "attempt 0")
+    draw_rows(0, 12, 36, BLUE)
+    draw_rows(12, killed, 36, GREY)
+    kill = left + width * killed + 10
+    figure.cross(kill, 47, ORANGE)
+    figure.text(kill + 12, 52, "killed", ORANGE)
+    superseded = left + width * 14
+    figure.text(superseded, 74, "superseded rows", GREY, anchor="middle", size=12)
+
+    figure.text(0, 112, "checkpoints")
+    for number in (1, 2, 3):
+        x = left + epoch * number
+        figure.dot(x, 108, GREEN)
+        figure.text(x - 8, 112, f"epoch-{number:04}", GREEN, anchor="end", size=12)
+
+    figure.text(0, 162, "attempt 1")
+    draw_rows(12, 18, 146, BLUE)
+    start = left + width * 12
+    figure.line([(start, 114), (start, 142)], GREEN, arrow=True)
+    figure.text(start - 8, 162, "resumed", GREEN, anchor="end", size=12)
+
+    figure.line([(left, 200), (left + 3 * epoch + 70, 200)], GREY, arrow=True)
+    figure.text(left, 218, "position in the training", GREY, size=12)
+    figure.text(left, 240, "run.stats holds the blue rows: each iteration exactly once.")
+    figure.write(HERE / "timeline.svg")
+
+
+def draw_iteration(folder: Path) -> None:
+    """Draw one iteration of two ranks as bars of spans, of which rank 1 is slow to load data."""
+    spans = {
+        "data_wait_s": GREEN,
+        "forward_s": BLUE,
+        "loss_s": "#54aeff",
+        "backward_s": "#0a3069",
+        "all_reduce_wait_s": ORANGE,
+        "optimizer_s": "#8250df",
+        "hooks_s": GREY,
+    }
+    ranks = ((4, 14, 3, 24, 33, 10, 4), (34, 14, 3, 25, 2, 10, 4))
+    figure = Figure(
+        "One iteration of two ranks: rank 1 loads data slowly, and rank 0 waits", 700, 210
+    )
+    left, scale = 60, 6.8
+    for rank, lengths in enumerate(ranks):
+        y = 20 + 56 * rank
+        x: float = left
+        figure.text(0, y + 21, f"rank {rank}")
+        for (name, color), length in zip(spans.items(), lengths, strict=True):
+            wide = scale * length
+            figure.box(x, y, wide - 1, 32, color, name if wide > 80 else "")
+            x += wide
+    meeting = left + scale * 78
+    figure.line([(meeting, 10), (meeting, 118)], INK, dashed=True)
+    figure.text(meeting, 134, "gradients averaged", anchor="end", size=12)
+    end = left + scale * sum(ranks[0])
+    figure.line([(left, 150), (end, 150)], GREY, arrow=True)
+    figure.text(
+        (left + end) / 2, 168, "step_s, the same for both ranks", GREY, anchor="middle", size=12
+    )
+
+    x = left
+    for name, color in spans.items():
+        figure.box(x, 190, 10, 10, color)
+        figure.text(x + 14, 199, name, size=11)
+        x += 30 + 6.4 * len(name)
+    figure.write(HERE / "iteration.svg")
+
+
 PICTURES = {
     "report": draw_report,
     "first_sweep": draw_first_sweep,
     "terminal": draw_terminal,
+    "timeline": draw_timeline,
+    "iteration": draw_iteration,
     "rungs": draw_rungs,
     "race": draw_race,
     "shared_training": draw_shared_training,
