@@ -3,16 +3,22 @@ own errors."""
 
 import logging
 import os
+import re
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from orchestrator.errors import HookyardError, RunError, UsageError
+from orchestrator.errors import HookyardError, RunError, UsageError, did_you_mean
 from orchestrator.process.streams import PipeSafe
 from orchestrator.storage.disk_errors import advice_on
 from orchestrator.terminal.printable import PrintableFormatter, escape_controls
+
+WrongCall: type[Exception] = typer.BadParameter.__bases__[0]
+"""Base of Typer's errors about a command line, which it exports under no name."""
 
 FAILED = 1
 WRONG_USAGE = 2
@@ -44,8 +50,56 @@ def _check_current_folder() -> None:
         raise UsageError("the current folder was removed; change to another one") from None
 
 
+@contextmanager
+def _reporting_wrong_calls(commands: Iterable[str]) -> Iterator[None]:
+    """Report what Typer finds wrong with a command line as other errors are."""
+    try:
+        yield
+    except WrongCall as error:
+        ctx = getattr(error, "ctx", None)
+        verb = ctx.command_path.partition(" ")[2] if ctx else ""
+        command = f"hookyard {verb}".rstrip()
+        flags = [flag for parameter in ctx.command.params for flag in parameter.opts] if ctx else []
+        message = describe_wrong_call(error.format_message(), flags, commands)  # type: ignore[attr-defined]  # Typer's own
+        typer.echo(f"{escape_controls(message)}. See {command} --help", err=True)
+        raise typer.Exit(WRONG_USAGE) from None
+
+
+def describe_wrong_call(message: str, flags: Iterable[str], commands: Iterable[str]) -> str:
+    """Say in Hookyard's words what Typer says of a command line; `flags` are those of the
+    command."""
+    if match := re.match(r"No such command '(.*?)'", message):
+        nearest = did_you_mean(match[1], commands)
+        return f"no command '{match[1]}'{f' ({nearest})' if nearest else ''}"
+    if match := re.match(r"No such option:? '?(--?[\w-]+)", message):
+        nearest = did_you_mean(match[1], flags)
+        return f"no flag {match[1]}{f' ({nearest})' if nearest else ''}"
+    if match := re.match(r"Missing (?:argument|option|parameter) '(.*?)'", message):
+        return f"{match[1]} is missing"
+    if match := re.match(
+        r"Invalid value for '(.*?)'(?: / '.*?')*: (?:Value error, )?(.*)", message
+    ):
+        name = match[1]
+        choice = re.match(r"'(.*)' is not one of (.*?)\.?$", match[2])
+        kind = re.match(r"Input should be (?:a valid )?(integer|number)", match[2])
+        if kind:
+            return f"{name} must be {'an integer' if kind[1] == 'integer' else 'a number'}"
+        if choice is None:
+            return f"{name}: {match[2][:1].lower()}{match[2][1:].rstrip('.')}"
+        allowed = re.findall(r"'(.*?)'", choice[2])
+        nearest = did_you_mean(choice[1], allowed)
+        got = f"{name} must be one of {', '.join(allowed)}, got '{choice[1]}'"
+        return f"{got} ({nearest})" if nearest else got
+    return f"{message[:1].lower()}{message[1:].rstrip('.')}"
+
+
 class Subcommands(_HidesFlagTypes, TyperGroup):
     """The group of all subcommands, which turns errors into exit codes."""
+
+    def make_context(self, *args: Any, **options: Any) -> Any:
+        """Read the flags before the subcommand."""
+        with _reporting_wrong_calls(self.commands):
+            return super().make_context(*args, **options)
 
     def invoke(self, ctx: Any) -> Any:
         """Call the subcommand; exit with 2 for wrong usage, 1 for a failure, 130 for an
@@ -55,7 +109,8 @@ class Subcommands(_HidesFlagTypes, TyperGroup):
             logging.lastResort.setFormatter(PrintableFormatter())
         try:
             _check_current_folder()
-            return super().invoke(ctx)
+            with _reporting_wrong_calls(self.commands):
+                return super().invoke(ctx)
         except HookyardError as error:
             typer.echo(escape_controls(str(error)), err=True)
             if isinstance(error, RunError) and error.traceback_file:

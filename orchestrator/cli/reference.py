@@ -60,7 +60,7 @@ def init(
         )
     if Path(name).exists():
         raise UsageError(
-            f"the folder {name}/ would hide {name}.py from Python; choose another name"
+            f"cannot write {name}.py: the folder {name}/ has the same module name. Choose another name"
         )
     class_name = "".join(part.capitalize() for part in name.split("_"))
     names = {"starter": name, "Starter": class_name}

@@ -60,6 +60,7 @@ def stats(
     Example: hookyard stats runs/spirals --by rank
     """
     from orchestrator.disk.run_folder import RunFolder
+    from orchestrator.runs.result import Run
 
     form = "json" if as_json else form
     _check_format(form, output)
@@ -78,8 +79,6 @@ def stats(
         opened = Sweep(folder)
         by = by or "trial"
     else:
-        from orchestrator.runs.result import Run
-
         opened = Run(folder)
         if query is not None:
             return _print(opened.query(query), "row", form, output)
@@ -88,7 +87,21 @@ def stats(
         if by == "row"
         else opened.summary(by, names, where)
     )
+    if table.empty and form == "table" and isinstance(opened, Run):
+        return echo(_explain_no_rows(opened, by, where), err=True)
     return _print(table, by, form, output)
+
+
+def _explain_no_rows(run: Run, by: By | None, where: str | None) -> str:
+    """Say why there is nothing to summarize."""
+    if by == "hook":
+        return "no hook was called"
+    phases = [str(phase) for phase in run.rows().aggregate({}, ["phase"]).index]
+    if phases:
+        hint = f". Recorded phases: {', '.join(phases)}"
+        return f"no rows match{hint if where and 'phase' in where else ''}"
+    reason = " (it failed before its first iteration)" if run.status == "failed" else ""
+    return f"the run recorded no rows{reason}"
 
 
 def samples(

@@ -153,12 +153,29 @@ def _describe_taken_name(folder: RunFolder) -> str:
     if is_driven(folder.storage):
         return f"{folder} exists and is running. To follow it: hookyard watch {path}\n{number}. {python}"
     if metadata.is_complete:
-        return f"{folder} exists and has {metadata.status}.\n{number}; {replace_it}. {python}"
+        longer = _describe_longer_training(folder, metadata)
+        return (
+            f"{folder} exists and has {metadata.status}.{longer}\n{number}; {replace_it}. {python}"
+        )
     flag = " --failed" if metadata.sweep and metadata.status == "failed" else ""
     resume = f"To resume it: hookyard resume {path}{flag}"
     if folder.storage.exists("main.py"):
         resume = f"To resume it, call resume({str(folder)!r}) in the script or notebook that defines its task"
     return f"{folder} exists. {resume}\n{number}; {replace_it}. {python}"
+
+
+def _describe_longer_training(folder: RunFolder, metadata: RunMetadata) -> str:
+    """Return the command that trains a complete run longer; nothing if none can."""
+    if metadata.evaluates or not (metadata.sweep or _has_own_checkpoint(folder, metadata)):
+        return ""
+    try:
+        config = folder.read_experiment()
+    except DamagedFile:
+        return ""
+    unit = "epochs" if config.get("epochs") else "steps"
+    what, label = ("its best trial", "best") if metadata.sweep else ("it", "last")
+    run = shlex.quote(f"{folder}@{label}")
+    return f" To train {what} longer: hookyard run {run} {unit}={2 * (config.get(unit) or 1)}"
 
 
 def _is_untrained(folder: RunFolder) -> bool:

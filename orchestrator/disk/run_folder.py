@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -21,6 +22,7 @@ from orchestrator.errors import (
     NewerFormat,
     StorageError,
     UsageError,
+    find_nearest,
 )
 from orchestrator.experiment.yaml.reader import load_yaml
 from orchestrator.experiment.yaml.source import ExperimentSource
@@ -91,10 +93,31 @@ class RunFolder:
 
         if lost := folder.find_lost_metadata():
             raise lost
-        why = "it has no run.json"
-        if folder.storage.exists("source.json"):
-            why += "; the process was killed while creating it, and a new run can reuse the name"
-        raise UsageError(f"{folder} is not a run: {why}. `hookyard ls` lists the runs.")
+        raise UsageError(folder._explain_missing_run())
+
+    def _explain_missing_run(self) -> str:
+        """Say why this is not a run, and what may be meant instead."""
+        parent = self.storage.parent
+        if parent.state(self.name):
+            if self.name.endswith((".yaml", ".yml")):
+                command = f"hookyard run {shlex.quote(str(self))}"
+                return f"{self} is not a run but an experiment file. To start it: {command}"
+            return f"{self} is not a run but a file. `hookyard ls` lists the runs"
+
+        why = f"{self} is not a run: it has no run.json"
+        if self.storage.exists("source.json"):
+            reason = "because the process was killed while creating it"
+            return f"{why}, {reason}. A new run can reuse the name"
+        if self.storage.names():
+            return f"{why}. `hookyard ls` lists the runs"
+
+        names = parent.names()
+        are_runs = parent.map(lambda name: parent.exists(f"{name}/run.json"), names)
+        runs = [name for name, is_run in zip(names, are_runs, strict=True) if is_run]
+        nearest = find_nearest(self.name, runs)
+        if nearest:
+            return f"{self} is not a run: it does not exist (did you mean {parent / nearest}?)"
+        return f"{self} is not a run: it does not exist. `hookyard ls` lists the runs"
 
     def _check_format(self) -> None:
         """Raise NewerFormat for a run of a later version, none of whose files this version may

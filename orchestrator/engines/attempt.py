@@ -105,12 +105,12 @@ def _record_start(
 
 
 def _describe_resume(checkpoint: str | None, hosts: Sequence[Host]) -> str:
-    start = "Started from scratch: there is no checkpoint"
+    start = "Started from scratch (no checkpoint)"
     if checkpoint:
         start = f"Resumed from {checkpoint}"
     plural = "s" if len(hosts) > 1 else ""
     nodes = ", ".join(dict.fromkeys(host.node for host in hosts))
-    return f"{start}; {len(hosts)} rank{plural} on {nodes}"
+    return f"{start} with {len(hosts)} rank{plural} on {nodes}"
 
 
 def describe_training(attempt: Attempt, loop: TrainingRun) -> Attempt:

@@ -258,7 +258,8 @@ class Run(Result):
         if by == "hook":
             if columns is not None or where is not None:
                 raise UsageError(
-                    "hook costs are not recorded by row: by='hook' takes neither columns nor where"
+                    "--by hook (by='hook') cannot be combined with --where or --columns: the costs of hooks are not"
+                    " recorded by row"
                 )
             return summaries.summarize_hooks(self.hook_costs, summaries.sum_seconds(self.rows()))
         if by not in (None, "rank", "node", "phase", "span"):

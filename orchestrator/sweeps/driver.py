@@ -2,6 +2,7 @@
 progress."""
 
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -191,11 +192,14 @@ def _make_nothing_to_resume_error(
     folder: RunFolder, previous: Mapping[int, TrialRecord], *, failed: bool
 ) -> UsageError:
     n_failed = sum(trial.status == "failed" for trial in previous.values())
-    hint = ""
     if n_failed and not failed:
-        hint = f"; use --failed to run failed trials again ({n_failed})"
+        return UsageError(
+            f"{n_failed} of {len(previous)} trials of {folder} failed, and the others have ended."
+            f" To retry: {format_resume_command(folder)} --failed"
+        )
     return UsageError(
-        f"all {len(previous)} trials of {folder} have ended; there is nothing to resume{hint}"
+        f"all {len(previous)} trials of {folder} have ended, so there is nothing to resume."
+        f" To see them: hookyard show {shlex.quote(str(folder))}"
     )
 
 

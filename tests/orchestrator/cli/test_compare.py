@@ -89,4 +89,4 @@ def test_compare_refuses_a_single_run(runs: list[str]) -> None:
     assert "two or more runs" in alone.stderr
     missing = call(runs[0], "runs/none")
     assert missing.exit_code == 2
-    assert "no run" in missing.stderr
+    assert "is not a run: it does not exist" in missing.stderr

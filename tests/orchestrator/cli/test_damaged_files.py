@@ -209,7 +209,7 @@ def test_resume_needs_an_intact_checkpoint_or_from_start(cut: Path) -> None:
     )
     assert json.loads((cut / "run.json").read_text())["status"] == "failed"
     result = CliRunner().invoke(app, ["resume", str(cut), "--from-start"])
-    assert "Started from scratch: there is no checkpoint" in result.stderr
+    assert "Started from scratch (no checkpoint) with 1 rank on " in result.stderr
 
 
 def test_resume_with_a_damaged_index_starts_nothing(cut: Path) -> None:

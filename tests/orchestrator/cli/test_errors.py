@@ -139,3 +139,30 @@ def test_display_survives_a_terminal_that_is_gone(
         display.line("one")
     print_line("two")
     assert (tmp_path / "log.txt").read_text().endswith(" one\n")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            ["stats", "runs/x", "--by", "ranks"],
+            "--by must be one of trial, rank, node, hook, phase, span, row, got 'ranks' (did you mean 'rank'?)."
+            " See hookyard stats --help",
+        ),
+        (["reprot"], "no command 'reprot' (did you mean 'report'?). See hookyard --help"),
+        (["run"], "CONFIG is missing. See hookyard run --help"),
+        (["samples", "runs/x"], "--where is missing. See hookyard samples --help"),
+        (
+            ["ls", "--storrage", "x"],
+            "no flag --storrage (did you mean '--storage'?). See hookyard ls --help",
+        ),
+        (["--verson"], "no flag --verson (did you mean '--version'?). See hookyard --help"),
+        (
+            ["resume", "runs/x", "--workers", "x"],
+            "--workers must be an integer. See hookyard resume --help",
+        ),
+    ],
+)
+def test_a_wrong_command_line_is_reported_in_one_line(call: list[str], message: str) -> None:
+    result = CliRunner().invoke(app, call)
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"{message}\n")

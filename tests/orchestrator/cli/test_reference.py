@@ -312,7 +312,7 @@ def test_init_refuses_the_name_of_a_folder(folder: Path, inside: str) -> None:
     (folder / "arms" / inside).touch()
     refused = call("init", "arms")
     assert refused.exit_code == 2
-    assert "the folder arms/ would hide arms.py" in refused.stderr
+    assert "the folder arms/ has the same module name" in refused.stderr
     assert [path.name for path in folder.iterdir()] == ["arms"]
 
 

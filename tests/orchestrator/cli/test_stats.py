@@ -180,7 +180,7 @@ def test_a_table_for_people(run: str) -> None:
             ["--by", "span", "--columns", "loss"],
             "'loss' is not a span of the iteration; the spans are data_wait_s",
         ),
-        (["--by", "hook", "--where", "rank == 0"], "takes neither columns nor where"),
+        (["--by", "hook", "--where", "rank == 0"], "cannot be combined with --where or --columns"),
         (["--format", "parquet"], "--output FILE"),
         (["--output", "x.txt"], "--format csv, json or parquet"),
         (

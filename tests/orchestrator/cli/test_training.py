@@ -103,7 +103,8 @@ def test_taken_name_is_refused_numbered_or_replaced(study: Path) -> None:
     assert data(*again)["name"] == "line"
     refused = call(*again)
     assert refused.exit_code == 2
-    assert "runs/line exists and has finished.\n" in refused.stderr
+    longer = f"To train it longer: hookyard run {Path('runs/line').resolve()}@last epochs=4"
+    assert f"runs/line exists and has finished. {longer}\n" in refused.stderr
     assert "hookyard resume" not in refused.stderr
     assert data(*again, "--if-exists", "number", "--plan")["path"] == "runs/line-2"
     assert data(*again, "--if-exists", "number")["name"] == "line-2"

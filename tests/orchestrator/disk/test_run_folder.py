@@ -1,4 +1,5 @@
 import os
+import re
 import shlex
 import socket
 import subprocess
@@ -87,7 +88,7 @@ def test_folder_that_is_not_a_run_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_only_a_run_can_be_opened(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"nothing is not a run: it has no run.json"):
+    with pytest.raises(UsageError, match=r"nothing is not a run: it does not exist"):
         RunFolder.open(tmp_path / "nothing")
     folder = make(tmp_path)
     folder.append_metrics({"attempt": 0})
@@ -110,7 +111,7 @@ def test_name_is_free_after_a_kill_during_creation(tmp_path: Path) -> None:
     killed_as_it_began(folder, ExperimentSource({"name": "digits"}))
     with pytest.raises(
         UsageError,
-        match=r"has no run.json; the process was killed while creating it, and a new run can reuse the name",
+        match=r"has no run.json, because the process was killed while creating it. A new run can reuse the name",
     ):
         RunFolder.open(str(folder))
     with Lease(folder.storage):
@@ -240,3 +241,21 @@ def test_run_being_resumed_is_running_until_its_driver_ends(tmp_path: Path, stat
     claim.unlink()
     put(folder.storage, gone())
     assert folder.find_status() == status
+
+
+def test_a_run_that_does_not_exist_has_a_nearest_name(tmp_path: Path) -> None:
+    create_run(tmp_path, "wine", "name: wine\n")
+    (tmp_path / "wien.yaml").write_text("name: wien\n")
+    (tmp_path / "wins").mkdir()
+    for name, reason in {
+        "wien": f"it does not exist (did you mean {tmp_path}/wine?)",
+        "other": "it does not exist. `hookyard ls` lists the runs",
+        "wins": "it has no run.json. `hookyard ls` lists the runs",
+    }.items():
+        with pytest.raises(
+            UsageError, match=re.escape(f"{tmp_path}/{name} is not a run: {reason}")
+        ):
+            RunFolder.open(tmp_path / name)
+    started = f"is not a run but an experiment file. To start it: hookyard run {tmp_path}/wien.yaml"
+    with pytest.raises(UsageError, match=re.escape(started)):
+        RunFolder.open(tmp_path / "wien.yaml")

@@ -199,7 +199,9 @@ def test_failed_trials_are_retried_only_with_failed(outside: Path) -> None:
     assert done.trials["status"].tolist() == ["failed"]
     after = resume_sweep(done.path)
     assert after.trials["status"].tolist() == ["failed", "finished"]
-    with pytest.raises(UsageError, match=r"use --failed to run failed trials again \(1\)"):
+    with pytest.raises(
+        UsageError, match=r"1 of 2 trials of .* failed, .* To retry: hookyard resume .* --failed"
+    ):
         resume_sweep(done.path)
     assert count_failed_trials(after) == 1
     (outside / "repaired").touch()
