@@ -93,8 +93,7 @@ class TrainingSession:
         Args:
             per_rank: Parts that differ between ranks, by name.
             **parts: Parts that are equal on all ranks. A part has `state_dict` and
-                `load_state_dict`, or
-                is a dict, whose entries are replaced.
+                `load_state_dict`, or is a dict, whose entries are replaced.
 
         Returns:
             Whether the run continues from a checkpoint.
@@ -114,8 +113,7 @@ class TrainingSession:
         Args:
             batch_size: Samples of the row.
             **columns: Numbers, short texts, or tensors of one element, which stay on their device
-                until
-                rows are written.
+                until rows are written.
         """
         self._loop.record(columns, batch_size)
 

@@ -115,8 +115,7 @@ def train(
         hooks: Hooks by name.
         task: The task; by default a small one.
         **experiment: Keys of an experiment file, such as `steps`, `batch_size` and `accumulate`;
-            the
-            length is one epoch by default.
+            the length is one epoch by default.
 
     Returns:
         The reports, the rows, the lines that hooks printed, and the final state.
