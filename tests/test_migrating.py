@@ -45,6 +45,9 @@ THEIRS = yaml.safe_load((ROOT / "tests" / "other_systems.yaml").read_text())
 MOUNT_POINTS, THEIR_HOOKS, THEIR_OPTIONS, THEIR_DEFAULTS = (
     THEIRS[part] for part in ("mount points", "hooks", "options", "defaults")
 )
+ITEM = re.compile(r"^\* (.*(?:\n  .*)*)", re.MULTILINE)
+"""An item of a list, with its further lines."""
+
 EXPERIMENT_OPTIONS = """
     fp16 optim_wrapper train_cfg default_hooks custom_hooks gradient_accumulation_steps is_lr_accumulation
     optimizer_config eval_iter_period checkpoint_config log_config by_iter max_iter max_epochs num_epochs val_interval
@@ -74,25 +77,43 @@ def section(system: str, title: str) -> str:
 
 
 def rows(system: str, title: str) -> list[Row]:
-    """Return the rows of the table in a section."""
-    lines = [line for line in section(system, title).splitlines() if line.startswith("|")]
-    assert lines[:2] == [f"| {system} | here | what differs |", "| --- | --- | --- |"]
+    """Return the rows of the table in a section, with what the list below it says of each."""
+    text = section(system, title)
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert lines[:2] == [f"| {system} | here |", "| --- | --- |"]
+    differences = dict(items(text))
     guards = GUARDS[f"{system} {title.lower()}"]
-    parsed = [parse_row(line, guards) for line in lines[2:]]
+    parsed = [parse_row(line, differences, guards) for line in lines[2:]]
+    assert len(differences) == len(parsed)
     assert set(guards) <= {row.theirs[0] for row in parsed}
     return parsed
 
 
-def parse_row(line: str, guards: dict[str, list[str]]) -> Row:
+def parse_row(line: str, differences: dict[str, str], guards: dict[str, list[str]]) -> Row:
     cells = [cell.strip() for cell in line.strip("|").split("|")]
-    assert len(cells) == 3, line
-    theirs, ours, differs = cells
+    assert len(cells) == 2, line
+    theirs, ours = cells
     return Row(
         names(theirs),
         [] if ours == "none" else names(ours),
-        differs,
+        differences[theirs],
         guards.get(names(theirs)[0], []),
     )
+
+
+def items(text: str) -> list[tuple[str, str]]:
+    """Return what the list items of a text say of the words that they open with, in bold."""
+    joined = [re.sub(r"\s+", " ", item) for item in ITEM.findall(text)]
+    matches = [re.fullmatch(r"\*\*(.*?)\*\*: (.*)", item) for item in joined]
+    return [(match[1], match[2]) for match in matches if match]
+
+
+def read_settings(system: str) -> dict[str, str]:
+    """Return what each setting is here, from the table of a page and the list below it."""
+    text = section(system, "Settings")
+    cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    table = {row[0]: row[1] for row in cells if len(row) == 2}
+    return table | dict(items(text))
 
 
 def names(cell: str) -> list[str]:
@@ -329,10 +350,9 @@ def test_mmengine_linear_schedule_needs_one_step_less(tmp_path: Path) -> None:
 
     The line's 500 steps are 40 here, and an epoch has 26 of them.
     """
-    (line,) = [
-        line for line in section("MMEngine", "Settings").splitlines() if "type='LinearLR'" in line
+    ((theirs, ours),) = [
+        row for row in read_settings("MMEngine").items() if "type='LinearLR'" in row[0]
     ]
-    theirs, ours = line.strip("|").split(" | ")
     assert re.findall(r"end=(\d+)", theirs) == ["500"]
     text = re.findall(r"`scheduler: (.*?)`", ours)[0].replace("500", "40").replace("499", "39")
     settings = described(
@@ -407,15 +427,11 @@ EPOCHS, STEPS = 90, 2
 
 def written_schedule(system: str, schedule: str) -> str:
     """Return the scheduler in the Settings' row of a schedule."""
-    rows = [
-        line.split(" | ")
-        for line in section(system, "Settings").splitlines()
-        if "`scheduler: " in line
-    ]
+    name = {"cosine": "name: cosine"}.get(schedule, schedule)
     (ours,) = [
         ours
-        for theirs, ours in rows
-        if {"cosine": "name: cosine"}.get(schedule, schedule) in unquoted(theirs)
+        for theirs, ours in read_settings(system).items()
+        if "`scheduler: " in ours and name in unquoted(theirs)
     ]
     return re.findall(r"`scheduler: (.*?)`", ours)[0]
 
@@ -481,15 +497,6 @@ def test_vissl_weight_decay_follows_its_cosine(
     state.optimizer.step()
     assert parameters[0].item() == pytest.approx(1 - 0.1 * cosine(0.04, 0.4, 1 / 4))
     assert parameters[1].item() == 1
-
-
-def table(heading: str, text: str) -> list[list[str]]:
-    """The cells of the table that begins with a heading, without their quotes."""
-    lines = text.split(heading + "\n")[1].splitlines()[1:]
-    body = lines[
-        : next(index for index, line in enumerate([*lines, ""]) if not line.startswith("|"))
-    ]
-    return [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in body]
 
 
 # Options
@@ -566,14 +573,14 @@ def test_advice_names_existing_settings(kind: str) -> None:
 
 
 def test_the_page_has_every_option_that_is_refused() -> None:
-    said = {
-        (hook.strip("`"), names, advice)
-        for hooks, names, advice in table("| hook | theirs | here |", OPTIONS.read_text())
-        for hook in hooks.split(", ")
-    }
-    groups = {
-        (kind if kind in HOOKS else "the experiment", names, advice)
+    said = set()
+    for part in OPTIONS.read_text().split("\n## ")[1:]:
+        heading, _, text = part.partition("\n")
+        for item in ITEM.findall(text):
+            names, _, advice = re.sub(r"\s+", " ", item).replace("`", "").partition(": ")
+            said |= {(hook.strip("`"), names, advice) for hook in heading.split(", ")}
+    assert said == {
+        (kind if kind in HOOKS else "The experiment", names, advice)
         for kind, options in load_other_systems().items()
         for names, advice in options.items()
     }
-    assert {(hook, names.replace("`", ""), advice) for hook, names, advice in said} == groups

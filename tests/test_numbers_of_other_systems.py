@@ -32,7 +32,7 @@ from orchestrator.loop.data.sampling import ShardedSampler, default_order
 from tests.hooks.training.averages import averages
 from tests.hooks.training.steps import batches, new_state, small_model, train
 from tests.tasks import described
-from tests.test_migrating import blocks, hooks_of, migrated, section
+from tests.test_migrating import blocks, hooks_of, migrated, read_settings, section
 
 STEPS = 25
 EPOCH = 26
@@ -177,7 +177,7 @@ OURS = {"PolyLR": "PolynomialLR"}
 @pytest.mark.parametrize("name", RULES)
 def test_schedules_end_one_step_before_the_end_of_mmengine(name: str, tmp_path: Path) -> None:
     rows = [
-        line for line in section("MMEngine", "Settings").splitlines() if f"type='{name}'" in line
+        ours for theirs, ours in read_settings("MMEngine").items() if f"type='{name}'" in theirs
     ]
     factor, arguments = RULES[name]
     ends = {"end": "39 steps"}
@@ -258,7 +258,7 @@ def test_schedule_of_the_imix_page_has_the_rates_of_imix(tmp_path: Path) -> None
     """Its factor at a step: from warmup_factor to 1, then lr_ratio to the number of lr_steps so
     far."""
     (row,) = [
-        line for line in section("iMIX", "Settings").splitlines() if "`lr_config` with" in line
+        ours for theirs, ours in read_settings("iMIX").items() if "`lr_config` with" in theirs
     ]
     text = (
         re.findall(r"`scheduler: (.*?)`", row)[0]
