@@ -77,26 +77,28 @@ def section(system: str, title: str) -> str:
 
 
 def rows(system: str, title: str) -> list[Row]:
-    """Return the rows of the table in a section, with what the list below it says of each."""
+    """Return the rows of the table in a section. A list below it says what needs sentences."""
     text = section(system, title)
     lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert lines[:2] == [f"| {system} | here |", "| --- | --- |"]
+    assert lines[:2] == [f"| {system} | here | what differs |", "| --- | --- | --- |"]
     differences = dict(items(text))
     guards = GUARDS[f"{system} {title.lower()}"]
     parsed = [parse_row(line, differences, guards) for line in lines[2:]]
-    assert len(differences) == len(parsed)
+    assert sorted(differences) == sorted(
+        line.split(" | ")[0].strip("| ") for line in lines if "| see below |" in line
+    )
     assert set(guards) <= {row.theirs[0] for row in parsed}
     return parsed
 
 
 def parse_row(line: str, differences: dict[str, str], guards: dict[str, list[str]]) -> Row:
     cells = [cell.strip() for cell in line.strip("|").split("|")]
-    assert len(cells) == 2, line
-    theirs, ours = cells
+    assert len(cells) == 3, line
+    theirs, ours, differs = cells
     return Row(
         names(theirs),
         [] if ours == "none" else names(ours),
-        differences[theirs],
+        differences[theirs] if differs == "see below" else differs,
         guards.get(names(theirs)[0], []),
     )
 
