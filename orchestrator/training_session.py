@@ -42,10 +42,19 @@ class TrainingSession:
     """Rows, reports and checkpoints for a task with a custom loop; each worker has a session.
 
     The task yields reports: mappings of metrics whose names begin with `train/`, `val/` or `test/`.
-    All ranks yield at the same points, and the run reports the means across ranks. A report ends a
-    round, which counts as an epoch. With several ranks, torch's process group exists. All
-    generators start from the experiment's `seed`, so all ranks build the same model. `restore` then
-    seeds each rank with `seed` plus its rank.
+    All ranks yield at the same points, and the run reports the means across ranks. A report ends an
+    epoch. The run ends after `epochs` reports, or at the first report after `steps` rows. With
+    several ranks, torch's process group is initialized. All generators start from the experiment's
+    `seed`, so that all ranks build the same model. `restore` then seeds each rank with `seed` plus
+    its rank.
+
+    Attributes:
+        rank: Number of this process among all ranks.
+        world_size: Number of ranks.
+        local_rank: Number of this process among those of its node.
+        device: The device on which this rank trains.
+        config: The resolved experiment, as in experiment.yaml.
+        artifacts: A local folder, whose files are copied to the run's folder.
     """
 
     def __init__(self, loop: SessionLoop) -> None:
@@ -55,9 +64,7 @@ class TrainingSession:
         self.local_rank = state.local_rank
         self.device = state.device
         self.config = state.config
-        """Resolved experiment, as in experiment.yaml."""
         self.artifacts = state.artifacts
-        """Local folder; its files are copied to the run's folder."""
         self._loop = loop
         self._call: _Call | None = None
 
@@ -108,7 +115,7 @@ class TrainingSession:
     def record(self, *, batch_size: int = 1, **columns: Any) -> None:
         """Add a row to this rank's table, which counts as an iteration and a step.
 
-        A round in which it is never called has one row.
+        An epoch in which it is never called has one row.
 
         Args:
             batch_size: Samples of the row.
@@ -118,7 +125,7 @@ class TrainingSession:
         self._loop.record(columns, batch_size)
 
     def save(self) -> None:
-        """Write a checkpoint now, in the middle of a round. Every rank must call it."""
+        """Write a checkpoint now, in the middle of an epoch. Every rank must call it."""
         self._loop.save_here()
 
     def run_in_thread(self, call: Callable[[], Any]) -> Generator[Mapping[str, Any], None, None]:
