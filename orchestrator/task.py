@@ -268,8 +268,8 @@ class Task(ABC):
         Mappings, tuples, lists and dataclasses are searched depth first; scalars are passed over. A
         list of texts or numbers counts as many samples as entries, a `PackedSequence` its
         sequences, a nested tensor its tensors, a list of mappings its entries, and an object with
-        `num_graphs` or `batch_size` as an int that number. With your own `collate` or `loader`, an inner list may hold an item for
-        each sample.
+        `num_graphs` or `batch_size` as an int that number. With your own `collate` or `loader`, an
+        inner list may hold an item for each sample.
 
         Args:
             batch: The batch.
