@@ -18,18 +18,18 @@ from orchestrator.experiment.optim.component import (
     Optimization,
 )
 from orchestrator.experiment.optim.construction import has_own_method
+from orchestrator.experiment.optim.learning_rate.schedule import (
+    Schedule,
+    compute_list_interval,
+    fill_scheduler_defaults,
+)
+from orchestrator.experiment.optim.learning_rate.scheduler import RATES, SCHEDULERS, needs_metric
+from orchestrator.experiment.optim.learning_rate.timeline import Timeline, find_stepping_hook
 from orchestrator.experiment.optim.optimizer import (
     OPTIMIZERS,
     check_optimizer,
     fill_optimizer_defaults,
 )
-from orchestrator.experiment.optim.schedule import (
-    Schedule,
-    compute_list_interval,
-    fill_scheduler_defaults,
-)
-from orchestrator.experiment.optim.scheduler import RATES, SCHEDULERS, needs_metric
-from orchestrator.experiment.optim.timeline import Timeline, find_stepping_hook
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.source import with_value
 from orchestrator.task import Task, has_turns

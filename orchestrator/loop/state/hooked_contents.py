@@ -7,7 +7,7 @@ from hooks.model.buffers import describe_buffers, restore_buffers
 from hooks.position import Position
 from hooks.state import State
 from orchestrator.errors import CheckpointError, UsageError
-from orchestrator.experiment.optim.schedule import Schedule
+from orchestrator.experiment.optim.learning_rate.schedule import Schedule
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.model.initial_weights import describe_mismatches
 from orchestrator.loop.model.strategy import mesh_of, sharded_model

@@ -23,14 +23,14 @@ from orchestrator.experiment.optim.component import (
     WarmUp,
 )
 from orchestrator.experiment.optim.construction import fill_method_defaults, has_own_method
-from orchestrator.experiment.optim.phases import LRPhase, PhasedLR
-from orchestrator.experiment.optim.scheduler import (
+from orchestrator.experiment.optim.learning_rate.phases import LRPhase, PhasedLR
+from orchestrator.experiment.optim.learning_rate.scheduler import (
     add_length,
     count_from,
     list_argument_names,
     needs_metric,
 )
-from orchestrator.experiment.optim.timeline import Timeline, divide_up
+from orchestrator.experiment.optim.learning_rate.timeline import Timeline, divide_up
 from orchestrator.task import Task
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from orchestrator.experiment.optim.scheduler import build_scheduler, check_scheduler
+from orchestrator.experiment.optim.learning_rate.scheduler import build_scheduler, check_scheduler
 from orchestrator.task import Task
 
 
