@@ -5,7 +5,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from hooks import HOOKS, Hook, ParamScheduler
+from hooks import Hook
 from hooks.metrics.direction import Mode, declared_modes, direction
 from hooks.setup import Setup
 from orchestrator.errors import ConfigError, Problem, collect_problems
@@ -18,13 +18,11 @@ from orchestrator.experiment.optim.component import (
     Optimization,
 )
 from orchestrator.experiment.optim.construction import has_own_method
-from orchestrator.experiment.optim.learning_rate.schedule import (
-    Schedule,
-    compute_list_interval,
-    fill_scheduler_defaults,
-)
-from orchestrator.experiment.optim.learning_rate.scheduler import RATES, SCHEDULERS, needs_metric
-from orchestrator.experiment.optim.learning_rate.timeline import Timeline, find_stepping_hook
+from orchestrator.experiment.optim.learning_rate.checks import find_stepping_problems, is_stepped
+from orchestrator.experiment.optim.learning_rate.keys import fill_scheduler_defaults
+from orchestrator.experiment.optim.learning_rate.schedule import Schedule, compute_list_interval
+from orchestrator.experiment.optim.learning_rate.scheduler import RATES
+from orchestrator.experiment.optim.learning_rate.timeline import Timeline
 from orchestrator.experiment.optim.optimizer import (
     OPTIMIZERS,
     check_optimizer,
@@ -87,7 +85,7 @@ def check_optimizer_arguments(
     timeline = Timeline.from_hooks(hooks, experiment.epochs, experiment.steps)
     for optimization in experiment.optimizations.values():
         collect_problems(problems, check_optimizer, optimization, task)
-        if optimization.scheduler and _is_stepped(hooks):
+        if optimization.scheduler and is_stepped(hooks):
             schedule = collect_problems(
                 problems,
                 Schedule.make,
@@ -98,12 +96,6 @@ def check_optimizer_arguments(
             )
             for phase in schedule.phases if schedule else ():
                 collect_problems(problems, phase.check, task)
-
-
-def _is_stepped(hooks: Mapping[str, Hook]) -> bool:
-    """Return whether a hook steps schedulers, or a custom hook may."""
-    has_custom_hook = any(type(hook) not in HOOKS.values() for hook in hooks.values())
-    return has_custom_hook or find_stepping_hook(hooks) is not None
 
 
 # Conflicts
@@ -127,7 +119,12 @@ def find_optimizer_conflicts(
     # A null scheduler may be one of a sweep's values.
     has_scheduler = any(optimization.scheduler for optimization in optimizations)
     if has_scheduler or "scheduler" not in experiment.model_fields_set:
-        yield from _check_stepping(experiment, hooks, task, meter_modes)
+        declared = declared_modes(experiment.model_dump(mode="json"))
+
+        def find_mode(metric: str) -> Mode | None:
+            return direction(metric, declared, meter_modes)
+
+        yield from find_stepping_problems(optimizations, hooks, task, find_mode)
 
 
 def _check_number(experiment: Experiment, task: type[Task]) -> Iterator[Problem]:
@@ -198,83 +195,3 @@ def _check_momentum(optimization: Optimization) -> Iterator[Problem]:
                 f"{path}.cycle_momentum",
                 f"must be false: {kind} has no momentum for {entry.type} to vary",
             )
-
-
-# The hook that steps schedulers
-
-
-def _check_stepping(
-    experiment: Experiment,
-    hooks: Mapping[str, Hook],
-    task: type[Task],
-    meter_modes: Mapping[str, Mode],
-) -> Iterator[Problem]:
-    """Yield the problems between schedulers and the hook that steps them."""
-    optimizations = list(experiment.optimizations.values())
-    scheduled = [optimization for optimization in optimizations if optimization.scheduler]
-    hook = find_stepping_hook(hooks)
-    if hook is None:
-        if not _is_stepped(hooks):
-            message = "has no effect: the hook param_scheduler, which steps it, is off"
-            for optimization in scheduled:
-                yield Problem(optimization.scheduler_path, message)
-        return
-
-    path = f"hooks.{next(name for name, other in hooks.items() if other is hook)}"
-    if not scheduled:
-        yield from _check_idle_hook(hook, path)
-        return
-    if hook.every.count == 0:
-        yield Problem(
-            f"{path}.every",
-            "must be at least 1 to step the scheduler, got 0; write scheduler: null for none",
-        )
-        return
-    for optimization in scheduled:
-        better = None
-        if hook.monitor is not None:
-            declared = declared_modes(experiment.model_dump(mode="json"))
-            better = direction(hook.monitor, declared, meter_modes)
-        yield from _check_monitor(optimization, hook, path, better)
-    every = collect_problems([], compute_list_interval, optimizations, task)
-    if every not in (None, hook.every):
-        reason = "for a list of schedulers, which have their own `every`"
-        yield Problem(
-            f"{path}.every", f"must be {every} {reason}; got {hook.every}", suggestion="remove it"
-        )
-
-
-def _check_idle_hook(hook: ParamScheduler, path: str) -> Iterator[Problem]:
-    message = "has no effect without a scheduler"
-    if hook.every != ParamScheduler.every:
-        yield Problem(f"{path}.every", message)
-    if hook.monitor is not None:
-        yield Problem(f"{path}.monitor", message)
-
-
-def _check_monitor(
-    optimization: Optimization, hook: ParamScheduler, path: str, better: Mode | None
-) -> Iterator[Problem]:
-    """Yield the problems of a scheduler's metric: missing, unused, or in the wrong mode.
-
-    `better` is the metric's mode, if known.
-    """
-    scheduler = optimization.scheduler
-    if not isinstance(scheduler, Component) or scheduler.type not in SCHEDULERS:
-        return
-    kind = scheduler.type
-    entry_path = optimization.scheduler_path
-    if not needs_metric(scheduler, entry_path):
-        if hook.monitor is not None:
-            yield Problem(
-                f"{path}.monitor", f"has no effect: {kind} takes no metric, got '{hook.monitor}'"
-            )
-        return
-    if hook.monitor is None:
-        yield Problem(entry_path, f"{kind} needs a metric; set {path}.monitor, such as val/loss")
-        return
-
-    mode = scheduler.arguments.get("mode", "min")
-    if better not in (None, mode):
-        reason = f"{'higher' if better == 'max' else 'lower'} values of {hook.monitor} are better"
-        yield Problem(f"{entry_path}.mode", f"must be {better}, because {reason}; got {mode}")

@@ -13,21 +13,18 @@ from torch.optim import Optimizer
 from hooks import Interval
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.fields.parameters import check
-from orchestrator.experiment.fields.section import Model
 from orchestrator.experiment.optim.component import (
-    FROM_TASK,
     Component,
     LRSchedulers,
     Optimization,
     PhaseBounds,
     WarmUp,
 )
-from orchestrator.experiment.optim.construction import fill_method_defaults, has_own_method
+from orchestrator.experiment.optim.learning_rate.keys import split_arguments
 from orchestrator.experiment.optim.learning_rate.phases import LRPhase, PhasedLR
 from orchestrator.experiment.optim.learning_rate.scheduler import (
     add_length,
     count_from,
-    list_argument_names,
     needs_metric,
 )
 from orchestrator.experiment.optim.learning_rate.timeline import Timeline, divide_up
@@ -78,7 +75,7 @@ def _make_single(
 ) -> Iterator[LRPhase]:
     """Yield the phases of a single scheduler: a warm-up if there is one, then the scheduler."""
     kind = scheduler.type
-    arguments, extra = _split(scheduler, task, WarmUp, path)
+    arguments, extra = split_arguments(scheduler, task, WarmUp, path)
     warm = check(WarmUp, extra, path)
     if extra and "warmup" not in extra:
         raise ConfigError.at(
@@ -141,7 +138,7 @@ def _make_several(
     all_bounds = _collect_bounds(schedulers, task, path)
     for index, (scheduler, bounds) in enumerate(zip(schedulers, all_bounds, strict=True)):
         entry_path = f"{path}.{index}"
-        arguments, _ = _split(scheduler, task, PhaseBounds, entry_path)
+        arguments, _ = split_arguments(scheduler, task, PhaseBounds, entry_path)
         begin = timeline.count(bounds.begin or Interval(0))
         end = timeline.count(bounds.end or timeline.length)
         every = timeline.count(bounds.interval())
@@ -193,7 +190,9 @@ def _collect_bounds(
             raise ConfigError.at(
                 entry_path, f"cannot be in a list: {scheduler.type} steps by a metric"
             )
-        bounds = check(PhaseBounds, _split(scheduler, task, PhaseBounds, entry_path)[1], entry_path)
+        bounds = check(
+            PhaseBounds, split_arguments(scheduler, task, PhaseBounds, entry_path)[1], entry_path
+        )
         begin = bounds.begin or begin
         if begin is None:
             raise ConfigError.at(
@@ -229,51 +228,3 @@ def compute_list_interval(
     if not units:
         return None
     return Interval(1, "steps" if "steps" in units else "epochs")
-
-
-# Keys beside the arguments
-
-
-def fill_scheduler_defaults(
-    scheduler: LRSchedulers | None, task: type[Task]
-) -> LRSchedulers | None:
-    """Return schedulers with their `type` and defaults; without `type`, the task's own.
-
-    Raises ConfigError.
-    """
-    if scheduler is None:
-        return None
-    if isinstance(scheduler, Component):
-        return _fill_defaults(scheduler, task, WarmUp, "scheduler")
-    return [
-        _fill_defaults(entry, task, PhaseBounds, f"scheduler.{index}")
-        for index, entry in enumerate(scheduler)
-    ]
-
-
-def _fill_defaults(
-    scheduler: Component, task: type[Task], extra_keys: type[Model], path: str
-) -> Component:
-    if scheduler.type != FROM_TASK and (scheduler.type or not has_own_method(task, "scheduler")):
-        return scheduler
-    own = scheduler.model_copy(update={"type": FROM_TASK})
-    arguments, extra = _split(own, task, extra_keys, path)
-    with_length = add_length(FROM_TASK, arguments, task, 1, path)
-    complete = Component.model_validate(with_length)
-    filled = fill_method_defaults(complete, task, "scheduler", path).model_dump()
-    for name in with_length.keys() - arguments.keys():
-        filled.pop(name)  # the length is that of the run
-    return Component.model_validate({**filled, **extra})
-
-
-def _split(
-    scheduler: Component, task: type[Task], extra_keys: type[Model], path: str
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the scheduler's own arguments, and the keys beside them that it does not have."""
-    arguments = scheduler.arguments
-    names = list_argument_names(scheduler.type, task, path)
-    extra: dict[str, Any] = {}
-    for key in extra_keys.model_fields:
-        if key in arguments and key not in names:
-            extra[key] = arguments.pop(key)
-    return arguments, extra

@@ -1,0 +1,94 @@
+"""Checks of schedulers against the hook that steps them."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from hooks import HOOKS, Hook, ParamScheduler
+from hooks.metrics.direction import Mode
+from orchestrator.errors import Problem, collect_problems
+from orchestrator.experiment.optim.component import Component, Optimization
+from orchestrator.experiment.optim.learning_rate.schedule import compute_list_interval
+from orchestrator.experiment.optim.learning_rate.scheduler import SCHEDULERS, needs_metric
+from orchestrator.experiment.optim.learning_rate.timeline import find_stepping_hook
+from orchestrator.task import Task
+
+
+def is_stepped(hooks: Mapping[str, Hook]) -> bool:
+    """Return whether a hook steps schedulers, or a custom hook may."""
+    has_custom_hook = any(type(hook) not in HOOKS.values() for hook in hooks.values())
+    return has_custom_hook or find_stepping_hook(hooks) is not None
+
+
+def find_stepping_problems(
+    optimizations: Sequence[Optimization],
+    hooks: Mapping[str, Hook],
+    task: type[Task],
+    find_mode: Callable[[str], Mode | None],
+) -> Iterator[Problem]:
+    """Yield the problems between schedulers and the hook that steps them.
+
+    `find_mode` returns the direction of a metric, if known.
+    """
+    scheduled = [optimization for optimization in optimizations if optimization.scheduler]
+    hook = find_stepping_hook(hooks)
+    if hook is None:
+        if not is_stepped(hooks):
+            message = "has no effect: the hook param_scheduler, which steps it, is off"
+            for optimization in scheduled:
+                yield Problem(optimization.scheduler_path, message)
+        return
+
+    path = f"hooks.{next(name for name, other in hooks.items() if other is hook)}"
+    if not scheduled:
+        yield from _check_idle_hook(hook, path)
+        return
+    if hook.every.count == 0:
+        yield Problem(
+            f"{path}.every",
+            "must be at least 1 to step the scheduler, got 0; write scheduler: null for none",
+        )
+        return
+    for optimization in scheduled:
+        yield from _check_monitor(optimization, hook, path, find_mode)
+    every = collect_problems([], compute_list_interval, optimizations, task)
+    if every not in (None, hook.every):
+        reason = "for a list of schedulers, which have their own `every`"
+        yield Problem(
+            f"{path}.every", f"must be {every} {reason}; got {hook.every}", suggestion="remove it"
+        )
+
+
+def _check_idle_hook(hook: ParamScheduler, path: str) -> Iterator[Problem]:
+    message = "has no effect without a scheduler"
+    if hook.every != ParamScheduler.every:
+        yield Problem(f"{path}.every", message)
+    if hook.monitor is not None:
+        yield Problem(f"{path}.monitor", message)
+
+
+def _check_monitor(
+    optimization: Optimization,
+    hook: ParamScheduler,
+    path: str,
+    find_mode: Callable[[str], Mode | None],
+) -> Iterator[Problem]:
+    """Yield the problems of a scheduler's metric: missing, unused, or in the wrong mode."""
+    scheduler = optimization.scheduler
+    if not isinstance(scheduler, Component) or scheduler.type not in SCHEDULERS:
+        return
+    kind = scheduler.type
+    entry_path = optimization.scheduler_path
+    if not needs_metric(scheduler, entry_path):
+        if hook.monitor is not None:
+            yield Problem(
+                f"{path}.monitor", f"has no effect: {kind} takes no metric, got '{hook.monitor}'"
+            )
+        return
+    if hook.monitor is None:
+        yield Problem(entry_path, f"{kind} needs a metric; set {path}.monitor, such as val/loss")
+        return
+
+    better = find_mode(hook.monitor)
+    mode = scheduler.arguments.get("mode", "min")
+    if better not in (None, mode):
+        reason = f"{'higher' if better == 'max' else 'lower'} values of {hook.monitor} are better"
+        yield Problem(f"{entry_path}.mode", f"must be {better}, because {reason}; got {mode}")
