@@ -1,15 +1,11 @@
 """What the pages say is run: their code and experiment files, and their links."""
 
 import importlib
-import json
 import re
-import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-import pandas as pd
 import pytest
 import torch
 import yaml
@@ -167,47 +163,6 @@ def test_hooks_page_lists_every_hook_and_the_defaults() -> None:
     assert tuple(re.findall(r"`(\w+)`", defaults)) == DEFAULT_HOOKS
 
 
-def test_tables_page_runs(folder: Path) -> None:
-    page = (ROOT / "docs" / "tables.md").read_text()
-    settings = [
-        "epochs=2",
-        "workers.count=1",
-        "hooks.activation_stats={every: 5 steps}",
-        "hooks.tensorboard=null",
-    ]
-    run(
-        load_experiment(ROOT / "experiments" / "digits.yaml", settings), folder / "runs", local=True
-    )
-    known: dict[str, Any] = {}
-    for block in re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
-        exec(block, known)
-    commands = re.findall(r"^hookyard ((?:stats|samples) runs/digits.*)$", page, re.MULTILINE)
-    assert len(commands) == 5
-    for command in commands:
-        typed(*shlex.split(command.replace("--rank 1", "--rank 0")))
-    assert (folder / "slow.parquet").exists()
-    for other in ("doctor", "report"):
-        for block in re.findall(
-            r"^```python\n(.*?)^```",
-            (ROOT / "docs" / f"{other}.md").read_text(),
-            re.DOTALL | re.MULTILINE,
-        ):
-            exec(block, {})
-    assert "<html" in (folder / "digits.html").read_text()
-    pages = [(ROOT / "docs" / f"{page}.md").read_text() for page in ("doctor", "report", "watch")]
-    shown = [
-        re.split(r"  +#", line)[0]
-        for line in re.findall(
-            r"^hookyard ((?:doctor|report|watch|stats) runs/digits\b(?!-).*)$",
-            "\n".join(pages),
-            re.MULTILINE,
-        )
-    ]
-    assert len(shown) == 5
-    for command in shown:
-        typed(*shlex.split(command.replace("baseline", "digits")))
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_yaml_parts_of_every_page_are_valid(folder: Path, page: Path) -> None:
     """Whatever a page shows of an experiment without a file's name, laid over one of the digits."""
@@ -270,43 +225,3 @@ def anchors(page: Path) -> set[str]:
     """Return the anchors that GitHub gives the headings of a page."""
     headings = re.findall(r"^#+ (.+)$", without_code(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-def executed(notebook: Path) -> dict[str, Any]:
-    """What is defined once every code cell was executed."""
-    names: dict[str, Any] = {"__name__": "__main__"}
-    for number, cell in enumerate(json.loads(notebook.read_text())["cells"]):
-        if cell["cell_type"] == "code":
-            exec(compile("".join(cell["source"]), f"{notebook.name}, cell {number}", "exec"), names)
-    return names
-
-
-@pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The figures that were shown."""
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figures: list[Any] = []
-    monkeypatch.setattr(plt, "show", lambda: (figures.append(plt.gcf()), plt.close()))
-    return figures
-
-
-def test_the_notebook_on_tables(drawn: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("duckdb")
-    pytest.importorskip("polars")
-    monkeypatch.chdir(ROOT)
-    names = executed(ROOT / "docs" / "tables.ipynb")
-    assert [bool(figure.axes) for figure in drawn] == [True] * 4
-    assert names["finding"].numbers["rank"] == 5
-    assert names["finding"].numbers["span"] == "data_wait_s"
-    assert names["own_s"].sub(names["own_s"].median()).loc[5].to_numpy() == pytest.approx(
-        names["late_s"]
-    )
-    assert sorted(names["trials"]["config/optimizer.lr"]) == [0.01, 0.1, 0.5]
-    training = names["done"].stats.query("phase == 'train'").groupby("epoch")
-    expected = pd.DataFrame(
-        {"step_s": training["step_s"].median(), "loss": training["loss"].mean()}
-    ).reset_index()
-    for found in (names["by_duckdb"], names["by_polars"].to_pandas()):
-        pd.testing.assert_frame_equal(found, expected, check_dtype=False)

@@ -382,6 +382,36 @@ def draw_iteration(folder: Path) -> None:
     figure.write(HERE / "iteration.svg")
 
 
+def draw_growth(folder: Path) -> None:
+    """Draw how the time of three operations grows with rows or trials, as docs/explanations/limits
+    tells it."""
+    measured = {
+        "end of a killed run, by rows": (BLUE, ((1e6, 3.6), (1e7, 10), (1e8, 28))),
+        "doctor, by rows": (ORANGE, ((1e8, 43), (7.7e8, 360))),
+        "table of trials, by trials": (GREEN, ((1e4, 1), (1e5, 10))),
+    }
+    figure = Figure("Seconds by number of rows or trials, both on logarithmic scales", 600, 270)
+
+    def place(number: float, seconds: float) -> tuple[float, float]:
+        return 50 + 105 * (math.log10(number) - 4), 220 - 70 * math.log10(seconds)
+
+    figure.line([place(1e4, 1000), place(1e4, 1), place(1e9, 1)], GREY)
+    for exponent in range(4, 10):
+        x, y = place(10**exponent, 1)
+        figure.text(x, y + 18, f"{10**exponent:,}", INK, anchor="middle", size=11)
+    for seconds in (1, 10, 100, 1000):
+        x, y = place(1e4, seconds)
+        figure.text(x - 6, y + 4, f"{seconds} s", INK, anchor="end", size=11)
+    for name, (color, points) in measured.items():
+        places = [place(*point) for point in points]
+        figure.line(places, color, width=2)
+        for x, y in places:
+            figure.dot(x, y, color)
+        figure.text(places[-1][0] - 10, places[-1][1] - 4, name, color, anchor="end", size=12)
+    figure.text(place(10**6.5, 1)[0], 262, "rows or trials", INK, anchor="middle")
+    figure.write(HERE / "growth.svg")
+
+
 PICTURES = {
     "report": draw_report,
     "first_sweep": draw_first_sweep,
@@ -392,6 +422,7 @@ PICTURES = {
     "race": draw_race,
     "shared_training": draw_shared_training,
     "repeats": draw_repeats,
+    "growth": draw_growth,
 }
 
 

@@ -115,7 +115,7 @@ def diagnose(
     failure_finding: Finding | None = None,
     epoch_iterations: int | None = None,
 ) -> Diagnosis:
-    """Diagnose the rows of a run, or any table with the columns of docs/tables.md.
+    """Diagnose the rows of a run, or any table with the columns of docs/reference/columns.md.
 
     `hooks` are the hooks' costs. `failure_finding` describes how the run failed, and
     `epoch_iterations` is the length of an epoch. Missing columns, other than the key, mean fewer

@@ -12,6 +12,10 @@ PAGES = [
     *(page for name in FOLDERS for page in sorted((ROOT / "docs" / name).glob("*.md"))),
 ]
 NOT_RUN = {
+    "docs/guides/analyze.md": "moved as it was",
+    "docs/guides/find_what_is_slow.md": "moved as it was",
+    "docs/guides/watch.md": "moved as it was",
+    "docs/guides/report.md": "moved as it was",
     "README.md": "tests/test_documentation.py runs it",
     "docs/guides/experiment_file.md": "tests/docs/test_experiment_file.py runs it",
     "docs/guides/schedules.md": "tests/docs/test_schedules.py runs it",
