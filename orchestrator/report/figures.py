@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from orchestrator import units
+from orchestrator.report.axes import choose_unit, make_value_axis
 from orchestrator.report.binning import Floats
 from orchestrator.report.markup import Markup, element
 
@@ -44,14 +44,10 @@ SPAN_COLORS = {
 }
 """Color of each span, in the order in which bars stack them: the backward pass and the wait come
 last."""
-MIN_LOG_RATIO = 100.0
-"""Smallest ratio of the largest to the smallest value for a logarithmic axis."""
 MAX_POINTS = 120
 """Maximum number of points of a trial's curve."""
 COLOR_QUANTILE = 0.95
 """Quantile at which the colors of a heat map end; larger values have the same color."""
-_TIMES = (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
-_SIZES = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("bytes", 1.0))
 _AXIS = {"automargin": True, "showline": False, "zeroline": False, "title": {"standoff": 8}}
 _TEMPLATE = go.layout.Template(
     layout={
@@ -141,7 +137,7 @@ def draw_lines(
     values: list[Floats] = []
     for line in lines:
         values.extend(edge for edge in (line.y, line.low, line.high) if edge is not None)
-    size, axis = _make_value_axis(column, np.concatenate(values))
+    size, axis = make_value_axis(column, np.concatenate(values))
     figure = go.Figure(
         layout={"xaxis": {"title": {"text": x_name}}, "yaxis": axis, "hovermode": "x unified"}
     )
@@ -191,7 +187,7 @@ def draw_curves(
     note: str = "",
 ) -> Markup:
     """Draw the curves of many trials over steps, the best first. Worse ones are fainter."""
-    size, axis = _make_value_axis(column, np.concatenate([y for _, y in points.values()]))
+    size, axis = make_value_axis(column, np.concatenate([y for _, y in points.values()]))
     figure = go.Figure(
         layout={"xaxis": {"title": {"text": "step"}}, "yaxis": axis, "hovermode": "closest"}
     )
@@ -216,7 +212,7 @@ def make_trial_style(trial: str, score: float, is_best: bool) -> dict[str, Any]:
 def draw_stacks(title: str, spans: pd.DataFrame, name: str, note: str = "") -> Markup:
     """Draw a stacked bar of the spans in each row of a table. `name` is the label of the axis."""
     totals = spans.clip(lower=0).sum(axis=1).to_numpy()
-    size, axis = _make_value_axis("total_s", totals, from_zero=True)
+    size, axis = make_value_axis("total_s", totals, from_zero=True)
     figure = go.Figure(
         layout={
             "barmode": "stack",
@@ -241,8 +237,8 @@ def draw_scatter(
     """Draw a dot for each trial of a table with two columns. A line connects the trials of the
     Pareto front."""
     across, up = map(str, points.columns)
-    x_size, x_axis = _make_value_axis(across, points[across].to_numpy(dtype=float))
-    y_size, y_axis = _make_value_axis(up, points[up].to_numpy(dtype=float))
+    x_size, x_axis = make_value_axis(across, points[across].to_numpy(dtype=float))
+    y_size, y_axis = make_value_axis(up, points[up].to_numpy(dtype=float))
     x_axis["title"] = {"text": across}
     y_axis["title"] = {"text": up}
     figure = go.Figure(layout={"xaxis": x_axis, "yaxis": y_axis, "hovermode": "closest"})
@@ -276,7 +272,7 @@ def draw_heat_maps(title: str, grids: Mapping[str, pd.DataFrame], note: str) -> 
     buttons = []
     for index, (name, grid) in enumerate(grids.items()):
         top = float(np.nanquantile(grid, COLOR_QUANTILE))
-        unit, size = _choose_unit("s", top)
+        unit, size = choose_unit("s", top)
         figure.add_heatmap(
             z=(grid / size).to_numpy(np.float32),
             x=columns,
@@ -312,37 +308,3 @@ def _name_groups(groups: Any) -> list[str]:
         is_single = group.left == group.right
         names.append(str(group.left) if is_single else f"{group.left}-{group.right}")
     return names
-
-
-def _make_value_axis(
-    name: str, values: Floats, *, from_zero: bool = False
-) -> tuple[float, dict[str, Any]]:
-    """Return the size of the axis's unit relative to the column's unit, and the axis."""
-    finite = values[np.isfinite(values)]
-    unit, size = _choose_unit(units.get_unit(name), float(np.abs(finite).max(initial=0.0)))
-    axis: dict[str, Any] = {
-        "ticksuffix": unit if unit == "/s" else f" {unit}".rstrip(),
-        "hoverformat": ".4~g",
-    }
-    if from_zero or len(np.unique(finite)) == 1:  # plotly draws a constant between -1 and 1
-        axis["rangemode"] = "tozero"
-    elif needs_log_axis(name, finite):
-        axis["type"] = "log"
-        axis["dtick"] = "D2" if finite.max() / finite.min() < 1e3 else 1
-    return size, axis
-
-
-def needs_log_axis(name: str, values: Floats) -> bool:
-    """Return whether a column's values span enough magnitudes for a logarithmic axis, which bytes
-    never have."""
-    known = values[np.isfinite(values)]
-    if units.get_unit(name) == "bytes" or not len(known) or known.min() <= 0:
-        return False
-    return bool(known.max() / known.min() >= MIN_LOG_RATIO)
-
-
-def _choose_unit(unit: str, largest: float) -> tuple[str, float]:
-    """Choose the unit in which to show numbers up to `largest`, and return it with its size in the
-    given unit."""
-    scales = {"s": _TIMES, "bytes": _SIZES}.get(unit, ((unit, 1.0),))
-    return next((scale for scale in scales if largest >= scale[1]), scales[-1])

@@ -82,20 +82,25 @@ class SequentialTrials:
                     group.stop(trial, reason)
             group.shut_down()
         except BaseException as error:
-            trial = group.mark_failed(error)
-            try:
-                with recording_failure(trial.folder):
-                    raise
-            except Exception as failure:
-                if is_gpu_failure(failure):
-                    raise RunError(
-                        f"{failure}\nThe GPU is unusable; `hookyard resume` continues in a new process"
-                    ) from failure
-                group.shut_down()
-                missing = isinstance(failure, MetricMissing)
-                self._sweep.record_failure(
-                    trial.number, trial.values, str(failure), metric_missing=missing
-                )
+            self._record_failure(group, error)
+
+    def _record_failure(self, group: TrialGroup, error: BaseException) -> None:
+        """Record the failure of a trial, without which the others continue. Raises an interruption,
+        and RunError if no trial can use the GPU any more."""
+        trial = group.mark_failed(error)
+        try:
+            with recording_failure(trial.folder):
+                raise error
+        except Exception as failure:
+            if is_gpu_failure(failure):
+                raise RunError(
+                    f"{failure}\nThe GPU is unusable; `hookyard resume` continues in a new process"
+                ) from failure
+            group.shut_down()
+            missing = isinstance(failure, MetricMissing)
+            self._sweep.record_failure(
+                trial.number, trial.values, str(failure), metric_missing=missing
+            )
 
     def _find_reason_to_stop(self, trial: ActiveTrial) -> str | None:
         report = trial.last
