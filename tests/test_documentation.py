@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 from typer.testing import CliRunner
 
@@ -62,30 +61,6 @@ def typed(*words: str) -> str:
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
     return result.stdout
-
-
-def test_readme_first_run_works_as_printed(folder: Path) -> None:
-    page = (ROOT / "README.md").read_text()
-    first = page.split("\n## One run\n")[1].split("\n## ")[0]
-    init, train = re.findall(r"^hookyard (.*)$", first, re.MULTILINE)
-    typed(*init.split())
-    shown = typed(*train.split(), "epochs=2", "--local")
-    told = re.findall(r"^(?:Best|  use it|  train it longer): ", first, re.MULTILINE)
-    assert len(told) == 3
-    assert [words in shown for words in told] == [True] * 3
-    known: dict[str, Any] = {}
-    for block in re.findall(r"^```python\n(?!# study)(.*?)^```", page, re.DOTALL | re.MULTILINE):
-        exec(block, known)
-    assert not known["model"].training
-    assert known["model"](torch.zeros(3, 2)).shape == (3, 2)
-    assert known["run"].metrics["epoch"].tolist() == [0, 1]
-
-
-def test_readme_sweep_is_valid(folder: Path) -> None:
-    write_files(ROOT / "README.md", folder)
-    settings = load_experiment("study/wine_sweep.yaml").sweep
-    assert settings is not None
-    assert settings.trials == 6
 
 
 def test_hooks_page_hook_records_the_weight_norm(folder: Path) -> None:
