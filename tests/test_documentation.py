@@ -4,7 +4,6 @@ import importlib
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
