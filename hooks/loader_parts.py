@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Sampler
 
 from hooks.private_torch import get_version
 
@@ -40,6 +40,9 @@ def find_parts(*wholes: Any) -> list[Any]:
             continue
         parts[id(part)] = part
         waiting += [getattr(part, name, None) for name in _NAMES]
+        # A loader of the user's may keep its batches under any name.
+        attributes = getattr(part, "__dict__", {}).values()
+        waiting += [value for value in attributes if isinstance(value, Sampler)]
         if isinstance(part, Dataset) and not hasattr(part, "set_epoch"):
             # A wrapper may call the dataset in it by any name. One with its own set_epoch decides
             # what number the dataset gets, as the share of an iterable dataset does.

@@ -403,8 +403,8 @@ class Task(ABC):
         Args:
             dataset: The dataset of the phase; of an iterable one, this rank's part.
             batches: Lists of indices, one for each of this rank's batches. Keep them in an
-                attribute `batch_sampler` of your loader, where each epoch's shuffle reaches them.
-                None for an iterable dataset.
+                attribute of your loader, where `sampler_seed` finds them to shuffle each epoch
+                anew. None for an iterable dataset.
             phase: `train`, `val`, `test`, or a name such as `val/noisy`.
             options: Other arguments for a `DataLoader`.
 

@@ -66,6 +66,27 @@ def test_set_epoch_is_called_once_on_every_part_that_has_it() -> None:
     assert same.epochs == [3]
 
 
+class OwnLoader:
+    """A loader that is not torch's, with a name of its own for its batches."""
+
+    def __init__(self, lists: BatchSampler) -> None:
+        self._lists = lists
+
+    def __iter__(self) -> Any:
+        for indices in self._lists:
+            yield DATA[indices]
+
+
+def test_batches_of_another_loader_are_shuffled_under_any_name() -> None:
+    sampler: DistributedSampler[Any] = DistributedSampler(DATA, num_replicas=2, rank=1)
+    loader = OwnLoader(BatchSampler(sampler, 4, drop_last=False))
+    reference: DistributedSampler[Any] = DistributedSampler(DATA, num_replicas=2, rank=1)
+    for epoch in (0, 1, 5):
+        start_phase(DistSamplerSeed(), loader, epoch)
+        reference.set_epoch(epoch)
+        assert order_of(loader) == list(reference)
+
+
 @pytest.mark.parametrize(("world_size", "warnings"), [(1, 0), (2, 1)])
 def test_warns_once_if_several_ranks_have_no_set_epoch(
     world_size: int, warnings: int, caplog: pytest.LogCaptureFixture
