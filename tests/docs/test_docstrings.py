@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -119,6 +120,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         shorter = ["epochs=1", "name=spirals-sweep"]
         sweep(load_experiment("spirals_sweep.yaml", shorter), local=True)
         yield folder
+        # It was imported before the fixture that forgets what a test imports.
+        del sys.modules["spirals"]
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES.keys() - EXAMPLES_NOT_RUN.keys()))
