@@ -247,6 +247,7 @@ def test_a_run_that_does_not_exist_has_a_nearest_name(tmp_path: Path) -> None:
     create_run(tmp_path, "wine", "name: wine\n")
     (tmp_path / "wien.yaml").write_text("name: wien\n")
     (tmp_path / "wins").mkdir()
+    (tmp_path / "wins/mine.txt").write_text("mine")
     for name, reason in {
         "wien": f"it does not exist (did you mean {tmp_path}/wine?)",
         "other": "it does not exist. `hookyard ls` lists the runs",
