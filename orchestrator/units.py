@@ -102,6 +102,20 @@ def format_value(name: str, value: Any) -> str:
     return f"{text}{'' if unit == '/s' else ' '}{unit}" if unit else text
 
 
+def format_parameter(value: Any) -> str:
+    """Format a value of a parameter as it can be written in an experiment file: `1000`, `0.0125`,
+    `true`."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if not is_number(value) or math.isinf(value):
+        return str(value)
+    return str(int(value)) if _is_short_integer(value) else f"{value:.4g}"
+
+
+def _is_short_integer(value: float) -> bool:
+    return isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e7)
+
+
 def format_number(value: float) -> str:
     """Format a number briefly: `1.5k`, `0.25`."""
     if float(value).is_integer():

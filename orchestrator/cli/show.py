@@ -11,6 +11,7 @@ from orchestrator.cli.options import AsJson, RunOrSweep
 from orchestrator.cli.output import echo, format_cell, print_json, print_table
 from orchestrator.errors import UsageError
 from orchestrator.terminal.printable import escape_controls, escape_data
+from orchestrator.units import COSTS, format_parameter, number_epoch
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,6 +32,8 @@ _TRIAL_COLUMNS = (
     "error",
 )
 """Prefixes of the columns of a sweep's table, apart from its values and metrics."""
+_COUNTERS = ("attempt", "time", "epoch", "step", "iteration", "samples")
+"""Entries of a report that say where it was made."""
 _LABELS = {"continued_from": "continued from", "init": "initial weights"}
 
 
@@ -109,14 +112,16 @@ def show_run(folder: RunFolder, as_json: bool) -> None:
 
 
 def _print_last_report(metrics: Mapping[str, Any]) -> None:
+    """Print where the last report was made, and the model's metrics; --json has its costs too."""
     rows = []
     for name, value in metrics.items():
-        if name not in ("attempt", "time"):
+        if name not in _COUNTERS and not name.endswith(COSTS):
             is_nan = value != value
             rows.append((name, "nan" if is_nan else format_cell(name, value)))
     if rows:
+        position = f"epoch {number_epoch(metrics.get('epoch', 0))}, step {metrics.get('step')}"
         echo("")
-        print_table(("last report", ""), rows)
+        print_table(("last report", position), rows)
         echo("")
 
 
@@ -183,8 +188,20 @@ def _print_trials(trials: pd.DataFrame, metrics: Sequence[str]) -> None:
     ]
     rows = []
     for trial, *values in trials[columns].itertuples(name=None):
-        rows.append((trial, *map(format_cell, columns, values)))
+        rows.append((trial, *map(_format_trial_cell, columns, values)))
     print_table(("trial", *(name.removeprefix(CONFIG) for name in columns)), rows)
+
+
+def _format_trial_cell(name: str, value: Any) -> str:
+    """Format a cell; a parameter's value is written as in an experiment file."""
+    from orchestrator.sweeps.results.analysis import CONFIG
+
+    is_known = value is not None and value == value
+    return (
+        format_parameter(value)
+        if name.startswith(CONFIG) and is_known
+        else format_cell(name, value)
+    )
 
 
 def _print_status(folder: str, overview: Mapping[str, Any], trials: int) -> None:
@@ -235,6 +252,6 @@ def _print_configurations(rows: Sequence[Mapping[str, Any]], metric: str) -> Non
     units = dict.fromkeys(("mean", "std", "low", "high", "lower_bound"), metric)
     cells = []
     for row in rows:
-        cells.append([format_cell(units.get(name, name), row[name]) for name in columns])
+        cells.append([_format_trial_cell(units.get(name, name), row[name]) for name in columns])
     print_table([headings.get(name, name.removeprefix(CONFIG)) for name in columns], cells)
     echo("")

@@ -12,7 +12,7 @@ from orchestrator.engines.rank_failures import is_gpu_failure
 from orchestrator.errors import ConfigError, MetricMissing, RunError
 from orchestrator.sweeps.pruner import Pruner
 from orchestrator.sweeps.running_sweep import RunningSweep
-from orchestrator.sweeps.stopping_rules import SCHEDULER_REASON
+from orchestrator.sweeps.stopping_rules import describe_scheduler_stop
 from orchestrator.sweeps.trials import ActiveTrial, TrialGroup
 
 
@@ -120,4 +120,6 @@ class SequentialTrials:
             return None
         if is_stopped:
             return self._rules.reasons[name]
-        return SCHEDULER_REASON if is_pruned else self._rules.budget_used()
+        if is_pruned:
+            return describe_scheduler_stop(self._sweep.settings, count)
+        return self._rules.budget_used()

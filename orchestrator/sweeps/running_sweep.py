@@ -22,6 +22,7 @@ from orchestrator.sweeps.search.search import (
 )
 from orchestrator.sweeps.stopping_rules import StoppingRules
 from orchestrator.tables.trial_index import TrialIndex, TrialRecord
+from orchestrator.units import format_parameter
 
 
 class RunningSweep:
@@ -156,8 +157,4 @@ def _make_search(
 
 
 def _format_values(values: Mapping[str, Any]) -> str:
-    shown = {
-        path: f"{value:.4g}" if isinstance(value, float) else str(value)
-        for path, value in values.items()
-    }
-    return " ".join(f"{path}={value}" for path, value in shown.items())
+    return " ".join(f"{path}={format_parameter(value)}" for path, value in values.items())

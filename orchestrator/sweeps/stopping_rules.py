@@ -13,7 +13,10 @@ from orchestrator.experiment.sections.sweep import Budget, Plateau, Stop, Sweep
 from orchestrator.sweeps.search.search import Search
 from orchestrator.tables.trial_index import TrialRecord
 
-SCHEDULER_REASON = "the scheduler ended the trial"
+
+def describe_scheduler_stop(settings: Sweep, reports: int) -> str:
+    """Return the reason of a trial that the scheduler stopped after some reports."""
+    return f"{settings.scheduler.type} ended the trial after report {reports}"
 
 
 @dataclass
@@ -47,6 +50,7 @@ class StoppingRules:
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self.stop_requested = stop_requested
+        self._settings = settings
         self._fail_fast = fail_fast
         self._search = search
         self._stop = settings.stop or Stop()
@@ -174,4 +178,4 @@ class StoppingRules:
             return "interrupted", f"{self._failed_trial} failed, which ends the sweep"
         if self.stop_requested():
             return "interrupted", "interrupted"
-        return "stopped", SCHEDULER_REASON
+        return "stopped", describe_scheduler_stop(self._settings, self._trials[trial].reports)

@@ -15,7 +15,7 @@ from orchestrator.terminal.frame_parts import (
 )
 from orchestrator.terminal.run_frame import format_slowness
 from orchestrator.terminal.sweep_status import SweepView, TrialView
-from orchestrator.units import format_duration, format_value
+from orchestrator.units import format_duration, format_parameter, format_value
 
 _SWEEP_LINES = 8
 """Number of lines of a frame besides trials."""
@@ -76,7 +76,7 @@ def _make_trial_cells(
     eta_s = run.progress.eta_s if run else None
     values = []
     for path, value in trial.values.items():
-        values.append(f"{names[path]}={format_value('', value) or 'null'}")
+        values.append(f"{names[path]}={format_parameter(value)}")
     return {
         "trial": Text(trial.name, "bold green" if is_best else ""),
         "status": Text(trial.status, STYLES.get(trial.status, "")),

@@ -3,6 +3,8 @@ from typing import Any
 import pytest
 
 from orchestrator import units
+from orchestrator.experiment.yaml.reader import parse_value
+from orchestrator.units import format_parameter
 
 
 @pytest.mark.parametrize(
@@ -58,3 +60,23 @@ def test_numbers_have_a_unit_that_suits_their_size(
 )
 def test_values_have_the_unit_of_their_name(name: str, value: Any, words: str) -> None:
     assert units.format_value(name, value) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1000, "1000"),
+        (123456789, "123456789"),
+        (64.0, "64"),
+        (0.0125, "0.0125"),
+        (1e-7, "1e-07"),
+        (True, "true"),
+        (None, "null"),
+        ("adam", "adam"),
+        (123456.5, "1.235e+05"),
+    ],
+)
+def test_parameters_can_be_pasted_into_an_experiment_file(value: object, text: str) -> None:
+    assert format_parameter(value) == text
+    if not isinstance(value, float) or float(text) == value:
+        assert parse_value(text, "e.yaml")[0] == value

@@ -221,6 +221,6 @@ def test_trials_of_a_shared_training_stop_and_fail_one_by_one(
     assert done.trials["status"].tolist() == ["finished", "failed", "stopped", "finished"]
     first, fails, low, best = (trial.folder for trial in done.runs)
     assert "2.0 is too much" in str(fails.read_metadata().error)
-    assert low.read_metadata().stopped == ["the scheduler ended the trial"]
+    assert low.read_metadata().stopped == ["asha ended the trial after report 1"]
     assert [len(folder.read_reports()) for folder in (first, fails, low, best)] == [3, 0, 1, 2]
     assert done.best.name == best.name

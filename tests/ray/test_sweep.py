@@ -172,7 +172,7 @@ def test_train_jobs_of_a_sweep_resume_after_a_kill_and_stop_by_asha(
     assert trials["status"].tolist() == ["finished", "stopped"]
     assert trials["reports"].tolist() == [4, 1]
     assert trials["val/shift"].tolist() == [2.0, 1.0]
-    assert trials["stopped"].iloc[1] == "the scheduler ended the trial"
+    assert trials["stopped"].iloc[1] == "asha ended the trial after report 1"
     assert (
         "1 at a time: each needs 1 CPU; the cluster has 4 CPUs"
         in (outside / "runs/jobs/log.txt").read_text()

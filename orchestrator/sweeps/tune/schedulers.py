@@ -17,7 +17,7 @@ from orchestrator.private_api.ray_tune import Bands, call_before_next_step
 from orchestrator.sweeps.pruner import Pruner
 from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.scores import Scores
-from orchestrator.sweeps.stopping_rules import SCHEDULER_REASON
+from orchestrator.sweeps.stopping_rules import describe_scheduler_stop
 from orchestrator.sweeps.tune.population import Population
 from orchestrator.sweeps.tune.trial_data import REPORTED, TRIAL
 from orchestrator.tables.trial_index import TrialRecord
@@ -62,7 +62,9 @@ class SingleStops(FIFOScheduler):
             return str(TrialScheduler.STOP if stops else TrialScheduler.CONTINUE)
 
         number = result[REPORTED]
-        reason = SCHEDULER_REASON if self._should_stop(number, result) else None
+        reason = None
+        if self._should_stop(number, result):
+            reason = describe_scheduler_stop(self._settings, result[TRAINING_ITERATION])
         reason = self._reasons.get(trial_name(number), reason)
         if reason:
             call_before_next_step(tune_controller, trial, "drop", number, reason)

@@ -242,7 +242,7 @@ def test_a_resumed_sweep_replays_earlier_reports_to_its_scheduler(tmp_path: Path
     settings = {"metric": "val/height", "scheduler": "asha", "budget": {"samples": 5 * 52}}
     done = sweep(searching(space, hooks=hooks, epochs=4, **settings), tmp_path, local=True)
     assert done.trials["reports"].tolist() == [4, 1]
-    assert done.trials.loc["trial-0001", "stopped"] == "the scheduler ended the trial"
+    assert done.trials.loc["trial-0001", "stopped"] == "asha ended the trial after report 1"
     file = Path(done.path) / "experiment.yaml"
     file.write_text(file.read_text().replace("samples: 260", "samples: 9000"))
     done.folder.update(status="interrupted")

@@ -257,7 +257,9 @@ def test_scheduler_stops_single_followers(tmp_path: Path) -> None:
     for one, other, count in zip(shared.runs, alone.runs, made, strict=True):
         assert dict(one.folder.read_metadata().values) == dict(other.folder.read_metadata().values)
         assert (one.status, one.folder.read_metadata().stopped) == (
-            ("finished", []) if count == 3 else ("stopped", ["the scheduler ended the trial"])
+            ("finished", [])
+            if count == 3
+            else ("stopped", [f"asha ended the trial after report {count}"])
         )
         assert reports(one) == reports(other)[:count]
         columns = ["phase", "epoch", "iteration", "loss"]

@@ -10,7 +10,6 @@ from ray.tune.result import TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
 
 from orchestrator.sweeps.pruner import Pruner
-from orchestrator.sweeps.stopping_rules import SCHEDULER_REASON
 from orchestrator.sweeps.tune.schedulers import SingleStops
 from orchestrator.sweeps.tune.trial_data import REPORTED, TRIAL
 from tests.orchestrator.sweeps.tune.fakes import METRIC, FakeTrial, make_sweep, start
@@ -72,7 +71,7 @@ def test_one_of_the_trials_that_share_a_training_run_stops() -> None:
     shared = SharedTraining("asha", {})
     decisions = [shared.report(0, 2.0), shared.report(1, 1.0)]
     assert decisions == [TrialScheduler.CONTINUE] * 2
-    assert shared.calls == [("drop", 1, SCHEDULER_REASON)]
+    assert shared.calls == [("drop", 1, "asha ended the trial after report 1")]
 
 
 @pytest.mark.parametrize("scheduler", ["asha", "fifo"])
