@@ -2,11 +2,10 @@
 checkpoints."""
 
 from collections import ChainMap
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from itertools import filterfalse
-from operator import attrgetter
 from typing import Any, TypeVar
 
 import torch
@@ -20,6 +19,7 @@ from orchestrator.disk.checkpoints.training_files import TrainingFiles
 from orchestrator.errors import RunError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.own_fields import FieldSwitch, OwnFields
 from orchestrator.loop.report import Report, produce_within
 from orchestrator.loop.state.contents import LoadedCheckpoint
 from orchestrator.loop.state.hooked_contents import HookedContents
@@ -41,32 +41,6 @@ CHANGED_BY_EVALUATION = ("phase", "stepped", "iterations_before", "batch_size", 
 REQUESTED_BY_RUN = "requested by a hook of one run"
 RUN_NOTE_PREFIX = "in the turn of run "
 """Prefix of the note that says which run raised an error."""
-
-
-OWN_FIELDS = (
-    "name",
-    "config",
-    "artifacts",
-    "display",
-    "checkpoints",
-    "recent",
-    "info",
-    "metrics",
-    "evaluations",
-    "checkpoint_reasons",
-    "stop_reasons",
-    "pause_reasons",
-)
-"""Fields of the state that each run has for itself, and so have the training and its hooks."""
-_read_own_fields = attrgetter(*OWN_FIELDS)
-
-
-@dataclass
-class OwnFields:
-    """The values of the `OWN_FIELDS` of a run, or of the training, while they are not in the
-    state."""
-
-    values: tuple[Any, ...]
 
 
 class SharedContents(HookedContents):
@@ -118,37 +92,13 @@ class SharedTraining:
         test metrics."""
         self._first_plan = self.training.plan
         """Plan of the first run alone."""
-        self._own = OwnFields(())
-        """Fields of the training itself."""
-        self._in_state = self._own
-        """The fields that are in the state now."""
+        self.fields = FieldSwitch(self.training.state)
         self._has_begun = False
         self._turn_start = self._capture_turn_start()
         """Random state, and fields of the training's state, after the last phase or the restored
         checkpoint."""
         self._random_state_after_turn: dict[str, Any] | None = None
         """Random state at the end of the first turn since the last phase."""
-
-    def switch_to(self, own: OwnFields) -> OwnFields:
-        """Put the own fields of a run, or of the training, into the state; return those that were
-        there before."""
-        before = self._in_state
-        if own is before:
-            return before
-        state = self.training.state
-        before.values = _read_own_fields(state)
-        for name, value in zip(OWN_FIELDS, own.values, strict=True):
-            setattr(state, name, value)
-        self._in_state = own
-        return before
-
-    @contextmanager
-    def _with_fields_of_training(self) -> Iterator[None]:
-        before = self.switch_to(self._own)
-        try:
-            yield
-        finally:
-            self.switch_to(before)
 
     def begin(self) -> None:
         """Begin with the first run."""
@@ -158,7 +108,7 @@ class SharedTraining:
         self.training.plan = self._joint_plan()
         for run in self.runs:
             run.call(run.evaluation.check_data, run.phases())
-        with self._with_fields_of_training():
+        with self.fields.of_training():
             self.training.begin()
         for run in self.runs:
             run.call(run.evaluation.check_phase_names)
@@ -179,7 +129,7 @@ class SharedTraining:
         recorder.other_buffers = [
             run.recorder.recent for run in self.runs if run.recorder is not recorder
         ]
-        with self._with_fields_of_training():
+        with self.fields.of_training():
             training.state.metrics = {}
             self.stop = train()
             if not self.stop.is_interruption:
@@ -289,7 +239,7 @@ class SharedLoop(Loop):
             "stop_reasons": [],
             "pause_reasons": [],
         }
-        self._own = OwnFields(tuple(fields[name] for name in OWN_FIELDS))
+        self._own = OwnFields.choose(fields)
         for event in TRAINING_EVENTS:
             for call in filter(self.is_own, self.plan.calls[event]):
                 call.run = self._with_own_fields(call)
@@ -348,14 +298,14 @@ class SharedLoop(Loop):
     def call(self, function: Callable[..., T], *arguments: Any) -> T:
         """Call a function with this run's own fields in the state, and add a note that names this
         run to any error."""
-        before = self.shared.switch_to(self._own)
+        before = self.shared.fields.switch_to(self._own)
         try:
             return function(*arguments)
         except Exception as error:
             error.add_note(f"{RUN_NOTE_PREFIX}{self.number}")
             raise
         finally:
-            self.shared.switch_to(before)
+            self.shared.fields.switch_to(before)
 
     # What the loop of another run, or the session, calls
 
@@ -367,7 +317,7 @@ class SharedLoop(Loop):
         return produce_within(self._switch_to_own_fields, super().run())
 
     def _switch_to_own_fields(self) -> AbstractContextManager[None]:
-        self.shared.switch_to(self._own)
+        self.shared.fields.switch_to(self._own)
         return nullcontext()
 
     def add_requests(
