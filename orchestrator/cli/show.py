@@ -219,10 +219,9 @@ def _print_status(folder: str, overview: Mapping[str, Any], trials: int) -> None
 
 
 def _print_importance(overview: Mapping[str, Any], metric: str) -> None:
-    spreads = overview["importance_spread"]
+    errors = overview["importance_std_error"]
     shares = [
-        f"{name} {share:.0%} ± {spreads[name]:.0%}"
-        for name, share in overview["importance"].items()
+        f"{name} {share:.0%} ± {errors[name]:.0%}" for name, share in overview["importance"].items()
     ]
     echo(f"Parameter importance for {metric}: {', '.join(shares)}")
 

@@ -136,15 +136,15 @@ def render_importance(
         )
     ranked = make_importance_table(units, metric)
     rows = [
-        (name, Share(float(row["importance"])), Quantity("share", row["spread"]))
+        (name, Share(float(row["importance"])), Quantity("share", row["std_error"]))
         for name, row in ranked.iterrows()
     ]
     drawn = make_table(
-        f"Importance for {metric}", ("parameter", "share", "spread"), rows, class_="shares"
+        f"Importance for {metric}", ("parameter", "importance", "std. error"), rows, class_="shares"
     )
     note = (
-        "Share of the variance between the trials' ranks that a parameter explains, beyond chance."
-        " The spread is the uncertainty of a share: ignore a share that is not larger."
+        "Share of the variance of the trials' positions, sorted by the metric, that a parameter"
+        " explains beyond chance. Ignore an importance that is smaller than its standard error."
     )
     return page.Section("importance", title, drawn, note)
 

@@ -171,11 +171,11 @@ def compute_importance(units: pd.DataFrame, metric: str) -> pd.Series:
 
 
 def make_importance_table(units: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return the importance of each parameter and its `spread`, the bootstrap's standard error
+    """Return the importance of each parameter and its `std_error`, the bootstrap's standard error
     (Efron 1979).
 
     The bootstrap draws N_RESAMPLES sets with a fixed seed, each of at most MAX_RESAMPLE_SIZE
-    trials. The spread is rescaled if there are more trials (m out of n; Bickel, Goetze and van Zwet
+    trials. The error is rescaled if there are more trials (m out of n; Bickel, Goetze and van Zwet
     1997).
     """
     random = np.random.RandomState(0)
@@ -186,8 +186,8 @@ def make_importance_table(units: pd.DataFrame, metric: str) -> pd.DataFrame:
         resampled_shares.append(compute_importance(resampled, metric))
 
     shares = compute_importance(units, metric)
-    spread = pd.DataFrame(resampled_shares).std() * np.sqrt(size / len(units))
-    return pd.DataFrame({"importance": shares, "spread": spread[shares.index]})
+    error = pd.DataFrame(resampled_shares).std() * np.sqrt(size / len(units))
+    return pd.DataFrame({"importance": shares, "std_error": error[shares.index]})
 
 
 def _compute_effect_size(metric: pd.Series, groups: pd.Series) -> float:

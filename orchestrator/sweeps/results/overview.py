@@ -19,7 +19,7 @@ def describe_sweep(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
         candidates = analysis.select_candidates(trials, metric)[metric]
     best = candidates.index[0] if len(candidates) else None
     reached = sweep.trial(best).best if best else None
-    importance, spread = _compute_importance(sweep, trials)
+    importance, std_error = _compute_importance(sweep, trials)
     return {
         "path": str(sweep.folder),
         "status": status,
@@ -32,7 +32,7 @@ def describe_sweep(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
         "reached": reached,
         "use": _make_usage_hint(sweep, best, reached),
         "importance": importance,
-        "importance_spread": spread,
+        "importance_std_error": std_error,
         "pareto": _find_pareto_front(sweep, trials),
     }
 
@@ -40,13 +40,13 @@ def describe_sweep(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
 def _compute_importance(
     sweep: Sweep, trials: pd.DataFrame
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the importance of each parameter and its spread; both empty for too few trials."""
+    """Return the importance of each parameter and its standard error; both empty for too few trials."""
     metric, mode = sweep.objective
     units = analysis.aggregate_repeats(trials, metric, mode, sweep.aggregate)
     if len(units) < analysis.MIN_TRIALS:
         return {}, {}
     table: Any = analysis.make_importance_table(units, metric)
-    return table["importance"].to_dict(), table["spread"].to_dict()
+    return table["importance"].to_dict(), table["std_error"].to_dict()
 
 
 def _summarize_shared_training(trials: pd.DataFrame) -> dict[str, Any] | None:

@@ -370,7 +370,7 @@ class Sweep(Result):
         return self.importance_table(metric)["importance"]
 
     def importance_table(self, metric: str | None = None) -> pd.DataFrame:
-        """Return `importance` with the `spread` of each share, the bootstrap's standard error.
+        """Return `importance` with the `std_error` of each share, by the bootstrap.
 
         Args:
             metric: The metric; by default the sweep's first.

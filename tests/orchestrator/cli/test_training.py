@@ -236,7 +236,7 @@ def test_show_summarizes_a_sweep(study: Path) -> None:
     assert {trial["error"] for trial in shown["trials"]} == {None}
     printed = call("show", "runs/lines").stdout
     assert "finished, 10 trials: 10 finished" in printed
-    assert shown["importance_spread"] == {"optimizer.lr": 0.0, "seed": 0.0}
+    assert shown["importance_std_error"] == {"optimizer.lr": 0.0, "seed": 0.0}
     assert "Parameter importance for val/loss: optimizer.lr 100% ± 0%, seed 0% ± 0%" in printed
 
 

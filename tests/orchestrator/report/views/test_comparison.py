@@ -55,7 +55,7 @@ def test_importance_matches_the_sweeps() -> None:
     table = tables_of(render_importance(TRIALS, MAX).content)["Importance for val/accuracy"]
     expected = make_importance_table(TRIALS, "val/accuracy")
     assert table == [
-        ["parameter", "share", "spread"],
+        ["parameter", "importance", "std. error"],
         *([name, f"{share:.1%}", f"{spread:.1%}"] for name, share, spread in expected.itertuples()),
     ]
     few = render_importance(TRIALS.iloc[:9], MAX)

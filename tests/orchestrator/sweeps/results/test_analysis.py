@@ -158,10 +158,10 @@ def test_the_spread_is_the_standard_error_of_a_mean_where_a_share_is_one(
     table = make_importance_table(pd.DataFrame({"score": scores}), "score")
     assert table["importance"].to_dict() == pytest.approx({"a": 0.5, "b": 0.5})
     expected = np.sqrt(((scores - scores.mean()) ** 2).sum()) / 5
-    assert table["spread"].tolist() == pytest.approx([expected] * 2, rel=0.1)
+    assert table["std_error"].tolist() == pytest.approx([expected] * 2, rel=0.1)
     monkeypatch.setattr(analysis, "MAX_RESAMPLE_SIZE", 3)
     smaller_sets = make_importance_table(pd.DataFrame({"score": scores}), "score")
-    assert smaller_sets["spread"].tolist() == pytest.approx([expected] * 2, rel=0.1)
+    assert smaller_sets["std_error"].tolist() == pytest.approx([expected] * 2, rel=0.1)
 
 
 def test_spread_shrinks_with_trials_and_exceeds_the_share_of_noise(
@@ -174,7 +174,7 @@ def test_spread_shrinks_with_trials_and_exceeds_the_share_of_noise(
         noise = np.random.RandomState(4).randn(count)
         table["loss"] = 2 * np.log10(table["config/lr"]) + np.log2(table["config/width"]) + noise
         tables[count] = make_importance_table(table, "loss")
-    is_certain = (tables[240]["importance"] > 2 * tables[240]["spread"]).to_dict()
+    is_certain = (tables[240]["importance"] > 2 * tables[240]["std_error"]).to_dict()
     assert is_certain == {"lr": True, "width": True, "noise": False}
-    spreads = [table.loc["lr", "spread"] for table in tables.values()]
+    spreads = [table.loc["lr", "std_error"] for table in tables.values()]
     assert spreads == sorted(spreads, reverse=True)

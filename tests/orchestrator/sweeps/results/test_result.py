@@ -358,7 +358,7 @@ def test_importance_needs_ten_trials(tmp_path: Path) -> None:
         trial.folder.append_metrics({**counters, "val/accuracy": 2 + index, "val/score": index})
     table = made.importance_table()
     assert table["importance"].idxmax() == made.importance("val/score").idxmax() == "optimizer.lr"
-    assert (table["spread"] >= 0).all()
+    assert (table["std_error"] >= 0).all()
     with pytest.raises(
         UsageError, match=r"1 trials of .* have val/accuracy; parameter importance needs 10"
     ):
