@@ -1,18 +1,12 @@
 """What the pages say is run: their code and experiment files, and their links."""
 
-import importlib
 import re
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from hooks import HOOKS
 from orchestrator import load_experiment, run
-from orchestrator.cli import app
-from orchestrator.experiment.components import DEFAULT_HOOKS
 from tests.docs.blocks import read_blocks
 
 ROOT = Path(__file__).parents[1]
@@ -26,17 +20,6 @@ def write_files(page: Path, folder: Path) -> None:
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-
-
-def table_rows(text: str) -> list[list[str]]:
-    """The cells of each row of the tables in a page whose first cell is code, without the backticks
-    of that."""
-    rows = [
-        [cell.strip() for cell in line.strip("|").split(" | ")]
-        for line in text.splitlines()
-        if line.startswith("| `")
-    ]
-    return [[first.strip("`"), *others] for first, *others in rows]
 
 
 @pytest.fixture
@@ -53,88 +36,6 @@ def test_readme_task_and_hook_train(folder: Path) -> None:
     assert stats.query("phase == 'train'")["confidence"].between(1 / 3, 1).all()
     assert metrics["val/accuracy"].iloc[-1] > 0.9
     assert len(metrics) == 10
-
-
-def typed(*words: str) -> str:
-    """What a command prints."""
-    result = CliRunner().invoke(app, words)
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-def test_hooks_page_hook_records_the_weight_norm(folder: Path) -> None:
-    write_files(ROOT / "README.md", folder)
-    write_files(ROOT / "docs" / "hooks.md", folder)
-    hooks = yaml.safe_load(
-        re.findall(r"```yaml\n(hooks:.*?)```", (ROOT / "docs" / "hooks.md").read_text(), re.DOTALL)[
-            0
-        ]
-    )
-    entry = hooks["hooks"]["weight_norm"]
-    overrides = ["epochs=5", f"hooks.weight_norm={{type: '{entry['type']}', every: 20 steps}}"]
-    stats = run(load_experiment("study/wine.yaml", overrides), folder / "runs", local=True).stats
-    training = stats[stats["phase"] == "train"]
-    assert len(training) == 25
-    assert training[training["weight_norm"].notna()]["step"].tolist() == [20]
-    assert entry["every"] == "20 steps"
-
-
-def test_hooks_page_hook_reads_recent_rows(folder: Path) -> None:
-    write_files(ROOT / "README.md", folder)
-    write_files(ROOT / "docs" / "hooks.md", folder)
-    hook = "hooks.loss_fall={type: 'study.falls:LossFall', every: 10 steps, window: 4}"
-    done = run(load_experiment("study/wine.yaml", ["epochs=5", hook]), folder / "runs", local=True)
-    training = done.stats[done.stats["phase"] == "train"].set_index("step")
-    losses = training["loss"]
-    # at step 10 the rows of steps 2 to 5 and of 6 to 9: the present one is not among them
-    falls = {
-        step: losses.loc[step - 8 : step - 5].mean() - losses.loc[step - 4 : step - 1].mean()
-        for step in (10, 20)
-    }
-    assert training["loss_fall"].dropna().to_dict() == pytest.approx(falls)
-    assert (
-        f"the loss fell by at most {max(falls.values()):.4f}"
-        in (Path(done.path) / "log.txt").read_text()
-    )
-
-
-def test_testing_page_tests_pass(folder: Path) -> None:
-    for page in ("hooks", "guides/task", "testing"):
-        write_files(ROOT / "docs" / f"{page}.md", folder)
-    sys.path.append(str(folder))
-    tests = [
-        test
-        for name in ("test_norms", "test_diabetes")
-        for test in vars(importlib.import_module(f"study.{name}")).items()
-    ]
-    called = [name for name, test in tests if name.startswith("test_") and test() is None]
-    assert len(called) == 4
-
-
-def test_testing_page_lists_every_check() -> None:
-    section = (ROOT / "docs" / "testing.md").read_text().split("\n| check |")[1].split("\n\n")[0]
-    told = [check for check, _ in table_rows(section)]
-    sources = " ".join(
-        file.read_text() for file in (ROOT / "orchestrator" / "testing").glob("*.py")
-    )
-    assert sorted(told) == sorted(
-        {*re.findall(r'(?:CheckFailure|_fail|_expect_equal)\(\s*"([a-z ]+)"', sources)}
-    )
-
-
-def test_hooks_page_lists_every_hook_and_the_defaults() -> None:
-    page = (ROOT / "docs" / "hooks.md").read_text()
-    groups = dict(re.findall(r"^\| (\w+) \| (`.+) \|$", page, re.MULTILINE))
-    named = [
-        (group, name) for group, cell in groups.items() for name in re.findall(r"`(\w+)`", cell)
-    ]
-    assert sorted(named) == sorted(
-        (hook.__module__.split(".")[1], name) for name, hook in HOOKS.items()
-    )
-    (defaults,) = re.findall(
-        r"^(`\w+`(?:(?:,| and)\s`\w+`)+)\sare in every run", page, re.MULTILINE
-    )
-    assert tuple(re.findall(r"`(\w+)`", defaults)) == DEFAULT_HOOKS
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
