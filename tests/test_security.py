@@ -1,4 +1,4 @@
-"""What docs/security.md says of files and runs that come from strangers."""
+"""What docs/places/security.md says of files and runs that come from strangers."""
 
 import json
 import re
@@ -22,7 +22,7 @@ from orchestrator.experiment.yaml.reader import MAX_BYTES
 from orchestrator.experiment.yaml.source import MAX_DEPTH
 from tests.tasks import described
 
-PAGE = (Path(__file__).parents[1] / "docs/security.md").read_text()
+PAGE = (Path(__file__).parents[1] / "docs/places/security.md").read_text()
 MODULE = """\
 from dataclasses import dataclass
 from tests.orchestrator.experiment.samples import Line

@@ -412,12 +412,83 @@ def draw_growth(folder: Path) -> None:
     figure.write(HERE / "growth.svg")
 
 
+def draw_storage(folder: Path) -> None:
+    """Draw a laptop, the head and the nodes of a cluster, and the storage that they share."""
+    figure = Figure(
+        "A laptop sends a run to the head of a cluster, whose driver and ranks write to one storage",
+        700,
+        300,
+    )
+    figure.box(0, 60, 110, 60, GREY, "laptop")
+    figure.text(55, 140, "submit, watch, stats", GREY, anchor="middle", size=12)
+
+    figure.line([(180, 10), (700, 10), (700, 190), (180, 190), (180, 10)], PALE)
+    figure.text(690, 28, "cluster", GREY, anchor="end", size=12)
+    figure.text(270, 50, "head", GREY, anchor="middle", size=12)
+    figure.box(210, 60, 120, 60, INK, "driver")
+    for node in range(2):
+        y = 40 + 78 * node
+        figure.text(572, y - 5, f"node {node + 1}", GREY, anchor="middle", size=12)
+        for place in range(2):
+            figure.box(464 + 112 * place, y, 104, 44, BLUE, f"rank {2 * node + place}")
+        figure.line([(330, 90), (458, y + 22)], GREY, arrow=True)
+    figure.text(345, 70, "starts ranks", GREY, size=12)
+    figure.line([(110, 90), (204, 90)], GREY, arrow=True)
+    figure.text(118, 82, "a run", GREY, size=12)
+
+    figure.box(180, 250, 520, 44, GREEN, "storage: a shared folder or a bucket")
+    figure.line([(270, 120), (270, 244)], GREEN, arrow=True)
+    figure.text(278, 222, "reports, log", GREEN, size=12)
+    figure.line([(572, 162), (572, 244)], GREEN, arrow=True)
+    figure.text(564, 222, "rows, checkpoints", GREEN, anchor="end", size=12)
+    figure.line([(180, 272), (55, 272), (55, 150)], GREEN, arrow=True)
+    figure.text(64, 264, "tables", GREEN, size=12)
+    figure.write(HERE / "storage.svg")
+
+
+def draw_crashes(folder: Path) -> None:
+    """Draw what is trained again if a rank dies, the driver dies, or a warning comes first."""
+    figure = Figure(
+        "A lost rank or driver costs the steps since the last checkpoint, and a warning none",
+        700,
+        230,
+    )
+    left, checkpoint, end = 130, 300, 420
+    lanes = (
+        ("a rank dies", "replaced by the driver", 460),
+        ("the driver dies", "hookyard resume", 560),
+        ("a warning comes", "continues elsewhere", 460),
+    )
+    for number, (title, way, start) in enumerate(lanes):
+        y = 20 + 64 * number
+        warned = number == 2
+        saved = end if warned else checkpoint
+        figure.text(0, y + 16, title)
+        figure.box(left, y, saved - left - 2, 22, BLUE)
+        if not warned:
+            figure.box(saved, y, end - saved - 2, 22, GREY, "trained again")
+            figure.cross(end + 4, y + 11, ORANGE)
+        figure.dot(checkpoint, y + 30, GREEN)
+        if warned:
+            figure.dot(end, y + 30, GREEN)
+        figure.line([(end + 12, y + 11), (start - 4, y + 11)], GREY, dashed=True)
+        figure.box(start, y, 700 - start, 22, BLUE)
+        figure.text(start, y + 38, way, GREY, size=12)
+
+    figure.text(checkpoint, 66, "checkpoint", GREEN, anchor="end", size=12)
+    figure.line([(left, 208), (700, 208)], GREY, arrow=True)
+    figure.text(left, 226, "time", GREY, size=12)
+    figure.write(HERE / "crashes.svg")
+
+
 PICTURES = {
     "report": draw_report,
     "first_sweep": draw_first_sweep,
     "terminal": draw_terminal,
     "timeline": draw_timeline,
     "iteration": draw_iteration,
+    "storage": draw_storage,
+    "crashes": draw_crashes,
     "rungs": draw_rungs,
     "race": draw_race,
     "shared_training": draw_shared_training,

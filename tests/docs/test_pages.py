@@ -37,6 +37,7 @@ STARTS_RAY = {
     "README.md",
     "docs/guides/analyze.md",
     "docs/migrating/ray_tune.md",
+    "docs/places/this_machine.md",
     "docs/start/first_run.md",
     "docs/start/first_sweep.md",
 }
