@@ -16,7 +16,6 @@ NOT_RUN = {
     "docs/guides/schedules.md": "tests/docs/test_schedules.py runs it",
     "docs/guides/use_a_model.md": "tests/docs/test_use_a_model.py runs it",
     "docs/migrating/classyvision.md": "tests/test_migrating.py checks it",
-    "docs/places/README.md": "needs a cluster",
     "docs/migrating/imix.md": "tests/test_migrating.py checks it",
     "docs/migrating/mmengine.md": "tests/test_migrating.py checks it",
     "docs/migrating/options.md": "tests/test_migrating.py checks it",
