@@ -44,7 +44,7 @@ _QUANTIZED = ("quniform", "qloguniform")
 
 
 class Domain(Model):
-    """The values of a swept path: one of these."""
+    """The values of a parameter: exactly one of these."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
 
@@ -55,7 +55,7 @@ class Domain(Model):
     """Every item of a list."""
     fan_out: _List
     """Every item of a list, for fields of observing hooks. These trials share one training run, and
-    the values of all other paths."""
+    the values of all other parameters."""
     uniform: _Range
     """`[low, high]`: a number between low and high."""
     loguniform: _Range
@@ -197,7 +197,7 @@ SweptPath = Annotated[str, AfterValidator(_check_swept_path)]
 
 
 class Plateau(Model):
-    """A lack of improvement over several reports."""
+    """Stop a trial that no longer improves."""
 
     patience: Annotated[int, Ge(1)] = 5
     """Consecutive reports without an improvement after which the trial ends."""
@@ -229,13 +229,13 @@ class Budget(Model):
     """Time since the sweep began, in seconds or as `10m`, `2h`, `1d`. Running trials stop at their
     next report."""
     trials: Annotated[int, Ge(1)] | None = None
-    """Number of trials to begin."""
+    """Number of trials to begin. It cannot be combined with `scheduler: race`."""
     samples: Annotated[int, Ge(1)] | None = None
     """Training samples over all trials and ranks. Running trials stop at their next report."""
 
 
 class Sweep(Model):
-    """The search: its space, and how to draw and compare trials."""
+    """The keys of a sweep: what to try, how to choose it, and how to compare the trials."""
 
     metric: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)]
     """The metric to compare trials by, such as `val/accuracy`, or a statistic of a column of the
@@ -249,7 +249,8 @@ class Sweep(Model):
     is `repeats`."""
     repeats: Annotated[int, Ge(1)] = 1
     """Trials of each configuration, each with another seed: the experiment's `seed`, the next
-    number, and so on."""
+    number, and so on. They cannot be combined with `pbt` or a space that contains `seed`, and
+    cannot change when the sweep is resumed."""
     aggregate: Literal["mean", "lower_bound"] = "mean"
     """How the results of `repeats` are combined: `mean`, or `lower_bound`, which is one standard
     error worse than the mean."""
@@ -263,8 +264,8 @@ class Sweep(Model):
     """How values are chosen: every combination (`grid`), at random (`random`), or by Optuna, which
     learns from earlier trials (`optuna`): a name, or `type` and its parameters."""
     points: list[dict[str, Any]] = Field(default_factory=list, max_length=MAX_VALUES)
-    """Configurations to try first, each a mapping of paths to values. The search samples the values
-    of missing paths. Points count among the configurations."""
+    """Configurations to try first, each a mapping of parameters to values. The search samples
+    the missing parameters. Points count among the configurations."""
     scheduler: Annotated[
         TrialScheduler,
         BeforeValidator(
@@ -281,14 +282,15 @@ class Sweep(Model):
     """Maximum number of trials at a time; by default as many as fit on the cluster."""
     engine: Literal["gang", "train"] = "gang"
     """How the workers of a trial run: as a `gang` of processes that the next trial reuses, or as a
-    Ray `train` job for each trial, which takes longer to start."""
+    Ray `train` job for each trial, which takes longer to start, but replaces lost workers and
+    allows `workers.count` to be a range. `hyperband`, `pbt` and `fan_out` need `gang`."""
     share_training: Literal["auto", False] = "auto"
     """Whether trials that differ only in observing hooks share one training run: where possible
     (`auto`), or never (`false`)."""
     seed: Seed = 0
     """Seed of the search and of the scheduler."""
     space: Annotated[dict[SweptPath, Domain], Field(min_length=1, max_length=MAX_PATHS)]
-    """The domain of each dotted path, such as `optimizer.lr: {loguniform: [0.001, 0.1]}`. A path
+    """The domain of each parameter, such as `optimizer.lr: {loguniform: [0.001, 0.1]}`. A parameter
     inside a choice (`hooks.ema.decay` where `hooks.ema` is a choice) is sampled only if the choice
     is on and does not set it. A sweep cannot vary `name`, `tags`, `notes`, `workers`, `base` or
     `sweep`."""

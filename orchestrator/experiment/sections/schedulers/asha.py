@@ -27,7 +27,8 @@ class Asha(Scheduler):
     max_t: Annotated[int, Ge(1)] | None = None
     """Reports after which every trial is stopped; by default trials run to their own end."""
     brackets: Annotated[int, Ge(1)] = 1
-    """Number of brackets to assign trials to, each with a later first rung."""
+    """Number of brackets to which trials are assigned. Each has a later first rung than the previous
+    one, which protects trials that begin slowly."""
 
     @property
     def is_random(self) -> bool:

@@ -9,8 +9,8 @@ from orchestrator.experiment.sections.schedulers.base import Scheduler
 
 
 class Median(Scheduler):
-    """Stops a trial whose best result is below the median of the other trials' running averages at
-    that time (Golovin et al. 2017). It needs no rungs, so take it where good lengths for them are
+    """Stops a trial whose best value is worse than the median of the other trials' running averages
+    at the same report (Golovin et al. 2017). It needs no rungs, so take it where good lengths for them are
     not known."""
 
     type: Literal["median"] = "median"

@@ -23,8 +23,8 @@ class PBT(Scheduler):
     """Whether all trials wait for each other before a comparison, so that a seed reproduces the
     sweep."""
     mutate: list[str] | None = None
-    """Paths of the space that change during training: fields of hooks, numbers of the optimizer; by
-    default all."""
+    """Parameters that change during training: mutable fields of hooks, numbers of the optimizer
+    and, in a custom loop, `task_args` and the arguments of `train`. By default all that can."""
     burn_in_period: Annotated[int, Ge(0)] = 0
     """Reports before the first comparison."""
     resample_probability: Annotated[float, Ge(0), Le(1)] = 0.25

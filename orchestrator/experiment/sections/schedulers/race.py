@@ -14,4 +14,4 @@ class Race(Scheduler):
 
     type: Literal["race"] = "race"
     level: Annotated[float, Gt(0), Lt(0.5)] = 0.05
-    """Largest probability of eliminating the configuration that would win with all seeds."""
+    """Maximum probability of eliminating the configuration that would win with all seeds."""
