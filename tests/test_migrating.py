@@ -106,7 +106,7 @@ def parse_row(line: str, differences: dict[str, str], guards: dict[str, list[str
 def items(text: str) -> list[tuple[str, str]]:
     """Return what the list items of a text say of the words that they open with, in bold."""
     joined = [re.sub(r"\s+", " ", item) for item in ITEM.findall(text)]
-    matches = [re.fullmatch(r"\*\*(.*?)\*\*: (.*)", item) for item in joined]
+    matches = [re.fullmatch(r"\*\*(.*?)\*\* \u2013 (.*)", item) for item in joined]
     return [(match[1], match[2]) for match in matches if match]
 
 
