@@ -32,14 +32,23 @@ def phase_of(metric: str, phases: Iterable[str] = PHASES) -> str:
     return max(around, key=len, default="")
 
 
+_MAX_NAMES = 8
+"""Largest number of metrics that a message lists."""
+
+
 def list_known(names: Iterable[str], *missing: str) -> str:
     """Return `available: val/loss, val/acc (did you mean 'val/acc'?)`, with the name nearest to
-    each missing one."""
+    each missing one. A long list is cut, and has the metrics of validation first."""
     names = list(names)
     near = filter(None, [nearest(metric, names) for metric in missing])
     listed = ", ".join(f"'{name}'" for name in near)
     hint = f" (did you mean {listed}?)" if listed else ""
-    return f"available: {', '.join(names) or 'none'}{hint}"
+    shown = names
+    more = ""
+    if len(names) > _MAX_NAMES:
+        shown = sorted(names, key=lambda name: not name.startswith("val/"))[:_MAX_NAMES]
+        more = f" and {len(names) - _MAX_NAMES} more"
+    return f"available: {', '.join(shown) or 'none'}{more}{hint}"
 
 
 def explain_missing(metric: str, reported: Iterable[str]) -> str:

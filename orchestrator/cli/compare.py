@@ -84,8 +84,20 @@ def _print(differences: dict[str, Any]) -> None:
                 print_table((title, *(name for name, _ in names)), rows)
             else:
                 echo(f"{title}: {empty}")
+    if "unknown" in list_findings(differences):
+        echo("\n?: too few values to tell from noise")
     if differences.get("not_known"):
         echo(f"\n{explain_unknown_direction(differences['not_known'])}")
+
+
+def list_findings(differences: Mapping[str, Any]) -> set[str]:
+    """Return all findings on the changes of numbers from the first run."""
+    findings: set[str] = set()
+    for key in TABLES:
+        for entry in differences.get(key, {}).values():
+            if isinstance(entry, Mapping):
+                findings.update(filter(None, entry["findings"]))
+    return findings
 
 
 def make_headings(differences: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -129,5 +141,5 @@ def _format_change(name: str, value: float | None, first: float | None, finding:
     if value == first:
         return f"{shown} (equal)"
     change = [f"{(value - first) / abs(first):+.1%}"] if first else []
-    doubt = {"noise": ["noise"], "unknown": ["too few values to tell from noise"]}.get(finding, [])
+    doubt = {"noise": ["noise"], "unknown": ["?"]}.get(finding, [])
     return f"{shown} ({', '.join([*change, *doubt])})" if change or doubt else shown

@@ -31,7 +31,9 @@ def show_plan(
         return
     from orchestrator.experiment.load import to_yaml
 
-    echo(to_yaml(experiment))
+    for label, text in _format_lines(plan, experiment, address):
+        echo(f"{label + ':':<15} {text}")
+    echo("")
     hooks_by_event = plan["hooks"].values()
     events: dict[str, None] = {}
     for names in hooks_by_event:
@@ -42,8 +44,7 @@ def show_plan(
         rows.append((event, *cells))
     print_table(("event", *plan["hooks"]), rows)
     echo("")
-    for label, text in _format_lines(plan, experiment, address):
-        echo(f"{label + ':':<15} {text}")
+    echo(to_yaml(experiment), nl=False)
 
 
 def make_plan(
@@ -121,7 +122,7 @@ def _format_lines(
     required = Resources.required_by(experiment.workers)
     present = None if address else find_local_resources()
     machine = f"this machine has {present}" if present else f"{address} was not asked"
-    lines = [("resources", f"needs {required}; {machine}")]
+    lines = [("resources", f"needs {required}, {machine}")]
     if parent := experiment.source.continued_from:
         lines.insert(0, ("continues from", f"{parent}, sha256 {parent.sha256[:12]}"))
     if missing := present and required.find_missing(present):
@@ -139,7 +140,7 @@ def _format_lines(
         sharing = plan["sweep"].get("shared_training", {"shared": [], "not_shared": {}})
         trainings = f" in {sharing['trainings']} trainings" if sharing["shared"] else ""
         lines.append(("trials", f"{plan['sweep']['trials']}{trainings}{seeds}{rate}"))
-        lines += [("share training", path) for path in sharing["shared"]]
+        lines += [("shared training over", path) for path in sharing["shared"]]
         lines += [
             ("not shared", f"{path}, because {reason}" if path else reason)
             for path, reason in sharing["not_shared"].items()

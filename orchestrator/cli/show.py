@@ -32,8 +32,6 @@ _TRIAL_COLUMNS = (
     "error",
 )
 """Prefixes of the columns of a sweep's table, apart from its values and metrics."""
-_COUNTERS = ("attempt", "time", "epoch", "step", "iteration", "samples")
-"""Entries of a report that say where it was made."""
 _LABELS = {"continued_from": "continued from", "init": "initial weights"}
 
 
@@ -112,16 +110,16 @@ def show_run(folder: RunFolder, as_json: bool) -> None:
 
 
 def _print_last_report(metrics: Mapping[str, Any]) -> None:
-    """Print where the last report was made, and the model's metrics; --json has its costs too."""
+    """Print the counters and the model's metrics; --json has the costs too."""
     rows = []
     for name, value in metrics.items():
-        if name not in _COUNTERS and not name.endswith(COSTS):
+        if name not in ("attempt", "time") and not name.endswith(COSTS):
+            number = number_epoch(value) if name == "epoch" else value
             is_nan = value != value
-            rows.append((name, "nan" if is_nan else format_cell(name, value)))
+            rows.append((name, "nan" if is_nan else format_cell(name, number)))
     if rows:
-        position = f"epoch {number_epoch(metrics.get('epoch', 0))}, step {metrics.get('step')}"
         echo("")
-        print_table(("last report", position), rows)
+        print_table(("last report", ""), rows)
         echo("")
 
 

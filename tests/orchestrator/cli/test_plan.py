@@ -92,8 +92,9 @@ def test_plan_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     )
     show_plan(experiment, "runs", None, as_json=False)
     out = capsys.readouterr().out
-    text, _, rest = out.partition("\nevent")
-    assert parse_yaml(text, "stdout").data == to_dict(experiment)
+    rest, _, text = out.partition("\n\nname: ")
+    assert rest.startswith("resources: "), "the answer comes first"
+    assert parse_yaml(f"name: {text}", "stdout").data == to_dict(experiment)
     assert "on_update  early, late  early, late" in rest
     assert "on_step    band         -" in rest
     assert "folder:         runs/line" in rest
