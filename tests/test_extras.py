@@ -105,7 +105,7 @@ def not_brought(needed: set[str], extras: set[str]) -> set[str]:
     return {
         name
         for name in needed
-        if not {canonicalize_name(one) for one in by_module.get(name, ())} & there
+        if not {canonicalize_name(one) for one in by_module.get(name, [name])} & there
     }
 
 
