@@ -108,7 +108,13 @@ def _print_runs(rows: Sequence[Mapping[str, str]]) -> None:
 
 def _make_row(listed: tuple[RunFolder, RunMetadata | DamagedFile]) -> dict[str, Any]:
     folder, run = listed
-    row: dict[str, Any] = {"name": folder.name, "path": str(folder), "best": None, "tags": []}
+    row: dict[str, Any] = {
+        "name": folder.name,
+        "path": str(folder),
+        "best": None,
+        "tags": [],
+        "took_s": None,
+    }
     row |= dict.fromkeys(("kind", "driver", "diverged", "notes", "started", "ended"), "")
     if isinstance(run, DamagedFile):
         return row | {"status": run.status}
@@ -123,13 +129,13 @@ def _make_row(listed: tuple[RunFolder, RunMetadata | DamagedFile]) -> dict[str, 
         "notes": run.notes,
         "started": run.started,
         "ended": run.ended or "",
+        "took_s": run.wall_s,
     }
 
 
 def _format_row(row: Mapping[str, Any]) -> dict[str, str]:
     """Format a row for people, with local times and without the path."""
     started = row["started"] and seconds_at(row["started"])
-    ended = row["ended"] and seconds_at(row["ended"])
     return {
         **{name: row[name] for name in ("name", "kind", "status", "driver")},
         "best": _format_best(row["best"]),
@@ -137,7 +143,7 @@ def _format_row(row: Mapping[str, Any]) -> dict[str, str]:
         "tags": " ".join(row["tags"]),
         "notes": row["notes"],
         "started": started and strftime("%Y-%m-%d %H:%M", localtime(started)),
-        "took": format_duration(ended - started) if started and ended else "",
+        "took": "" if row["took_s"] is None else format_duration(row["took_s"]),
     }
 
 

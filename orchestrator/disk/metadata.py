@@ -100,6 +100,8 @@ class RunMetadata:
     ended: str | None = None
     resumed: Sequence[str] = ()
     """Times at which it was resumed."""
+    earlier_s: float = 0.0
+    """Seconds that it ran before it was last resumed."""
     attempts: int | None = None
     ranks: int | None = None
     """Number of ranks of the last attempt."""
@@ -175,11 +177,18 @@ class RunMetadata:
 
     @property
     def wall_s(self) -> float | None:
-        """Seconds from start to end; None while the run is running."""
+        """Seconds that it ran, without the pauses before it was resumed; None while it is
+        running."""
         if self.status == "running" or self.ended is None:
             return None
         # The clock may have been set back.
-        return max(0.0, seconds_at(self.ended) - seconds_at(self.started))
+        last_start = [self.started, *self.resumed][-1]
+        return self.earlier_s + max(0.0, seconds_at(self.ended) - seconds_at(last_start))
+
+    @property
+    def seconds_before_resume(self) -> float:
+        """Value of `earlier_s` after a resume; a driver that died recorded no end."""
+        return self.earlier_s if self.wall_s is None else self.wall_s
 
     def describe_environment(self) -> dict[str, Any]:
         """Return what may change results besides the experiment, by dotted path."""

@@ -172,7 +172,12 @@ def resume_with_lease(
         folder.write_experiment(to_yaml(experiment), experiment.source)
         resumed = [*metadata.resumed, now()]
         folder.update(
-            status="running", error=None, stopped=[], resumed=resumed, **asdict(Process.this())
+            status="running",
+            error=None,
+            stopped=[],
+            resumed=resumed,
+            earlier_s=metadata.seconds_before_resume,
+            **asdict(Process.this()),
         )
     drive(folder, experiment, engine, address, lease, resume_with=format_resume_command(folder))
     return Run(folder)

@@ -183,6 +183,7 @@ def resume(folder: RunFolder, lease: Lease, *, failed: bool, address: str | None
             stopped=[],
             sweep=_summarize(settings),
             resumed=[*metadata.resumed, now()],
+            earlier_s=metadata.seconds_before_resume,
             **asdict(Process.this()),
         )
     return _run_trials(folder, experiment, previous, address, lease)

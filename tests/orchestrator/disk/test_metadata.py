@@ -1,7 +1,9 @@
+from dataclasses import replace
 from typing import Any
 
 from hooks.position import Position, Stage
 from orchestrator.disk.attempts import Attempt
+from orchestrator.disk.metadata import RunMetadata
 from orchestrator.disk.reports import drop_superseded
 
 
@@ -51,3 +53,22 @@ def test_every_attempt_repeats_the_report_of_the_test_phase() -> None:
     again = {**tested, "attempt": 1}
     lines = [line(0, 10), tested, again]
     assert drop_superseded(lines, [FRESH, attempt(1, 10, Stage.REPORTED)]) == [line(0, 10), again]
+
+
+def test_the_time_of_a_run_leaves_out_the_pause_before_a_resume() -> None:
+    """It ran for 4 s, was resumed an hour later, and ran for 6 s."""
+    first = RunMetadata(
+        name="run",
+        status="interrupted",
+        started="2026-01-01T00:00:00+00:00",
+        ended="2026-01-01T00:00:04+00:00",
+    )
+    resumed = replace(
+        first,
+        status="finished",
+        resumed=["2026-01-01T01:00:00+00:00"],
+        earlier_s=first.seconds_before_resume,
+        ended="2026-01-01T01:00:06+00:00",
+    )
+    assert (first.wall_s, resumed.wall_s) == (4.0, 10.0)
+    assert replace(resumed, status="running").seconds_before_resume == 4.0, "its driver died"
