@@ -110,7 +110,7 @@ class Console(WindowLogger):
         parts = [f"{state.phase}  epoch {state.epoch_number}  {iteration}{length}"]
         if state.phase == "train":
             parts += self._format_training(state, {**rates, **values})
-        for name in ("loss", *self.columns, *self.statistics):
+        for name in dict.fromkeys(("loss", *self.columns, *self.statistics)):
             if name in values:
                 parts.append(f"{name} {values[name]:.4g}")
         if "step_s" in values:

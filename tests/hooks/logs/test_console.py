@@ -11,7 +11,7 @@ from hooks import State
 from hooks.interval import Interval
 from hooks.logs import console
 from hooks.logs.console import Console
-from hooks.logs.shared.window_statistics import Window
+from hooks.logs.shared.window_statistics import Statistic, Window
 from tests.hooks.phases import Screen, Ticks, loss_rows, run_phase
 
 
@@ -131,6 +131,17 @@ def test_the_end_of_a_phase_has_its_metrics(ticks: Ticks) -> None:
         "train done  epoch 1  loss 1  in 2.0 s",
         "val done  epoch 1  loss 0.5  ema/accuracy 0.9877  in 1.0 s",
     ]
+
+
+def test_statistic_that_columns_names_too_is_printed_once() -> None:
+    screen = Screen()
+    slowest = Statistic("step_s", "max", "epoch")
+    hook = Console(
+        every=Interval(1, "iterations"), columns=("slowest",), statistics={"slowest": slowest}
+    )
+    state = State(display=screen)
+    run_phase(hook, state, "train", [{"step_s": 0.5}])
+    assert screen.lines[0].count("slowest 0.5") == 1
 
 
 def _eta(line: str) -> str | None:
