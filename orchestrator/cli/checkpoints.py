@@ -99,7 +99,7 @@ def average(
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Average the weights of a finished training, over a window of any width.
+    """Average the weights of a finished training, over as many of its steps as you choose.
 
     Uses the snapshots that `ema: {average: power}` kept.
 

@@ -43,7 +43,10 @@ Overrides = Annotated[
     typer.Argument(metavar="KEY=VALUE", help="Values to change: optimizer.lr=0.05"),
 ]
 StorageFlag = Annotated[
-    str, typer.Option(metavar="URL", help="Where the runs are: a folder, or s3://...")
+    str,
+    typer.Option(
+        metavar="URL", help="The folder or bucket that holds all runs, such as s3://bucket/runs."
+    ),
 ]
 Name = Annotated[
     str | None,
@@ -60,7 +63,7 @@ Address = Annotated[
     str | None,
     typer.Option(
         metavar="ADDRESS",
-        help="A Ray cluster to join; RAY_ADDRESS by default, otherwise Ray starts on this machine.",
+        help="A Ray cluster to join: auto or ray://HOST:10001. By default RAY_ADDRESS, or a Ray on this machine.",
     ),
 ]
 Engine = Annotated[
