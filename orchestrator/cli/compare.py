@@ -1,6 +1,7 @@
 """`hookyard compare`"""
 
 from collections.abc import Mapping
+from itertools import chain
 from math import isfinite
 from typing import Annotated, Any
 
@@ -76,28 +77,20 @@ def _print(differences: dict[str, Any]) -> None:
 
     names = make_headings(differences)
     echo(", ".join(f"{name} ({kind})" for name, kind in names))
+    cells: list[str] = []
     for key, (title, empty) in TABLES.items():
         if key in differences:
             echo("")
             rows = [(name, *format_entry(name, entry)) for name, entry in differences[key].items()]
+            cells += chain.from_iterable(rows)
             if rows:
                 print_table((title, *(name for name, _ in names)), rows)
             else:
                 echo(f"{title}: {empty}")
-    if "unknown" in list_findings(differences):
+    if any(cell.endswith("?)") for cell in cells):
         echo("\n?: too few values to tell from noise")
     if differences.get("not_known"):
         echo(f"\n{explain_unknown_direction(differences['not_known'])}")
-
-
-def list_findings(differences: Mapping[str, Any]) -> set[str]:
-    """Return all findings on the changes of numbers from the first run."""
-    findings: set[str] = set()
-    for key in TABLES:
-        for entry in differences.get(key, {}).values():
-            if isinstance(entry, Mapping):
-                findings.update(filter(None, entry["findings"]))
-    return findings
 
 
 def make_headings(differences: Mapping[str, Any]) -> list[tuple[str, str]]:

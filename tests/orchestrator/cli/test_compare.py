@@ -72,6 +72,12 @@ def test_compare_prints_a_table(runs: list[str]) -> None:
     assert "hooks.checkpoint: {best: val/score, mode: max}" in printed
 
 
+def test_compare_explains_the_question_mark_where_there_is_one(runs: list[str]) -> None:
+    one, two, same = runs
+    assert "?: too few values" in call(one, two).stdout
+    assert "?" not in call(one, same).stdout
+
+
 def test_compare_names_the_packages_that_differ(runs: list[str]) -> None:
     common = {"python": "3.11.7", "git": {"commit": "abc", "dirty": False}}
     RunFolder(runs[0]).update(packages={"torch": "2.9.0", "numpy": "2.1"}, **common)
