@@ -60,7 +60,8 @@ def _reporting_wrong_calls(commands: Iterable[str]) -> Iterator[None]:
         verb = ctx.command_path.partition(" ")[2] if ctx else ""
         command = f"hookyard {verb}".rstrip()
         flags = [flag for parameter in ctx.command.params for flag in parameter.opts] if ctx else []
-        message = describe_wrong_call(error.format_message(), flags, commands)  # type: ignore[attr-defined]  # Typer's own
+        text = error.format_message()  # type: ignore[attr-defined]  # Typer's own class
+        message = describe_wrong_call(text, flags, commands)
         typer.echo(f"{escape_controls(message)}. See {command} --help", err=True)
         raise typer.Exit(WRONG_USAGE) from None
 

@@ -66,13 +66,13 @@ def ls(
     if as_json:
         return print_json(rows)
     if not rows:
-        found = "no matching runs" if listed else "no runs"
-        return echo(f"{found} in {storage}", err=True)
+        subject = "no matching runs" if listed else "no runs"
+        return echo(f"{subject} in {storage}", err=True)
     return _print_runs([_format_row(row) for row in rows])
 
 
 def _list_runs(storage: str) -> list[tuple[RunFolder, RunMetadata | DamagedFile]]:
-    """Return the runs of a storage; raises UsageError for one that is no folder of runs."""
+    """Return the runs of a storage; raises UsageError if it is not a folder of runs."""
     from orchestrator.disk.listing import list_runs
     from orchestrator.disk.run_folder import RunFolder
 

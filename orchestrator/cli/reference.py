@@ -116,8 +116,8 @@ def validate(config: Config, overrides: Overrides = None, as_json: AsJson = Fals
         echo(f"  validate_every: {experiment.validate_every}", err=True)
     hooks = written.get("hooks") or {}
     for name, hook in resolved.hooks.items():
-        given = hooks.get(name)
-        for key in given if isinstance(given, Mapping) else ():
+        fields = hooks.get(name)
+        for key in fields if isinstance(fields, Mapping) else ():
             value = getattr(hook, key, None)
             if isinstance(value, Interval):
                 echo(f"  hooks.{name}.{key}: {value}", err=True)

@@ -35,7 +35,7 @@ _EVALUATED_BATCHES = 2
 
 @dataclass
 class TrainingRecord:
-    """What the training in one process did, by iteration. Picklable."""
+    """The samples, losses and states of a training in one process, by iteration. Picklable."""
 
     samples: dict[int, str] = field(default_factory=dict)
     losses: dict[int, float] = field(default_factory=dict)

@@ -106,6 +106,6 @@ def make_cost_tiles(trials: pd.DataFrame) -> list[Tile]:
     if "process_peak_rss_bytes" in trials:
         peaks = trials["process_peak_rss_bytes"].dropna()
         if len(peaks):
-            most = Quantity("process_peak_rss_bytes", float(peaks.max()))
-            entries.append(Tile("peak memory of a process", most, str(peaks.idxmax())))
+            peak = Quantity("process_peak_rss_bytes", float(peaks.max()))
+            entries.append(Tile("peak memory of a process", peak, str(peaks.idxmax())))
     return entries

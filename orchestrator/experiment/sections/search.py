@@ -104,15 +104,15 @@ def list_samplers() -> dict[str, Callable[..., BaseSampler]]:
     another object, and those of a grid, which is `search: grid`."""
     from optuna import samplers
 
-    found: dict[str, Callable[..., BaseSampler]] = {}
+    classes: dict[str, Callable[..., BaseSampler]] = {}
     for name in samplers.__all__:
         cls = getattr(samplers, name)
         if not name.endswith("Sampler") or inspect.isabstract(cls) or name in _OF_GRIDS:
             continue
         parameters = inspect.signature(cls).parameters.values()
         if all(parameter.default is not parameter.empty for parameter in parameters):
-            found[name] = cls
-    return found
+            classes[name] = cls
+    return classes
 
 
 SearchName = Literal["grid", "random", "optuna"]

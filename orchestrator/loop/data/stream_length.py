@@ -1,4 +1,4 @@
-"""How many batches an iterable dataset has: those of a rank in a pass, and in an epoch."""
+"""The number of batches of an iterable dataset: those of a rank in a pass, and in an epoch."""
 
 import math
 

@@ -207,8 +207,8 @@ def render_trials(ordered: pd.DataFrame, objectives: Mapping[str, str], path: st
     if not len(ordered):
         return page.Section("trials", "Trials", "No trial has begun yet.")
     columns = arrange_columns(ordered, objectives)
-    most = max(1, min(MOST_ROWS, MOST_CELLS // len(columns)))
-    is_best = np.arange(len(ordered)) < most
+    n_best = max(1, min(MOST_ROWS, MOST_CELLS // len(columns)))
+    is_best = np.arange(len(ordered)) < n_best
     has_failed = ordered["status"].isin(["failed", "lost"])
     shown = ordered[is_best | (has_failed & (has_failed.cumsum() <= MOST_FAILED))]
     rows = []
