@@ -169,7 +169,7 @@ def test_run_continues_when_its_unreachable_host_is_back(
     assert re.fullmatch(
         f"Rank [012] on {victim} failed: died without an error message: .*", told[0]
     )
-    assert re.fullmatch(f"Resumed from {checkpoint}; 3 ranks on .*{victim}.*", told[1])
+    assert re.fullmatch(f"Resumed from {checkpoint} with 3 ranks on .*{victim}.*", told[1])
 
 
 def test_run_leaves_a_drained_host_and_makes_each_step_once(cluster: Cluster) -> None:
@@ -205,7 +205,7 @@ def test_elastic_run_continues_without_a_dead_host(cluster: Cluster) -> None:
     assert second == 2
     assert sorted(host.node for host in attempts[1].hosts) == left
     assert told[0].startswith("Rank ")
-    assert re.fullmatch(f"Resumed from {attempts[1].checkpoint}; 2 ranks on .*", told[1])
+    assert re.fullmatch(f"Resumed from {attempts[1].checkpoint} with 2 ranks on .*", told[1])
     # 397 samples to validate, each once; 1400 to train on, and three ranks repeat one to have as
     # many each.
     samples = run.stats.groupby(["phase", "epoch"], observed=True)["batch_size"].sum().unstack()
