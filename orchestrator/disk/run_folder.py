@@ -115,9 +115,11 @@ class RunFolder:
         are_runs = parent.map(lambda name: parent.exists(f"{name}/run.json"), names)
         runs = [name for name, is_run in zip(names, are_runs, strict=True) if is_run]
         nearest = find_nearest(self.name, runs)
+        if not self.storage.exists():
+            why = f"{self} is not a run: it does not exist"
         if nearest:
-            return f"{self} is not a run: it does not exist (did you mean {parent / nearest}?)"
-        return f"{self} is not a run: it does not exist. `hookyard ls` lists the runs"
+            return f"{why} (did you mean {parent / nearest}?)"
+        return f"{why}. `hookyard ls` lists the runs"
 
     def _check_format(self) -> None:
         """Raise NewerFormat for a run of a later version, none of whose files this version may

@@ -81,7 +81,7 @@ def test_summaries_of_a_part(done: Run) -> None:
         == done.stats.query("phase == 'val'")["loss"].max()
     )
     assert set(done.summary("phase", where="epoch == 1")["rows"]) == {7, 3}
-    with pytest.raises(UsageError, match="takes neither columns nor where"):
+    with pytest.raises(UsageError, match="cannot be combined with --where or --columns"):
         done.summary("hook", where="rank == 0")
 
 
@@ -107,5 +107,7 @@ def test_new_run_has_empty_tables(tmp_path: Path) -> None:
 
 
 def test_open_run_refuses_other_folders(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="it has no run"):
+    with pytest.raises(UsageError, match=r"it has no run\.json"):
         open_run(tmp_path)
+    with pytest.raises(UsageError, match="it does not exist"):
+        open_run(tmp_path / "missing")
