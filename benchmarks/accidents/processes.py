@@ -4,6 +4,7 @@ import atexit
 import multiprocessing
 import multiprocessing.util
 import os
+import signal
 import sys
 import tempfile
 import traceback
@@ -59,6 +60,8 @@ def _main(target: Callable[..., str], folder: Path, arguments: Any) -> None:
     output = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
+    # `hookyard verify` may have started the server of these processes, which blocks Ctrl-C.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder / "tmp")
     multiprocessing.util.Finalize(
         None, atexit._run_exitfuncs, exitpriority=0
