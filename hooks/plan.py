@@ -91,6 +91,8 @@ class Plan:
         self._common_divisors: dict[str, int] = {}
         """Number that divides every iteration in which an interval of the event is due."""
         self._calls_without_interval = {}
+        self.strides: dict[str, int] = {}
+        """Number that divides every iteration in which an event has a call to make."""
         for event, calls in self.calls.items():
             intervals = {call.interval for call in calls if call.interval is not None}
             lengths = [(interval, get_iterations(interval)) for interval in intervals]
@@ -100,6 +102,8 @@ class Plan:
             self._calls_without_interval[event] = tuple(
                 call for call in calls if call.interval is None
             )
+            is_each = bool(self._calls_without_interval[event])
+            self.strides[event] = 1 if is_each else self._common_divisors[event]
         self._due_calls: dict[tuple[str, tuple[Interval | int, ...]], tuple[Call, ...]] = {}
 
     def _all_calls(self) -> Iterable[Call]:

@@ -146,7 +146,7 @@ WALK: dict[str, dict[str, Key]] = {
     "device_stats": of(None, None, every=3),
     "layer_memory": of({"every": "2 steps"}, None, every="3 steps"),
     "memory_snapshot": of(None, None, steps=[3]),
-    "memory_stats": of(None, None, every=3),
+    "memory_stats": of({"min_seconds": 0}, None, every=3, min_seconds=3600),
     "model_complexity": of(None, None, max_depth=0),
     "optimizer_stats": of({"every": "2 steps"}, None, every="3 steps"),
     "profiler": of(

@@ -211,6 +211,22 @@ def test_each_of_several_intervals_is_due_at_its_multiples(
         assert hooks[str(interval)].seen.get("on_step", []) == expected
 
 
+@pytest.mark.parametrize(
+    ("intervals", "stride"), [((4, 6), 2), ((5,), 5), ((4, Interval(4, "steps")), 1)]
+)
+def test_stride_divides_every_iteration_with_a_call(
+    intervals: tuple[int | Interval, ...], stride: int
+) -> None:
+    hooks: dict[str, Hook] = {str(interval): Paced(interval) for interval in intervals}
+    assert Plan(hooks).strides["on_step"] == stride
+
+
+def test_stride_follows_a_changed_interval() -> None:
+    plan = Plan({"paced": Paced(4)})
+    plan.set_field("paced", "every", 3)
+    assert plan.strides["on_step"] == 3
+
+
 def test_hooks_of_different_intervals_keep_their_order() -> None:
     notes: list[str] = []
 

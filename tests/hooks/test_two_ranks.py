@@ -44,7 +44,7 @@ def hooks_of() -> dict[str, Hook]:
         "early_stopping": EarlyStopping("val/loss", "min", min_delta=100, patience=2),
         "perf_stats": PerfStats(),
         "throughput": Throughput(every=Interval(2, "iterations")),
-        "memory_stats": MemoryStats(every=Interval(2, "iterations")),
+        "memory_stats": MemoryStats(every=Interval(2, "iterations"), min_seconds=0),
         "device_stats": DeviceStats(every=Interval(2, "iterations")),
         "optimizer_stats": OptimizerStats(every=EVERY_STEP),
         "model_complexity": ModelComplexity(),

@@ -9,7 +9,7 @@ from hooks import State
 from hooks.interval import Interval
 from hooks.stats import memory_stats
 from hooks.stats.memory_stats import MemoryStats
-from tests.hooks.phases import run_phase
+from tests.hooks.phases import Ticks, run_phase
 
 
 class _Allocator:
@@ -51,7 +51,7 @@ def _row(hook: MemoryStats, state: State) -> dict[str, Any]:
 
 def test_peaks_of_iteration_phase_and_run_are_independent(allocator: _Allocator) -> None:
     """Readings by hand: MMEngine, ClassyVision and VISSL reset each other's peaks."""
-    hook = MemoryStats(every=Interval(1, "iterations"))
+    hook = MemoryStats(every=Interval(1, "iterations"), min_seconds=0)
     state = State(device=torch.device("cuda"))
     allocator.hold(999)
     allocator.hold(10)
@@ -85,7 +85,7 @@ def test_peak_of_resident_memory_is_the_largest_of_the_phase_s_rows(
 ) -> None:
     readings = iter([950, 900, 600, 500, 400])
     monkeypatch.setattr(memory_stats, "resident_bytes", lambda: next(readings))
-    hook = MemoryStats(every=Interval(2, "iterations"))
+    hook = MemoryStats(every=Interval(2, "iterations"), min_seconds=0)
     state = State()
     metrics: dict[str, Any] = {}
     run_phase(hook, state, "train", [{}, {}])
@@ -94,9 +94,24 @@ def test_peak_of_resident_memory_is_the_largest_of_the_phase_s_rows(
     assert metrics["train/peak_rss_bytes"] == 900
 
 
+def test_fast_iterations_leave_out_readings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Iterations of 8 ms: a reading when the phase starts, then after 20 ms or more."""
+    ticks = Ticks()
+    monkeypatch.setattr(memory_stats, "perf_counter", ticks)
+    hook = MemoryStats(every=Interval(1, "iterations"), min_seconds=0.02)
+    state = State()
+
+    def work() -> None:
+        ticks.now += 0.008
+
+    run_phase(hook, state, "train", [{}] * 8, work=work)
+    read = [number for number, row in enumerate(state.recent, 1) if "rss_bytes" in row]
+    assert read == [1, 3, 6]
+
+
 def test_peaks_continue_after_a_resume_within_a_phase(allocator: _Allocator) -> None:
     """Phase and run go on; what the new process held before it began counts for neither."""
-    first = MemoryStats(every=Interval(1, "iterations"))
+    first = MemoryStats(every=Interval(1, "iterations"), min_seconds=0)
     state = State(device=torch.device("cuda"))
     first.on_start(state)
     allocator.hold(800)
@@ -110,7 +125,7 @@ def test_peaks_continue_after_a_resume_within_a_phase(allocator: _Allocator) -> 
     # Another process.
     allocator.retries = 70
     allocator.peak = 5000
-    second = MemoryStats(every=Interval(1, "iterations"))
+    second = MemoryStats(every=Interval(1, "iterations"), min_seconds=0)
     metrics = {}
     second.load_rank_state_dict(saved)
     second.on_start(state)
