@@ -25,6 +25,7 @@ _WITHOUT_EFFECT = {
     "name",
     "tags",
     "notes",
+    "notify",
     "init",  # the checkpoint replaces it
     "max_failures",
     "max_preemptions",

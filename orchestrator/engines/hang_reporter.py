@@ -25,7 +25,8 @@ class HangReporter:
     stacks too.
 
     After Ctrl-C, when `is_ending` returns true, the lines say that the run waits for the hung rank
-    to end.
+    to end. `tell_hang` also gets each hang, after the run's
+    name.
     """
 
     def __init__(
@@ -33,10 +34,12 @@ class HangReporter:
         active_runs: Callable[[], Sequence[RunFolder]],
         display: Display,
         is_ending: Callable[[], bool],
+        tell_hang: Callable[[str, str], None] = lambda name, text: None,
     ) -> None:
         self._active_runs = active_runs
         self._display = display
         self._is_ending = is_ending
+        self._tell_hang = tell_hang
         self._hung: dict[str, tuple[int, ...]] = {}
         """Hung ranks that were printed, by the run's location."""
         self._seconds_since_interrupt = 0.0
@@ -83,6 +86,7 @@ class HangReporter:
         prefix = "waiting for a hung rank to end: " if location in self._requested_stacks else ""
         log = f" (stack: {folder}/log.txt)" if hang.stacks else ""
         self._display.line(f"{folder.name}: {prefix}{hang}{log}")
+        self._tell_hang(folder.name, str(hang))
         folder.log(hang.stacks)
 
     def _request_stacks(self, folder: RunFolder) -> None:

@@ -4,9 +4,9 @@ end."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestrator.disk.metadata import COMPLETE
 from orchestrator.disk.run_folder import RunFolder
@@ -82,10 +82,11 @@ class Lifecycle:
         self._show_line = show_line
         self._is_running = False
 
-    def train(self) -> None:
-        """Train to the end, and record it."""
+    def train(self, see_report: Callable[[Mapping[str, Any]], None]) -> None:
+        """Train to the end, and record it; `see_report` gets the metrics of each report."""
         last = None
         while report := self.next():
+            see_report(report.metrics)
             last = report
         self.end(*find_outcome(last))
 

@@ -25,6 +25,7 @@ from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.model.initial_weights import describe_initial_weights
 from orchestrator.process.interrupts import Interrupts
 from orchestrator.process.streams import print_line
+from orchestrator.runs.alerts import Alerts
 from orchestrator.runs.best import recording_best
 from orchestrator.runs.continuation import copy_parent_checkpoint
 from orchestrator.runs.display import open_display
@@ -59,16 +60,23 @@ def check_surroundings(experiment: Experiment) -> None:
     """Raise ConfigError if an environment variable is not set, or the initial weights do not
     exist."""
     problems: list[Problem] = []
-    collect_problems(problems, read_environment, experiment.environment)
+    collect_problems(problems, check_environment, experiment)
     collect_problems(problems, describe_initial_weights, experiment)
     if problems:
         raise ConfigError(problems)
 
 
+def check_environment(experiment: Experiment) -> None:
+    """Raise ConfigError if an environment variable that the experiment names is not set."""
+    read_environment(experiment.environment)
+    if experiment.notify:
+        experiment.notify.read_url()
+
+
 def check_can_run(experiment: Experiment, engine: EngineName, address: str | None) -> None:
     """Raise UsageError if the engine or this machine cannot run the experiment."""
     workers = experiment.workers
-    read_environment(experiment.environment)  # raises ConfigError for an unset variable
+    check_environment(experiment)
     if engine == "gang" and workers.min_count < workers.max_count:
         raise UsageError(
             f"workers.count must be one number for --engine gang, got {workers.count}; or use --engine train"
@@ -109,11 +117,17 @@ def drive(
     assignment = Assignment(source, folder.location, target=target)
     messages = [resume_with, "The evaluation runs to its end."] if target else [resume_with]
     with (
+        Alerts(None if target else experiment.notify, folder) as alerts,
         recording_best(folder),
         recording_failure(folder),
         open_display(folder) as display,
         Interrupts(*messages) as interrupts,
-        HangReporter(lambda: [folder], display, lambda: interrupts.requested),
+        HangReporter(
+            lambda: [folder],
+            display,
+            lambda: interrupts.requested,
+            alerts.tell_hang,
+        ),
     ):
 
         def is_stop_requested() -> bool:
@@ -133,9 +147,9 @@ def drive(
             in_process = InProcess(
                 workers, display=display, stop_requested=is_stop_requested, end_hung=interrupts.fail
             )
-            Lifecycle(in_process, assignment, resolved).train()
+            Lifecycle(in_process, assignment, resolved).train(alerts.check_report)
         else:
-            _drive_on_ray(engine, assignment, resolved, display, is_stop_requested, address)
+            _drive_on_ray(engine, assignment, resolved, display, alerts, is_stop_requested, address)
     if folder.read_metadata().status == "interrupted":
         print_line(f"Interrupted after a checkpoint. To resume: {resume_with}")
 
@@ -145,6 +159,7 @@ def _drive_on_ray(
     assignment: Assignment,
     resolved: ResolvedExperiment,
     display: Display,
+    alerts: Alerts,
     is_stop_requested: Callable[[], bool],
     address: str | None,
 ) -> None:
@@ -192,7 +207,7 @@ def _drive_on_ray(
             show_line=show_line,
         )
         # In a thread, because only the main thread gets signals.
-        work = ThreadPoolExecutor(max_workers=1).submit(lifecycle.train)
+        work = ThreadPoolExecutor(max_workers=1).submit(lifecycle.train, alerts.check_report)
         import orchestrator.disk.rows.compaction  # needed at the end; imported while the ranks start
         import orchestrator.disk.rows.usage  # noqa: F401
 

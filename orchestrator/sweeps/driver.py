@@ -32,6 +32,7 @@ from orchestrator.experiment.sweep.space import count_trials
 from orchestrator.loop.model.initial_weights import describe_initial_weights
 from orchestrator.process.interrupts import Interrupts
 from orchestrator.process.streams import print_line
+from orchestrator.runs.alerts import Alerts
 from orchestrator.runs.display import open_display
 from orchestrator.runs.driver import format_resume_command, load_experiment_to_resume
 from orchestrator.storage import Storage
@@ -117,7 +118,8 @@ def sweep(
     read_folders = [Storage(init["path"])] if init else []
     with taking_name(wanted, if_exists, read_folders) as (folder, lease):
         folder = create_run(storage, folder.name, to_yaml(experiment), **metadata)
-        return _run_trials(folder, experiment, {}, address, lease)
+        with Alerts(experiment.notify, folder) as alerts:
+            return _run_trials(folder, experiment, {}, address, lease, alerts)
 
 
 def resume_sweep(
@@ -186,7 +188,8 @@ def resume(folder: RunFolder, lease: Lease, *, failed: bool, address: str | None
             earlier_s=metadata.seconds_before_resume,
             **asdict(Process.this()),
         )
-    return _run_trials(folder, experiment, previous, address, lease)
+    with Alerts(experiment.notify, folder) as alerts:
+        return _run_trials(folder, experiment, previous, address, lease, alerts)
 
 
 def _make_nothing_to_resume_error(
@@ -220,6 +223,7 @@ def _run_trials(
     previous: Mapping[int, TrialRecord],
     address: str | None,
     lease: Lease,
+    alerts: Alerts,
 ) -> Sweep:
     settings = experiment.sweep
     assert settings is not None
@@ -246,12 +250,18 @@ def _run_trials(
             folder,
             previous,
             display,
+            alerts,
             ranks=1 if metadata.local else experiment.workers.max_count,
             seconds_used=compute_seconds_used(metadata, previous),
             fail_fast=metadata.fail_fast,
             stop_requested=is_stop_requested,
         )
-        hang_reporter = HangReporter(running.active_trials, display, lambda: interrupts.requested)
+        hang_reporter = HangReporter(
+            running.active_trials,
+            display,
+            lambda: interrupts.requested,
+            alerts.tell_hang,
+        )
         if metadata.local:
             _run_in_process(running, interrupts, hang_reporter)
         else:

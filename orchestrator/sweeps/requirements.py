@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 from typing import Any
 
-from orchestrator.engines.ray_environment import Resources, read_environment
+from orchestrator.engines.ray_environment import Resources
 from orchestrator.engines.script_classes import with_classes_of_main
 from orchestrator.errors import UsageError
 from orchestrator.experiment.sections.experiment import Experiment
@@ -11,6 +11,7 @@ from orchestrator.experiment.sections.search import EXTRA
 from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.experiment.sweep.space import count_concurrent_trials, count_trials
 from orchestrator.process.streams import print_line
+from orchestrator.runs.launch import check_environment
 
 
 def check_can_run(
@@ -18,7 +19,7 @@ def check_can_run(
 ) -> None:
     """Raise UsageError if an extra or a resource of this machine is missing, or if --local cannot
     run the scheduler."""
-    read_environment(experiment.environment)  # raises ConfigError for an unset variable
+    check_environment(experiment)
     if settings.search.type == "optuna" and find_spec("optuna") is None:
         raise UsageError(
             f"search: optuna needs the package optuna, which is not installed: {EXTRA}"

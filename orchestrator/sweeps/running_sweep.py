@@ -13,6 +13,7 @@ from orchestrator.experiment.sections.schedulers.race import Race as RaceSetting
 from orchestrator.experiment.sections.search import OptunaSearch
 from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.experiment.sweep.shared_training import find_shared_paths
+from orchestrator.runs.alerts import Alerts
 from orchestrator.sweeps.search.optuna_trials import OptunaTrials
 from orchestrator.sweeps.search.race import Race
 from orchestrator.sweeps.search.search import (
@@ -38,6 +39,7 @@ class RunningSweep:
         folder: RunFolder,
         previous: Mapping[int, TrialRecord],
         display: Display,
+        alerts: Alerts,
         *,
         ranks: int = 1,
         seconds_used: float = 0,
@@ -60,6 +62,7 @@ class RunningSweep:
         )
         self.rules.replay(previous.values(), seconds_used)
         self._display = display
+        self._alerts = alerts
         self._metric, mode = self.settings.objectives[0]
         self._better: Callable[..., float] = max if mode == "max" else min
         self._ended = sum(trial.has_ended for trial in previous.values())
@@ -88,6 +91,7 @@ class RunningSweep:
 
     def record_report(self, number: int, metrics: Mapping[str, Any]) -> None:
         self._keep(number, metrics)
+        self._alerts.check_report(metrics, trial_name(number))
         self._show_progress()
 
     def show_recovery(self, number: int, error: str) -> None:
@@ -115,6 +119,7 @@ class RunningSweep:
         self._best.pop(number, None)
         self._last.pop(number, None)
         self.rules.trial_failed(trial_name(number), error if metric_missing else None)
+        self._alerts.tell_once("failed", f"({trial_name(number)}) has failed: {error}")
         self._end(number, values, f"failed: {error}")
 
     def _end(self, number: int, values: Mapping[str, Any], outcome: str) -> None:

@@ -143,6 +143,17 @@ RAY = "is asked of Ray: the test below"
 EXPERIMENT_NOT_SHOWN = {
     **dict.fromkeys(("name", "tags", "notes"), "is what a run is found by: the test below"),
     "upload_every": "needs an object store: tests/orchestrator/disk/rows/test_rank_files.py",
+    **dict.fromkeys(
+        (
+            "notify",
+            "notify.events",
+            "notify.target",
+            "notify.url",
+            "notify.format",
+            "notify.command",
+        ),
+        "is what a server gets: tests/orchestrator/runs/test_alerts.py",
+    ),
     "environment": "is asked of a cluster: tests/orchestrator/engines/test_ray_environment.py",
     **dict.fromkeys(
         ("hang.after", "hang.action"),

@@ -19,11 +19,14 @@ from hooks.metrics.direction import (
 from hooks.metrics.names import PHASES, nearest, phase_of, phases_of
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.sections.notify import parse_target
 from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.experiment.yaml.source import with_value
 from orchestrator.task import Task, has_custom_loop
 from orchestrator.user_code import catch_user_errors
 
+_OF_ANY_REPORT = ("sweep", "notify")
+"""Parts that read whole reports, also what hooks add to them."""
 _REPORTED_ENDINGS = ("_s", "_bytes")
 """Endings of names that hooks add to each phase in a report: `val/samples_per_s`."""
 
@@ -165,16 +168,16 @@ def check_metrics(
                 "task", f"meters() returns '{name}', a metric of the hook '{hook}'; rename it"
             )
     for monitored in _list_monitored(data):
-        is_sweep = monitored.kind == "sweep"
+        is_of_any_report = monitored.kind in _OF_ANY_REPORT
         phase = monitored.phase
         if phase == "test" and monitored.stops_training:
             yield monitored.make_problem("is measured after training; use a metric of train or val")
         elif not phase:
             # A sweep may compare trials by `stats/...`, and a custom hook may report any name.
-            is_other = (is_sweep and "/" in monitored.metric) or has_unknown
+            is_other = (is_of_any_report and "/" in monitored.metric) or has_unknown
             if monitored.stops_training or not is_other:
                 yield _explain_missing_phase(monitored, known)
-        elif phase == "val" and not validates and not (has_unknown and is_sweep):
+        elif phase == "val" and not validates and not (has_unknown and is_of_any_report):
             yield monitored.make_problem("is never measured with validate_every: 0")
         elif phase in known and not _may_be_reported(monitored, known[phase]):
             names = [f"{phase}/{name}" for name in known[phase]]
@@ -195,7 +198,7 @@ def _may_be_reported(monitored: _Monitored, names: Collection[str]) -> bool:
     """Return whether a report may hold a metric, given the names of the task's metrics."""
     if monitored.metric == "auto":
         return True
-    if monitored.kind == "sweep" and monitored.metric.endswith(_REPORTED_ENDINGS):
+    if monitored.kind in _OF_ANY_REPORT and monitored.metric.endswith(_REPORTED_ENDINGS):
         return True
     # A meter of several values reports `val/confusion/0`, and averaged weights `val/ema/loss`.
     return not set(names).isdisjoint(monitored.metric.split("/")[1:])
@@ -226,6 +229,10 @@ def _list_monitored(data: Mapping[str, Any]) -> Iterator[_Monitored]:
         if is_known_sweep or kind in ("checkpoint", "early_stopping", "param_scheduler"):
             for metric in part.metrics:
                 yield _Monitored(f"{part.path}.{part.key}", kind, metric)
+
+    target = (data.get("notify") or {}).get("target")
+    if target and not any(map(_decides_metrics, (data.get("sweep") or {}).get("space") or ())):
+        yield _Monitored("notify.target", "notify", parse_target(target)[0])
 
 
 def _decides_metrics(path: str) -> bool:

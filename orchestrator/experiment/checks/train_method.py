@@ -17,7 +17,7 @@ from orchestrator.user_code import find_source_location
 
 _ALWAYS_READ = frozenset(
     "name task task_args epochs steps seed max_failures max_preemptions hang workers upload_every"
-    " environment tags notes hooks sweep".split()
+    " environment tags notes notify hooks sweep".split()
 )
 _DECLARABLE = Experiment.model_fields.keys() - _ALWAYS_READ
 _READ_WORKER_KEYS = frozenset(

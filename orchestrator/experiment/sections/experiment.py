@@ -27,6 +27,7 @@ from orchestrator.experiment.optim.component import (
     Optimization,
 )
 from orchestrator.experiment.sections.initial_weights import Init
+from orchestrator.experiment.sections.notify import Notify
 from orchestrator.experiment.sections.run_name import RunName, require_valid_name
 from orchestrator.experiment.sections.sweep import Seed, Sweep
 from orchestrator.experiment.sections.training import (
@@ -191,6 +192,8 @@ class Experiment(Model):
     """Words by which `hookyard ls --tag` finds the run. `hookyard note RUN --tag` changes them."""
     notes: str = ""
     """A note that `hookyard ls` shows. `hookyard note RUN "..."` changes it."""
+    notify: Notify | None = None
+    """Alerts about the run or the sweep, to an HTTP server or a command."""
     hooks: dict[str, Any] = Field(default_factory=dict)
     """Hooks by name, each with its fields. `null` or `false` switches off a default hook, and `{}`
     or `true` switches a hook on with the defaults of its fields."""

@@ -186,7 +186,7 @@ SchedulerName = Literal["fifo", "asha", "hyperband", "median", "race", "pbt"]
 
 def _check_swept_path(path: str) -> str:
     group = path.partition(".")[0]
-    if group in ("name", "tags", "notes", "base", "sweep", "workers"):
+    if group in ("name", "tags", "notes", "notify", "base", "sweep", "workers"):
         raise ValueError(f"cannot be swept: all trials share `{group}`")
     return path
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.runs.alerts import Alerts
 from orchestrator.sweeps.running_sweep import RunningSweep
 from orchestrator.tables.trial_index import TrialRecord
 from orchestrator.terminal.display import PLAIN_INTERVAL_S, TerminalDisplay
@@ -24,8 +25,13 @@ def running(
     folder: Path, previous: dict[int, TrialRecord] | None = None, **settings: Any
 ) -> RunningSweep:
     display = TerminalDisplay(clock=itertools.count(0, PLAIN_INTERVAL_S).__next__)
+    run_folder = RunFolder(folder)
     return RunningSweep(
-        described(sweep={**SETTINGS, **settings}), RunFolder(folder), previous or {}, display
+        described(sweep={**SETTINGS, **settings}),
+        run_folder,
+        previous or {},
+        display,
+        Alerts(None, run_folder),
     )
 
 

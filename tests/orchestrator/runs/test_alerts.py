@@ -1,0 +1,284 @@
+"""Alerts, received by a real HTTP server and by a command."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import run, sweep
+from orchestrator.disk.run_folder import RunFolder
+from orchestrator.errors import ConfigError, RunError
+from orchestrator.experiment.load import load_experiment
+from orchestrator.experiment.sections.notify import Notify
+from orchestrator.runs import alerts
+from orchestrator.runs.alerts import Alerts
+from tests.orchestrator.runs.written import written_run
+from tests.tasks import described
+
+
+class Server(ThreadingHTTPServer):
+    """A server that keeps what it gets, and answers with the next of `answers`, then with 200."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}/secret"
+        self.answers: list[int] = []
+        self.bodies: list[str] = []
+        self.headers: list[dict[str, str]] = []
+        self.released = threading.Event()
+        self.released.set()
+
+    def events(self) -> list[str]:
+        return [json.loads(body)["event"] for body in self.bodies]
+
+    def messages(self) -> list[str]:
+        return [json.loads(body)["message"] for body in self.bodies]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        self.server.released.wait()
+        answer = self.server.answers.pop(0) if self.server.answers else 200
+        if answer == 200:
+            self.server.bodies.append(body)
+            self.server.headers.append(dict(self.headers))
+        self.send_response(answer)
+        self.end_headers()
+
+    def log_message(self, *arguments: Any) -> None: ...
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setattr(alerts, "RETRY_DELAYS_S", (0, 0, 0))
+    server = Server()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.released.set()
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> RunFolder:
+    folder = written_run(tmp_path)
+    folder.end("finished", stopped=[], error=None)
+    folder.update(
+        best={"metric": "val/accuracy", "mode": "max", "value": 0.9125, "checkpoint": None}
+    )
+    return folder
+
+
+# What is told
+
+
+def test_run_tells_its_start_and_its_end(server: Server, tmp_path: Path) -> None:
+    notify = {"url": server.url, "events": ["started", "finished", "failed"]}
+    done = run(described(notify=notify), tmp_path, local=True)
+    assert server.events() == ["started", "finished"]
+    text, _, value = server.messages()[1].rpartition(" ")
+    assert text.startswith("points has finished: best val/")
+    assert done.best is not None
+    assert float(value) == pytest.approx(done.best.value, rel=1e-3)
+    assert json.loads(server.bodies[1])["path"] == str(done.folder)
+
+
+def test_failed_run_tells_its_error(server: Server, tmp_path: Path) -> None:
+    experiment = described(task_args={"fails": True}, notify={"url": server.url})
+    with pytest.raises(RunError):
+        run(experiment, tmp_path, local=True)
+    assert server.events() == ["failed"]
+    assert "this loss fails on purpose" in server.messages()[0]
+
+
+def test_first_nan_and_the_target_are_told_once(server: Server, tmp_path: Path) -> None:
+    notify = Notify(url=server.url, target="val/accuracy >= 0.5", events=["nan", "target"])
+    place = {"epoch": 1, "step": 20}
+    with Alerts(notify, written_run(tmp_path)) as sender:
+        sender.check_report({"train/loss": 2.0, "val/accuracy": 0.4, **place})
+        sender.check_report({"train/loss": float("nan"), "val/accuracy": 0.5, **place})
+        sender.check_report({"train/loss": float("nan"), "val/accuracy": 0.6, **place})
+    assert server.messages() == [
+        "points has train/loss nan in epoch 2, step 20",
+        "points has reached val/accuracy >= 0.5 in epoch 2, step 20",
+    ]
+
+
+def test_hang_names_the_trial(server: Server, tmp_path: Path) -> None:
+    folder = written_run(tmp_path)
+    with Alerts(Notify(url=server.url, events=["hang"]), folder) as sender:
+        sender.tell_hang("points", "rank 1 hangs")
+        sender.tell_hang("trial-0003", "rank 0 hangs")
+    assert server.messages() == [
+        "points hangs: rank 1 hangs",
+        "points (trial-0003) hangs: rank 0 hangs",
+    ]
+
+
+def test_sweep_tells_its_first_failed_trial_and_its_best_one(
+    server: Server, tmp_path: Path
+) -> None:
+    space = {"task_args.fails": {"grid": [False, True]}, "seed": {"grid": [0, 1]}}
+    settings = {"metric": "val/accuracy", "mode": "max", "space": space}
+    experiment = described(sweep=settings, notify={"url": server.url})
+    sweep(experiment, tmp_path, local=True)
+    assert server.events() == ["failed", "finished"]
+    assert "(trial-" in server.messages()[0]
+    assert "has failed: " in server.messages()[0]
+    assert server.messages()[1].startswith("points has finished: best val/accuracy ")
+
+
+def test_evaluation_tells_nothing(server: Server, tmp_path: Path) -> None:
+    done = run(described(notify={"url": server.url}), tmp_path, local=True)
+    server.bodies.clear()
+    done.evaluate("last", phase="val", local=True)
+    assert not server.bodies
+
+
+# How it is sent
+
+
+def test_slack_gets_its_text(server: Server, finished: RunFolder) -> None:
+    with Alerts(Notify(url=server.url, format="slack"), finished):
+        pass
+    assert json.loads(server.bodies[0]) == {"text": "points has finished: best val/accuracy 0.9125"}
+
+
+def test_ntfy_gets_plain_text_and_a_title(server: Server, finished: RunFolder) -> None:
+    with Alerts(Notify(url=server.url, format="ntfy"), finished):
+        pass
+    assert server.bodies == ["points has finished: best val/accuracy 0.9125"]
+    assert server.headers[0]["Title"] == "Hookyard: finished"
+
+
+def test_command_gets_fields_and_message(finished: RunFolder, tmp_path: Path) -> None:
+    command = f'cat > {tmp_path}/fields; printf %s "$HOOKYARD_MESSAGE" > {tmp_path}/message'
+    with Alerts(Notify(command=command), finished):
+        pass
+    fields = json.loads((tmp_path / "fields").read_text())
+    assert fields["event"] == "finished"
+    assert fields["message"] == (tmp_path / "message").read_text()
+
+
+def test_server_that_comes_back_gets_the_alert(server: Server, finished: RunFolder) -> None:
+    server.answers = [503, 429]
+    with Alerts(Notify(url=server.url), finished):
+        pass
+    assert server.events() == ["finished"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "reason"),
+    [([404], "it answered 404 Not Found"), ([500] * 4, "it answered 500 Internal Server Error")],
+)
+def test_refused_alert_is_a_line_without_the_secret(
+    answers: list[int],
+    reason: str,
+    server: Server,
+    finished: RunFolder,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    server.answers = answers
+    with Alerts(Notify(url=server.url), finished):
+        pass
+    printed = capsys.readouterr().err
+    assert f"127.0.0.1: {reason}" in printed
+    assert "secret" not in printed
+    assert not server.answers, "tried as often as it may"
+
+
+def test_server_that_is_down_does_not_fail_the_run(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.shutdown()
+    server.server_close()
+    done = run(described(notify={"url": server.url}), tmp_path, local=True)
+    assert done.status == "finished"
+    assert "Connection refused" in capsys.readouterr().err
+
+
+def test_slow_server_delays_the_end_by_a_limited_time(
+    server: Server,
+    finished: RunFolder,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(alerts, "END_S", 0.05)
+    server.released.clear()
+    with Alerts(Notify(url=server.url), finished):
+        pass
+    assert "gave up after 0.05 s" in capsys.readouterr().err
+
+
+def test_failed_command_is_a_line(finished: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    with Alerts(Notify(command="echo no mail >&2; exit 3"), finished):
+        pass
+    assert "the command ended with 3: no mail" in capsys.readouterr().err
+
+
+# The settings
+
+
+def test_url_of_an_environment_variable_is_never_stored(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALERT_URL", server.url)
+    done = run(described(notify={"url": "$ALERT_URL"}), tmp_path, local=True)
+    assert server.events() == ["finished"]
+    files = [path for path in done.path.rglob("*") if path.is_file()]
+    assert not [path for path in files if b"secret" in path.read_bytes()]
+
+
+def test_unset_variable_is_an_error_before_the_start(tmp_path: Path) -> None:
+    experiment = described(notify={"url": "${ALERT_URL}"})
+    with pytest.raises(ConfigError, match=r"notify\.url.*ALERT_URL is not set"):
+        run(experiment, tmp_path, local=True)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "sets neither url nor command"),
+        ({"command": "true", "format": "slack"}, "has no effect without url"),
+        ({"url": "example.com"}, "must begin with http"),
+        ({"url": "https://me:word@example.com"}, "contains a password"),
+        ({"command": "true", "target": "val/accuracy"}, "must be a metric, >= or <="),
+        ({"command": "true", "target": "loss < low"}, "'low' is not a number"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        described(notify=settings)
+
+
+def test_target_of_a_metric_that_no_report_has_is_refused(tmp_path: Path) -> None:
+    experiment = tmp_path / "points.yaml"
+    experiment.write_text(
+        "{name: told, task: tests.tasks:Points, epochs: 1, notify: {command: ls, target: val/acuracy > 0}}"
+    )
+    with pytest.raises(ConfigError, match=r"notify\.target: 'val/acuracy'.*did you mean 'val/accu"):
+        load_experiment(experiment)
+
+
+@pytest.mark.parametrize(
+    ("target", "value", "is_reached"),
+    [
+        ("val/accuracy >= 0.9", 0.9, True),
+        ("val/accuracy > 0.9", 0.9, False),
+        ("val/accuracy <= 0.9", 0.9, True),
+        ("val/accuracy < 0.9", 0.9, False),
+        ("val/accuracy >= 0.9", float("nan"), False),
+        ("val/other >= 0.9", 1.0, False),
+    ],
+)
+def test_target_compares_as_it_reads(target: str, value: float, is_reached: bool) -> None:
+    settings = Notify(command="true", target=target)
+    assert settings.has_reached_target({"val/accuracy": value}) is is_reached
