@@ -71,6 +71,20 @@ def check_metric_names(metrics: Iterable[str], hooks: Mapping[str, Hook]) -> Non
             )
 
 
+def check_has_gradient(method: Callable[..., Any], loss: Tensor) -> None:
+    """Raise TaskError if a loss has no gradient, which is why its backward pass has failed.
+
+    The error hides torch's: in a chain, that one would look like the failure of a lost peer.
+    """
+    if loss.requires_grad:
+        return
+    raise TaskError(
+        f"{method.__name__}() returns a loss without a gradient: it was detached, computed under"
+        " no_grad, or depends on no trainable parameter of the model"
+        f"{find_source_location(method)}"
+    ) from None
+
+
 def describe(value: Any) -> str:
     """Return a value's type and shape, or a number itself."""
     if value is None or isinstance(value, int | float):

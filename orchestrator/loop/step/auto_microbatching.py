@@ -14,6 +14,7 @@ from orchestrator.errors import RunError, TaskError
 from orchestrator.loop.step.iterations import IterationRunner, Timestamps, make_clear_gradients
 from orchestrator.loop.step.transfer import container_with, items_in, leaves, moves_itself
 from orchestrator.loop.step.weights import weigh
+from orchestrator.loop.task_errors import check_has_gradient
 from orchestrator.user_code import find_source_location
 
 _ELEMENTS_PER_EXCHANGE = 2**24
@@ -181,7 +182,11 @@ class MicrobatchRunner(IterationRunner):
             loss = self.weighed.scale(loss)
         elif piece.share != 1:
             loss = loss * piece.share
-        self.precision.scale(loss).backward()
+        try:
+            self.precision.scale(loss).backward()
+        except RuntimeError:
+            check_has_gradient(self.task.loss, loss)
+            raise
         return *forward_times, *[self.clock.mark()] * 8
 
     def _agree_on_failure(self, has_failed: bool, cannot_split: bool) -> tuple[int | None, bool]:

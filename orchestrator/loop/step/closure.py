@@ -12,7 +12,7 @@ from hooks.distributed import collectives
 from orchestrator.experiment.optim.closures import needs_gradients_before
 from orchestrator.loop.step.iterations import IterationRunner, make_clear_gradients
 from orchestrator.loop.step.weights import make_zero_loss, tensors_with_gradients
-from orchestrator.loop.task_errors import check_loss_terms
+from orchestrator.loop.task_errors import check_has_gradient, check_loss_terms
 
 
 class _StepSkipped(Exception):
@@ -79,7 +79,11 @@ class ClosureRunner(IterationRunner):
             if state.loss_weight == 0:
                 loss = make_zero_loss(loss, tensors_with_gradients(output))
             loss = self._scale(loss)
-            loss.backward()
+            try:
+                loss.backward()
+            except RuntimeError:
+                check_has_gradient(self.task.loss, loss)
+                raise
         if state.world_size > 1:
             loss = loss.detach().clone()
             collectives.average([loss])

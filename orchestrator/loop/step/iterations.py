@@ -20,7 +20,7 @@ from orchestrator.loop.step.columns import make_columns
 from orchestrator.loop.step.metrics import PhaseMetrics
 from orchestrator.loop.step.transfer import make_transfer
 from orchestrator.loop.step.weights import WeighedBatches, count_microbatches, weigh_each
-from orchestrator.loop.task_errors import unexpected
+from orchestrator.loop.task_errors import check_has_gradient, unexpected
 from orchestrator.loop.world import World
 from orchestrator.task import Task, has_weights
 
@@ -243,6 +243,7 @@ class IterationRunner:
         It takes the number of micro-batches in the step.
         """
         state = self.state
+        task = self.task
         weighed = self.weighed
         scaler = self.precision.scaler
         timer = self._backward_timer
@@ -259,7 +260,11 @@ class IterationRunner:
                 loss = loss / microbatches
             if scaler is not None:
                 loss = scaler.scale(loss)
-            loss.backward()
+            try:
+                loss.backward()
+            except RuntimeError:
+                check_has_gradient(task.loss, loss)
+                raise
             t_local_backward = t_backward = t_gradients = mark()
             if timer is not None:
                 t_local_backward = timer.take(t_backward)

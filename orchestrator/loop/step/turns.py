@@ -15,7 +15,7 @@ from orchestrator.errors import TaskError, did_you_mean
 from orchestrator.loop.model.torch_settings import Precision
 from orchestrator.loop.step.iterations import IterationRunner, Timestamps
 from orchestrator.loop.step.weights import make_zero_loss
-from orchestrator.loop.task_errors import check_type, describe
+from orchestrator.loop.task_errors import check_has_gradient, check_type, describe
 from orchestrator.user_code import find_source_location
 
 EXPECTED = "turns, each an optimizer's name and its loss"
@@ -134,7 +134,11 @@ class TurnRunner(IterationRunner):
             scaled = self.weighed.scale(scaled)
         elif microbatches > 1:
             scaled = scaled / microbatches
-        player.precision.scale(scaled).backward(inputs=player.parameters)
+        try:
+            player.precision.scale(scaled).backward(inputs=player.parameters)
+        except RuntimeError:
+            self._check_trainable(player, scaled)
+            raise
         t_local_backward = t_backward = mark()
         if is_last and state.world_size > 1:
             self._average_gradients(player)
@@ -148,6 +152,17 @@ class TurnRunner(IterationRunner):
         forward_times = (t_forward, t_on_forward, t_loss, t_on_loss)
         backward_times = (t_local_backward, t_backward, t_gradients)
         return *forward_times, *backward_times, *update_times, mark()
+
+    def _check_trainable(self, player: Player, loss: Tensor) -> None:
+        """Raise TaskError if the backward pass has failed because there is nothing to train."""
+        method = self.task.turns
+        check_has_gradient(method, loss)
+        if not player.parameters:
+            raise TaskError(
+                f"turns() yields a loss for '{player.name}', but all parameters of this optimizer"
+                " are frozen; train one of them, or yield no turn while they are frozen"
+                f"{find_source_location(method)}"
+            ) from None
 
     def _record_turn(self, player: Player, loss: Any) -> None:
         """Record the loss and the learning rates of a turn."""

@@ -471,6 +471,47 @@ def test_unknown_turns_are_refused(order: str, message: str) -> None:
         list(loop.run())
 
 
+@dataclass
+class Untrainable(Gan):
+    """A GAN whose turns of one optimizer have nothing to train."""
+
+    detached: str = ""
+    frozen: str = ""
+
+    def model(self) -> nn.Module:
+        pair = super().model()
+        for name, part in pair.named_children():
+            part.requires_grad_(name != self.frozen)
+        return pair
+
+    def turns(self, model: Any, batch: Any) -> Iterator[tuple[str, Any]]:
+        for name, loss in super().turns(model, batch):
+            yield name, loss.detach() if name == self.detached else loss
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"detached": "d"},
+            r"turns\(\) returns a loss without a gradient: .*test_turns\.py:\d+\)$",
+        ),
+        (
+            {"detached": "g"},
+            r"turns\(\) returns a loss without a gradient: .*test_turns\.py:\d+\)$",
+        ),
+        (
+            {"frozen": "generator"},
+            r"a loss for 'g', but all parameters of this optimizer are frozen",
+        ),
+    ],
+)
+def test_turn_with_nothing_to_train_is_refused(arguments: dict[str, str], message: str) -> None:
+    loop, _ = loop_of(written(task=f"{__name__}:Untrainable", task_args=arguments))
+    with pytest.raises(TaskError, match=message):
+        list(loop.run())
+
+
 def test_checkpoint_of_other_optimizers_is_refused(tmp_path: Path) -> None:
     loop, _ = loop_of(written(epochs=1), folder=tmp_path)
     next(loop.run())
