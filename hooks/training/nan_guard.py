@@ -92,7 +92,8 @@ class NanGuard(Hook):
         if not math.isfinite(norm):
             state.skip_update(reason)
         if self.action == "stop":
-            state.request_stop(f"{reason} on rank {state.rank}")
+            where = f" on rank {state.rank}" if state.world_size > 1 else ""
+            state.request_stop(f"{reason}{where}")
 
     def _dump(self, state: State, loss: float, norm: float) -> None:
         if self._dumped == self.dumps:

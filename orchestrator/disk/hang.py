@@ -56,11 +56,13 @@ class RankStack:
         """Seconds without a report after which the rank counts as silent."""
         return _SILENT_TICKS * tick_s(self.limit_s)
 
-    def __str__(self) -> str:
+    def describe(self, world_size: int) -> str:
+        """Say where the rank is and since when; training on a single rank is not called rank 0."""
+        subject = f"rank {self.rank}" if world_size > 1 else "training"
         since = time.strftime("%H:%M:%S", time.localtime(self.at - self.idle_s))
         node = f" on {self.node}" if self.node else ""
         duration = f" ({self.idle_s:.0f} s)" if self.idle_s else ""
-        return f"rank {self.rank}{node} has made no progress since {since}{duration}: {self.place}"
+        return f"{subject}{node} has made no progress since {since}{duration}: {self.place}"
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class HungRanks:
     silent: Sequence[int]
     """Ranks without a recent report."""
     waiting: Sequence[RankStack]
+    world_size: int
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -81,10 +84,10 @@ class HungRanks:
 
     def __str__(self) -> str:
         if not self.hung and not self.silent:
-            waiting = "; ".join(map(str, self.waiting))
+            waiting = "; ".join(stack.describe(self.world_size) for stack in self.waiting)
             return f"all ranks wait for each other, in calls that do not match: {waiting}"
 
-        parts = [*map(str, self.hung)]
+        parts = [stack.describe(self.world_size) for stack in self.hung]
         if self.silent:
             why = "the process is stopped, the machine is gone, or a C call holds Python's interpreter lock"
             parts.append(f"no sign of {_join_ranks(self.silent)}: {why}")
@@ -99,7 +102,7 @@ class HungRanks:
     def stacks(self) -> str:
         """Stacks of the hung ranks, for the log."""
         return "\n".join(
-            f"stack of rank {stack.rank}:\n{stack.stack}"
+            f"stack{f' of rank {stack.rank}' if self.world_size > 1 else ''}:\n{stack.stack}"
             for stack in self.hung or self.waiting
             if stack.stack
         )
@@ -122,7 +125,7 @@ def find_hung_ranks(stacks: Sequence[RankStack], world_size: int) -> HungRanks |
 
     if not hung and not silent and len(waiting) < world_size:
         return None
-    return HungRanks(hung, silent, waiting)
+    return HungRanks(hung, silent, waiting, world_size)
 
 
 class HangReports:

@@ -35,10 +35,18 @@ class Finding:
         return replace(self, query=insert(self.query), advice=insert(self.advice))
 
 
+def format_rank(rank: int, world_size: int) -> str:
+    """Say where something happened: ` on rank 3`; nothing for a run of one rank."""
+    return f" on rank {rank}" if world_size > 1 else ""
+
+
 def format_ranks(ranks: list[int], world_size: int) -> str:
-    """Describe some of all ranks: `rank 3 alone`, `ranks 0, 2 of 8`, `every rank`."""
+    """Say where something happened: ` on rank 3 alone`, ` on ranks 0, 2 of 8`, ` on every rank`;
+    nothing for a run of one rank."""
+    if world_size == 1:
+        return ""
     if len(ranks) == world_size:
-        return "every rank"
+        return " on every rank"
     if len(ranks) == 1:
-        return f"rank {ranks[0]} alone"
-    return f"ranks {', '.join(map(str, ranks))} of {world_size}"
+        return f" on rank {ranks[0]} alone"
+    return f" on ranks {', '.join(map(str, ranks))} of {world_size}"

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import numpy as np
+import pandas as pd
 
 from orchestrator.doctor.finding import Finding, format_ranks
 from orchestrator.doctor.robust_statistics import Floats
@@ -25,17 +26,28 @@ _WEIGHT = 2.0
 
 
 def find_loss_anomalies(rows: Rows) -> Iterator[Finding]:
-    """Yield findings on the training loss, with the ranks that caused them."""
+    """Yield findings on the training loss, with the ranks that caused them.
+
+    The course of the finite losses is a finding of its own unless training ended without any: then
+    it has led there.
+    """
     if "loss" not in rows.columns:
         return
 
-    columns = {"last": "max(iteration)", "bad": f"sum(rows) - {merge_blocks('loss', 'known')}"}
+    columns = {
+        "last": "max(iteration)",
+        "bad": f"sum(rows) - {merge_blocks('loss', 'known')}",
+    }
     by_rank = rows.aggregate(columns, ["rank"], TRAINING, rows.blocks)
     if by_rank.empty:
         return
 
     if by_rank["bad"].any():
-        yield from _find_non_finite(rows, len(by_rank))
+        bad_ranks = _read_ranks_with_bad_loss(rows)
+        if not bad_ranks.empty:
+            yield _describe_non_finite(rows, bad_ranks, len(by_rank))
+            if bad_ranks.index[-1] > _find_last_finite(rows):
+                return
 
     means = _read_mean_losses(rows, len(by_rank), int(by_rank["last"].max()))
     if len(means) >= MIN_ITERATIONS:
@@ -44,24 +56,34 @@ def find_loss_anomalies(rows: Rows) -> Iterator[Finding]:
             yield finding
 
 
-def _find_non_finite(rows: Rows, n_ranks: int) -> Iterator[Finding]:
-    # As recorded, since a custom loop may record the loss only in some iterations, and `rows` has
-    # null for NaN.
+def _read_ranks_with_bad_loss(rows: Rows) -> pd.Series:
+    """Return the ranks whose loss was not finite, by iteration.
+
+    As recorded, since a custom loop may record the loss only in some iterations, and `rows` has
+    null for NaN.
+    """
     is_bad = f"{TRAINING} and (isnan(loss::double) or isinf(loss::double))"
     columns = {"ranks": "list(rank order by rank)"}
-    bad_ranks = rows.aggregate(columns, ["iteration"], is_bad, "recorded")["ranks"]
-    if bad_ranks.empty:
-        return
+    return rows.aggregate(columns, ["iteration"], is_bad, "recorded")["ranks"]
 
+
+def _find_last_finite(rows: Rows) -> int:
+    """Return the last iteration with a finite loss on any rank; 0 if there is none."""
+    is_finite = f"{TRAINING} and isfinite(loss::double)"
+    last = rows.aggregate({"last": "coalesce(max(iteration), 0)"}, where=is_finite)
+    return int(last["last"].iloc[0])
+
+
+def _describe_non_finite(rows: Rows, bad_ranks: pd.Series, n_ranks: int) -> Finding:
     counted = rows.aggregate({"all": "count(distinct iteration)"}, where=TRAINING)
     iterations = int(counted["all"].iloc[0])
     first = int(bad_ranks.index[0])
     ranks = [int(rank) for rank in bad_ranks.iloc[0]]
     rank_option = f" --rank {ranks[0]}" if len(ranks) == 1 < n_ranks else ""
-    yield Finding(
+    return Finding(
         "loss",
         f"the loss was not finite in {len(bad_ranks)} of {iterations} iterations, first at"
-        f" iteration {first} on {format_ranks(ranks, n_ranks)}",
+        f" iteration {first}{format_ranks(ranks, n_ranks)}",
         {
             "problem": "not finite",
             "iteration": first,

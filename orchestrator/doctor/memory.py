@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from orchestrator import units
-from orchestrator.doctor.finding import Finding, format_ranks
+from orchestrator.doctor.finding import Finding, format_rank, format_ranks
 from orchestrator.doctor.gradient_syncs import find_rank_with_max
 from orchestrator.doctor.robust_statistics import estimate_lower_spread
 from orchestrator.tables.query import TRAINING, Rows
@@ -107,11 +107,12 @@ def _make_leak_finding(
     ranks = leaking.index.tolist()
     share = float(end[rank] / start[rank] - 1)
     speed = units.format_bytes(per_1000[rank])
+    place = format_rank(rank, n_ranks)
+    others = f"; it grows{format_ranks(ranks, n_ranks)}" if n_ranks > 1 else ""
     return Finding(
         "memory",
-        f"{column} grows without stopping: {speed} per 1000 iterations on rank {rank},"
-        f" {share:.0%} since the first quarter of the run; it grows on"
-        f" {format_ranks(ranks, n_ranks)}",
+        f"{column} grows without stopping: {speed} per 1000 iterations{place},"
+        f" {share:.0%} since the first quarter of the run{others}",
         {
             "problem": "leak",
             "column": column,
@@ -179,7 +180,7 @@ def _find_full_memory(rows: Rows) -> Iterator[Finding]:
     free_share = max(0.0, float(1 - used.max()))
     yield Finding(
         "memory",
-        f"memory was nearly full on rank {rank}: {free_share:.1%} was left at the least"
+        f"memory was nearly full{format_rank(rank, len(used))}: {free_share:.1%} was left at the least"
         " (system_memory_percent)",
         {
             "problem": "room",
@@ -200,9 +201,10 @@ def _find_full_gpu(rows: Rows) -> Iterator[Finding]:
         return
 
     rank = find_rank_with_max(retries)
+    whose = f" of rank {rank}" if len(retries) > 1 else ""
     yield Finding(
         "memory",
-        f"the GPU of rank {rank} was full: its allocator emptied its cache"
+        f"the GPU{whose} was full: its allocator emptied its cache"
         f" {int(retries.max())} times to find room, waiting for the GPU each time",
         {
             "problem": "room",

@@ -94,21 +94,24 @@ def find_costly_hooks(seconds: pd.DataFrame, costs: pd.DataFrame) -> Iterator[Fi
     for (hook, event), rows in groups:
         is_saving = event in _SAVING or hook == "checkpoint"
         if rows["share"].max() >= (SAVING_SHARE if is_saving else HOOK_SHARE):
-            yield _make_hook_finding(str(hook), str(event), rows, is_saving)
+            yield _make_hook_finding(str(hook), str(event), rows, is_saving, len(iterations_s))
 
 
-def _make_hook_finding(hook: str, event: str, rows: Any, is_saving: bool) -> Finding:
-    """Make the finding on a hook at an event; `rows` are its costs on each rank."""
+def _make_hook_finding(hook: str, event: str, rows: Any, is_saving: bool, n_ranks: int) -> Finding:
+    """Make the finding on a hook at an event; `rows` are its costs on each rank that runs it."""
     worst = rows.loc[rows["share"].idxmax()]
     rank = int(worst["rank"])
     calls = int(worst["calls"])
     seconds = float(worst["seconds"])
     share = float(worst["share"])
+    place = f", {share:.1%} of the time"
+    if n_ranks > 1:
+        place = f" on rank {rank}, {share:.1%} of its time"
     name = "saving checkpoints between phases" if event == "save" else f"{hook} ({event})"
     return Finding(
         "checkpoint" if is_saving else "hook",
-        f"{name} took {units.format_seconds(seconds)} on rank {rank}, {share:.1%} of its"
-        f" time ({calls} call{'' if calls == 1 else 's'},"
+        f"{name} took {units.format_seconds(seconds)}{place}"
+        f" ({calls} call{'' if calls == 1 else 's'},"
         f" {units.format_seconds(seconds / max(calls, 1))} each)",
         {
             "hook": hook,
@@ -149,9 +152,10 @@ def find_checkpoint_stalls(rows: Rows, seconds: pd.DataFrame) -> Iterator[Findin
     stalls = rows.query(f"select checkpoint_s from rows where {stalls_of_rank}")["checkpoint_s"]
     median_s = float(stalls.median())
     max_s = float(stalls.max())
+    whose = f"rank {rank}'s time" if len(shares) > 1 else "the time"
     yield Finding(
         "checkpoint",
-        f"training waited {share:.1%} of rank {rank}'s time for checkpoints: {len(stalls)} times,"
+        f"training waited {share:.1%} of {whose} for checkpoints: {len(stalls)} times,"
         f" {units.format_seconds(median_s)} typically and {units.format_seconds(max_s)} at most",
         {"rank": rank, "share": share, "times": len(stalls), "median_s": median_s, "max_s": max_s},
         "run.stats.query('checkpoint_s > 0')[['rank', 'iteration', 'checkpoint_s']]",

@@ -282,7 +282,7 @@ class Gang:
             try:
                 results[0] = getattr(self._own_rank, method)(*arguments, *own_arguments)
             except BaseException as error:
-                failures[0] = RankFailed.from_error(0, error)
+                failures[0] = RankFailed.from_error(0, self._workers.max_count, error)
                 failures[0].may_be_secondary |= self._own_rank.lost_peer
         while calls and all(failure.may_be_secondary for failure in failures.values()):
             # Stop waiting once the cause is known: the other ranks may wait for that rank forever
@@ -314,9 +314,11 @@ class Gang:
     def _to_failure(self, rank: int, error: RayError) -> RankFailed:
         # The process died, perhaps killed by Ray's memory monitor.
         if not isinstance(error, RayTaskError):
-            return RankFailed.died(rank, self._folder)
+            return RankFailed.died(rank, self._workers.max_count, self._folder)
         cause = error.cause
-        return cause if isinstance(cause, RankFailed) else RankFailed.from_error(rank, cause)
+        if isinstance(cause, RankFailed):
+            return cause
+        return RankFailed.from_error(rank, self._workers.max_count, cause)
 
 
 def _classify_failure(failure: RankFailed) -> AttemptEnd:

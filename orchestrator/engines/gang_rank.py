@@ -189,7 +189,7 @@ class RankActor(GangRank):
         try:
             return super().next()
         except BaseException as error:
-            failure = RankFailed.from_error(self.rank, error)
+            failure = RankFailed.from_error(self.rank, self.workers.max_count, error)
         if failure.may_be_secondary:
             self._leave_group()
         else:

@@ -80,10 +80,10 @@ class HangReporter:
             return
         if hang is None:
             del self._hung[location]
-            self._display.line(f"{folder.name}: all ranks make progress again")
+            self._display.line(f"{folder.name} makes progress again")
             return
         self._hung[location] = hang.ranks
-        prefix = "waiting for a hung rank to end: " if location in self._requested_stacks else ""
+        prefix = "waiting for a hung process to end: " if location in self._requested_stacks else ""
         log = f" (stack: {folder}/log.txt)" if hang.stacks else ""
         self._display.line(f"{folder.name}: {prefix}{hang}{log}")
         self._tell_hang(folder.name, str(hang))

@@ -127,4 +127,4 @@ class InProcess(Rank):
         except HookyardError:
             raise
         except BaseException as error:  # signals do not raise here, see `Interrupts`
-            raise RankFailed.from_error(0, error) from error
+            raise RankFailed.from_error(0, 1, error) from error

@@ -46,8 +46,8 @@ _MAX_TRACE = 200_000
 """Maximum length of a traceback in characters."""
 
 DIED = (
-    "died without an error message: it was killed, ran out of memory, crashed outside Python, or"
-    " its node failed"
+    "the process died without an error message: it was killed, ran out of memory, crashed outside"
+    " Python, or its node failed"
 )
 
 
@@ -194,14 +194,16 @@ class RankFailed(RunError):
     def __init__(
         self,
         rank: int,
+        world_size: int,
         message: str,
         at: float,
         may_be_secondary: bool,
         is_user_error: bool,
         trace: str = "",
     ) -> None:
-        super().__init__(f"rank {rank}: {message}")
+        super().__init__(f"rank {rank}: {message}" if world_size > 1 else message)
         self.rank = rank
+        self.world_size = world_size
         self.message = message
         self.at = at
         """Unix time of the failure."""
@@ -214,9 +216,10 @@ class RankFailed(RunError):
 
     def __reduce__(
         self,
-    ) -> "tuple[type[RankFailed], tuple[int, str, float, bool, bool, str], dict[str, Any]]":
+    ) -> "tuple[type[RankFailed], tuple[int, int, str, float, bool, bool, str], dict[str, Any]]":
         arguments = (
             self.rank,
+            self.world_size,
             self.message,
             self.at,
             self.may_be_secondary,
@@ -226,8 +229,9 @@ class RankFailed(RunError):
         return type(self), arguments, vars(self)
 
     @classmethod
-    def from_error(cls, rank: int, error: BaseException) -> "RankFailed":
-        """Describe an error that a rank has just caught."""
+    def from_error(cls, rank: int, world_size: int, error: BaseException) -> "RankFailed":
+        """Describe an error that a rank has just caught. A message of a single rank does not name
+        it."""
         # A StopIteration raised in a generator, such as the loop, arrives as a RuntimeError.
         cause = error
         if isinstance(error.__cause__, StopIteration) and type(error) is RuntimeError:
@@ -239,6 +243,7 @@ class RankFailed(RunError):
             message = _format_gpu_error(error)
         failure = cls(
             rank,
+            world_size,
             escape_surrogates(message + _format_location(error)),
             time.time(),
             may_be_secondary(error),
@@ -255,12 +260,14 @@ class RankFailed(RunError):
         return failure
 
     @classmethod
-    def died(cls, rank: int, folder: RunFolder | None = None) -> "RankFailed":
+    def died(cls, rank: int, world_size: int, folder: RunFolder | None = None) -> "RankFailed":
         """Describe a rank whose process died; if the run's `folder` records a hang, the message
         says so."""
         hang = find_hang(folder) if folder else None
-        message = f"was stopped by `hang: {{action: fail}}`: {hang}" if hang else DIED
-        return cls(rank, message, time.time(), False, False)
+        message = DIED
+        if hang:
+            message = f"`hang: {{action: fail}}` ended the process: {hang}"
+        return cls(rank, world_size, message, time.time(), False, False)
 
 
 def would_fail_again(error: BaseException) -> bool:
@@ -300,9 +307,9 @@ def to_hookyard_error(error: BaseException) -> HookyardError:
 
 def format_failure_line(failure: RankFailed, attempts: Sequence[Attempt]) -> str:
     """Return the log line for the failure of the last attempt."""
-    message = failure.message.splitlines()[0]
     if not attempts:
-        return f"Failed before it started: rank {failure.rank}: {message}"
+        return f"Failed before it started: {str(failure).splitlines()[0]}"
     nodes = {host.rank: host.node for host in attempts[-1].hosts}
     node = nodes.get(failure.rank, "no node")
-    return f"Rank {failure.rank} on {node} failed: {message}"
+    subject = f"Rank {failure.rank}" if failure.world_size > 1 else "Training"
+    return f"{subject} on {node} failed: {failure.message.splitlines()[0]}"

@@ -84,7 +84,7 @@ def train_and_report(queue: Any, assignment: Assignment) -> None:
                     return
     except BaseException as error:
         # Ray cannot send every error of user code.
-        raise RankFailed.from_error(world.rank, error) from None
+        raise RankFailed.from_error(world.rank, world.world_size, error) from None
 
 
 def _put(queue: Any, ordinal: ReportOrdinal, report: Report) -> bool:
@@ -156,7 +156,9 @@ class TrainJobs:
                     name=f"ray-{uuid.uuid4().hex[:8]}",
                     storage_path=f"{folder.storage.root}/{SCRATCH}",
                     storage_filesystem=folder.storage.filesystem,
-                    callbacks=[OnFailure(assignment.mailbox, assignment.location)],
+                    callbacks=[
+                        OnFailure(assignment.mailbox, assignment.location, workers.max_count)
+                    ],
                     failure_config=FailureConfig(
                         max_failures=experiment.max_failures,
                         controller_failure_limit=3 if self._lean else _MAX_FAILED_STARTS,
@@ -166,7 +168,7 @@ class TrainJobs:
             try:
                 trainer.fit()
             except TrainingFailedError as error:
-                raise make_run_error(error, folder) from error
+                raise make_run_error(error, workers.max_count, folder) from error
 
     def next(self) -> Report | None:
         """Let the job train to its next report. Raises the job's failure after Train's own
@@ -217,13 +219,16 @@ class OnFailure(UserCallback):
     """Callback that ends a run after a user error, and reports other failures, after which Ray
     Train restarts it."""
 
-    def __init__(self, mailbox: str | None, location: str) -> None:
+    def __init__(self, mailbox: str | None, location: str, world_size: int) -> None:
         self._mailbox = mailbox
         self._location = location
+        self._world_size = world_size
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         """Raise the rank's failure if it is a user error."""
-        failure = find_first_rank_failure(worker_exceptions, RunFolder(self._location))
+        failure = find_first_rank_failure(
+            worker_exceptions, self._world_size, RunFolder(self._location)
+        )
         if failure.is_user_error:
             raise failure
         self._show(failure)
@@ -237,23 +242,25 @@ class OnFailure(UserCallback):
             ray.get_actor(self._mailbox).post.remote(("line", line))
 
 
-def make_run_error(error: BaseException, folder: RunFolder | None = None) -> RunError:
+def make_run_error(
+    error: BaseException, world_size: int, folder: RunFolder | None = None
+) -> RunError:
     """Return the error of the rank that failed first, without Ray's wrapping."""
     failures: dict[int, BaseException] = getattr(error, "worker_failures", {}) or {}
     if failures:
-        return find_first_rank_failure(failures, folder)
+        return find_first_rank_failure(failures, world_size, folder)
     innermost = list(unwrap(error))[-1]
     lines = [line.strip() for line in str(innermost).splitlines() if line.strip()]
     return _find_rank_failure(error) or RunError(lines[-1] if lines else type(innermost).__name__)
 
 
 def find_first_rank_failure(
-    failures: Mapping[int, BaseException], folder: RunFolder | None = None
+    failures: Mapping[int, BaseException], world_size: int, folder: RunFolder | None = None
 ) -> RankFailed:
     """Return the failure that caused the others."""
     return find_root_failure(
         {
-            rank: _find_rank_failure(failure) or RankFailed.died(rank, folder)
+            rank: _find_rank_failure(failure) or RankFailed.died(rank, world_size, folder)
             for rank, failure in failures.items()
         }
     )

@@ -147,8 +147,7 @@ class Evaluation:
         metrics = self._iterations.metrics.reduce(prefix, meters)
         if not metrics and not any(self._world.gather(count)):
             raise TaskError(
-                f"the {phase} data has no sample on any rank: add some, or remove {phase} from"
-                " data()"
+                f"the {phase} data has no sample: add some, or remove {phase} from data()"
             )
         return metrics
 
@@ -157,8 +156,10 @@ class Evaluation:
         fail; collective."""
         counts = self._world.gather(count)
         if 0 in counts:
-            rank = counts.index(0)
-            raise TaskError(f"meters need a {phase} sample on each rank, but rank {rank} has none")
+            place = (
+                "" if len(counts) == 1 else f" on each rank, but rank {counts.index(0)} has none"
+            )
+            raise TaskError(f"meters need a {phase} sample{place}")
 
     def _make_meters(self) -> Mapping[str, Any]:
         method = self._task.meters

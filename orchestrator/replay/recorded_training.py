@@ -110,7 +110,7 @@ class RecordedTraining:
         except HookyardError:
             raise
         except Exception as error:  # from user code
-            raise RankFailed.from_error(world.rank, error) from error
+            raise RankFailed.from_error(world.rank, world.world_size, error) from error
         _record_path(self.folder, world.rank).write_bytes(pickle.dumps(record))
 
     def _train(self, world: World) -> TrainingRecord:

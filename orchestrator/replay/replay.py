@@ -126,7 +126,7 @@ class _ReplayedRange:
         except HookyardError:
             raise
         except Exception as error:  # from user code
-            raise RankFailed.from_error(world.rank, error) from error
+            raise RankFailed.from_error(world.rank, world.world_size, error) from error
         raise UsageError(f"{folder} ends before iteration {self.iteration}")
 
 

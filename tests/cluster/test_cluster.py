@@ -167,7 +167,7 @@ def test_run_continues_when_its_unreachable_host_is_back(
     np.testing.assert_allclose(rows["loss"], reference["loss"], rtol=1e-2, atol=1e-3)
     checkpoint = run.folder.read_attempts()[1].checkpoint
     assert re.fullmatch(
-        f"Rank [012] on {victim} failed: died without an error message: .*", told[0]
+        f"Rank [012] on {victim} failed: the process died without an error message: .*", told[0]
     )
     assert re.fullmatch(f"Resumed from {checkpoint} with 3 ranks on .*{victim}.*", told[1])
 

@@ -230,7 +230,7 @@ class _TrialEvents(_Unsaved, tune.Callback):
 
 def _read_error(trial: RunFolder) -> str:
     error = trial.read_metadata().error if trial.exists() else None
-    return error or f"the trial's process {RankFailed.died(0, trial).message}"
+    return error or RankFailed.died(0, 1, trial).message
 
 
 class _Silence(_Unsaved, TrialProgressCallback):

@@ -102,7 +102,7 @@ def test_faulthandler_stack_shows_who_holds_the_interpreter_lock(tmp_path: Path)
     path.write_text("File task.py, line 3")
     found = find_hang(folder)
     assert found is not None
-    assert "rank 0 has made no progress since" in str(found)
+    assert str(found).startswith("training has made no progress since")
     assert "does not release Python's interpreter lock" in str(found)
     assert "task.py, line 3" in found.stacks
 

@@ -212,6 +212,23 @@ def test_a_loss_that_is_not_finite_has_its_first_iteration_and_ranks(value: floa
     assert "hookyard samples RUN --where 'iteration = 121' --rank 1" in finding.advice
 
 
+@pytest.mark.parametrize(
+    ("bad", "problems"),
+    [
+        (slice(150, None), ["not finite"]),
+        (slice(20, 21), ["not finite", "diverged"]),
+    ],
+    ids=["diverges until it is not finite", "diverges without it"],
+)
+def test_divergence_that_ends_in_no_finite_loss_is_one_finding(
+    bad: slice, problems: list[str]
+) -> None:
+    values = np.repeat(np.linspace(1.0, 90.0, 200)[:, None], 2, axis=1)
+    values[bad] = np.inf
+    found = find_loss_anomalies(Rows.wrap(training(2, loss=values)))
+    assert [finding.numbers["problem"] for finding in found] == problems
+
+
 def of_several(monkeypatch: pytest.MonkeyPatch, together: int, rows: int, numbers: int) -> None:
     """From now on so many iterations are a block, in a table of so many rows and columns of
     numbers."""

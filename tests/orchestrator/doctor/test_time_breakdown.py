@@ -104,7 +104,17 @@ def test_the_every_that_takes_one_percent_is_proposed() -> None:
 def test_saving_between_phases_is_told_as_a_checkpoint() -> None:
     (finding,) = find_costly_hooks(asked(training(1))[1], costs((0, "(loop)", "save", 4, 6.0)))
     assert finding.kind == "checkpoint"
-    assert finding.sentence.startswith("saving checkpoints between phases took 6 s on rank 0")
+    assert finding.sentence.startswith("saving checkpoints between phases took 6 s, ")
+
+
+def test_rank_is_named_only_beside_others() -> None:
+    """The hook runs on rank 0, alone or beside a second rank."""
+    ledger = costs((0, "ema", "on_update", 200, 6.0))
+    alone, beside = (
+        next(find_costly_hooks(asked(training(ranks))[1], ledger)).sentence for ranks in (1, 2)
+    )
+    assert "rank" not in alone
+    assert beside.startswith("ema (on_update) took 6 s on rank 0, ")
 
 
 def test_the_share_of_a_hook_between_iterations_is_of_all_time() -> None:

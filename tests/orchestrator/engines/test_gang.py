@@ -17,10 +17,10 @@ from orchestrator.experiment.sections.workers import Workers
 from orchestrator.loop.world import World
 
 SECONDARY = RankFailed(
-    0, "RuntimeError: closed by peer", at=1.0, may_be_secondary=True, is_user_error=False
+    0, 4, "RuntimeError: closed by peer", at=1.0, may_be_secondary=True, is_user_error=False
 )
-OWN = RankFailed(1, "OSError: disk full", at=2.0, may_be_secondary=False, is_user_error=False)
-DIED = RankFailed.died(1)
+OWN = RankFailed(1, 4, "OSError: disk full", at=2.0, may_be_secondary=False, is_user_error=False)
+DIED = RankFailed.died(1, 4)
 
 
 class FakeRay:
@@ -101,7 +101,7 @@ def test_next_returns_the_report_of_rank_0(monkeypatch: pytest.MonkeyPatch) -> N
         ([(1, OWN)], OWN, [0, 1]),
         ([(1, DIED)], DIED, [0, 1]),
         # Without a known cause it may be any rank.
-        ([(0, SECONDARY), (1, RankFailed(1, "closed", 2.0, True, False))], SECONDARY, [0, 1]),
+        ([(0, SECONDARY), (1, RankFailed(1, 4, "closed", 2.0, True, False))], SECONDARY, [0, 1]),
     ],
 )
 def test_first_failure_is_raised_and_survivors_keep_their_processes(
@@ -121,8 +121,8 @@ def test_first_failure_is_raised_and_survivors_keep_their_processes(
 
 
 def test_spares_replace_lost_ranks_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    ray = FakeRay((0, RankFailed.died(0)))
-    ray.answers |= {1: SECONDARY, 2: RankFailed.died(2), "spare 0 becomes 0": DIED}
+    ray = FakeRay((0, RankFailed.died(0, 4)))
+    ray.answers |= {1: SECONDARY, 2: RankFailed.died(2, 4), "spare 0 becomes 0": DIED}
     found, lines = gang_of(monkeypatch, ray, ranks=4, spares=2)
     with pytest.raises(RankFailed):
         found.next()
@@ -140,7 +140,7 @@ def test_spares_replace_lost_ranks_in_order(monkeypatch: pytest.MonkeyPatch) -> 
     assert missing == {0, 4}, "for the next spares"
 
 
-@pytest.mark.parametrize(("rank", "failure"), [(1, OWN), (2, RankFailed.died(2))])
+@pytest.mark.parametrize(("rank", "failure"), [(1, OWN), (2, RankFailed.died(2, 4))])
 def test_rank_0_of_a_trial_is_freed_when_another_rank_fails(
     monkeypatch: pytest.MonkeyPatch, rank: int, failure: RankFailed
 ) -> None:

@@ -71,7 +71,7 @@ def live(folder: RunFolder) -> Callable[..., Lifecycle]:
 
 
 def user_error() -> RankFailed:
-    return RankFailed.from_error(1, TypeError("no such layer"))
+    return RankFailed.from_error(1, 4, TypeError("no such layer"))
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,10 @@ def test_stopped_trial_ends_at_its_report(
 def test_lost_run_restarts_and_shows_a_line(
     folder: RunFolder, live: Callable[..., Lifecycle]
 ) -> None:
-    engine, said = Scripted((SCRIPT[0], RankFailed.died(1)), (RankFailed.died(0),), SCRIPT), []
+    engine, said = (
+        Scripted((SCRIPT[0], RankFailed.died(1, 4)), (RankFailed.died(0, 4),), SCRIPT),
+        [],
+    )
     live(engine, restarts=2, show_line=said.append).train()
     assert engine.asked == [
         "begin",
@@ -184,8 +187,12 @@ def test_lost_run_restarts_and_shows_a_line(
 def test_run_restarts_up_to_the_limit(
     live: Callable[..., Lifecycle], restarts: int, attempts: int
 ) -> None:
-    engine = Scripted(*[(RankFailed.died(1),)] * 5, SCRIPT)
-    with nullcontext() if restarts < 0 else pytest.raises(RankFailed, match="rank 1: died"):
+    engine = Scripted(*[(RankFailed.died(1, 4),)] * 5, SCRIPT)
+    with (
+        nullcontext()
+        if restarts < 0
+        else pytest.raises(RankFailed, match="rank 1: the process died")
+    ):
         live(engine, restarts=restarts).train()
     assert engine.asked.count("begin") == attempts
 
@@ -231,7 +238,7 @@ def test_user_error_does_not_restart_the_run(live: Callable[..., Lifecycle]) -> 
     ("error", "words", "again"),
     [
         (user_error(), "rank 1: TypeError: no such layer", True),
-        (RankFailed.died(1), f"rank 1: {DIED}", False),
+        (RankFailed.died(1, 4), f"rank 1: {DIED}", False),
         (UsageError("move it away"), "move it away", True),
         (KeyError("weight"), "KeyError: 'weight'", True),
         (KeyboardInterrupt(), "KeyboardInterrupt", False),
@@ -263,7 +270,7 @@ def test_usage_error_of_a_rank_is_raised_by_the_driver(
 ) -> None:
     """However it came here: of any rank's process, and without a traceback, as its words say
     all."""
-    told = pickle.loads(pickle.dumps(RankFailed.from_error(1, wrong)))
+    told = pickle.loads(pickle.dumps(RankFailed.from_error(1, 4, wrong)))
     assert told.is_user_error
     with pytest.raises(type(wrong)) as raised, recording_failure(folder):
         raise told

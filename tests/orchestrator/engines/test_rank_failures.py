@@ -82,7 +82,7 @@ def test_loss_of_a_peer_may_be_secondary() -> None:
 
 
 def failed(rank: int, at: float, secondary: bool = False, words: str = "x") -> RankFailed:
-    return RankFailed(rank, words, at, secondary, False)
+    return RankFailed(rank, 4, words, at, secondary, False)
 
 
 ORDERS = [
@@ -100,14 +100,14 @@ ORDERS = [
         "the rank that is gone",
         [
             failed(0, 1, secondary=True, words="out of memory"),
-            RankFailed.died(1),
+            RankFailed.died(1, 4),
             failed(2, 1, secondary=True),
         ],
         1,
     ),
     (
         "its own, as a third rank was torn down for it",
-        [RankFailed.died(0), failed(1, 1), failed(2, 2, secondary=True)],
+        [RankFailed.died(0, 4), failed(1, 1), failed(2, 2, secondary=True)],
         1,
     ),
     ("the first of two user errors", [failed(0, 2), failed(1, 1)], 1),
@@ -128,7 +128,7 @@ def test_root_failure_of_several_is_found(failures: list[RankFailed], blamed: in
 
 
 def test_rank_failure_can_be_pickled() -> None:
-    told = RankFailed.from_error(3, raised(KeyError("epoch")))
+    told = RankFailed.from_error(3, 4, raised(KeyError("epoch")))
     for copied in (pickle.loads(pickle.dumps(told)), copy.copy(told)):
         assert str(copied) == str(told)
         assert copied.trace == told.trace
@@ -145,13 +145,13 @@ def test_failure_in_an_inherited_method_of_the_task_names_it() -> None:
         Points().forward(torch.nn.Linear(2, 2), [torch.zeros(1, 3)])
     assert caught.value.__traceback__ is not None
     error = caught.value.with_traceback(caught.value.__traceback__.tb_next)  # without this function
-    assert RankFailed.from_error(0, error).message.endswith(" (in forward() of the task)")
+    assert RankFailed.from_error(0, 4, error).message.endswith(" (in forward() of the task)")
 
 
 def test_failure_names_the_line_in_the_experiment() -> None:
     """Here, torch raises: what is told is the line that called it, and the traceback has the
     rest."""
-    told = RankFailed.from_error(0, out_of_cpp())
+    told = RankFailed.from_error(0, 4, out_of_cpp())
     line = 1 + Path(__file__).read_text().splitlines().index(
         "        torch.zeros(2) @ torch.zeros(3)"
     )
@@ -171,7 +171,7 @@ def test_gpu_failure_is_reported_as_one(words: str, again: bool) -> None:
     cause = raised(
         torch.AcceleratorError(f"{words}\nCUDA kernel errors might be asynchronously reported")
     )
-    told = RankFailed.from_error(1, raised(HookError("console", "on_step", "x"), cause))
+    told = RankFailed.from_error(1, 4, raised(HookError("console", "on_step", "x"), cause))
     assert (told.is_user_error, told.may_be_secondary) == (again, False)
     assert told.message.startswith(
         f"the GPU failed: {words}. It surfaced in hook 'console' (on_step), but may have"

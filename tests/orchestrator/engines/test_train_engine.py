@@ -1,6 +1,8 @@
 """Which failures end a run on Ray Train at once, and what its log says of an attempt that was
 lost."""
 
+import pickle
+
 import pytest
 import ray
 from ray.train import ControllerError
@@ -9,9 +11,9 @@ from orchestrator.disk.attempts import Attempt, Host
 from orchestrator.engines.rank_failures import DIED, RankFailed, format_failure_line
 from orchestrator.engines.train_engine import OnFailure, make_run_error
 
-MISTAKE = RankFailed.from_error(1, TypeError("no"))
-LOST = RankFailed.from_error(0, ConnectionError("peer gone"))
-GONE = RankFailed.died(1)
+MISTAKE = RankFailed.from_error(1, 4, TypeError("no"))
+LOST = RankFailed.from_error(0, 4, ConnectionError("peer gone"))
+GONE = RankFailed.died(1, 4)
 ATTEMPTS = [
     Attempt(0, hosts=(Host(0, "alpha"), Host(1, "beta"))),
     Attempt(1, hosts=(Host(0, "alpha"), Host(1, "gamma"))),
@@ -28,15 +30,15 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_user_error_ends_the_run_with_its_own_message() -> None:
     with pytest.raises(RankFailed) as raised:
-        OnFailure(None, "nowhere").after_exception(None, {0: LOST, 1: MISTAKE})
-    assert str(make_run_error(ControllerError(raised.value))) == "rank 1: TypeError: no"
+        OnFailure(None, "nowhere", 4).after_exception(None, {0: LOST, 1: MISTAKE})
+    assert str(make_run_error(ControllerError(raised.value), 4)) == "rank 1: TypeError: no"
 
 
 def test_ray_train_retries_other_failures(waited: list[float]) -> None:
     """A controller whose trial was killed must not take places for new workers before Ray ends it
     too."""
-    OnFailure(None, "nowhere").after_exception(None, {0: LOST})
-    OnFailure(None, "nowhere").after_exception(None, {0: RuntimeError("the process is gone")})
+    OnFailure(None, "nowhere", 4).after_exception(None, {0: LOST})
+    OnFailure(None, "nowhere", 4).after_exception(None, {0: RuntimeError("the process is gone")})
     assert waited == [2.0, 2.0]
 
 
@@ -45,10 +47,19 @@ def test_failure_line_names_attempt_rank_and_node() -> None:
     assert format_failure_line(GONE, ATTEMPTS) == f"Rank 1 on gamma failed: {DIED}"
     assert (
         format_failure_line(
-            RankFailed.from_error(0, RuntimeError("closed by peer\nand more")), ATTEMPTS[:1]
+            RankFailed.from_error(0, 4, RuntimeError("closed by peer\nand more")), ATTEMPTS[:1]
         )
         == "Rank 0 on alpha failed: RuntimeError: closed by peer"
     )
+
+
+def test_failure_of_a_single_rank_does_not_name_it() -> None:
+    mistake = RankFailed.from_error(0, 1, TypeError("no"))
+    assert str(mistake) == "TypeError: no"
+    assert str(RankFailed.died(0, 1)) == DIED
+    assert format_failure_line(mistake, []) == "Failed before it started: TypeError: no"
+    assert format_failure_line(mistake, ATTEMPTS[:1]) == "Training on alpha failed: TypeError: no"
+    assert str(pickle.loads(pickle.dumps(mistake))) == "TypeError: no"
 
 
 def test_failure_that_cannot_be_shown_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,4 +67,6 @@ def test_failure_that_cannot_be_shown_does_not_end_the_run(monkeypatch: pytest.M
         raise ValueError(f"Failed to look up actor with name '{name}'")
 
     monkeypatch.setattr(ray, "get_actor", refuse)
-    OnFailure("nobody", "nowhere").after_exception(None, {0: RuntimeError("the process is gone")})
+    OnFailure("nobody", "nowhere", 4).after_exception(
+        None, {0: RuntimeError("the process is gone")}
+    )

@@ -103,7 +103,7 @@ def test_other_failure_before_the_backward_pass_keeps_its_text() -> None:
 
 
 def test_retry_would_fail_again() -> None:
-    failure = RankFailed.from_error(0, fail(WithoutGradient()))
+    failure = RankFailed.from_error(0, 1, fail(WithoutGradient()))
     assert failure.is_user_error
     assert not failure.may_be_secondary
 
@@ -120,7 +120,7 @@ def describe_failure(rank: int, world_size: int) -> tuple[str, bool]:
     world = World(rank, world_size, rank)
     with pytest.raises(Exception) as caught:  # ranks fail differently
         list(Loop(OnOneRank(), experiment(), {}, RunContext(world=world)).run())
-    failure = RankFailed.from_error(rank, caught.value)
+    failure = RankFailed.from_error(rank, world_size, caught.value)
     return failure.message, failure.may_be_secondary
 
 

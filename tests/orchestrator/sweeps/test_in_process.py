@@ -112,11 +112,7 @@ def test_a_trial_that_fails_does_not_end_the_sweep(tmp_path: Path) -> None:
     assert outcome.status == "finished"
     trials = outcome.trials
     assert trials["status"].tolist() == ["failed", "finished"]
-    assert (
-        trials["error"]
-        .tolist()[0]
-        .startswith("rank 0: ArithmeticError: this loss fails on purpose (")
-    )
+    assert trials["error"].tolist()[0].startswith("ArithmeticError: this loss fails on purpose (")
     assert "in loss" in (tmp_path / "points/trials/trial-0000/log.txt").read_text()
     assert outcome.best.name == "trial-0001"
     assert count_failed_trials(outcome) == 1

@@ -95,7 +95,7 @@ def test_sample_that_cannot_be_fetched_is_named(processes: int) -> None:
     ) as caught:
         next(batches)
     assert is_user_error(caught.value)
-    assert f"{__file__}:" in RankFailed.from_error(0, caught.value).message
+    assert f"{__file__}:" in RankFailed.from_error(0, 4, caught.value).message
 
 
 @pytest.mark.parametrize("processes", [0, 2])
