@@ -82,7 +82,7 @@ class Lifecycle:
         self._show_line = show_line
         self._is_running = False
 
-    def train(self, see_report: Callable[[Mapping[str, Any]], None]) -> None:
+    def train(self, see_report: Callable[[Mapping[str, Any]], None] = lambda metrics: None) -> None:
         """Train to the end, and record it; `see_report` gets the metrics of each report."""
         last = None
         while report := self.next():
