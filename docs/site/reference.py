@@ -7,8 +7,8 @@ from docs.site.commands import make_command_entries
 from docs.site.fields import Entry, list_entries
 from docs.site.hook_entries import make_hook_entries
 from orchestrator.experiment.json_schema import make_experiment_schema
-from orchestrator.experiment.optim.component import PhaseBounds, WarmUp
 from orchestrator.experiment.optim.parameter_groups import Groups
+from orchestrator.experiment.optim.scheduler import PhaseBounds, WarmUp
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.sweep import Sweep
 

@@ -13,9 +13,7 @@ from orchestrator.errors import ConfigError, Problem, TaskError
 from orchestrator.experiment.checks.metrics import read_meter_modes
 from orchestrator.experiment.checks.optimizers import check_closure
 from orchestrator.experiment.optim.closures import needs_closure
-from orchestrator.experiment.optim.component import Optimization
-from orchestrator.experiment.optim.learning_rate.schedule import Schedule
-from orchestrator.experiment.optim.learning_rate.timeline import Timeline
+from orchestrator.experiment.optim.learning_rate import Schedule, Timeline
 from orchestrator.experiment.optim.optimizer import build_optimizers
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.source import InitialWeights
@@ -86,7 +84,7 @@ class Training:
         }
         self.timeline = self._make_timeline()
         self.schedules = {
-            name: self._make_schedule(optimization)
+            name: Schedule.make(optimization, type(task), self.timeline)
             for name, optimization in experiment.optimizations.items()
         }
 
@@ -122,13 +120,6 @@ class Training:
             self.plan.hooks, experiment.epochs, experiment.steps, steps_per_epoch
         )
 
-    def _make_schedule(self, optimization: Optimization) -> Schedule | None:
-        if not optimization.scheduler:
-            return None
-        return Schedule.make(
-            optimization.scheduler, type(self.task), self.timeline, optimization.scheduler_path
-        )
-
     def _build_model(self) -> tuple[nn.Module, nn.Module]:
         """Return the task's model, and the wrapper that shares it among ranks."""
         experiment = self.experiment
@@ -142,7 +133,7 @@ class Training:
     def _make_state(self, module: nn.Module, model: nn.Module, context: RunContext) -> State:
         optimizers = build_optimizers(self.experiment.optimizations, self.task, module)
         schedulers = {
-            name: schedule.build(self.task, optimizers[name]) if schedule else None
+            name: schedule.build(self.task, optimizers[name])
             for name, schedule in self.schedules.items()
         }
         problems: list[Problem] = []

@@ -12,8 +12,8 @@ from orchestrator.errors import UNKNOWN_KEY, Problem
 from orchestrator.experiment.fields.field_values import list_parameters
 from orchestrator.experiment.fields.known_keys import find_models, map_fields_by_key
 from orchestrator.experiment.fields.parameters import make_signature_model
-from orchestrator.experiment.optim.learning_rate.scheduler import SCHEDULERS
 from orchestrator.experiment.optim.optimizer import OPTIMIZERS
+from orchestrator.experiment.optim.scheduler import SCHEDULERS
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.document import join
 from orchestrator.task import Task

@@ -9,25 +9,24 @@ from hooks import Hook
 from hooks.metrics.direction import Mode, declared_modes, direction
 from hooks.setup import Setup
 from orchestrator.errors import ConfigError, Problem, collect_problems
-from orchestrator.experiment.fields.parameters import make_signature_model
 from orchestrator.experiment.optim.closures import find_closure_class, needs_closure
 from orchestrator.experiment.optim.component import (
     DEFAULT_OPTIMIZER,
-    FROM_TASK,
     Component,
     Optimization,
 )
 from orchestrator.experiment.optim.construction import has_own_method
-from orchestrator.experiment.optim.learning_rate.checks import find_stepping_problems, is_stepped
-from orchestrator.experiment.optim.learning_rate.keys import fill_scheduler_defaults
-from orchestrator.experiment.optim.learning_rate.schedule import Schedule, compute_list_interval
-from orchestrator.experiment.optim.learning_rate.scheduler import RATES
-from orchestrator.experiment.optim.learning_rate.timeline import Timeline
+from orchestrator.experiment.optim.learning_rate import Schedule, Timeline, find_list_interval
 from orchestrator.experiment.optim.optimizer import (
-    OPTIMIZERS,
     check_optimizer,
     fill_optimizer_defaults,
 )
+from orchestrator.experiment.optim.scheduler import (
+    fill_scheduler_defaults,
+    find_missing_momentum,
+    find_unused_rate,
+)
+from orchestrator.experiment.optim.stepping import find_stepping_problems, is_stepped
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.source import with_value
 from orchestrator.task import Task, has_turns
@@ -54,7 +53,7 @@ def fill_optimization_defaults(experiment: Experiment, task: type[Task]) -> Expe
     if problems or optimizer is None:
         raise ConfigError(problems)
 
-    if not written.type and _explain_unused_rate(Optimization("", optimizer, scheduler)):
+    if not written.type and any(find_unused_rate(Optimization("", optimizer, scheduler))):
         rest = {key: value for key, value in optimizer.model_dump().items() if key != "lr"}
         optimizer = Component.model_validate({**rest, **written.arguments})
     update: dict[str, Any] = {"optimizer": optimizer}
@@ -66,7 +65,7 @@ def fill_optimization_defaults(experiment: Experiment, task: type[Task]) -> Expe
 def with_stepping_interval(experiment: Experiment, task: type[Task]) -> Experiment:
     """Return the experiment with the hook's interval for a list of schedulers, unless set."""
     optimizations = list(experiment.optimizations.values())
-    every = collect_problems([], compute_list_interval, optimizations, task)
+    every = find_list_interval(optimizations, task)
     entry = experiment.hooks.get("param_scheduler", True)
     is_open = isinstance(entry, dict) and not {"every", "type"} & entry.keys()
     if every is None or not (entry is True or is_open):
@@ -86,14 +85,7 @@ def check_optimizer_arguments(
     for optimization in experiment.optimizations.values():
         collect_problems(problems, check_optimizer, optimization, task)
         if optimization.scheduler and is_stepped(hooks):
-            schedule = collect_problems(
-                problems,
-                Schedule.make,
-                optimization.scheduler,
-                task,
-                timeline,
-                optimization.scheduler_path,
-            )
+            schedule = collect_problems(problems, Schedule.make, optimization, task, timeline)
             for phase in schedule.phases if schedule else ():
                 collect_problems(problems, phase.check, task)
 
@@ -114,8 +106,8 @@ def find_optimizer_conflicts(
         cls = find_closure_class(optimization.optimizer.type)
         if cls:
             yield from check_closure(cls, experiment)
-        yield from _check_unused_rate(optimization)
-        yield from _check_momentum(optimization)
+        yield from find_unused_rate(optimization)
+        yield from find_missing_momentum(optimization)
     # A null scheduler may be one of a sweep's values.
     has_scheduler = any(optimization.scheduler for optimization in optimizations)
     if has_scheduler or "scheduler" not in experiment.model_fields_set:
@@ -163,35 +155,3 @@ def check_closure(
     if experiment.workers.strategy == "fsdp":
         reasons["workers.strategy"] = f"{start}, with all gradients on each rank; write ddp"
     return [Problem(path, reason) for path, reason in reasons.items() if reason]
-
-
-def _check_unused_rate(optimization: Optimization) -> Iterator[Problem]:
-    message = _explain_unused_rate(optimization)
-    if message and "lr" in optimization.optimizer.arguments:
-        path = f"{optimization.path}.lr"
-        yield Problem(path, message, suggestion=f"{path}=null removes it")
-
-
-def _explain_unused_rate(optimization: Optimization) -> str | None:
-    """Return why an optimizer's rate has no effect, if all its schedulers set the rate."""
-    entries = list(optimization.schedulers.values())
-    if not entries or optimization.optimizer.type in ("", FROM_TASK):
-        return None
-    if not all(RATES.get(entry.type) in entry.arguments for entry in entries):
-        return None
-    kind = entries[0].type
-    return f"has no effect with {kind}, whose {RATES[kind]} sets the learning rate"
-
-
-def _check_momentum(optimization: Optimization) -> Iterator[Problem]:
-    """Yield a problem for each scheduler that varies a momentum which the optimizer lacks."""
-    kind = optimization.optimizer.type
-    cls: Any = OPTIMIZERS.get(kind)
-    if cls is None or {"momentum", "betas"} & make_signature_model(cls).model_fields.keys():
-        return
-    for path, entry in optimization.schedulers.items():
-        if entry.type in ("CyclicLR", "OneCycleLR") and entry.arguments.get("cycle_momentum", True):
-            yield Problem(
-                f"{path}.cycle_momentum",
-                f"must be false: {kind} has no momentum for {entry.type} to vary",
-            )

@@ -12,8 +12,8 @@ from hooks import Hook
 from orchestrator.errors import Problem, collect_problems
 from orchestrator.experiment.components import find_hook_class
 from orchestrator.experiment.optim.component import FROM_TASK
-from orchestrator.experiment.optim.learning_rate.scheduler import list_argument_names
 from orchestrator.experiment.optim.optimizer import OPTIMIZERS
+from orchestrator.experiment.optim.scheduler import list_argument_names
 from orchestrator.task import Task
 from orchestrator.user_code import find_class
 

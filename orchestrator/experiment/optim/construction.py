@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from orchestrator.errors import FOREIGN_KEY, UNKNOWN_KEY, ConfigError, Problem
 from orchestrator.experiment.fields.field_values import list_parameters
 from orchestrator.experiment.fields.parameters import check, make_signature_model
-from orchestrator.experiment.optim.component import FROM_TASK, Component
+from orchestrator.experiment.optim.component import FROM_TASK
 from orchestrator.experiment.yaml.document import join
 from orchestrator.task import Task
 from orchestrator.user_code import find_class
@@ -107,9 +107,9 @@ def make_method_model(task: type[Task], method: str) -> Any:
 
 
 def fill_method_defaults(
-    component: Component, task: type[Task], method: str, path: str
-) -> Component:
-    """Return the arguments for a method of the task, with the defaults that it declares.
+    written: Mapping[str, Any], task: type[Task], method: str, path: str
+) -> dict[str, Any]:
+    """Return the arguments for a method of the task, with the defaults that it declares, and `type`.
 
     Raises ConfigError.
     """
@@ -118,7 +118,6 @@ def fill_method_defaults(
             f"{path}.type", f"'{FROM_TASK}' needs a method {task.__name__}.{method}()"
         )
 
-    written = component.arguments
     try:
         checked = check(make_method_model(task, method), written, path)
     except ConfigError as error:
@@ -130,7 +129,7 @@ def fill_method_defaults(
         # The method keeps a default that YAML cannot hold.
         if name in written or isinstance(getattr(checked, name), _PLAIN_TYPES):
             arguments[name] = value
-    return Component.model_validate(arguments)
+    return arguments
 
 
 def _explain_undeclared(problem: Problem, task: type[Task], method: str) -> Problem:

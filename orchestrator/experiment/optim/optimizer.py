@@ -43,7 +43,8 @@ def fill_optimizer_defaults(optimizer: Component, task: type[Task]) -> Component
     Raises ConfigError.
     """
     if optimizer.type == FROM_TASK or (not optimizer.type and has_own_method(task, "optimizer")):
-        return fill_method_defaults(optimizer, task, "optimizer", "optimizer")
+        filled = fill_method_defaults(optimizer.arguments, task, "optimizer", "optimizer")
+        return Component.model_validate(filled)
     if optimizer.type:
         return optimizer
     written = Component(type=DEFAULT_OPTIMIZER.type, **optimizer.arguments)
@@ -58,7 +59,7 @@ def check_optimizer(optimization: Optimization, task: type[Task]) -> None:
     optimizer = optimization.optimizer
     path = optimization.path
     if optimizer.type == FROM_TASK and not optimization.name:
-        fill_method_defaults(optimizer, task, "optimizer", path)
+        fill_method_defaults(optimizer.arguments, task, "optimizer", path)
         return
     if not optimizer.type:
         raise ConfigError.at(f"{path}.type", "is missing")

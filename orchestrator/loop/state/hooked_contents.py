@@ -7,7 +7,7 @@ from hooks.model.buffers import describe_buffers, restore_buffers
 from hooks.position import Position
 from hooks.state import State
 from orchestrator.errors import CheckpointError, UsageError
-from orchestrator.experiment.optim.learning_rate.schedule import Schedule
+from orchestrator.experiment.optim.learning_rate import Schedule
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.model.initial_weights import describe_mismatches
 from orchestrator.loop.model.strategy import mesh_of, sharded_model
@@ -35,7 +35,7 @@ class HookedContents:
         iterations: IterationRunner,
         data: Data,
         changes: Changes,
-        schedules: Mapping[str, Schedule | None],
+        schedules: Mapping[str, Schedule],
         modes: OptimizerModes,
     ) -> None:
         self._state = state
@@ -43,9 +43,7 @@ class HookedContents:
         self._data = data
         self._changes = changes
         self._modes = modes
-        self._schedules = {
-            name: schedule.record() if schedule else None for name, schedule in schedules.items()
-        }
+        self._schedules = {name: schedule.record() for name, schedule in schedules.items()}
         self._buffers_at_start = describe_buffers(state.module)
 
     @property

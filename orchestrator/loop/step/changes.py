@@ -17,7 +17,7 @@ from orchestrator.experiment.components import PLAN_KEYS
 from orchestrator.experiment.fields.field_values import list_parameters
 from orchestrator.experiment.fields.parameters import construct
 from orchestrator.experiment.optim.component import Component, Optimization, parse_optimizer_path
-from orchestrator.experiment.optim.learning_rate.timeline import Timeline
+from orchestrator.experiment.optim.learning_rate import Timeline
 from orchestrator.experiment.optim.optimizer import build_optimizer
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.training import Change
@@ -54,7 +54,7 @@ class Changes:
             if isinstance(entry, Mapping)
         }
         self.pending: list[Change] = sorted(
-            experiment.changes, key=lambda change: timeline.count_steps_before(change.at)
+            experiment.changes, key=lambda change: timeline.count_steps(change.at)
         )
         """Changes not yet made, in order."""
         for change in self.pending:

@@ -13,7 +13,7 @@ from torch.optim import SGD, Optimizer, lr_scheduler
 
 from hooks import Hook, State
 from orchestrator.disk.checkpoints.store import CheckpointStore
-from orchestrator.experiment.optim.learning_rate.scheduler import SCHEDULERS
+from orchestrator.experiment.optim.scheduler import SCHEDULERS
 from orchestrator.experiment.resolve import resolve
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_run import RunContext

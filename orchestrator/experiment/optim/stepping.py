@@ -1,14 +1,13 @@
-"""Checks of schedulers against the hook that steps them."""
+"""Whether a hook steps the schedulers, and the checks of that hook against them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from hooks import HOOKS, Hook, ParamScheduler
 from hooks.metrics.direction import Mode
-from orchestrator.errors import Problem, collect_problems
+from orchestrator.errors import Problem
 from orchestrator.experiment.optim.component import Component, Optimization
-from orchestrator.experiment.optim.learning_rate.schedule import compute_list_interval
-from orchestrator.experiment.optim.learning_rate.scheduler import SCHEDULERS, needs_metric
-from orchestrator.experiment.optim.learning_rate.timeline import find_stepping_hook
+from orchestrator.experiment.optim.learning_rate import find_list_interval, find_stepping_hook
+from orchestrator.experiment.optim.scheduler import SCHEDULERS, needs_metric
 from orchestrator.task import Task
 
 
@@ -39,30 +38,23 @@ def find_stepping_problems(
 
     path = f"hooks.{next(name for name, other in hooks.items() if other is hook)}"
     if not scheduled:
-        yield from _check_idle_hook(hook, path)
+        message = "has no effect without a scheduler"
+        if hook.every != ParamScheduler.every:
+            yield Problem(f"{path}.every", message)
+        if hook.monitor is not None:
+            yield Problem(f"{path}.monitor", message)
         return
     if hook.every.count == 0:
-        yield Problem(
-            f"{path}.every",
-            "must be at least 1 to step the scheduler, got 0; write scheduler: null for none",
-        )
+        rule = "must be at least 1 to step the scheduler, got 0"
+        yield Problem(f"{path}.every", f"{rule}; write scheduler: null for none")
         return
     for optimization in scheduled:
         yield from _check_monitor(optimization, hook, path, find_mode)
-    every = collect_problems([], compute_list_interval, optimizations, task)
+    every = find_list_interval(optimizations, task)
     if every not in (None, hook.every):
         reason = "for a list of schedulers, which have their own `every`"
-        yield Problem(
-            f"{path}.every", f"must be {every} {reason}; got {hook.every}", suggestion="remove it"
-        )
-
-
-def _check_idle_hook(hook: ParamScheduler, path: str) -> Iterator[Problem]:
-    message = "has no effect without a scheduler"
-    if hook.every != ParamScheduler.every:
-        yield Problem(f"{path}.every", message)
-    if hook.monitor is not None:
-        yield Problem(f"{path}.monitor", message)
+        message = f"must be {every} {reason}; got {hook.every}"
+        yield Problem(f"{path}.every", message, suggestion="remove it")
 
 
 def _check_monitor(
@@ -79,9 +71,8 @@ def _check_monitor(
     entry_path = optimization.scheduler_path
     if not needs_metric(scheduler, entry_path):
         if hook.monitor is not None:
-            yield Problem(
-                f"{path}.monitor", f"has no effect: {kind} takes no metric, got '{hook.monitor}'"
-            )
+            message = f"has no effect: {kind} takes no metric, got '{hook.monitor}'"
+            yield Problem(f"{path}.monitor", message)
         return
     if hook.monitor is None:
         yield Problem(entry_path, f"{kind} needs a metric; set {path}.monitor, such as val/loss")

@@ -19,7 +19,7 @@ from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_run import RunContext
 from orchestrator.storage import Storage
 from tests.orchestrator.experiment.samples import HERE, Own
-from tests.tasks import Rows, described
+from tests.tasks import Points, Rows, described
 
 HOOKS = {"console": None, "perf_stats": None, "memory_stats": None, "checkpoint": None}
 BY_STEPS = {"param_scheduler": {"every": "1 step"}}
@@ -418,6 +418,22 @@ def test_scheduler_of_the_task_can_have_a_warmup() -> None:
     assert isinstance(loop.task, Own)
     assert [type(inner).__name__ for inner in scheduler._schedulers] == ["LinearLR", "StepLR"]
     assert scheduler._schedulers[1].gamma == 0.25
+
+
+class OwnCosine(Points):
+    """Its schedule has a length that it does not choose."""
+
+    def scheduler(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0) -> Any:
+        return lr_scheduler.CosineAnnealingLR(optimizer, T_max, eta_min)
+
+
+@pytest.mark.parametrize("written", [{"eta_min": 0.1}, {"eta_min": 0.1, "T_max": None}])
+def test_length_of_the_tasks_scheduler_defaults_to_that_of_the_run(
+    written: Mapping[str, Any],
+) -> None:
+    experiment = scheduled(written, task=f"{__name__}:OwnCosine")
+    expected = by_hand(lambda o: lr_scheduler.CosineAnnealingLR(o, T_max=21, eta_min=0.1), 21)
+    assert rates(experiment) == expected
 
 
 # Resumed

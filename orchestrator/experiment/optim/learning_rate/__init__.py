@@ -1,1 +1,0 @@
-"""The learning rate over a run: schedulers, their phases, and when they step."""
