@@ -50,17 +50,10 @@ def with_meter_modes(experiment: Experiment, meters: Mapping[str, Mode]) -> Expe
     name alone says something else or nothing."""
     sweep = experiment.sweep
     objective = {"metric": sweep.metric, "mode": sweep.mode} if sweep else None
-    inferred = infer_modes({"hooks": experiment.hooks, "sweep": objective}, meters=meters)
-    hooks = dict(experiment.hooks)
-    for path, mode in inferred.items():
-        section, _, name = path.removesuffix(".mode").partition(".")
-        if section == "hooks":
-            hooks[name] = {**hooks[name], "mode": mode}
-        elif sweep:
-            sweep = sweep.model_copy(update={"mode": mode})
-    return (
-        experiment.model_copy(update={"hooks": hooks, "sweep": sweep}) if inferred else experiment
-    )
+    data = with_inferred_modes({"hooks": experiment.hooks, "sweep": objective}, meters)
+    if sweep:
+        sweep = sweep.model_copy(update={"mode": data["sweep"]["mode"]})
+    return experiment.model_copy(update={"hooks": data["hooks"], "sweep": sweep})
 
 
 def infer_modes(
@@ -96,8 +89,10 @@ def _find_modes_by_meter(data: Mapping[str, Any], meters: Mapping[str, Mode]) ->
     return {metric: mode for metric, mode in modes.items() if mode != direction(metric)}
 
 
-def with_inferred_modes(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    for path, mode in infer_modes(data).items():
+def with_inferred_modes(
+    data: Mapping[str, Any], meters: Mapping[str, Mode] | None = None
+) -> Mapping[str, Any]:
+    for path, mode in infer_modes(data, meters=meters).items():
         data = with_value(data, path, mode)
     return data
 

@@ -1,7 +1,9 @@
 """Errors of fields as pydantic finds them: where each is, and of which kind."""
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 from pydantic import ValidationError
@@ -114,21 +116,12 @@ def _select_relevant(details: Sequence[Detail]) -> Sequence[Detail]:
 
 def without_refused_nulls(error: ValidationError, values: Any) -> Any:
     """Return the values without the keys whose null is an error: null there means the default."""
+    rest = deepcopy(values)
     for detail in error.errors(include_url=False):
         location = locate_error(detail, values)
         if location and detail["input"] is None and detail["type"] != "extra_forbidden":
-            values = _remove_key(values, location)
-    return values
-
-
-def _remove_key(values: Any, location: Sequence[Any]) -> Any:
-    key, *below = location
-    if isinstance(values, list):
-        changed = list(values)
-        if below:
-            changed[key] = _remove_key(values[key], below)
-        return changed
-    rest = {name: value for name, value in values.items() if name != key}
-    if below:
-        rest[key] = _remove_key(values[key], below)
+            *above, key = location
+            owner = reduce(get_child, above, rest)
+            if isinstance(owner, dict):
+                owner.pop(key, None)
     return rest

@@ -11,9 +11,6 @@ from orchestrator.errors import ConfigError, Problem
 from orchestrator.experiment.components import PLAN_KEYS
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve
 from orchestrator.experiment.sections.schedulers.fifo import Fifo
-from orchestrator.experiment.sections.schedulers.hyperband import HyperBand
-from orchestrator.experiment.sections.schedulers.pbt import PBT
-from orchestrator.experiment.sections.schedulers.race import Race
 from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.experiment.sweep.space import choose_context
 from orchestrator.experiment.yaml.source import ExperimentSource
@@ -107,12 +104,8 @@ def _explain_sweep(sweep: Sweep) -> str:
         return "share_training is false"
     if sweep.engine == "train":
         return "engine: train starts a job for each trial"
-    if isinstance(sweep.scheduler, PBT):
-        return "pbt copies weights between trials"
-    if isinstance(sweep.scheduler, HyperBand):
-        return "hyperband pauses each trial on its own"
-    if isinstance(sweep.scheduler, Race):
-        return "race starts the trials of a configuration one after another"
+    if sweep.scheduler.unshareable:
+        return sweep.scheduler.unshareable
     return "several metrics have no single best trial" if len(sweep.metrics) > 1 else ""
 
 

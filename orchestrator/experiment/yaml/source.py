@@ -10,9 +10,9 @@ from orchestrator.errors import ConfigError, Problem, collect_problems, shorten
 from orchestrator.storage.stored_data import check_mapping, validate
 
 MAX_DEPTH = 64
+"""Limit of nested mappings and lists, and of the keys of a dotted path."""
 _NAMED = ("sweep.scheduler", "sweep.search")
 """Keys whose mapping may be written as its `type` alone."""
-"""Limit of nested mappings and lists, and of the keys of a dotted path."""
 
 
 @dataclass(frozen=True)
