@@ -21,10 +21,9 @@ from orchestrator.user_code import find_class, find_source_location
 ENTRY_POINTS = "hookyard.hooks"
 """The entry point group in which other packages offer hooks."""
 
-NAME = re.compile(r"\w[\w.-]{0,99}")
-NAME_RULE = (
-    "must be at most 100 letters, digits, `_`, `-` and `.`, and begin with a letter or digit"
-)
+_NAME = re.compile(r"\w[\w-]{0,99}")
+_NAME_RULE = "must be at most 100 letters, digits, `_` and `-`, and begin with a letter or digit"
+"""A hook's name is a part of dotted paths, such as those of overrides and of a sweep's space."""
 
 DEFAULT_HOOKS = (
     "sampler_seed",
@@ -142,9 +141,9 @@ def make_hooks(
     every hook.
     """
     required = to_config(required, "hooks")
-    problems = [Problem(f"hooks.{name}", NAME_RULE) for name in entries if not NAME.fullmatch(name)]
     first = DEFAULT_HOOKS if defaults is None else defaults
     names = dict.fromkeys([*first, *required, *entries])
+    problems = [Problem(f"hooks.{name}", _NAME_RULE) for name in names if not _NAME.fullmatch(name)]
     hooks = {
         name: collect_problems(problems, _make_entry, name, entries, required) for name in names
     }

@@ -1,5 +1,6 @@
 """Checks of the data that a task returns for its phases, as far as possible before a run."""
 
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -9,13 +10,16 @@ from torch.utils.data import IterableDataset
 from hooks.metrics.names import PHASES
 from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.experiment.checks.metrics import check_phases_of_metrics
-from orchestrator.experiment.components import NAME, NAME_RULE
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.randomness import seeded
 from orchestrator.task import Task, has_custom_loop
 from orchestrator.user_code import call_for_mapping, catch_user_errors
 
 PHASES_OF_DATA = "a mapping of train, and optionally val and test, to their datasets"
+_NAME = re.compile(r"\w[\w.-]{0,99}")
+_NAME_RULE = (
+    "must be at most 100 letters, digits, `_`, `-` and `.`, and begin with a letter or digit"
+)
 _MISSING = object()
 
 
@@ -75,8 +79,8 @@ def _make_phase_error(phase: str, dataset: Any) -> str | None:
     if kind not in PHASES or (has_name and kind == "train"):
         allowed = "phases are train, val, test, and val/NAME and test/NAME for several"
         return f"data() returns a phase '{phase}'; {allowed}"
-    if has_name and not NAME.fullmatch(name):
-        return f"data() returns a phase '{phase}'; '{name}' {NAME_RULE}"
+    if has_name and not _NAME.fullmatch(name):
+        return f"data() returns a phase '{phase}'; '{name}' {_NAME_RULE}"
     if _is_ray_dataset(dataset):
         return None
     if not is_indexed(dataset) and not hasattr(dataset, "__iter__"):

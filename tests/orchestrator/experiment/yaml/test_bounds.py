@@ -95,6 +95,10 @@ def test_override_beyond_a_limit_is_refused(file: Path) -> None:
             "hooks.../../up: must be at most 100 letters",
         ),
         ({"hooks": {"h" * 200: {"type": "output_csv"}}}, "must be at most 100 letters"),
+        (
+            {"hooks": {"ema.fast": {"type": "ema"}}},
+            "hooks.ema.fast: must be at most 100 letters, digits, `_` and `-`",
+        ),
         ({"hooks": {"ema": {"priority": "x" * 100_000}}}, "or one of HIGHEST"),
         ({"changes": [{"at": 0, "set": {"x": 1}}] * 500}, "and 300 more problems"),
         ({"validate_every": "9" * 5000 + " steps"}, "must be a number of epochs"),
@@ -103,7 +107,7 @@ def test_override_beyond_a_limit_is_refused(file: Path) -> None:
         ({"task": "a." * 5000 + "b:C"}, "task: module "),
         ({"task_args": {"width": [[[]]]}}, "must be an integer"),
     ],
-    ids=range(10),
+    ids=range(11),
 )
 def test_experiment_beyond_a_limit_is_refused(values: dict[str, Any], message: str) -> None:
     assert message in refusal(make_experiment, {**LINE, **values})
