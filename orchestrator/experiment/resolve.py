@@ -136,8 +136,10 @@ def check_sections(data: Mapping[str, Any], problems: Iterable[Problem] = ()) ->
         experiment = with_stepping_interval(filled or experiment, task)
 
     # A task may draw random numbers when it is created, for a model in `__post_init__` for example.
+    made = None
     with seeded(experiment.seed):
-        made = collect_problems(collected, make_valid_task, experiment)
+        if experiment.task != NO_TASK:
+            made = collect_problems(collected, make_task, experiment.task, experiment.task_args)
         meter_modes = read_meter_modes(made[0]) if made else {}
     experiment = with_meter_modes(experiment, meter_modes)
     return Sections(
@@ -190,16 +192,6 @@ def _build_hooks(
     defaults = list_default_hooks() if sections.has_custom_loop else None
     entries = replace_unknown_hooks(sections.experiment.hooks, required, unknown)
     return collect_problems(problems, make_hooks, entries, required, defaults)
-
-
-def make_valid_task(experiment: Experiment) -> tuple[Task, dict[str, Any]] | None:
-    """Create the task with its arguments, or return None if the file names none.
-
-    Raises ConfigError.
-    """
-    if experiment.task == NO_TASK:
-        return None
-    return make_task(experiment.task, experiment.task_args)
 
 
 def find_task(name: Any) -> type[Task] | None:
