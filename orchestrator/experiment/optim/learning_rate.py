@@ -148,13 +148,13 @@ class PhasedLR(LRScheduler):
 
     def __init__(self, optimizer: Optimizer, phases: Sequence[LRPhase], task: Task) -> None:
         rates = deepcopy([group["lr"] for group in optimizer.param_groups])
-        schedulers = [phase.build(task, optimizer) if phase.begin else None for phase in phases]
+        schedulers = [_build(phase, task, optimizer) if phase.begin else None for phase in phases]
         # Creating a scheduler sets the rate, which only those that begin with the run may do.
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         for index, phase in enumerate(phases):
             if not phase.begin:
-                schedulers[index] = phase.build(task, optimizer)
+                schedulers[index] = _build(phase, task, optimizer)
 
         self.optimizer = optimizer
         self.last_epoch = 0
@@ -189,6 +189,17 @@ class PhasedLR(LRScheduler):
         self.last_epoch = state_dict["last_epoch"]
         for scheduler, state in zip(self._schedulers, state_dict["_schedulers"], strict=True):
             scheduler.load_state_dict(state)
+
+
+def _build(phase: LRPhase, task: Task, optimizer: Optimizer) -> Any:
+    built = phase.build(task, optimizer)
+    if built is None:
+        method = f"{type(task).__name__}.scheduler()"
+        raise ConfigError.at(
+            phase.path,
+            f"needs a scheduler beside a warm-up or in a list, but {method} returned None",
+        )
+    return built
 
 
 # The phases

@@ -436,6 +436,25 @@ def test_length_of_the_tasks_scheduler_defaults_to_that_of_the_run(
     assert rates(experiment) == expected
 
 
+class Unscheduled(Points):
+    def scheduler(self, optimizer: Optimizer) -> None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("written", "path"),
+    [
+        ({"warmup": 1}, "scheduler"),
+        ([{"type": "LinearLR", "end": 1}, {"type": "task"}], r"scheduler\.1"),
+    ],
+)
+def test_warmup_before_a_task_without_a_scheduler_is_refused(written: Any, path: str) -> None:
+    experiment = scheduled(written, hooks={}, task=f"{__name__}:Unscheduled")
+    message = rf"{path}: needs a scheduler .* but Unscheduled\.scheduler\(\) returned None"
+    with pytest.raises(ConfigError, match=message):
+        loop_of(experiment)
+
+
 # Resumed
 
 
