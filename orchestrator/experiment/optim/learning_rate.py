@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from hooks import Hook, Interval, ParamScheduler
+from hooks.position import Position
 from orchestrator.errors import ConfigError, collect_problems
 from orchestrator.experiment.fields.parameters import check
 from orchestrator.experiment.optim.component import Component, Optimization
@@ -76,17 +77,6 @@ class Timeline:
             return duration.count
         return duration.count * (self.steps_per_epoch or 1)
 
-    def count_ticks(self, step: int, epoch: int, default: int) -> int:
-        """Return how often schedulers step before a position.
-
-        It is 0 for a metric, and `default` for a custom hook, which may step at any time.
-        """
-        if self.monitor:
-            return 0
-        if self.every is None:
-            return default
-        return (step if self.every.unit == "steps" else epoch) // self.every.count
-
 
 def _divide_up(count: int, divisor: int) -> int:
     return -(-count // divisor)
@@ -136,6 +126,23 @@ class Schedule:
         if len(self.phases) == 1 and takes_every_step:
             return first.build(task, optimizer)
         return PhasedLR(optimizer, self.phases, task)
+
+    def replay(self, scheduler: Any, position: Position, default: int) -> None:
+        """Advance a new scheduler to a position, as if the optimizer had always trained with it.
+
+        A scheduler that steps on a metric starts over. A scheduler that a user's hook steps, at
+        whatever times, takes `default` steps.
+        """
+        every = self.timeline.every
+        if scheduler is None or self.timeline.monitor:
+            return
+        count = default
+        if every is not None:
+            count = (position.step if every.unit == "steps" else position.epoch) // every.count
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
+            for _ in range(count):
+                scheduler.step()
 
 
 class PhasedLR(LRScheduler):

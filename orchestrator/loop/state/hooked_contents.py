@@ -43,7 +43,8 @@ class HookedContents:
         self._data = data
         self._changes = changes
         self._modes = modes
-        self._schedules = {name: schedule.record() for name, schedule in schedules.items()}
+        self._schedules = schedules
+        self._schedule_records = {name: schedule.record() for name, schedule in schedules.items()}
         self._buffers_at_start = describe_buffers(state.module)
 
     @property
@@ -79,7 +80,7 @@ class HookedContents:
     def details(self) -> dict[str, Any]:
         optimizers = {
             name: {"optimizer": self._changes.current_settings(name), "scheduler": record}
-            for name, record in self._schedules.items()
+            for name, record in self._schedule_records.items()
         }
         return {
             "data": self._data.sizes(),
@@ -99,7 +100,9 @@ class HookedContents:
         manifest = loaded.manifest
         saved = self._read_saved_optimizers(manifest)
         rescheduled = {
-            name for name, record in self._schedules.items() if saved[name]["scheduler"] != record
+            name
+            for name, record in self._schedule_records.items()
+            if saved[name]["scheduler"] != record
         }
         self._restore_training(loaded, rescheduled)
         self._iterations.microbatches = manifest.get("microbatches", 1)
@@ -220,7 +223,7 @@ class HookedContents:
                 scheduler.load_state_dict(schedule)
         else:
             default = schedule.get("last_epoch", 0) if schedule else 0
-            self._changes.replay(name, rescheduled, default)
+            self._schedules[name].replay(scheduler, rescheduled, default)
             load_with_present_settings(optimizer, saved["optimizer"])
         if scaler is not None and saved["scaler"] is not None:
             scaler.load_state_dict(saved["scaler"])

@@ -1,6 +1,5 @@
 """Changes of settings during the run, from the section `changes`. Runs in workers."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 from torch import Tensor
 
 from hooks.plan import Plan
-from hooks.position import Position
 from hooks.private_torch import inner_schedulers
 from hooks.state import State
 from orchestrator.errors import ConfigError
@@ -46,7 +44,6 @@ class Changes:
         self._task = task
         self._plan = plan
         self._state = state
-        self._timeline = timeline
         self._optimizers = experiment.optimizations
         self._entries = {
             name: dict(entry)
@@ -81,21 +78,6 @@ class Changes:
 
     def current_settings(self, name: str) -> dict[str, Any]:
         return self._optimizers[name].optimizer.model_dump()
-
-    def replay(self, name: str, position: Position, default: int) -> None:
-        """Advance a new scheduler to a position, as if the optimizer had always trained with it.
-
-        A scheduler that steps on a metric starts over. A scheduler that a user's hook steps takes
-        `default` steps.
-        """
-        scheduler = self._state.schedulers[name]
-        if scheduler is None:
-            return
-        ticks = self._timeline.count_ticks(position.step, position.epoch, default)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
-            for _ in range(ticks):
-                scheduler.step()
 
     def restore(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
         """Continue from a checkpoint with the optimizer settings `saved`.
