@@ -139,7 +139,7 @@ class Hangs(Hook):
 
     def on_step(self, state: State) -> None:
         while state.iteration == 3 and not any(
-            "stack:" in log.read_text() for log in Path(self.folder).glob("log.txt")
+            "\nstack:\n" in log.read_text() for log in Path(self.folder).glob("log.txt")
         ):
             time.sleep(0.05)
 
@@ -165,7 +165,7 @@ def test_in_this_process_a_hang_is_reported_or_ends_the_run(
     assert run(wanted, tmp_path, "run", local=True).status == "finished"
     told = capsys.readouterr().err
     assert "run: training on" in told
-    before, stack = (folder / "log.txt").read_text().split("stack:")
+    before, stack = (folder / "log.txt").read_text().split("\nstack:\n")
     assert "has made no progress since" in before
     assert "in on_step" in stack
     assert not (folder / ".hang").exists()
