@@ -95,18 +95,23 @@ def show_run(folder: RunFolder, as_json: bool) -> None:
     reports = _count(run["reports"], "report")
     attempts = _count(run["attempts"], "attempt")
     echo(f"{run['path']}: {run['status']}, {reports}, {attempts}")
-    for key in ("continued_from", "init", "evaluates", "driver", "error", "diverged"):
-        if run[key]:
-            echo(f"{_LABELS.get(key, key)}: {run[key]}")
-    for label in ("stopped", "checkpoints", "evaluations"):
-        if run[label]:
-            echo(f"{label}: {', '.join(run[label])}")
-    _print_last_report(run["metrics"])
+    _print_facts(run, ("driver", "error", "diverged", "stopped"))
     if run["best"]:
         echo(f"Best: {run['best']}")
     elif not run["evaluates"] and not run["diverged"]:
         _explain_no_best(run["metrics"])
-    return _print_usage_hint(run["use"])
+    _print_usage_hint(run["use"])
+    _print_facts(run, ("continued_from", "init", "evaluates", "checkpoints", "evaluations"))
+    return _print_last_report(run["metrics"])
+
+
+def _print_facts(run: Mapping[str, Any], keys: Sequence[str]) -> None:
+    """Print a line for each fact that there is."""
+    for key in keys:
+        fact = run[key]
+        if fact:
+            text = ", ".join(fact) if isinstance(fact, list) else fact
+            echo(f"{_LABELS.get(key, key)}: {text}")
 
 
 def _print_last_report(metrics: Mapping[str, Any]) -> None:
@@ -120,7 +125,6 @@ def _print_last_report(metrics: Mapping[str, Any]) -> None:
     if rows:
         echo("")
         print_table(("last report", ""), rows)
-        echo("")
 
 
 def _explain_no_best(metrics: Mapping[str, Any]) -> None:
@@ -157,22 +161,29 @@ def show_sweep(sweep: Sweep, as_json: bool) -> None:
         return print_json({**described, "trials": trials.reset_index().to_dict("records")})
 
     overview = escape_data(described)
-    if overview["configurations"]:
-        _print_configurations(overview["configurations"], metric)
-    _print_trials(trials, [name for name, _ in sweep.objectives])
     _print_status(str(sweep.folder), overview, len(trials))
+    if overview["best"]:
+        _print_best_trial(sweep, trials, overview)
+    else:
+        echo(f"no best trial: {explain_no_best(trials, metric)}")
     if overview["importance"]:
         _print_importance(overview, metric)
     if overview["pareto"]:
         names = ", ".join(name for name, _ in sweep.objectives)
         echo(f"Pareto front of {names}: {', '.join(overview['pareto'])}")
-    if not overview["best"]:
-        return echo(f"no best trial: {explain_no_best(trials, metric)}")
+    echo("")
+    if overview["configurations"]:
+        _print_configurations(overview["configurations"], metric)
+    return _print_trials(trials, [name for name, _ in sweep.objectives])
+
+
+def _print_best_trial(sweep: Sweep, trials: pd.DataFrame, overview: Mapping[str, Any]) -> None:
+    metric, _ = sweep.objective
     if overview["configurations"]:
         _print_best_configuration(sweep, trials)
     reached = overview["reached"] or f"{metric} {format_cell(metric, overview['value'])}"
     echo(f"Best: {overview['best'].rpartition('/')[2]}, {reached}")
-    return _print_usage_hint(overview["use"])
+    _print_usage_hint(overview["use"])
 
 
 def _print_trials(trials: pd.DataFrame, metrics: Sequence[str]) -> None:
@@ -203,7 +214,7 @@ def _format_trial_cell(name: str, value: Any) -> str:
 
 
 def _print_status(folder: str, overview: Mapping[str, Any], trials: int) -> None:
-    line = f"\n{folder}: {overview['status']}, {_count(trials, 'trial')}"
+    line = f"{folder}: {overview['status']}, {_count(trials, 'trial')}"
     counts = ", ".join(f"{count} {status}" for status, count in overview["counts"].items())
     echo(f"{line}: {counts}" if counts else line)
     if overview["driver"]:

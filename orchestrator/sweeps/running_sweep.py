@@ -120,7 +120,10 @@ class RunningSweep:
         self._last.pop(number, None)
         self.rules.trial_failed(trial_name(number), error if metric_missing else None)
         self._alerts.tell_once("failed", f"({trial_name(number)}) has failed: {error}")
-        self._end(number, values, f"failed: {error}")
+        # The sweep ends with the same error, which has the metrics that there are.
+        is_repeated = metric_missing and self.rules.metric_missing is not None
+        shown = error.partition(";")[0] if is_repeated else error
+        self._end(number, values, f"failed: {shown}")
 
     def _end(self, number: int, values: Mapping[str, Any], outcome: str) -> None:
         self._ended += 1

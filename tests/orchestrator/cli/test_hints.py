@@ -49,6 +49,7 @@ def test_printed_python_finds_the_checkpoint_of_a_custom_loop(tmp_path: Path) ->
 def test_show_has_the_last_metrics_of_each_phase(tmp_path: Path) -> None:
     done = run(described(epochs=2, task_args={"test": 12}), tmp_path, "points", local=True)
     out = CliRunner().invoke(app, ["show", str(done.path)]).stdout
+    assert out.splitlines()[1] == f"Best: {done.best}"
     last = done.metrics.ffill().iloc[-1]
     shown = describe_run(done.folder)["metrics"]
     for name in ("train/loss", "val/loss", "val/accuracy", "test/loss"):

@@ -235,7 +235,9 @@ def test_show_summarizes_a_sweep(study: Path) -> None:
     assert shown["pareto"] == []
     assert {trial["error"] for trial in shown["trials"]} == {None}
     printed = call("show", "runs/lines").stdout
-    assert "finished, 10 trials: 10 finished" in printed
+    first, second, *_ = printed.splitlines()
+    assert first.endswith("finished, 10 trials: 10 finished")
+    assert second.startswith("Best: trial-0009, ")
     assert shown["importance_std_error"] == {"optimizer.lr": 0.0, "seed": 0.0}
     assert "Parameter importance for val/loss: optimizer.lr 100% ± 0%, seed 0% ± 0%" in printed
 

@@ -68,6 +68,22 @@ def test_each_event_of_a_trial_is_a_line(
     assert sweep.rules.metric_missing == "rank 0: broken"
 
 
+def test_available_metrics_are_listed_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The sweep ends with the whole error."""
+    sweep = running(tmp_path)
+    error = "no report of a trial has the sweep's metric 'val/acc'; available: val/loss"
+    for number in range(2):
+        sweep.record_failure(number, {"optimizer.lr": 0.5}, error, metric_missing=True)
+    assert sweep.rules.metric_missing == error
+    assert [line for line in capsys.readouterr().err.splitlines() if "failed" in line] == [
+        f"trial-000{number} [{number + 1}/3] optimizer.lr=0.5: failed: no report of a trial has the"
+        " sweep's metric 'val/acc'"
+        for number in range(2)
+    ]
+
+
 def test_the_search_learns_the_last_report_of_a_trial_also_of_an_earlier_attempt(
     tmp_path: Path,
 ) -> None:

@@ -374,7 +374,7 @@ def test_first_of_equal_trials_is_the_best_everywhere(tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["show", str(outcome.path)]).stdout.splitlines()
     first = {
         outcome.best.name,
-        shown[1].split()[0],
+        next(line for line in shown if line.startswith("trial-")).split()[0],
         next(line for line in shown if line.startswith("Best: ")).split()[1].rstrip(","),
         outcome.pareto("val/accuracy", "val/loss").index[0],
         sort_best_first(outcome.trials, dict(outcome.objectives)).index[0],
