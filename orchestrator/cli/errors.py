@@ -4,8 +4,9 @@ own errors."""
 import logging
 import os
 import re
+import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +20,9 @@ from orchestrator.terminal.printable import PrintableFormatter, escape_controls
 
 WrongCall: type[Exception] = typer.BadParameter.__bases__[0]
 """Base of Typer's errors about a command line, which it exports under no name."""
+
+_ARGUMENTS = "hookyard.arguments"
+"""Key of a command's arguments in Typer's context."""
 
 FAILED = 1
 WRONG_USAGE = 2
@@ -39,6 +43,12 @@ class _HidesFlagTypes:
 
 class Subcommand(_HidesFlagTypes, TyperCommand):
     """A subcommand of `hookyard`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep the arguments of a command that takes overrides, for an error about a flag."""
+        if any(parameter.name == "overrides" for parameter in self.params):
+            ctx.meta[_ARGUMENTS] = list(args)
+        return super().parse_args(ctx, args)
 
 
 def _check_current_folder() -> None:
@@ -61,20 +71,32 @@ def _reporting_wrong_calls(commands: Iterable[str]) -> Iterator[None]:
         command = f"hookyard {verb}".rstrip()
         flags = [flag for parameter in ctx.command.params for flag in parameter.opts] if ctx else []
         text = error.format_message()  # type: ignore[attr-defined]  # Typer's own class
-        message = describe_wrong_call(text, flags, commands)
+        arguments = ctx.meta.get(_ARGUMENTS, ()) if ctx else ()
+        message = describe_wrong_call(text, flags, commands, arguments)
         typer.echo(f"{escape_controls(message)}. See {command} --help", err=True)
         raise typer.Exit(WRONG_USAGE) from None
 
 
-def describe_wrong_call(message: str, flags: Iterable[str], commands: Iterable[str]) -> str:
-    """Say in Hookyard's words what Typer says of a command line; `flags` are those of the
-    command."""
+def describe_wrong_call(
+    message: str, flags: Iterable[str], commands: Iterable[str], arguments: Sequence[str] = ()
+) -> str:
+    """Say in Hookyard's words what Typer says of a command line.
+
+    `flags` are those of the command, and `arguments` are what it was called with if it takes
+    overrides.
+    """
     if match := re.match(r"No such command '(.*?)'", message):
         nearest = did_you_mean(match[1], commands)
         return f"no command '{match[1]}'{f' ({nearest})' if nearest else ''}"
-    if match := re.match(r"No such option:? '?(--?[\w-]+)", message):
-        nearest = did_you_mean(match[1], flags)
-        return f"no flag {match[1]}{f' ({nearest})' if nearest else ''}"
+    if match := re.match(r"No such option:? '?(--?[\w.-]*\w)", message):
+        flag = match[1]
+        nearest = did_you_mean(flag, flags)
+        if nearest:
+            return f"no flag {flag} ({nearest})"
+        override = _make_override(flag, arguments)
+        return (
+            f"no flag {flag}{f'; to change the experiment, write {override}' if override else ''}"
+        )
     if match := re.match(r"Missing (?:argument|option|parameter) '(.*?)'", message):
         return f"{match[1]} is missing"
     if match := re.match(
@@ -92,6 +114,20 @@ def describe_wrong_call(message: str, flags: Iterable[str], commands: Iterable[s
         got = f"{name} must be one of {', '.join(allowed)}, got '{choice[1]}'"
         return f"{got} ({nearest})" if nearest else got
     return f"{message[:1].lower()}{message[1:].rstrip('.')}"
+
+
+def _make_override(flag: str, arguments: Sequence[str]) -> str | None:
+    """Return the override that a flag was probably meant as, such as `epochs=3` for
+    `--epochs 3`."""
+    for index, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name != flag or not flag.startswith("--"):
+            continue
+        following = arguments[index + 1 : index + 2]
+        if not equals and following and not following[0].startswith("-"):
+            value = following[0]
+        return f"{flag.removeprefix('--').replace('-', '_')}={shlex.quote(value or 'VALUE')}"
+    return None
 
 
 class Subcommands(_HidesFlagTypes, TyperGroup):

@@ -156,6 +156,22 @@ def test_display_survives_a_terminal_that_is_gone(
             ["ls", "--storrage", "x"],
             "no flag --storrage (did you mean '--storage'?). See hookyard ls --help",
         ),
+        (
+            ["run", "x.yaml", "--epochs", "3"],
+            "no flag --epochs; to change the experiment, write epochs=3. See hookyard run --help",
+        ),
+        (
+            ["sweep", "x.yaml", "--optimizer.lr=0.1", "--local"],
+            "no flag --optimizer.lr; to change the experiment, write optimizer.lr=0.1."
+            " See hookyard sweep --help",
+        ),
+        (
+            ["verify", "--batch-size", "--json", "x.yaml"],
+            "no flag --batch-size; to change the experiment, write batch_size=VALUE."
+            " See hookyard verify --help",
+        ),
+        (["run", "x.yaml", "-e", "3"], "no flag -e. See hookyard run --help"),
+        (["resume", "runs/x", "--epochs", "3"], "no flag --epochs. See hookyard resume --help"),
         (["--verson"], "no flag --verson (did you mean '--version'?). See hookyard --help"),
         (
             ["resume", "runs/x", "--workers", "x"],
