@@ -131,7 +131,7 @@ def find_main_classes(config: Any) -> dict[str, type]:
 
 
 def read_main_source(config: Any) -> str:
-    """Return the source of these classes and of their bases, as far as it is known."""
+    """Return the source of these classes and of their bases, where it can be read."""
     classes: list[type] = []
     for cls in find_main_classes(config).values():
         classes += [base for base in reversed(cls.__mro__) if base.__module__ == MAIN]

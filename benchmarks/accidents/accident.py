@@ -152,7 +152,7 @@ def unhide(disk: Path) -> None:
 
 
 def hide_briefly(disk: Path) -> None:
-    """Hide the disk, and bring it back while the run goes on."""
+    """Hide the disk, and bring it back while the run continues."""
     hide(disk)
     threading.Timer(HIDDEN_S, unhide, [disk]).start()
 

@@ -39,7 +39,7 @@ class AveragedBuffers:
         for average, value in move_to_averages(pairs):
             average.lerp_(value.to(average), weight)
 
-    def by_name(self) -> dict[str, Tensor]:
+    def to_dict(self) -> dict[str, Tensor]:
         return dict(self._averages)
 
     def restore(self, values: Mapping[str, Tensor]) -> None:

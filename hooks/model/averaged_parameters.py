@@ -47,7 +47,7 @@ class AveragedParameters:
     def items(self) -> Iterator[tuple[str, Tensor]]:
         yield from zip(self.parameters, self.values, strict=True)
 
-    def by_name(self) -> dict[str, Tensor]:
+    def to_dict(self) -> dict[str, Tensor]:
         """Return the averages by parameter name, sharded as the parameters are."""
         return {
             name: shards.join_shards(average, self.parameters[name])

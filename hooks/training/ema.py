@@ -174,7 +174,7 @@ class EMA(Hook):
             return
         # Each rank has averaged the buffers of its own batches, which may have enlarged some.
         if self._buffers is not None and state.world_size > 1:
-            collectives.average(collectives.select_equal(self._buffers.by_name()))
+            collectives.average(collectives.select_equal(self._buffers.to_dict()))
         if self.snapshots.unit == "epochs":
             self._request_snapshot(state)
 
@@ -197,9 +197,9 @@ class EMA(Hook):
         """Return the averages whose dtype differs from the weights' dtype."""
         averages: dict[str, Tensor] = {}
         if self._averages:
-            averages |= self._averages[0].by_name()
+            averages |= self._averages[0].to_dict()
         if self._buffers is not None:
-            averages |= self._buffers.by_name()
+            averages |= self._buffers.to_dict()
         return {
             name: average
             for name, average in averages.items()
@@ -221,7 +221,7 @@ class EMA(Hook):
 
         further = {}
         for std, average in zip(self._stds[1:], self._averages[1:], strict=False):
-            further[str(std)] = average.by_name()
+            further[str(std)] = average.to_dict()
         return {"averaged": averaged, "further": further}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -235,7 +235,7 @@ class EMA(Hook):
         super().load_state_dict(state)
 
     def rank_state_dict(self) -> dict[str, Any]:
-        return {} if self._buffers is None else {"buffers": self._buffers.by_name()}
+        return {} if self._buffers is None else {"buffers": self._buffers.to_dict()}
 
     def load_rank_state_dict(self, state: dict[str, Any]) -> None:
         self._rank_buffers = state["buffers"]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from orchestrator.cli.errors import FAILED
 from orchestrator.cli.options import AsJson, Config, Overrides
 from orchestrator.cli.output import echo, print_json, stdout_to_stderr
+
+if TYPE_CHECKING:
+    from orchestrator.replay.verify import Continuation
 
 
 def verify(config: Config, overrides: Overrides = None, as_json: AsJson = False) -> None:
@@ -28,12 +33,7 @@ def verify(config: Config, overrides: Overrides = None, as_json: AsJson = False)
     if as_json:
         print_json(summarize(continuations))
     for continuation in [] if as_json else continuations:
-        processes = (
-            f", {continuation.loader_processes} DataLoader workers"
-            if continuation.loader_processes
-            else ""
-        )
-        start = f"from {continuation.checkpoint} (iteration {continuation.iteration}{processes})"
+        start = f"from {continuation.checkpoint} ({_describe_start(continuation)})"
         if not continuation.difference:
             echo(f"{start}: the same samples, losses, weights, optimizer and random states")
             continue
@@ -42,3 +42,11 @@ def verify(config: Config, overrides: Overrides = None, as_json: AsJson = False)
             echo(f"  {cause}")
     if has_failed:
         raise typer.Exit(FAILED)
+
+
+def _describe_start(continuation: Continuation) -> str:
+    text = f"iteration {continuation.iteration}"
+    workers = continuation.loader_workers
+    if workers:
+        text += f", {workers} DataLoader worker{'' if workers == 1 else 's'}"
+    return text

@@ -52,7 +52,7 @@ def check_nodes(
                     "error",
                     node.name,
                     f"did not answer: {node.silence}",
-                    "Install the project there as it is here, or take the node out of the cluster",
+                    "Install the same version of the project there, or take the node out of the cluster",
                 )
             )
             continue

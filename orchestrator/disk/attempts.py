@@ -13,7 +13,7 @@ from annotated_types import Ge
 from hooks.metrics.direction import Mode
 from hooks.position import Count, Position
 from orchestrator.disk.checkpoints.manifest import parse_position
-from orchestrator.disk.metadata import now, seconds_at
+from orchestrator.disk.metadata import format_now, seconds_at
 from orchestrator.errors import MISSING, DamagedFile
 from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import read_json, validate, write_json
@@ -150,7 +150,7 @@ def begin_attempt(
 ) -> Attempt:
     """Record the start of a new attempt."""
     number = max((attempt.number for attempt in read_attempts(storage)), default=-1) + 1
-    attempt = Attempt(number, checkpoint, position or Position(), now(), world_size, hosts)
+    attempt = Attempt(number, checkpoint, position or Position(), format_now(), world_size, hosts)
     write_attempt(storage, attempt)
     return attempt
 

@@ -55,7 +55,7 @@ class Claim:
         store's clock."""
         if self.state == "released":
             return False
-        if self.driver.is_this():
+        if self.driver.is_current():
             return self.name in _leases
         if self.driver.is_visible():
             return self.driver.is_alive()
@@ -86,7 +86,7 @@ def is_driven(run: Storage, *, other_process: bool = False) -> bool | None:
     this process."""
     claims = read_claims(run)
     if other_process:
-        claims = [claim for claim in claims if not claim.driver.is_this()]
+        claims = [claim for claim in claims if not claim.driver.is_current()]
     if not claims:
         return None
     files = _list_files(run / FOLDER, claims)
@@ -111,7 +111,7 @@ class Lease:
 
     Each driver writes a claim, lists all claims, and has the lease once no other claim is live. If
     two drivers request the lease at the same time, the one that lists last sees both claims, even
-    if their clocks differ. It gives up if the other driver has the lease, or if the other claim's
+    if their clocks differ. It is refused the lease if the other driver has the lease, or if the other claim's
     name sorts first; otherwise it waits. Claims of dead drivers are ignored. A driver wrongly
     presumed dead finds a higher fencing token, and raises LeaseLost before it writes.
 
@@ -125,7 +125,7 @@ class Lease:
         self._force = force
         self.name = f"{secrets.token_hex(8)}.json"
         since = strftime("%Y-%m-%dT%H:%M:%SZ", gmtime())
-        self._claim = Claim(self.name, "requested", Process.this(), since)
+        self._claim = Claim(self.name, "requested", Process.current(), since)
         self._loss_reason: str | None = None
         self._lock = Lock()
         self._released = Event()

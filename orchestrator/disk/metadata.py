@@ -26,7 +26,7 @@ COMPLETE = ("finished", "stopped")
 Mode = Literal["max", "min"]
 
 
-def now() -> str:
+def format_now() -> str:
     """Return the current UTC time, to the millisecond."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 

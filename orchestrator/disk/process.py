@@ -20,7 +20,7 @@ class Process:
     """Start time in the system's units."""
 
     @classmethod
-    def this(cls) -> Self:
+    def current(cls) -> Self:
         return cls(
             os.getpid(), socket.gethostname(), _read_boot_id(), _read_start_time(os.getpid())
         )
@@ -32,8 +32,8 @@ class Process:
         """Return whether this machine can check that the process is alive."""
         return (self.host, self.boot) == (socket.gethostname(), _read_boot_id())
 
-    def is_this(self) -> bool:
-        return self == Process.this()
+    def is_current(self) -> bool:
+        return self == Process.current()
 
     def is_alive(self) -> bool:
         """Return whether a visible process is alive, and its pid was not reused."""

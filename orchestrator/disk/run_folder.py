@@ -13,7 +13,7 @@ from hooks.position import Position
 from orchestrator.disk import attempts, reports
 from orchestrator.disk.attempts import Attempt, Host
 from orchestrator.disk.lease import Lease, check_lease, is_driven
-from orchestrator.disk.metadata import RunMetadata, now
+from orchestrator.disk.metadata import RunMetadata, format_now
 from orchestrator.disk.process import Process
 from orchestrator.errors import (
     MISSING,
@@ -157,8 +157,8 @@ class RunFolder:
         entries = {
             "name": self.name,
             "status": "running",
-            "started": now(),
-            **asdict(Process.this()),
+            "started": format_now(),
+            **asdict(Process.current()),
             **metadata,
         }
         RunMetadata(**entries)
@@ -211,7 +211,7 @@ class RunFolder:
 
     def end(self, status: str, **metadata: Any) -> None:
         """Record the end of the run, including the entries of `info.json`."""
-        entries: dict[str, Any] = {"ended": now(), "reports": len(self.read_reports())}
+        entries: dict[str, Any] = {"ended": format_now(), "reports": len(self.read_reports())}
         begun = self.read_attempts()
         if begun:
             entries["attempts"] = len(begun)

@@ -209,7 +209,7 @@ def end_process(reason: str) -> None:
 
 def _format_position(state: State | None) -> str:
     if state is None:
-        return "before training, building what is trained"
+        return "before training, while the model is built"
     done = "before the first iteration"
     if state.phase_length:
         done = f"{state.phase_iteration} of {state.phase_length} iterations done"

@@ -120,8 +120,8 @@ def _check_no_unread_keys(experiment: Experiment) -> None:
 
 
 def _explain_lack_of_cpus(experiment: Experiment, world: World) -> str | None:
-    """Return an error message if no CPU is left for Ray Data: ranks hold theirs during training.
-    Otherwise None."""
+    """Return an error message if no CPU is left for Ray Data: the ranks keep their CPUs
+    during training. Otherwise None."""
     import ray
 
     cpus = experiment.workers.cpus

@@ -14,7 +14,7 @@ from orchestrator.disk.attempts import Attempt, LeadingAttempt, rank_folder, wri
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder, make_checkpoint_folder
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.hang import HangReports
-from orchestrator.disk.metadata import now
+from orchestrator.disk.metadata import format_now
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.assignment import Assignment
@@ -235,7 +235,7 @@ class Session:
             for report in reports:
                 if self.world.is_master:
                     self.folder.append_metrics(
-                        {"attempt": attempt.number, "time": now(), **report.metrics}
+                        {"attempt": attempt.number, "time": format_now(), **report.metrics}
                     )
                 if repeated and (difference := repeated.find_difference(report.metrics)):
                     loop.state.show(difference)

@@ -92,7 +92,7 @@ def find_misspelled_methods(task: type[Task]) -> Iterator[Problem]:
 
 
 def _read_modules(classes: Iterable[type]) -> str:
-    """Return the source of the modules that define the classes, as far as it is known."""
+    """Return the source of the modules that define the classes, where it can be read."""
     files = {getattr(sys.modules.get(cls.__module__), "__file__", None) for cls in classes}
     lines: list[str] = []
     for file in files:

@@ -58,7 +58,7 @@ class Sections:
     """The valid sections with the task's defaults, and placeholders for the others."""
     task: type[Task] | None
     """The class of the task, or one that stands for it; None if the file names none."""
-    made: tuple[Task, dict[str, Any]] | None
+    task_and_args: tuple[Task, dict[str, Any]] | None
     """The task and all its arguments; None if it cannot be made."""
     meter_modes: Mapping[str, Mode]
     """`max` or `min` for each meter of the task that says whether higher is better."""
@@ -136,18 +136,20 @@ def check_sections(data: Mapping[str, Any], problems: Iterable[Problem] = ()) ->
         experiment = with_stepping_interval(filled or experiment, task)
 
     # A task may draw random numbers when it is created, for a model in `__post_init__` for example.
-    made = None
+    task_and_args = None
     with seeded(experiment.seed):
         if experiment.task != NO_TASK:
-            made = collect_problems(collected, make_task, experiment.task, experiment.task_args)
-        meter_modes = read_meter_modes(made[0]) if made else {}
+            task_and_args = collect_problems(
+                collected, make_task, experiment.task, experiment.task_args
+            )
+        meter_modes = read_meter_modes(task_and_args[0]) if task_and_args else {}
     experiment = with_meter_modes(experiment, meter_modes)
     return Sections(
         data,
         frozenset(valid),
         experiment,
         task,
-        made,
+        task_and_args,
         meter_modes,
         tuple(collected),
         tuple(unknown),
@@ -159,7 +161,7 @@ def build(sections: Sections) -> ResolvedExperiment:
     experiment = sections.experiment
     problems = list(sections.problems)
     unknown = list(sections.unknown)
-    task, task_args = sections.made or (None, {})
+    task, task_args = sections.task_and_args or (None, {})
     with seeded(experiment.seed):
         built = _build_hooks(sections, task, problems, unknown)
     hooks = {name: entry.hook for name, entry in (built or {}).items() if entry}

@@ -79,7 +79,7 @@ class CustomLoop(TrainingRun):
 
     # A round
 
-    def _rounds(self) -> Iterator[Report]:
+    def _produce_reports(self) -> Iterator[Report]:
         cursor = self.cursor
         while True:
             if cursor.stage in (Stage.REPORTED, Stage.TRAIN):

@@ -1,6 +1,6 @@
 """The loop of a task with hooks: each epoch in order. Runs in workers.
 
-`Loop._rounds` is an epoch: train, validate, report, save, stop. The batches of a training phase
+`Loop._produce_reports` is an epoch: train, validate, report, save, stop. The batches of a training phase
 are in `training.py`, those of an evaluation in `evaluation.py`. What a run owns, and how it begins,
 ends and fails, is in `training_run.py`.
 """
@@ -82,7 +82,7 @@ class Loop(TrainingRun):
 
     # An epoch, or a part of one
 
-    def _rounds(self) -> Iterator[Report]:
+    def _produce_reports(self) -> Iterator[Report]:
         cursor = self.cursor
         if cursor.stage is not Stage.TRAIN:
             self.saving.restore_randomness()
@@ -226,7 +226,7 @@ class EvaluationLoop(Loop):
             for line in lines:
                 self.state.show(line)
 
-    def _rounds(self) -> Iterator[Report]:
+    def _produce_reports(self) -> Iterator[Report]:
         data = self.training.data
         if not data.phase_names(self._kind):
             raise TaskError(

@@ -53,7 +53,7 @@ class Training:
     One in each worker process.
 
     It knows no run: a loop saves, evaluates and reports. `hooks` and `context` belong to its only
-    run, or to the first of those that share it. With `resumes`, a checkpoint replaces the initial
+    run, or to the first of several runs that share it. With `resumes`, a checkpoint replaces the initial
     weights, which were found at `origin` when the run was created.
     """
 

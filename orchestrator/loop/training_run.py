@@ -129,7 +129,7 @@ class TrainingRun(ABC):
         and re-raise it."""
         try:
             self._begin()
-            yield from self._rounds()
+            yield from self._produce_reports()
             self.saving.finish()
             self._end()
         except GeneratorExit:  # the caller closed the generator; other ranks may have failed
@@ -155,7 +155,7 @@ class TrainingRun(ABC):
         self.plan.fire("on_start", self.state)
 
     @abstractmethod
-    def _rounds(self) -> Iterator[Report]:
+    def _produce_reports(self) -> Iterator[Report]:
         """Yield the report of each round, from the restored checkpoint's stage on."""
 
     def _end(self) -> None:

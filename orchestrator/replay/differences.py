@@ -56,7 +56,7 @@ def _advise(path: str) -> str:
 
 
 def find_other_causes(
-    whole: TrainingRecord, again: TrainingRecord, loader_processes: int
+    whole: TrainingRecord, again: TrainingRecord, loader_workers: int
 ) -> list[str]:
     """Return causes that no value of the training process shows."""
     if difference := find_difference(whole, again):
@@ -64,7 +64,7 @@ def find_other_causes(
         return [
             f"a second run from the beginning differs too ({difference}): training depends on {cause}"
         ]
-    if loader_processes:
+    if loader_workers:
         names = ", such as numpy.random there"
         if whole.suspects:
             names = f", such as {', '.join(whole.suspects)}"

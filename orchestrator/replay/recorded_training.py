@@ -46,8 +46,8 @@ class TrainingRecord:
     end: dict[str, str] = field(default_factory=dict)
     """Weights, buffers, optimizers and random states at the end."""
     checkpoints: dict[int, str] = field(default_factory=dict)
-    is_stream: bool = False
-    """Whether the training data is iterable, which continues only with as many loader processes as
+    is_iterable: bool = False
+    """Whether the training data is iterable, which continues only with as many DataLoader workers as
     before."""
     suspects: list[str] = field(default_factory=list)
     """Generators of the training data and of its modules."""
@@ -99,7 +99,7 @@ class RecordedTraining:
 
     source: ExperimentSource
     folder: str
-    loader_processes: int
+    loader_workers: int
     checkpoint: str | None = None
 
     def train_rank(self, world: World) -> None:
@@ -118,7 +118,7 @@ class RecordedTraining:
         loop = self._make_loop(world, recorder)
         training = loop.training
         record = recorder.record
-        record.is_stream = isinstance(training.data.train, Stream)
+        record.is_iterable = isinstance(training.data.train, Stream)
         epoch_iterations = self._shorten(loop, recorder)
         if self.checkpoint:
             loop.restore(self.checkpoint)
@@ -138,7 +138,7 @@ class RecordedTraining:
 
     def _make_loop(self, world: World, recorder: _Recorder) -> Loop:
         resolved = resolve(self.source)
-        experiment = _extend(resolved.experiment, self.loader_processes)
+        experiment = _extend(resolved.experiment, self.loader_workers)
         if world.world_size == 1:
             world = replace(world, device=find_device(experiment.workers))
         storage = Storage(Path(self.folder, "checkpoints"))
@@ -200,13 +200,13 @@ def _record_path(folder: str, rank: int) -> Path:
     return Path(folder, f"trained-{rank}")
 
 
-def _extend(experiment: Experiment, loader_processes: int) -> Experiment:
+def _extend(experiment: Experiment, loader_workers: int) -> Experiment:
     """Return the experiment with enough epochs or steps, so that training does not end."""
     if experiment.steps:
         length = {"steps": max(experiment.steps, (_EPOCHS + 1) * _EPOCH_STEPS)}
     else:
         length = {"epochs": max(experiment.epochs or 0, _EPOCHS + 1)}
-    loader = experiment.loader.model_copy(update={"num_workers": loader_processes})
+    loader = experiment.loader.model_copy(update={"num_workers": loader_workers})
     return experiment.model_copy(update={**length, "loader": loader})
 
 

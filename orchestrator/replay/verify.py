@@ -25,7 +25,7 @@ class Continuation:
     checkpoint: str
     iteration: int
     """Iterations that the checkpoint has completed."""
-    loader_processes: int
+    loader_workers: int
     difference: str
     """The first difference; empty if all values are equal bit for bit."""
     causes: list[str]
@@ -37,22 +37,22 @@ def verify(experiment: Experiment) -> Iterator[Continuation]:
     compare.
 
     Each training runs in fresh processes on this machine, with as many ranks as the experiment
-    names. If the experiment has loader processes and map-style data, the second continuation has
+    names. If the experiment has DataLoader workers and map-style data, the second continuation has
     another number of them. Raises UsageError if the experiment cannot be verified, or if its
     training fails.
     """
     resolved = get_resolved(experiment)
     _check_can_verify(resolved)
     ranks = resolved.experiment.workers.max_count
-    processes = resolved.experiment.loader.num_workers
+    workers = resolved.experiment.loader.num_workers
     train = partial(train_ranks, experiment.source, ranks, thread_count(resolved.experiment))
     with tempfile.TemporaryDirectory(prefix="hookyard-verify-") as folder:
-        whole = train(folder, processes)
+        whole = train(folder, workers)
         again: list[TrainingRecord] | None = None
         for iteration, checkpoint in sorted(whole[0].checkpoints.items()):
             is_last = iteration == max(whole[0].checkpoints)
-            takes_another_number = processes > 0 and is_last and not whole[0].is_stream
-            other = processes + 1 if takes_another_number else processes
+            takes_another_number = workers > 0 and is_last and not whole[0].is_iterable
+            other = workers + 1 if takes_another_number else workers
             resumed = train(folder, other, checkpoint)
             pairs = list(zip(whole, resumed, strict=True))
             differences = [find_difference(*pair) for pair in pairs]
@@ -63,8 +63,8 @@ def verify(experiment: Experiment) -> Iterator[Continuation]:
 
             causes = find_causes(*pairs[rank], iteration)
             if not causes:
-                again = again or train(folder, processes)
-                causes = find_other_causes(whole[rank], again[rank], processes)
+                again = again or train(folder, workers)
+                causes = find_other_causes(whole[rank], again[rank], workers)
             prefix = f"rank {rank}: " if ranks > 1 else ""
             yield Continuation(checkpoint, iteration, other, prefix + differences[rank], causes)
 

@@ -1,7 +1,7 @@
 """Reports: one HTML file about a run or a sweep, which opens offline. Imports neither ray nor
 torch."""
 
-from orchestrator.disk.metadata import now
+from orchestrator.disk.metadata import format_now
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.runs.result import Run
 from orchestrator.sweeps.results.result import Sweep
@@ -13,6 +13,6 @@ def make_report(folder: RunFolder) -> str:
     from orchestrator.report.sweep import make_sweep_page
 
     if folder.read_metadata().sweep:
-        return make_sweep_page(Sweep(folder), now())
+        return make_sweep_page(Sweep(folder), format_now())
 
-    return make_run_page(Run(folder), now())
+    return make_run_page(Run(folder), format_now())

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from orchestrator import units
-from orchestrator.disk.metadata import COMPLETE, RunMetadata, now
+from orchestrator.disk.metadata import COMPLETE, RunMetadata, format_now
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import HookyardError
 from orchestrator.experiment.sections.notify import Event, Notify
@@ -73,7 +73,7 @@ class Alerts:
                 "name": self._folder.name,
                 "path": str(self._folder),
                 "message": f"{self._folder.name} {text}",
-                "time": now(),
+                "time": format_now(),
             }
         )
 

@@ -117,8 +117,8 @@ def _join_kinds(kinds: Mapping[str, str | None]) -> str:
 def check_same_ranks(
     folder: RunFolder, name: str, experiment: Experiment, engine: EngineName
 ) -> None:
-    """Raise UsageError if a checkpoint has per-rank state, and the number of ranks or loader
-    processes has changed."""
+    """Raise UsageError if a checkpoint has per-rank state, and the number of ranks or
+    DataLoader workers has changed."""
     ranks = 1 if engine == "in-process" else experiment.workers.max_count
     if engine != "in-process" and experiment.workers.min_count < ranks:
         return
@@ -127,23 +127,23 @@ def check_same_ranks(
     stored_ranks = manifest["world_size"]
     per_rank_state = ", ".join(manifest.get("per_rank", ()))
     phases = manifest.get("phases", ())
-    is_stream = "train" in phases and "train" not in manifest.get("data", ("train",))
-    stream = "the train data is iterable, and each {} has its own place in it"
-    if ranks != stored_ranks and (is_stream or per_rank_state):
+    is_iterable = "train" in phases and "train" not in manifest.get("data", ("train",))
+    reason = "the train data is iterable, and each {} has its own place in it"
+    if ranks != stored_ranks and (is_iterable or per_rank_state):
         what = f"session.restore() has parts of each rank ({per_rank_state})"
-        if is_stream:
-            what = stream.format("rank")
+        if is_iterable:
+            what = reason.format("rank")
         number = f"{stored_ranks} rank{'s' if stored_ranks > 1 else ''}"
         raise UsageError(
             f"{what}, and {store.get_path(name)} is of {number}, not {ranks}; use {stored_ranks}"
             f" (workers.count={stored_ranks}; resume --workers {stored_ranks}), or start another run"
         )
-    processes = experiment.loader.num_workers
+    workers = experiment.loader.num_workers
     orders = [attempt.order for attempt in folder.read_attempts() if attempt.order]
-    before = orders[-1].values["loader"]["num_workers"] if orders else processes
-    if is_stream and before != processes:
+    before = orders[-1].values["loader"]["num_workers"] if orders else workers
+    if is_iterable and before != workers:
         needed = f"{store.get_path(name)} needs loader.num_workers={before}"
-        raise UsageError(f"{stream.format('DataLoader worker')}, and {needed}")
+        raise UsageError(f"{reason.format('DataLoader worker')}, and {needed}")
 
 
 def copy_parent_checkpoint(folder: RunFolder, experiment: Experiment) -> None:

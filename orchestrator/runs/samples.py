@@ -34,7 +34,7 @@ _GROUP_COLUMNS = ["attempt", "rank", "phase", "epoch"]
 
 def find_samples(folder: RunFolder, rows: pd.DataFrame, begins: Mapping[Any, int]) -> pd.DataFrame:
     """Return a row for each sample in the batches of `rows`, with its `index`, or its `position` in
-    a stream.
+    an iterable dataset.
 
     `begins` has each evaluation's first iteration by attempt, rank, phase and epoch. Leaves the
     caller's random state alone. Raises UsageError if the task or its data has changed.
@@ -79,7 +79,7 @@ def _locate_samples(
     _, rank, phase, epoch = named
     column = "position"
     locations: list[Any]
-    if not order.is_stream(phase):
+    if not order.is_iterable(phase):
         column = "index"
         start = None if phase == "train" else begins[named]
         iterations = group["iteration"]
@@ -125,9 +125,9 @@ class _DataOrder:
         self._datasets = data_from_task(self._task, self._experiment, World())
         self._initial_random_state = random_state()
 
-    def is_stream(self, phase: str) -> bool:
-        """Return whether the data of a phase is a stream. Raises UsageError if the phase no longer
-        has data."""
+    def is_iterable(self, phase: str) -> bool:
+        """Return whether the dataset of a phase is iterable. Raises UsageError if the phase no
+        longer has data."""
         if phase not in self._datasets:
             raise UsageError(
                 f"{self._folder} has rows of {phase}, and data() of its task now gives only {', '.join(self._datasets)}"
@@ -177,7 +177,7 @@ class _DataOrder:
         names: list[str] = []
         for kind in PHASES:
             names += phases_of(kind, self._datasets)
-        return [name for name in names if not self.is_stream(name)]
+        return [name for name in names if not self.is_iterable(name)]
 
     def _check_size(self, attempt: Attempt, phase: str, data: Indexed) -> None:
         """Raise UsageError if the data has another size than in an attempt."""

@@ -165,7 +165,7 @@ def append_line(storage: Storage, name: str, entries: Mapping[str, Any]) -> None
 
 
 def format_line(entries: Mapping[str, Any]) -> str:
-    """Return a line of a JSON Lines file: its last entry, `crc`, is the CRC-32 of what is before."""
+    """Return a line of a JSON Lines file: its last entry, `crc`, is the CRC-32 of the text before it."""
     content = format_json(entries).removesuffix("}")
     return f'{content}, "crc": "{crc32(content.encode()):08x}"}}\n'
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from hooks.loop_services import Display
 from orchestrator.disk.lease import Lease
-from orchestrator.disk.metadata import IfExists, now
+from orchestrator.disk.metadata import IfExists, format_now
 from orchestrator.disk.new_run import create_run, taking_name
 from orchestrator.disk.process import Process
 from orchestrator.disk.provenance import collect_provenance
@@ -184,9 +184,9 @@ def resume(folder: RunFolder, lease: Lease, *, failed: bool, address: str | None
             error=None,
             stopped=[],
             sweep=_summarize(settings),
-            resumed=[*metadata.resumed, now()],
+            resumed=[*metadata.resumed, format_now()],
             earlier_s=metadata.seconds_before_resume,
-            **asdict(Process.this()),
+            **asdict(Process.current()),
         )
     with Alerts(experiment.notify, folder) as alerts:
         return _run_trials(folder, experiment, previous, address, lease, alerts)

@@ -3,7 +3,7 @@
 from dataclasses import asdict, replace
 from typing import Any
 
-from orchestrator.disk.metadata import COMPLETE, now
+from orchestrator.disk.metadata import COMPLETE, format_now
 from orchestrator.disk.rows.compaction import compact
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import SCRATCH
@@ -25,7 +25,7 @@ def record_end(folder: RunFolder, settings: SweepSettings, *, interrupted: bool 
         status = "interrupted"
     elif folder.read_metadata().fail_fast and count_failed_trials(result):
         status = "failed"
-    folder.update(status=status, ended=now(), best=_describe_best_trial(result))
+    folder.update(status=status, ended=format_now(), best=_describe_best_trial(result))
     return result
 
 

@@ -80,7 +80,7 @@ def begin_trial(
         folder.begin(text, source, trial=folder.name, local=False, **metadata)
     else:
         folder.write_experiment(text, source)
-        folder.update(status="running", error=None, values=values, **asdict(Process.this()))
+        folder.update(status="running", error=None, values=values, **asdict(Process.current()))
     if error:
         folder.end("failed", error=str(error), is_user_error=True)
         raise error

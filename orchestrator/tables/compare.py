@@ -145,7 +145,7 @@ def _estimate_variance(curve: Series) -> float:
 
 
 def _compare_costs(runs: Sequence[Rows], halves: Sequence[pd.DataFrame]) -> Comparison:
-    """Compare times and memory, without what no run has measured."""
+    """Compare the times and the memory that the runs have measured."""
     tables = [_load_iterations(rows, table) for rows, table in zip(runs, halves, strict=True)]
     compared = {}
     for name in ("step_s", "data_wait_s", "samples_per_s"):

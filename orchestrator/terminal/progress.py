@@ -62,7 +62,7 @@ def _count_remaining_iterations(
 def _count_completed_iterations(
     experiment: Mapping[str, Any], attempt: Attempt | None, reached: RunProgress, length: int
 ) -> int:
-    """Count the iterations of this attempt's ranks that make up what is completed."""
+    """Convert the completed part of the training to iterations of this attempt's ranks."""
     batch_size = experiment.get("batch_size")
     if attempt is None or not batch_size:
         return reached.iteration

@@ -172,7 +172,7 @@ def _check_columns(event: str, row: Mapping[str, Any], before: Mapping[str, Any]
     except ValueError as error:
         raise CheckFailure(
             "columns",
-            f"{event} records what is no column: {error}",
+            f"{event} records a value that cannot be a column: {error}",
             "reduce it to a number, or record one column per value",
         ) from None
 

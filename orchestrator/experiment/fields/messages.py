@@ -178,7 +178,7 @@ def _list_keys(keys: Sequence[str], owner: str = "") -> str:
 
 
 def _describe(error: FieldError) -> str:
-    """Return what is wrong with a value; what the branches of a union expect is joined by `or`."""
+    """Describe what is wrong with a value. The expectations of a union's branches are joined by `or`."""
     types = [detail["type"] for detail in error.details]
     several = len(set(types)) > 1
     expected: list[str] = []

@@ -80,7 +80,7 @@ def _calls_closure(node: ast.AST) -> bool:
 
 
 def _catches(node: ast.Try | ast.With) -> bool:
-    """Return whether a block goes on after an error in it, such as that of calling None."""
+    """Return whether a block continues after an error in it, such as that of calling None."""
     if isinstance(node, ast.Try):
         return bool(node.handlers)
     return any("suppress(" in ast.unparse(item) for item in node.items)

@@ -63,9 +63,10 @@ class Notify(Model):
     """
 
     events: Annotated[list[Event], Field(min_length=1)] = Field(default_factory=lambda: [*_DEFAULT])
-    """What to tell: that it `started`, `finished`, was `interrupted` or `failed`; that a rank hangs;
-    that a loss of a report is `nan` or infinite; that the `target` is reached. In a sweep, the
-    first trial that fails, has such a loss or reaches the target is told. By default all but `started`."""
+    """Events that send an alert: the run `started`, `finished`, was `interrupted` or `failed`; a
+    rank hangs; a report has a loss that is `nan` or infinite; the `target` is reached. A sweep sends
+    one alert for the first trial that fails, has such a loss or reaches the target. By default all
+    events but `started`."""
     target: Annotated[str, AfterValidator(_check_target)] | None = None
     """Metric and value that a report reaches, such as `val/accuracy >= 0.9`."""
     url: Annotated[str, AfterValidator(_check_url)] | None = None

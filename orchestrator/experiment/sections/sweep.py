@@ -163,8 +163,8 @@ class Domain(Model):
         low, high = self.ends
         if self.kind in _QUANTIZED:
             step = self.values[2]
-            most = math.floor((high - low) / step + 1e-9)
-            steps = min(max(round((number - low) / step), 0), most)
+            max_steps = math.floor((high - low) / step + 1e-9)
+            steps = min(max(round((number - low) / step), 0), max_steps)
             # Remove the rounding errors of steps such as 0.01.
             number = float(f"{low + steps * step:.12g}")
         number = min(max(number, low), high)

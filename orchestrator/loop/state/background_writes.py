@@ -143,7 +143,7 @@ class BackgroundWrite:
         """Wait until nothing of the checkpoint is being written; return whether it is committed.
 
         The master waits up to `peer_timeout_s` longer for files of ranks that may be dead; None if
-        all have written theirs. No communication. Raises this rank's own error.
+        all ranks have written their files. No communication. Raises this rank's own error.
         """
         wait([self._written])
         wait([self._published], timeout=peer_timeout_s)

@@ -265,7 +265,7 @@ class CheckpointSaver:
     def finish_without_peers(self) -> None:
         """Finish although other ranks may be dead.
 
-        Gives up a checkpoint that they have not written in time.
+        Abandons a checkpoint that they have not written in time.
         """
         start = perf_counter()
         write = self._unpublished

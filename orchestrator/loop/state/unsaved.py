@@ -107,7 +107,7 @@ class UnsavedState:
     def _find_generators(self) -> Iterator[str]:
         saved = self._list_saved()
         for path, value in self._values.items():
-            if not isinstance(value, GENERATORS) or _begins_with(path, saved):
+            if not isinstance(value, GENERATORS) or _is_within(path, saved):
                 continue
             in_workers = self._has_processes and path.startswith("the train data: ")
             if in_workers or read_generator(value) != self._before[path]:
@@ -122,7 +122,7 @@ class UnsavedState:
         saved = self._list_saved()
         for path, before in self._before.items():
             value = now.get(path)
-            if value is None or _begins_with(path, saved):
+            if value is None or _is_within(path, saved):
                 continue
             if isinstance(value, (nn.Parameter, *GENERATORS)):
                 continue
@@ -166,7 +166,7 @@ def _list_generators(root: object, name: str, ignored: set[int]) -> dict[str, An
     return {path: value for path, value in values.items() if isinstance(value, GENERATORS)}
 
 
-def _begins_with(path: str, beginnings: tuple[str, ...]) -> bool:
+def _is_within(path: str, beginnings: tuple[str, ...]) -> bool:
     """Return whether a path is one of these, which end in a dot, or leads to a part of one."""
     return f"{path.replace('[', '.[')}.".startswith(beginnings)
 

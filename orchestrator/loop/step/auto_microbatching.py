@@ -160,7 +160,7 @@ class MicrobatchRunner(IterationRunner):
         if not math.isclose(sum(weights), total, rel_tol=1e-6):
             raise TaskError(
                 f"accumulate: auto cuts batches into pieces, but the weight {total:g} of a batch became"
-                f" {', '.join(f'{weight:g}' for weight in weights)}; let weight() count what is in the batch"
+                f" {', '.join(f'{weight:g}' for weight in weights)}; let weight() count only what its batch contains"
                 f"{find_source_location(self.task.weight)}"
             )
         shares = [weight / total if total else 0.0 for weight in weights]

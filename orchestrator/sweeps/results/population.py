@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from orchestrator.disk.metadata import now
+from orchestrator.disk.metadata import format_now
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.storage.stored_data import append_line, read_lines
 
@@ -41,7 +41,7 @@ class History:
         self._storage = sweep.storage
 
     def append(self, **fields: Any) -> None:
-        append_line(self._storage, FILE, asdict(Exploit(time=now(), **fields)))
+        append_line(self._storage, FILE, asdict(Exploit(time=format_now(), **fields)))
 
     def read(self) -> list[Exploit]:
         return read_lines(self._storage, FILE, Exploit)

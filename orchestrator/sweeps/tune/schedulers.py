@@ -47,8 +47,8 @@ def make_scheduler(
 
 
 class SingleStops(FIFOScheduler):
-    """Stops single trials early, also those of a shared training run, which goes on without
-    them."""
+    """Stops single trials early, also those of a shared training run, which continues
+    without them."""
 
     def __init__(self, pruner: Pruner | None, settings: Sweep, reasons: Mapping[str, str]) -> None:
         super().__init__()

@@ -75,7 +75,7 @@ def test_run_with_a_claimed_lease_is_running(run: RunFolder) -> None:
     """A resume reads the experiment and imports torch before it trains, and whoever watches comes
     sooner."""
     run.end("interrupted")
-    claim = put(run.storage, replace(Process.this(), pid=os.getppid(), process_started=None))
+    claim = put(run.storage, replace(Process.current(), pid=os.getppid(), process_started=None))
     shown = call(str(run), "--once")
     claim.unlink()
     assert (shown.exit_code, shown.stdout.splitlines()[0]) == (0, f"{run}  running")

@@ -44,14 +44,14 @@ def put(
 
 
 def elsewhere() -> Process:
-    return replace(Process.this(), host="elsewhere")
+    return replace(Process.current(), host="elsewhere")
 
 
 def gone() -> Process:
     """A driver of this machine that was killed."""
     process = subprocess.Popen(["true"])
     process.wait()
-    return replace(Process.this(), pid=process.pid, process_started="1")
+    return replace(Process.current(), pid=process.pid, process_started="1")
 
 
 def test_run_has_one_driver_until_it_leaves(storage: Storage) -> None:
@@ -113,11 +113,11 @@ def test_store_without_dates_needs_force(storage: Storage) -> None:
     with pytest.raises(UsageError, match="--force-lease"), Lease(storage):
         pass
     with Lease(storage, force=True):
-        assert [claim.driver.host for claim in read_claims(storage)] == [Process.this().host]
+        assert [claim.driver.host for claim in read_claims(storage)] == [Process.current().host]
 
 
 def test_force_does_not_replace_a_visible_driver(folder: Storage) -> None:
-    put(folder, replace(Process.this(), pid=os.getppid(), process_started=None))
+    put(folder, replace(Process.current(), pid=os.getppid(), process_started=None))
     with (
         pytest.raises(UsageError, match=rf"\(process {os.getppid()}, since"),
         Lease(folder, force=True),

@@ -13,7 +13,7 @@ import pytest
 from hooks.position import Position, Stage
 from orchestrator.disk.lease import Lease
 from orchestrator.disk.listing import list_runs
-from orchestrator.disk.metadata import now, seconds_at
+from orchestrator.disk.metadata import format_now, seconds_at
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.process import Process
 from orchestrator.disk.run_folder import RunFolder
@@ -42,7 +42,7 @@ def test_created_run_can_be_opened(tmp_path: Path, kind: str) -> None:
         os.getpid(),
         socket.gethostname(),
     )
-    assert metadata.started <= now()
+    assert metadata.started <= format_now()
     folder.storage.delete("")
 
 
@@ -63,7 +63,7 @@ def test_damaged_experiment_is_an_error(tmp_path: Path, text: str) -> None:
 
 def test_times_have_fractions_of_a_second() -> None:
     before = time.time()
-    moment = seconds_at(now())
+    moment = seconds_at(format_now())
     assert before - 0.001 <= moment <= time.time()
 
 
@@ -236,7 +236,7 @@ def test_run_being_resumed_is_running_until_its_driver_ends(tmp_path: Path, stat
     folder.end(status)
     with Lease(folder.storage):
         assert folder.find_status() == status, "the driver itself knows better"
-    claim = put(folder.storage, replace(Process.this(), pid=os.getppid(), process_started=None))
+    claim = put(folder.storage, replace(Process.current(), pid=os.getppid(), process_started=None))
     assert folder.find_status() == "running"
     claim.unlink()
     put(folder.storage, gone())

@@ -219,7 +219,7 @@ def test_cause_is_named(kind: str, name: str, fields: dict[str, Any]) -> None:
 def test_training_that_continues_bit_for_bit_passes() -> None:
     continuations = _verify("none", loader={"num_workers": 1})
     assert [
-        (entry.iteration, entry.loader_processes, entry.difference) for entry in continuations
+        (entry.iteration, entry.loader_workers, entry.difference) for entry in continuations
     ] == [
         (6, 1, ""),
         (8, 2, ""),
@@ -234,7 +234,7 @@ def test_batches_may_be_objects_and_sparse(kind: str) -> None:
     assert inside.difference == ("" if kind == "none" else "the samples of iteration 7 differ")
 
 
-def test_iterable_dataset_continues_with_as_many_loader_processes_as_before() -> None:
+def test_iterable_dataset_continues_with_as_many_loader_workers_as_before() -> None:
     written = {
         "task": f"{__name__}:Planted",
         "task_args": {"kind": "stream"},
@@ -242,7 +242,7 @@ def test_iterable_dataset_continues_with_as_many_loader_processes_as_before() ->
     }
     continuations = list(verify(described(**written, loader={"num_workers": 1}, epoch_steps=4)))
     assert [
-        (entry.iteration, entry.loader_processes, entry.difference) for entry in continuations
+        (entry.iteration, entry.loader_workers, entry.difference) for entry in continuations
     ] == [
         (6, 1, ""),
         (8, 1, ""),

@@ -246,7 +246,7 @@ BROKEN: list[tuple[type[Hook], str, str]] = [
     (
         TooMany,
         "columns",
-        "on_gradients records what is no column: column 'gradient' got a tensor of shape (8, 5)",
+        "on_gradients records a value that cannot be a column: column 'gradient' got a tensor of shape (8, 5)",
     ),
     (Loss, "runs", "the loop records the column `loss`; use another name, such as `own_loss`"),
     (Demanding, "runs", "Demanding.path: is missing"),

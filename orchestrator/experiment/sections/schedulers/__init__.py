@@ -1,1 +1,1 @@
-"""Schedulers of trials: their keys and checks, and the rules of those that stop single trials."""
+"""Schedulers of trials: their keys and checks, and the rules of the schedulers that stop single trials."""
