@@ -182,4 +182,7 @@ def _check_data(sections: Sections, resolved: ResolvedExperiment | None) -> list
         return check_data(resolved.experiment, resolved.task)
     if sections.experiment.task != sections.data.get("task"):
         return []  # another class stands for the task
-    return check_data(sections.experiment, sections.made[0]) if sections.made else []
+    if sections.task_and_args is None:
+        return []
+    task, _ = sections.task_and_args
+    return check_data(sections.experiment, task)
