@@ -34,7 +34,7 @@ def check_changes(experiment: Experiment, task: type[Task]) -> Iterator[Problem]
 
 
 def _check_value(path: str, value: Any, experiment: Experiment, task: type[Task]) -> list[Problem]:
-    message = explain_unchangeable(path, experiment)
+    message = _explain_unchangeable(path, experiment)
     if message:
         return [Problem(path, message)]
 
@@ -55,7 +55,7 @@ def _check_value(path: str, value: Any, experiment: Experiment, task: type[Task]
     return problems
 
 
-def explain_unchangeable(path: str, experiment: Experiment) -> str | None:
+def _explain_unchangeable(path: str, experiment: Experiment) -> str | None:
     """Return why a value cannot change during the run; None if it can.
 
     Mutable fields of hooks and numbers of optimizers can.

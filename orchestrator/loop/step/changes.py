@@ -10,7 +10,7 @@ from hooks.plan import Plan
 from hooks.private_torch import inner_schedulers
 from hooks.state import State
 from orchestrator.errors import ConfigError
-from orchestrator.experiment.checks.changes import explain_unchangeable, with_number
+from orchestrator.experiment.checks.changes import with_number
 from orchestrator.experiment.components import PLAN_KEYS
 from orchestrator.experiment.fields.field_values import list_parameters
 from orchestrator.experiment.fields.parameters import construct
@@ -40,7 +40,6 @@ class Changes:
     def __init__(
         self, experiment: Experiment, task: Task, plan: Plan, state: State, timeline: Timeline
     ) -> None:
-        self._experiment = experiment
         self._task = task
         self._plan = plan
         self._state = state
@@ -114,9 +113,6 @@ class Changes:
         return count < state.epoch or (count == state.epoch and state.phase_iteration > 0)
 
     def _set(self, path: str, value: Any) -> None:
-        message = explain_unchangeable(path, self._experiment)
-        if message:
-            raise ConfigError.at(path, message)
         number = parse_optimizer_path(path)
         if number is None:
             _, name, field = path.split(".", 2)
