@@ -65,12 +65,13 @@ def _check_monitor(
 ) -> Iterator[Problem]:
     """Yield the problems of a scheduler's metric: missing, unused, or in the wrong mode."""
     scheduler = optimization.scheduler
-    if not isinstance(scheduler, Component) or scheduler.type not in SCHEDULERS:
+    if not isinstance(scheduler, Component):
         return
     kind = scheduler.type
+    is_of_torch = kind in SCHEDULERS
     entry_path = optimization.scheduler_path
     if not needs_metric(scheduler, entry_path):
-        if hook.monitor is not None:
+        if is_of_torch and hook.monitor is not None:
             message = f"has no effect: {kind} takes no metric, got '{hook.monitor}'"
             yield Problem(f"{path}.monitor", message)
         return
@@ -79,7 +80,8 @@ def _check_monitor(
         return
 
     better = find_mode(hook.monitor)
-    mode = scheduler.arguments.get("mode", "min")
+    # Another class may have another default.
+    mode = scheduler.arguments.get("mode", "min" if is_of_torch else better)
     if better not in (None, mode):
         reason = f"{'higher' if better == 'max' else 'lower'} values of {hook.monitor} are better"
         yield Problem(f"{entry_path}.mode", f"must be {better}, because {reason}; got {mode}")

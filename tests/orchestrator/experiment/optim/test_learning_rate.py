@@ -310,6 +310,10 @@ CYCLE = {"type": "OneCycleLR", "max_lr": 1.0}
             r"scheduler: ReduceLROnPlateau needs a metric; set hooks",
         ),
         (
+            {"scheduler": {"type": "torch.optim.lr_scheduler:ReduceLROnPlateau"}},
+            r"ReduceLROnPlateau needs a metric; set hooks.param_scheduler.monitor",
+        ),
+        (
             {"scheduler": COSINE, "hooks": {"param_scheduler": {"monitor": "val/loss"}}},
             "hooks.param_scheduler.monitor: has no effect: CosineAnnealingLR takes no metric",
         ),
