@@ -36,7 +36,11 @@ def find_stepping_problems(
                 yield Problem(optimization.scheduler_path, message)
         return
 
-    path = f"hooks.{next(name for name, other in hooks.items() if other is hook)}"
+    path, *others = [f"hooks.{name}" for name in hooks if isinstance(hooks[name], ParamScheduler)]
+    for other in others:
+        yield Problem(
+            other, f"steps each scheduler a second time, after {path}; remove one of them"
+        )
     if not scheduled:
         message = "has no effect without a scheduler"
         if hook.every != ParamScheduler.every:

@@ -366,6 +366,10 @@ CYCLE = {"type": "OneCycleLR", "max_lr": 1.0}
             "must be at least 1 to step the scheduler",
         ),
         (
+            {"scheduler": COSINE, "hooks": {"other": {"type": "param_scheduler"}}},
+            "hooks.other: steps each scheduler a second time, after hooks.param_scheduler",
+        ),
+        (
             {"hooks": {"param_scheduler": {"every": "1 step"}}},
             r"hooks.param_scheduler.every: has no effect without",
         ),
