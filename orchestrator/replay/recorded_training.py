@@ -18,7 +18,7 @@ from orchestrator.errors import HookyardError, RunError, UsageError
 from orchestrator.experiment.resolve import resolve
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.source import ExperimentSource
-from orchestrator.loop.data.stream import Stream
+from orchestrator.loop.data.iterable import IterableData
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.state.attributes import GENERATORS
 from orchestrator.loop.training_run import RunContext
@@ -118,7 +118,7 @@ class RecordedTraining:
         loop = self._make_loop(world, recorder)
         training = loop.training
         record = recorder.record
-        record.is_iterable = isinstance(training.data.train, Stream)
+        record.is_iterable = isinstance(training.data.train, IterableData)
         epoch_iterations = self._shorten(loop, recorder)
         if self.checkpoint:
             loop.restore(self.checkpoint)

@@ -18,9 +18,9 @@ from hooks.training.sampler_seed import DistSamplerSeed
 from orchestrator.disk.attempts import Attempt, make_lost_attempt_error
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import ConfigError, UsageError
-from orchestrator.experiment.checks.data import is_indexed
+from orchestrator.experiment.checks.data import is_map_style
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve
-from orchestrator.loop.data.indexed import Indexed
+from orchestrator.loop.data.map_style import MapStyleData
 from orchestrator.loop.data.phases import data_from_task
 from orchestrator.loop.data.sampling import SeededBatches
 from orchestrator.loop.state.cursor import EpochProgress, RunCursor
@@ -132,7 +132,7 @@ class _DataOrder:
             raise UsageError(
                 f"{self._folder} has rows of {phase}, and data() of its task now gives only {', '.join(self._datasets)}"
             )
-        return not is_indexed(self._datasets[phase])
+        return not is_map_style(self._datasets[phase])
 
     def find_indices(
         self,
@@ -155,11 +155,11 @@ class _DataOrder:
         positions = iterations - first - 1 if start is None else (iterations - start) % len(batches)
         return [batches[position] for position in positions]
 
-    def _make_data(self, attempt: Attempt, phase: str, world: World) -> Indexed:
+    def _make_data(self, attempt: Attempt, phase: str, world: World) -> MapStyleData:
         restore_random_state(self._initial_random_state)
         # The task's samplers draw random numbers in order when they are made.
         for name in self._list_indexed_phases():
-            data = Indexed(
+            data = MapStyleData(
                 self._task, self._datasets[name], name, self._experiment, world, torch.Generator()
             )
             if name == phase:
@@ -179,7 +179,7 @@ class _DataOrder:
             names += phases_of(kind, self._datasets)
         return [name for name in names if not self.is_iterable(name)]
 
-    def _check_size(self, attempt: Attempt, phase: str, data: Indexed) -> None:
+    def _check_size(self, attempt: Attempt, phase: str, data: MapStyleData) -> None:
         """Raise UsageError if the data has another size than in an attempt."""
         size_at_attempt = attempt.order.sizes.get(phase) if attempt.order else None
         if size_at_attempt not in (data.size, None):
@@ -194,7 +194,7 @@ class _DataOrder:
             )
 
     def _find_start(
-        self, attempt: Attempt, epoch: int, data: Indexed, world: World
+        self, attempt: Attempt, epoch: int, data: MapStyleData, world: World
     ) -> tuple[int, int]:
         """Return the iterations, and the consumed samples of all ranks, before an attempt's part of
         an epoch."""

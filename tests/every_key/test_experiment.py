@@ -54,7 +54,7 @@ EXPERIMENT: dict[str, Key] = {
     "task_args": Key({"dropout": 0.5}),
     "epochs": Key(1),
     "steps": Key(6, around=STEPS),
-    "epoch_steps": Key(3, around={"task": "tests.streams:Streams", "epoch_steps": 5}),
+    "epoch_steps": Key(3, around={"task": "tests.iterable_tasks:IterablePoints", "epoch_steps": 5}),
     "batch_size": Key(4),
     "optimizer": Key(ADAM),
     "optimizer.type": Key("RMSprop", around={"optimizer": ADAM}),
@@ -122,7 +122,9 @@ EXPERIMENT: dict[str, Key] = {
     "loader.num_workers": Key(1),
     "loader.eval_batch_size": Key(5),
     "loader.drop_last": Key(True),
-    "loader.on_exhausted": Key("stop", around={"task": "tests.streams:Streams", "epoch_steps": 5}),
+    "loader.on_exhausted": Key(
+        "stop", around={"task": "tests.iterable_tasks:IterablePoints", "epoch_steps": 5}
+    ),
     "workers.strategy": Key("fsdp"),
     "workers.meta_device": Key(True),
     **{f"workers.ddp.{name}": Key(True) for name in Ddp.model_fields},

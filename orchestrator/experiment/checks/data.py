@@ -23,7 +23,7 @@ _NAME_RULE = (
 _MISSING = object()
 
 
-def is_indexed(dataset: Any) -> bool:
+def is_map_style(dataset: Any) -> bool:
     """Return whether this is a map-style dataset."""
     return (
         not isinstance(dataset, IterableDataset)
@@ -83,7 +83,7 @@ def _make_phase_error(phase: str, dataset: Any) -> str | None:
         return f"data() returns a phase '{phase}'; '{name}' {_NAME_RULE}"
     if _is_ray_dataset(dataset):
         return None
-    if not is_indexed(dataset) and not hasattr(dataset, "__iter__"):
+    if not is_map_style(dataset) and not hasattr(dataset, "__iter__"):
         kind = type(dataset).__name__
         return f"the {phase} dataset ({kind}) needs __len__ and __getitem__, or __iter__"
     if get_length(dataset) == 0:
@@ -99,7 +99,7 @@ def _make_empty_error(phase: str, dataset: Any, reason: str) -> str:
 def _check_batch_is_filled(experiment: Experiment, task: Task, train: Any) -> None:
     """Raise ConfigError if `drop_last` leaves no batch, unless the task makes the batches."""
     makes_batches = (type(task).sampler, type(task).loader) != (Task.sampler, Task.loader)
-    if not experiment.loader.drop_last or makes_batches or not is_indexed(train):
+    if not experiment.loader.drop_last or makes_batches or not is_map_style(train):
         return
     ranks = experiment.workers.min_count
     if -(-len(train) // ranks) < experiment.batch_size:
@@ -128,7 +128,7 @@ def _read_first_sample(task: Task, phase: str, dataset: Any) -> None:
     with catch_user_errors(
         "task", f"the first sample of the {phase} data ({type(dataset).__name__}) cannot be read"
     ):
-        if is_indexed(dataset):
+        if is_map_style(dataset):
             if (type(task).sampler, type(task).loader) == (Task.sampler, Task.loader):
                 dataset[0]
         elif hasattr(dataset, "__iter__") and next(iter(dataset), _MISSING) is _MISSING:

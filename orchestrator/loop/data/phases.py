@@ -8,11 +8,11 @@ import torch
 from hooks import Interval
 from hooks.metrics.names import PHASES, phases_of
 from orchestrator.errors import ConfigError, Problem
-from orchestrator.experiment.checks.data import PHASES_OF_DATA, check_phases, is_indexed
+from orchestrator.experiment.checks.data import PHASES_OF_DATA, check_phases, is_map_style
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.loop.data.indexed import Indexed
+from orchestrator.loop.data.iterable import IterableData, is_loader
+from orchestrator.loop.data.map_style import MapStyleData
 from orchestrator.loop.data.phase_data import PhaseData
-from orchestrator.loop.data.stream import Stream, is_loader
 from orchestrator.loop.step.transfer import to_device
 from orchestrator.loop.task_errors import check_type
 from orchestrator.loop.world import World
@@ -43,14 +43,14 @@ class Data:
 
         def build(phase: str) -> PhaseData:
             dataset = datasets[phase]
-            if is_indexed(dataset):
-                return Indexed(task, dataset, phase, experiment, world, generator)
+            if is_map_style(dataset):
+                return MapStyleData(task, dataset, phase, experiment, world, generator)
 
             def build_again() -> Any:
                 with seeded(experiment.seed):
                     return data_of(task, experiment, World(device=world.device))[phase]
 
-            return Stream(task, dataset, phase, experiment, world, generator, build_again)
+            return IterableData(task, dataset, phase, experiment, world, generator, build_again)
 
         self.phases: dict[str, PhaseData] = {}
         for kind in PHASES:
@@ -92,13 +92,13 @@ class Data:
 def _check_no_unread_keys(task: Task, experiment: Experiment, datasets: dict[str, Any]) -> None:
     """Raise ConfigError for keys about data that the task does not have."""
     train = datasets["train"]
-    if not is_indexed(train) and experiment.workers.min_count < experiment.workers.max_count:
+    if not is_map_style(train) and experiment.workers.min_count < experiment.workers.max_count:
         raise ConfigError.at(
             "workers.count",
             f"must be one number, as the train data is iterable, got {experiment.workers.count}",
         )
     unread = [
-        *_find_keys_of_streams(experiment, train),
+        *_find_keys_of_iterable_data(experiment, train),
         *_find_keys_of_loaders(task, experiment, datasets),
         *_find_keys_of_evaluations(task, experiment, datasets),
     ]
@@ -106,9 +106,9 @@ def _check_no_unread_keys(task: Task, experiment: Experiment, datasets: dict[str
         raise ConfigError([Problem(path, f"has no effect: {reason}") for path, reason in unread])
 
 
-def _find_keys_of_streams(experiment: Experiment, train: Any) -> Iterator[tuple[str, str]]:
+def _find_keys_of_iterable_data(experiment: Experiment, train: Any) -> Iterator[tuple[str, str]]:
     """Yield keys for iterable datasets, with the reason why they have no effect."""
-    if not is_indexed(train):
+    if not is_map_style(train):
         return
     reason = f"the train data ({type(train).__name__}) is map-style, so an epoch is one pass over its samples"
     if experiment.epoch_steps is not None:

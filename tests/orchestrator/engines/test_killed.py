@@ -27,8 +27,8 @@ from orchestrator.experiment.load import make_experiment, to_yaml
 from orchestrator.loop.model.initial_weights import describe_initial_weights
 from orchestrator.loop.world import World
 from orchestrator.runs.result import Run
+from tests.iterable_tasks import IterablePoints
 from tests.ranks import on_ranks, until_killed
-from tests.streams import Streams
 from tests.tasks import Points, plain
 
 HERE = __name__
@@ -89,18 +89,18 @@ OPTIMIZERS = {
     "g": {"type": "SGD", "lr": 0.1, "params": "generator.*"},
 }
 TURNS = {"optimizer": None, "optimizers": OPTIMIZERS, "validate_every": None}
-STREAM = f"{Streams.__module__}:Streams"
+ITERABLE = f"{IterablePoints.__module__}:IterablePoints"
 KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "turns": (f"{HERE}:Gan", {}, TURNS),
     "init": ("tests.tasks:Points", {}, {"init": {"from": "weights.pt", "except": ["4.*"]}}),
-    "stream with places": (STREAM, {"kind": "placed", "train": 53}, {"accumulate": 2}),
-    "stream in processes": (
-        STREAM,
+    "iterable data with places": (ITERABLE, {"kind": "placed", "train": 53}, {"accumulate": 2}),
+    "iterable data in processes": (
+        ITERABLE,
         {"train": 56},
         {"epochs": None, "steps": 11, "loader": {"num_workers": 2}},
     ),
-    "stream that ends": (
-        STREAM,
+    "iterable data that ends": (
+        ITERABLE,
         {},
         {"epochs": None, "steps": 99, "loader": {"on_exhausted": "stop"}},
     ),
@@ -204,7 +204,7 @@ def reports(run: Run) -> list[dict[str, Any]]:
 
 
 def last_checkpoint(run: Run) -> dict[str, Any]:
-    """All that it holds, of each rank too, but for the place in a stream, which rows tell, and
+    """All that it holds, of each rank too, but for the place in an iterable dataset, which rows tell, and
     measured speeds."""
     store = CheckpointStore(make_checkpoint_folder(run.folder))
     name = store.resolve("last")

@@ -21,8 +21,8 @@ from orchestrator.experiment.load import make_experiment, to_yaml
 from orchestrator.experiment.yaml.source import with_value
 from orchestrator.loop.world import World
 from orchestrator.runs.result import Run
+from tests.iterable_tasks import IterablePoints
 from tests.ranks import on_ranks
-from tests.streams import Streams
 from tests.tasks import Points, PointSet
 
 HERE = __name__
@@ -70,7 +70,7 @@ LOADERS: dict[str, Callable[[PointSet], Any]] = {
 
 
 @dataclass
-class Drawing(Streams):
+class Drawing(IterablePoints):
     """Draws numbers everywhere: as a sample is fetched, in training and in validation."""
 
     own: str = ""
@@ -181,7 +181,7 @@ def written(root: Path, kind: str, **changes: Any) -> Assignment:
         },
     }
     if "map-style" in kind or "sampler" in kind:
-        fields["task_args"]["indexed"] = "train val test"
+        fields["task_args"]["map_style"] = "train val test"
     for path, value in {**KINDS.get(kind, {}), **changes}.items():
         fields = with_value(fields, path, value)
     experiment = make_experiment(fields)
@@ -275,8 +275,8 @@ CHANGES: list[dict[str, Any]] = [
     {"loader.num_workers": 1, "batch_size": 16},
 ]
 CHANGED = {
-    "map-style": {"indexed": "train val"},
-    "own sampler": {"indexed": "train val", "weighted": True},
+    "map-style": {"map_style": "train val"},
+    "own sampler": {"map_style": "train val", "weighted": True},
 }
 
 

@@ -20,9 +20,9 @@ from orchestrator.loop.training_run import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from orchestrator.task import Task
+from tests.iterable_tasks import IterablePoints
 from tests.orchestrator.loop.step.test_turns import Gan
 from tests.ranks import on_ranks
-from tests.streams import Streams
 from tests.tasks import Points, experiment, numbers
 
 TASK = Points(train=44, val=11, batch_norm=True, dropout=0.4, noisy=True)
@@ -83,7 +83,11 @@ RUNNERS: dict[str, tuple[Any, dict[str, Any], int]] = {
     "three micro-batches": (Points(train=200), {"accumulate": 3}, 3),
     "accumulate: auto": (Points(), {"accumulate": "auto"}, 1),
     "a closure": (Points(), {"optimizer": Component(type="LBFGS", lr=0.1)}, 1),
-    "a stream": (Streams(train=200), {"epochs": None, "steps": 25, "accumulate": 3}, 3),
+    "an iterable dataset": (
+        IterablePoints(train=200),
+        {"epochs": None, "steps": 25, "accumulate": 3},
+        3,
+    ),
     "turns": (
         Gan(),
         {
@@ -292,7 +296,7 @@ def test_stream_that_ends_within_a_step_is_saved_as_validated(tmp_path: Path) ->
     }
     list(
         Loop(
-            Streams(train=40, val=11, batch_norm=True),
+            IterablePoints(train=40, val=11, batch_norm=True),
             experiment(**fields),
             hooks,
             RunContext(store=store),

@@ -177,9 +177,9 @@ def test_trials_cannot_continue_a_checkpoint(first: Run, tmp_path: Path) -> None
 
 @pytest.fixture
 def streamed(tmp_path: Path) -> Run:
-    """On a stream, and left at its only report."""
+    """On an iterable dataset, and left at its only report."""
     fields = {
-        "task": "tests.streams:Streams",
+        "task": "tests.iterable_tasks:IterablePoints",
         "epochs": None,
         "steps": 4,
         "hooks": {"checkpoint": {}},

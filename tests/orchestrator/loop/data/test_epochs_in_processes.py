@@ -33,8 +33,8 @@ KINDS = (
     "collator",
     "task",
     "attribute",
-    "stream",
-    "stream in it",
+    "iterable dataset",
+    "iterable dataset in it",
 )
 
 
@@ -72,7 +72,7 @@ class Shift:
 
 
 class Flow(IterableDataset[Any]):
-    """A stream of rows, which itself knows nothing of epochs."""
+    """An iterable dataset of rows, which itself knows nothing of epochs."""
 
     def __init__(self, dataset: Dataset[Any]) -> None:
         self.dataset = dataset
@@ -101,7 +101,7 @@ class Epochs(Task):
     def data(self) -> Any:
         rows: Any = (
             Rows()
-            if self.kind in ("transform", "collator", "task", "attribute", "stream")
+            if self.kind in ("transform", "collator", "task", "attribute", "iterable dataset")
             else EpochRows()
         )
         if self.kind == "transform":
@@ -110,8 +110,8 @@ class Epochs(Task):
             "subset": lambda: Subset(Subset(rows, range(8)), range(8)),
             "concat": lambda: ConcatDataset([Subset(rows, range(4)), Subset(rows, range(4, 8))]),
             "stack": lambda: StackDataset(rows, rows),
-            "stream": lambda: EpochFlow(rows),
-            "stream in it": lambda: Flow(rows),
+            "iterable dataset": lambda: EpochFlow(rows),
+            "iterable dataset in it": lambda: Flow(rows),
         }.get(self.kind, lambda: rows)()
         return {"train": made, "val": Subset(rows, range(8))} if self.evaluates else {"train": made}
 

@@ -15,7 +15,7 @@ from orchestrator.loop.data.phases import Data
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
 from orchestrator.task import Task
-from tests.streams import Placed
+from tests.iterable_tasks import Placed
 from tests.tasks import Points, PointSet, experiment
 
 
@@ -37,7 +37,7 @@ class Broken(Points):
                 "val/few": TensorDataset(torch.zeros(0)),
             },
             "a loader of nothing": {"train": good, "test": DataLoader(good, 999, drop_last=True)},
-            "a stream of nothing": {"train": good, "val": Placed(PointSet(0, False, 0))},
+            "an empty iterable dataset": {"train": good, "val": Placed(PointSet(0, False, 0))},
         }[self.how]
 
 
@@ -52,7 +52,7 @@ class Broken(Points):
             r"the val/few data \(TensorDataset\) is empty: its length is 0; to evaluate nothing,",
         ),
         ("a loader of nothing", r"the test data \(DataLoader\) is empty"),
-        ("a stream of nothing", r"the val data \(Placed\) is empty"),
+        ("an empty iterable dataset", r"the val data \(Placed\) is empty"),
     ],
 )
 def test_data_that_cannot_be_used_is_refused(how: str, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Weights of losses with streams, sharded models, fp16, and hooks that read the loss."""
+"""Weights of losses with iterable datasets, sharded models, fp16, and hooks that read the loss."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class Texts(torch.utils.data.Dataset[Any]):
 
 
 class Endless(IterableDataset[Any]):
-    """The same texts as a stream."""
+    """The same texts as an iterable dataset."""
 
     shards_itself = True
 
@@ -67,17 +67,17 @@ class Tokens(Task):
     """A loss that is a mean over tokens."""
 
     size: int = 8
-    streams: bool = False
+    iterable: bool = False
     terms: bool = False
 
     def model(self) -> nn.Module:
         return nn.Linear(3, 1)
 
     def data(self) -> Any:
-        return {"train": Endless(self.size) if self.streams else Texts(self.size), "val": Texts()}
+        return {"train": Endless(self.size) if self.iterable else Texts(self.size), "val": Texts()}
 
     def sampler(self, dataset: Any, phase: str) -> Any:
-        return None if self.streams else torch.utils.data.SequentialSampler(dataset)
+        return None if self.iterable else torch.utils.data.SequentialSampler(dataset)
 
     def forward(self, model: nn.Module, batch: Any) -> Tensor:
         return model(batch[0]).squeeze(2)  # type: ignore[no-any-return]
@@ -175,14 +175,14 @@ def test_fp16_scales_gradients_of_a_mean() -> None:
 
 @pytest.mark.parametrize("on_exhausted", ["restart", "stop"])
 def test_stream_trains_like_large_batches(on_exhausted: str) -> None:
-    task = Tokens(streams=True)
+    task = Tokens(iterable=True)
     loader = {"on_exhausted": on_exhausted}
     steps = trained(task, batch_size=1, accumulate=4, steps=2, epochs=None, loader=loader)[0]
     close(steps, large_batches((0, 4), (4, 8), epochs=1))
 
 
 def test_stream_that_ends_within_a_step_trains_the_whole_steps() -> None:
-    task = Tokens(streams=True, size=7)
+    task = Tokens(iterable=True, size=7)
     loader = {"on_exhausted": "stop"}
     fields: Any = {
         "batch_size": 1,

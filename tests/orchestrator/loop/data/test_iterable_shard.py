@@ -8,8 +8,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from orchestrator.errors import ConfigError
-from orchestrator.loop.data.stream_shard import Share, check_sharding_declared
-from tests.streams import Placed, Shuffled
+from orchestrator.loop.data.iterable_shard import Share, check_sharding_declared
+from tests.iterable_tasks import Placed, Shuffled
 from tests.tasks import PointSet
 
 POINTS = PointSet(23, noisy=False, seed=0)
@@ -103,24 +103,24 @@ def test_dataset_that_may_shard_itself_must_say_so() -> None:
 @pytest.mark.parametrize("has_buffer", [False, True])
 def test_hugging_face_stream_is_split_and_resumed_sample_by_sample(has_buffer: bool) -> None:
     datasets = pytest.importorskip("datasets")
-    stream = datasets.Dataset.from_dict({"x": list(range(200))}).to_iterable_dataset(num_shards=4)
+    dataset = datasets.Dataset.from_dict({"x": list(range(200))}).to_iterable_dataset(num_shards=4)
     if has_buffer:
-        stream = stream.shuffle(seed=3, buffer_size=30).map(lambda row: row)
+        dataset = dataset.shuffle(seed=3, buffer_size=30).map(lambda row: row)
     found: list[list[int]] = [
         [
             int(sample["x"])
             for sample in StatefulDataLoader(
-                Share(stream, rank, 2, seed=5), batch_size=None, num_workers=2
+                Share(dataset, rank, 2, seed=5), batch_size=None, num_workers=2
             )
         ]
         for rank in range(2)
     ]
     assert sorted(found[0] + found[1]) == list(range(200))
-    iterator: Any = iter(Share(stream, 0, 2, seed=5))
+    iterator: Any = iter(Share(dataset, 0, 2, seed=5))
     before = [next(iterator)["x"] for _ in range(37)]
     state = iterator.state_dict()
     rest = [sample["x"] for sample in iterator]
-    share = Share(stream, 0, 2, seed=5)
+    share = Share(dataset, 0, 2, seed=5)
     other: Any = iter(share)
     other.load_state_dict(state)
     assert [sample["x"] for sample in other] == rest

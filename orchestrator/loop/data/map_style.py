@@ -33,7 +33,7 @@ class Loader(Iterable[Any], Sized, Protocol):
     """An iterable of batches with a length."""
 
 
-class Indexed(PhaseData):
+class MapStyleData(PhaseData):
     """A phase's map-style dataset, in the order of the task's sampler.
 
     By default, training shuffles it in each epoch; an evaluation does not.

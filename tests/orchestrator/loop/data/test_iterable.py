@@ -20,8 +20,8 @@ from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_run import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
+from tests.iterable_tasks import IterablePoints, Placed, Shuffled
 from tests.ranks import on_ranks
-from tests.streams import Placed, Shuffled, Streams
 from tests.tasks import Points, PointSet, Seen, experiment, numbers
 
 
@@ -47,14 +47,14 @@ def test_without_torchdata_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(
         ConfigError, match=r"iterable dataset.*torchdata.*pip install 'hookyard\[torchdata\]'"
     ):
-        trained(Streams(kind="placed", val=0), epochs=1)
+        trained(IterablePoints(kind="placed", val=0), epochs=1)
 
 
 # Epochs
 
 
 def test_run_on_a_stream_equals_a_raw_loop_bit_for_bit() -> None:
-    reports, seen, loop = trained(Streams(kind="placed", val=0), epochs=2, accumulate=2)
+    reports, seen, loop = trained(IterablePoints(kind="placed", val=0), epochs=2, accumulate=2)
     torch.manual_seed(0)
     model = Points().model()
     dataset = Placed(PointSet(52, False, 0))
@@ -79,7 +79,7 @@ def test_run_on_a_stream_equals_a_raw_loop_bit_for_bit() -> None:
 
 
 def test_epochs_of_a_stream_without_a_length_continue_its_passes() -> None:
-    reports, seen, _ = trained(Streams(), epochs=3, epoch_steps=3, accumulate=2)
+    reports, seen, _ = trained(IterablePoints(), epochs=3, epoch_steps=3, accumulate=2)
     assert [(report["epoch"], report["step"], report["iteration"]) for report in reports] == [
         (0, 3, 6),
         (1, 6, 12),
@@ -91,14 +91,16 @@ def test_epochs_of_a_stream_without_a_length_continue_its_passes() -> None:
     assert len(seen[6]) == 4, "the last batch of a pass"
     assert [
         len(batch)
-        for batch in trained(Streams(), epochs=3, epoch_steps=3, loader={"drop_last": True})[1]
+        for batch in trained(IterablePoints(), epochs=3, epoch_steps=3, loader={"drop_last": True})[
+            1
+        ]
     ] == [8] * 9
 
 
 def test_training_ends_with_the_data(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", "hookyard"):
         reports, seen, loop = trained(
-            Streams(train=36), steps=100, accumulate=2, loader={"on_exhausted": "stop"}
+            IterablePoints(train=36), steps=100, accumulate=2, loader={"on_exhausted": "stop"}
         )
     assert (len(seen), sorted(flat(seen))) == (5, list(range(36)))
     assert [(report["step"], "val/loss" in report) for report in reports] == [(2, True)]
@@ -110,7 +112,7 @@ def test_training_ends_with_the_data(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @dataclass
-class Metered(Streams):
+class Metered(IterablePoints):
     def meters(self) -> Any:
         return {"f1": MulticlassF1Score(3)}
 
@@ -120,7 +122,7 @@ def _on_two(rank: int, world_size: int, root: str) -> dict[str, Any]:
     found = {}
     for strategy in ("ddp", "fsdp"):
         loop = Loop(
-            Streams(val=17, kind="placed"),
+            IterablePoints(val=17, kind="placed"),
             experiment(epochs=1, workers={"count": 2, "strategy": strategy}),
             {},
             RunContext(world=world),
@@ -129,14 +131,14 @@ def _on_two(rank: int, world_size: int, root: str) -> dict[str, Any]:
     seen = Seen()
     # Rank 0 has 13 samples and rank 1 has 12: a batch of one more.
     stops = Loop(
-        Streams(train=25),
+        IterablePoints(train=25),
         experiment(steps=100, batch_size=4, loader={"on_exhausted": "stop"}),
         {"seen": seen},
         RunContext(world=world),
     )
     found["stopped"] = [(report.metrics["step"], stops.state.finished) for report in stops.run()]
     wrapped = Loop(
-        Streams(train=25), experiment(steps=8, batch_size=4), {}, RunContext(world=world)
+        IterablePoints(train=25), experiment(steps=8, batch_size=4), {}, RunContext(world=world)
     )
     found["wrapped"] = [report.metrics["step"] for report in wrapped.run()]
     found["seen"] = seen.indices
@@ -150,7 +152,7 @@ def _on_two(rank: int, world_size: int, root: str) -> dict[str, Any]:
         found["error"] = str(error)
     some, none = (Shuffled(PointSet(size, False, 0)) for size in (40, 0))
     for name, task in (
-        ("nothing to train", Streams(train=1)),
+        ("nothing to train", IterablePoints(train=1)),
         ("nothing to validate", Given(given=some, others={"val": none})),
     ):
         try:
@@ -165,7 +167,7 @@ def _on_two(rank: int, world_size: int, root: str) -> dict[str, Any]:
         except TaskError as error:
             found[name] = str(error)
     store = CheckpointStore(Storage(root), is_master=world.is_master)
-    loop = Loop(Streams(), experiment(steps=4), {}, RunContext(world=world, store=store))
+    loop = Loop(IterablePoints(), experiment(steps=4), {}, RunContext(world=world, store=store))
     reports = loop.run()
     next(reports)
     loop.save()
@@ -205,7 +207,7 @@ def test_stream_needs_the_same_number_of_ranks_to_resume(
     two: list[dict[str, Any]], root: Path
 ) -> None:
     loop = Loop(
-        Streams(), experiment(steps=4), {}, RunContext(store=CheckpointStore(Storage(root)))
+        IterablePoints(), experiment(steps=4), {}, RunContext(store=CheckpointStore(Storage(root)))
     )
     with pytest.raises(
         CheckpointError, match="as many ranks as before: 2, got 1; resume with --workers 2"
@@ -214,7 +216,7 @@ def test_stream_needs_the_same_number_of_ranks_to_resume(
 
 
 def test_stream_needs_the_same_loader_processes_to_resume() -> None:
-    data = Data(Streams(), experiment(steps=4, loader={"num_workers": 2}), World())
+    data = Data(IterablePoints(), experiment(steps=4, loader={"num_workers": 2}), World())
     with pytest.raises(CheckpointError, match=r"set loader.num_workers=0, got 2"):
         data.train.restore({"epoch": 0, "pass": 0, "processes": 0, "loader": {}}, 1)
     with pytest.raises(
@@ -228,11 +230,11 @@ def test_stream_needs_the_same_loader_processes_to_resume() -> None:
 
 def test_fresh_batches_of_a_stream_have_no_effect_on_training() -> None:
     for kind in ("shuffled", "placed"):
-        data = Data(Streams(kind=kind), experiment(steps=5), World())
+        data = Data(IterablePoints(kind=kind), experiment(steps=5), World())
         whole = [
             batch[2].tolist() for _, batch in zip(range(5), data.train.begin(0, 0), strict=False)
         ]
-        data = Data(Streams(kind=kind), experiment(steps=5), World())
+        data = Data(IterablePoints(kind=kind), experiment(steps=5), World())
         batches = data.train.begin(0, 0)
         seen = [next(batches)[2].tolist()]
         before = torch.get_rng_state()
@@ -295,14 +297,14 @@ EVAL_SIZE: dict[str, Any] = {"loader": {"eval_batch_size": 4}}
 @pytest.mark.parametrize(
     ("task", "fields", "message"),
     [
-        (Streams(), {"epochs": 2}, ENDLESS),
+        (IterablePoints(), {"epochs": 2}, ENDLESS),
         (
-            Streams(kind="iterator"),
+            IterablePoints(kind="iterator"),
             {"steps": 2},
             r"\(iterator\) is an iterator, which ends after one pass",
         ),
         (
-            Streams(kind="nothing"),
+            IterablePoints(kind="nothing"),
             {"steps": 2},
             r"\(object\) needs __len__ and __getitem__, or __iter__",
         ),
@@ -317,7 +319,7 @@ EVAL_SIZE: dict[str, Any] = {"loader": {"eval_batch_size": 4}}
             r"loader.on_exhausted: has no effect: .* is map-style",
         ),
         (
-            Streams(),
+            IterablePoints(),
             {"steps": 2, "workers": {"count": [1, 2]}},
             r"workers.count: must be one number, as the train data is iterable",
         ),
@@ -334,7 +336,7 @@ EVAL_SIZE: dict[str, Any] = {"loader": {"eval_batch_size": 4}}
         (OWN_TRAIN, {"steps": 2, "loader": {"drop_last": True}}, "loader.drop_last: has no effect"),
         (OWN, {"steps": 2, "batch_size": 32, **EVAL_SIZE}, "loader.eval_batch_size: has no effect"),
         (
-            Streams(kind="placed", train=5),
+            IterablePoints(kind="placed", train=5),
             {"epochs": 1, "loader": {"drop_last": True}},
             "batch_size: is 8, but the train dataset fills no such batch",
         ),

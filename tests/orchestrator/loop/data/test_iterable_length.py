@@ -1,4 +1,4 @@
-"""Streams whose `__len__` is wrong, and the numbers of their passes."""
+"""Iterable datasets whose `__len__` is wrong, and the numbers of their passes."""
 
 import logging
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ class Counted(IterableDataset[Any]):
 
 @dataclass
 class Lengths(Points):
-    """Streams of `train` and `val` points whose lengths are wrong by these numbers."""
+    """Iterable datasets of `train` and `val` points whose lengths are wrong by these numbers."""
 
     train: int = 32
     val: int = 16

@@ -5,7 +5,7 @@ import math
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.checks.data import get_length
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.loop.data.stream_shard import Share
+from orchestrator.loop.data.iterable_shard import Share
 from orchestrator.loop.world import World
 
 

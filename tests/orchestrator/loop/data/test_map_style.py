@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from orchestrator.engines.rank_failures import RankFailed, is_user_error
 from orchestrator.errors import RunError, TaskError
-from orchestrator.loop.data.indexed import iterate_batches
+from orchestrator.loop.data.map_style import iterate_batches
 from orchestrator.loop.loop import Loop
 from orchestrator.task import Task
 from tests.tasks import experiment

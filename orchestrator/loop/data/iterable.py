@@ -13,9 +13,13 @@ from hooks.loader_parts import find_parts_with_epoch
 from orchestrator.errors import CheckpointError, ConfigError, RunError, TaskError
 from orchestrator.experiment.checks.data import get_length
 from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.loop.data.iterable_length import (
+    agree_on_length,
+    choose_epoch_length,
+    count_batches,
+)
+from orchestrator.loop.data.iterable_shard import Share, check_sharding_declared, has_state
 from orchestrator.loop.data.phase_data import PhaseData
-from orchestrator.loop.data.stream_length import agree_on_length, choose_epoch_length, count_batches
-from orchestrator.loop.data.stream_shard import Share, check_sharding_declared, has_state
 from orchestrator.loop.world import World
 from orchestrator.randomness import random_state, restore_random_state, with_own_generators
 from orchestrator.task import Task
@@ -26,7 +30,7 @@ _END: Any = object()
 _NOT_FETCHED: Any = object()
 
 
-class Stream(PhaseData):
+class IterableData(PhaseData):
     """A phase's iterable dataset or loader.
 
     Training iterates over it in passes. If the length of a pass is known and `epoch_steps` is not
@@ -230,7 +234,7 @@ class Stream(PhaseData):
             yield batch
 
     def _check_length(self, *, has_ended: bool) -> None:
-        """Warn once if a pass has fewer or more batches than the stream's length says."""
+        """Warn once if a pass has fewer or more batches than the dataset's length says."""
         count = self._count
         length = self._own_length
         if count is None or length is None or self._has_warned:
@@ -363,7 +367,7 @@ class Stream(PhaseData):
     def _load_again(
         self, rank: int, world_size: int, batch_size: int | None = None
     ) -> Iterator[Any]:
-        """Yield the batches of a new stream, because this one must keep its position."""
+        """Yield the batches of the data, made again, because this one must keep its position."""
         loader = self._build_again()
         seed = self._experiment.seed
         if self._share is not None:

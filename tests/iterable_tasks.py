@@ -1,4 +1,4 @@
-"""Streams for tests: the points of tests/tasks.py without an index."""
+"""IterablePoints for tests: the points of tests/tasks.py without an index."""
 
 import random
 from collections.abc import Iterator
@@ -77,14 +77,14 @@ KINDS: dict[str, Any] = {
 
 
 @dataclass
-class Streams(Points):
-    """Points whose phases are streams of a kind, but for those named in `indexed`."""
+class IterablePoints(Points):
+    """Points whose phases are iterable datasets of a kind, except those named in `map_style`."""
 
     kind: str = "shuffled"
-    indexed: str = ""
+    map_style: str = ""
 
     def data(self) -> Any:
         return {
-            phase: points if phase in self.indexed else KINDS[self.kind](points)
+            phase: points if phase in self.map_style else KINDS[self.kind](points)
             for phase, points in super().data().items()
         }
