@@ -11,7 +11,8 @@ from torch import Tensor
 from hooks.distributed import collectives
 from hooks.model.layers import BatchNorm
 from orchestrator.errors import RunError, TaskError
-from orchestrator.loop.step.iterations import IterationRunner, Timestamps, make_clear_gradients
+from orchestrator.loop.step.iterations import IterationRunner
+from orchestrator.loop.step.stages import Timestamps, make_clear_gradients
 from orchestrator.loop.step.transfer import container_with, items_in, leaves, moves_itself
 from orchestrator.loop.step.weights import weigh
 from orchestrator.loop.task_errors import check_has_gradient

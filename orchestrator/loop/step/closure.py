@@ -10,7 +10,8 @@ from torch import Tensor
 
 from hooks.distributed import collectives
 from orchestrator.experiment.optim.closures import needs_gradients_before
-from orchestrator.loop.step.iterations import IterationRunner, make_clear_gradients
+from orchestrator.loop.step.iterations import IterationRunner
+from orchestrator.loop.step.stages import make_clear_gradients
 from orchestrator.loop.step.weights import make_zero_loss, tensors_with_gradients
 from orchestrator.loop.task_errors import check_has_gradient, check_loss_terms
 

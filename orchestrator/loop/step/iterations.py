@@ -1,86 +1,22 @@
-"""Iterations: the stages from batch to recorded row, in training and in evaluation."""
+"""Iterations in training and in evaluation: the order of their stages, from batch to recorded row.
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
-from typing import Any, cast
-
-import torch
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
-
-from hooks.plan import Plan
-from hooks.state import State
-from orchestrator.disk.rows.recorder import Recorder
-from orchestrator.errors import TaskError
-from orchestrator.loop.model.strategy import check_gradients_synced, set_gradient_sync
-from orchestrator.loop.model.torch_settings import Precision
-from orchestrator.loop.span_clock import BackwardTimer, Clock
-from orchestrator.loop.step.collective_calls import Loss
-from orchestrator.loop.step.columns import make_columns
-from orchestrator.loop.step.metrics import PhaseMetrics
-from orchestrator.loop.step.transfer import make_transfer
-from orchestrator.loop.step.weights import WeighedBatches, count_microbatches, weigh_each
-from orchestrator.loop.task_errors import check_has_gradient, unexpected
-from orchestrator.loop.world import World
-from orchestrator.task import Task, has_weights
-
-Timestamps = tuple[Any, ...]
-"""Timestamps of one stage or of several, in the order of `INTERVALS` of the span clock.
-
-Fetching a batch has 5, the forward pass with the loss 4, the backward pass 3, and the update 4.
+The stages themselves are in `stages.py`.
 """
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from orchestrator.loop.model.strategy import set_gradient_sync
+from orchestrator.loop.step.collective_calls import Loss
+from orchestrator.loop.step.stages import IterationStages
+from orchestrator.loop.step.weights import count_microbatches, weigh_each
+
 _AFTER_FORWARD = 8
 """Number of an iteration's timestamps after the forward pass: backward pass, update, and the end."""
 
 
-class IterationRunner:
-    """Runner of single iterations: fires the events of an iteration in order, and records its row.
-
-    PyTorch's work evicts Python objects from the CPU caches, so the cost of an iteration grows with
-    the memory that it touches. Therefore the functions of the hot path are closures over their
-    dependencies, skip events without hooks, and append their numbers to one array. Names that begin
-    with `t_` are timestamps; the clock is read once between two events. Used in workers.
-    """
-
-    def __init__(
-        self,
-        task: Task,
-        state: State,
-        plan: Plan,
-        clock: Clock,
-        precisions: Mapping[str, Precision],
-        recorder: Recorder,
-        world: World,
-    ) -> None:
-        self.task = task
-        self.state = state
-        self.plan = plan
-        self.clock = clock
-        self.precisions = precisions
-        self.precision = next(iter(precisions.values()))
-        self.recorder = recorder
-        self.world = world
-        self.metrics = PhaseMetrics(task, state, world)
-        self.microbatches = 1
-        """Number of micro-batches that a training batch is split into."""
-        self.weighed: WeighedBatches | None = None
-        """Training batches that know their shares of a step, if the task has weights."""
-        self._on_cpu = state.device.type == "cpu"
-        self._to_device = make_transfer(state.device)
-        self._compute_loss = self.precision.with_autocast(cast(Callable[..., Any], task.loss))
-        self._has_metrics = type(task).metrics is not Task.metrics
-        self._has_weights = has_weights(type(task))
-
-    @cached_property
-    def _backward_timer(self) -> BackwardTimer | None:
-        model = self.state.model
-        if isinstance(model, DistributedDataParallel):
-            return BackwardTimer(model, self.clock)
-        return None
-
-    @property
-    def _optimizer(self) -> torch.optim.Optimizer:
-        return cast(torch.optim.Optimizer, self.state.optimizer)
+class IterationRunner(IterationStages):
+    """Runner of single iterations, stage by stage. Used in workers."""
 
     def train(self, batches: Iterator[Any]) -> Iterator[None]:
         """Train on one micro-batch per `next`, and update after the last one of each step."""
@@ -113,6 +49,22 @@ class IterationRunner:
             previous_end = finish(previous_end, times)
             yield
 
+    def _advance_microbatch(self, position: int, microbatches: int) -> tuple[int, int]:
+        """Return the next micro-batch's position in its step, from 1, and their number in it.
+
+        The epoch's last step may have fewer. Ranks synchronize gradients only in the last
+        micro-batch.
+        """
+        state = self.state
+        if position < microbatches:
+            position += 1
+        else:
+            position = 1
+            microbatches = count_microbatches(state)
+        state.at_step_boundary = position == microbatches
+        set_gradient_sync(state.model, state.at_step_boundary)
+        return position, microbatches
+
     def evaluate(
         self,
         batches: Iterator[Any],
@@ -142,271 +94,3 @@ class IterationRunner:
             rest = forward_times[-1:] * _AFTER_FORWARD
             previous_end = finish(previous_end, (*fetch_times, *forward_times, *rest))
             yield
-
-    # The stages of an iteration, as functions that return timestamps
-
-    def _make_fetch(self, batches: Iterator[Any]) -> Callable[[], Timestamps]:
-        """Return a function that fetches a batch and moves it to the device."""
-        state = self.state
-        batch_size = self.task.batch_size
-        to_device = self._to_device
-        on_cpu = self._on_cpu
-        mark = self.clock.mark
-        fire = self.plan.fire
-        on_iteration_start = self.plan.calls["on_iteration_start"]
-        on_batch = self.plan.calls["on_batch"]
-
-        def fetch() -> Timestamps:
-            t_begin = t_started = mark()
-            if on_iteration_start:
-                fire("on_iteration_start", state)
-                t_started = mark()
-            try:
-                state.batch = batch = next(batches)
-            except StopIteration:
-                raise TaskError(
-                    f"the {state.phase} loader has fewer batches than its length says: it ended after"
-                    f" {state.phase_iteration}"
-                ) from None
-            t_fetched = t_moved = mark()
-            # Compute the batch size on the CPU: reading it from a GPU copy would synchronize.
-            state.batch_size = size = batch_size(batch)
-            if type(size) is not int or size < 0:
-                raise unexpected(
-                    batch_size, "", size, "the number of the batch's samples, a non-negative int"
-                )
-            if not on_cpu:
-                state.batch = to_device(batch)
-                t_moved = mark()
-            t_on_batch = t_moved
-            if on_batch:
-                fire("on_batch", state)
-                t_on_batch = mark()
-            return t_begin, t_started, t_fetched, t_moved, t_on_batch
-
-        return fetch
-
-    def _make_forward(
-        self,
-        model: nn.Module,
-        meters: Mapping[str, Any] | None = None,
-        check_loss: Callable[[Loss], Loss] | None = None,
-    ) -> Callable[[], Timestamps]:
-        """Return a function that computes the output, the loss and the metrics of the batch."""
-        state = self.state
-        task = self.task
-        metrics = self.metrics
-        means = metrics.means
-        compute_output = state.forward
-        compute_loss = check_loss(self._compute_loss) if check_loss else self._compute_loss
-        all_meters = list((meters or {}).values())
-        has_metrics = self._has_metrics
-        has_weights = self._has_weights
-        on_cpu = self._on_cpu
-        mark = self.clock.mark
-        fire = self.plan.fire
-        on_forward = self.plan.calls["on_forward"]
-        on_loss = self.plan.calls["on_loss"]
-
-        def forward() -> Timestamps:
-            state.output = compute_output(model, state.batch)
-            t_forward = t_on_forward = mark()
-            if on_forward:
-                fire("on_forward", state)
-                t_on_forward = mark()
-            loss = compute_loss(state.output, state.batch)
-            if loss is None and meters is not None:
-                metrics.count_without_loss()
-            elif not isinstance(loss, Tensor) or loss.ndim:
-                loss = metrics.sum_terms(task.loss, loss)
-            state.loss = loss
-            if has_weights:
-                metrics.weigh_loss(loss)
-            elif loss is not None:
-                state.row["loss"] = value = loss.item() if on_cpu else loss.detach().double()
-                means.add("loss", value * state.batch_size, state.batch_size)
-            for meter in all_meters:
-                meter.update(state.output, task.target(state.batch))
-            if has_metrics:
-                metrics.add_metrics()
-            t_loss = t_on_loss = mark()
-            if on_loss:
-                fire("on_loss", state)
-                t_on_loss = mark()
-            return t_forward, t_on_forward, t_loss, t_on_loss
-
-        return forward
-
-    def _make_backward(self) -> Callable[[int], Timestamps]:
-        """Return a function that adds the gradients of the batch's loss to those of its step.
-
-        It takes the number of micro-batches in the step.
-        """
-        state = self.state
-        task = self.task
-        weighed = self.weighed
-        scaler = self.precision.scaler
-        timer = self._backward_timer
-        model: Any = state.model
-        mark = self.clock.mark
-        fire = self.plan.fire
-        on_backward = self.plan.calls["on_backward"]
-
-        def backward(microbatches: int) -> Timestamps:
-            loss: Any = state.loss
-            if weighed is not None:
-                loss = weighed.scale(loss)
-            elif microbatches > 1:
-                loss = loss / microbatches
-            if scaler is not None:
-                loss = scaler.scale(loss)
-            try:
-                loss.backward()
-            except RuntimeError:
-                check_has_gradient(task.loss, loss)
-                raise
-            t_local_backward = t_backward = t_gradients = mark()
-            if timer is not None:
-                t_local_backward = timer.take(t_backward)
-                check_gradients_synced(model)
-            if on_backward:
-                fire("on_backward", state)
-                t_gradients = mark()
-            return t_local_backward, t_backward, t_gradients
-
-        return backward
-
-    def _make_update(
-        self, optimizer: torch.optim.Optimizer, precision: Precision
-    ) -> Callable[[], Timestamps]:
-        """Return a function that steps the optimizer, unless a hook or the scaler skips the step."""
-        state = self.state
-        scaler = precision.scaler
-        clear_gradients = make_clear_gradients(optimizer)
-        mark = self.clock.mark
-        fire = self.plan.fire
-        on_gradients = self.plan.calls["on_gradients"]
-        on_update = self.plan.calls["on_update"]
-
-        def update() -> Timestamps:
-            t_unscaled = t_on_gradients = mark()
-            if scaler is not None:
-                scaler.unscale_(optimizer)
-                t_unscaled = t_on_gradients = mark()
-            if on_gradients:
-                fire("on_gradients", state)
-                t_on_gradients = mark()
-            if state.skip_reasons:
-                state.skip_reasons.clear()
-                precision.skip()
-                state.stepped = False
-            elif scaler is None:
-                optimizer.step()
-                state.stepped = True
-            else:
-                state.stepped = precision.step(optimizer)
-            t_stepped = t_on_update = mark()
-            if state.stepped and on_update:
-                fire("on_update", state)
-                t_on_update = mark()
-            clear_gradients()
-            state.forget_gradients()
-            return t_unscaled, t_on_gradients, t_stepped, t_on_update
-
-        return update
-
-    def _begin_rows(
-        self, epoch: int, cpu_columns: Sequence[str], offset: int | None = None
-    ) -> Callable[..., float]:
-        """Begin the rows of a phase, and return a function that counts an iteration and records it.
-
-        The function takes the end of the previous iteration, and the timestamps of this iteration
-        and of each optimizer's turn. It returns the end of this iteration. `cpu_columns` names the
-        row's values that are already on the CPU. In an evaluation, `offset` is the number of
-        iterations before the phase.
-        """
-        state = self.state
-        if not self._on_cpu:
-            # Values stay tensors.
-            cpu_columns = ()
-        if self._has_weights:  # a batch of weight 0 has no loss
-            cpu_columns = [name for name in cpu_columns if name != "loss"]
-        layout = make_columns(cpu_columns, self.clock.columns)
-        self.recorder.begin({"phase": state.phase, "epoch": epoch}, layout)
-        close = self.clock.close
-        append = self.recorder.append
-        plan = self.plan
-        on_step = plan.calls["on_step"]
-
-        def finish(
-            previous_end: float, timestamps: Timestamps, turns: Sequence[Timestamps] = ()
-        ) -> float:
-            size = state.batch_size
-            state.phase_iteration += 1
-            if offset is None:
-                state.iteration += 1
-                state.samples += size
-                state.world_samples += size * state.world_size
-                if state.stepped:
-                    state.step += 1
-                    state.step_iteration = state.iteration
-            # In most iterations no hook is due, which one division tells cheaper than a call.
-            completed = state.iterations_before + state.phase_iteration
-            if on_step and not completed % plan.strides["on_step"]:
-                plan.fire("on_step", state)
-            row = state.row
-            times = close(row, previous_end, timestamps, turns)
-            iteration = state.iteration if offset is None else offset + state.phase_iteration
-            values = map(row.__getitem__, cpu_columns)
-            # A checkpoint is saved after this row is on disk, so the save is timed in the next
-            # iteration's row.
-            numbers = (iteration, state.step, state.samples, size, *values, *times)
-            append(row if len(row) > len(cpu_columns) else None, numbers)
-            state.row = {}
-            state.batch = state.output = state.loss = None
-            return times[-1]
-
-        return finish
-
-    def _advance_microbatch(self, position: int, microbatches: int) -> tuple[int, int]:
-        """Return the next micro-batch's position in its step, from 1, and their number in it.
-
-        The epoch's last step may have fewer. Ranks synchronize gradients only in the last
-        micro-batch.
-        """
-        state = self.state
-        if position < microbatches:
-            position += 1
-        else:
-            position = 1
-            microbatches = count_microbatches(state)
-        state.at_step_boundary = position == microbatches
-        set_gradient_sync(state.model, state.at_step_boundary)
-        return position, microbatches
-
-    def _record_learning_rates(self, optimizer: torch.optim.Optimizer, name: str = "lr") -> None:
-        """Record the learning rate of each parameter group: `lr`, `lr_1` and so on."""
-        for index, group in enumerate(optimizer.param_groups):
-            rate = group["lr"]
-            if self._on_cpu:
-                rate = float(rate)
-            elif isinstance(rate, Tensor):
-                # It may change in place before the row is written.
-                rate = rate.clone()
-            self.state.row[f"{name}_{index}" if index else name] = rate
-
-
-def make_clear_gradients(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
-    """Return the optimizer's `zero_grad` if it overrides PyTorch's.
-
-    Otherwise return an equivalent without profiler label.
-    """
-    if getattr(optimizer.zero_grad, "__func__", None) is not torch.optim.Optimizer.zero_grad:
-        return optimizer.zero_grad
-
-    def clear() -> None:
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = None
-
-    return clear

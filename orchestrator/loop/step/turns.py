@@ -13,7 +13,8 @@ from hooks.model.gradients import order_like_model
 from hooks.parameter_names import listed
 from orchestrator.errors import TaskError, did_you_mean
 from orchestrator.loop.model.torch_settings import Precision
-from orchestrator.loop.step.iterations import IterationRunner, Timestamps
+from orchestrator.loop.step.iterations import IterationRunner
+from orchestrator.loop.step.stages import Timestamps
 from orchestrator.loop.step.weights import make_zero_loss
 from orchestrator.loop.task_errors import check_has_gradient, check_type, describe
 from orchestrator.user_code import find_source_location
