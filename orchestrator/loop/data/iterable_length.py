@@ -1,5 +1,6 @@
 """The number of batches of an iterable dataset: those of a rank in a pass, and in an epoch."""
 
+import logging
 import math
 
 from orchestrator.errors import ConfigError
@@ -7,6 +8,8 @@ from orchestrator.experiment.checks.data import get_length
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.data.iterable_shard import Share
 from orchestrator.loop.world import World
+
+logger = logging.getLogger("hookyard")
 
 
 def count_batches(
@@ -55,3 +58,57 @@ def choose_epoch_length(experiment: Experiment, pass_length: int | None) -> int:
             "needs epoch_steps, as the train data is an iterable dataset without __len__; or set steps instead",
         )
     return experiment.steps * experiment.micro_batches
+
+
+class BatchCounter:
+    """Counter of the batches of a pass. It warns once if they are not those that the dataset's
+    `length` says."""
+
+    def __init__(
+        self,
+        phase: str,
+        rank: int,
+        length: int | None,
+        *,
+        is_training: bool,
+        is_epoch_one_pass: bool,
+    ) -> None:
+        self.count: int | None = None
+        """Batches of the pass so far; None after a restore, because they are unknown."""
+        self._phase = phase
+        self._rank = rank
+        self._length = length
+        self._is_training = is_training
+        self._is_epoch_one_pass = is_epoch_one_pass
+        self._has_warned = False
+
+    def begin(self, *, is_from_start: bool) -> None:
+        """Begin a pass, or the rest of one."""
+        self.count = 0 if is_from_start else None
+
+    def add(self) -> None:
+        """Count a batch."""
+        if self.count is None:
+            return
+        self.count += 1
+        if self._length is not None and self.count > self._length:
+            self._warn(f"more than {self._length}", "an epoch leaves out the rest")
+
+    def end(self) -> None:
+        """End a pass."""
+        if self.count is not None and self._length is not None and self.count < self._length:
+            self._warn(str(self.count), "an epoch repeats the first ones")
+
+    def _warn(self, batches: str, effect: str) -> None:
+        if self._has_warned:
+            return
+        self._has_warned = True
+        logger.warning(
+            "The %s dataset has %s batches on rank %d, and %d by its __len__: %s. Correct __len__%s",
+            self._phase,
+            batches,
+            self._rank,
+            self._length,
+            effect if self._is_training and self._is_epoch_one_pass else "all of them count",
+            ", or set epoch_steps" if self._is_training else "",
+        )

@@ -10,7 +10,8 @@ from hooks.metrics.names import PHASES, phases_of
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.experiment.checks.data import PHASES_OF_DATA, check_phases, is_map_style
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.loop.data.iterable import IterableData, is_loader
+from orchestrator.loop.data.iterable import IterableData
+from orchestrator.loop.data.iterable_loader import is_loader
 from orchestrator.loop.data.map_style import MapStyleData
 from orchestrator.loop.data.phase_data import PhaseData
 from orchestrator.loop.step.transfer import to_device
