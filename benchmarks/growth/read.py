@@ -20,7 +20,7 @@ READ = """
 import re, sys
 from time import perf_counter, process_time
 from orchestrator.report.run import make_run_page
-from orchestrator.runs.result import compare_runs
+from orchestrator.runs.comparison import compare_runs
 from orchestrator.runs.result import open_run
 from orchestrator.doctor import diagnose
 run = open_run(sys.argv[1])

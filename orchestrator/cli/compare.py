@@ -41,7 +41,8 @@ def compare(
     Example: hookyard compare runs/spirals runs/slower
     """
     from orchestrator.disk.run_folder import RunFolder
-    from orchestrator.runs.result import Run, compare_runs
+    from orchestrator.runs.comparison import compare_runs
+    from orchestrator.runs.result import Run
     from orchestrator.sweeps.results.comparison import compare_sweeps
     from orchestrator.sweeps.results.result import Sweep
     from orchestrator.tables.config_differences import find_config_differences

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from hooks.metrics.direction import find_best_metric
+from hooks.metrics.direction import declared_modes, find_best_metric, find_modes_by_meter
 from orchestrator import units
 from orchestrator.disk.attempts import get_meter_modes
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
@@ -54,6 +54,18 @@ class Best:
             return f"{reached}, in the checkpoint {self.checkpoint}"
         stored = units.format_value(self.metric, self.checkpoint_value) or "unknown"
         return f"{reached}, without a checkpoint; the best stored one is {self.checkpoint}, with {stored}"
+
+
+def find_modes(folder: RunFolder, best: Best | None) -> dict[str, str]:
+    """Return the direction (`max` or `min`) of each metric of a run whose direction is known."""
+    best_mode = {best.metric: best.mode} if best else {}
+    meters = get_meter_modes(folder.read_attempts())
+    return {
+        **find_modes_by_meter(list_reported_names(folder.read_current_reports()), meters),
+        **declared_modes(folder.read_experiment()),
+        **folder.read_metadata().modes,
+        **best_mode,
+    }
 
 
 def find_best_and_divergence(folder: RunFolder) -> tuple[Best | None, Divergence | None]:

@@ -1,20 +1,15 @@
-"""Runs and their files as DataFrames. Does not need Ray."""
+"""A run as users see it: its files as DataFrames, and what to do with its checkpoints. Does not need
+Ray."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hooks.metrics.direction import declared_modes, find_modes_by_meter
-from orchestrator.disk.attempts import Attempt, get_meter_modes
-from orchestrator.disk.metadata import COMPLETE
-from orchestrator.disk.reports import list_reported_names
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.errors import DamagedFile, UsageError
-from orchestrator.runs.best import Best, find_best_and_divergence
-from orchestrator.units import COSTS
+from orchestrator.errors import UsageError
+from orchestrator.runs.best import Best, find_best_and_divergence, find_modes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,12 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.disk.metadata import EngineName
     from orchestrator.experiment.sections.experiment import Experiment
     from orchestrator.runs.averaging import Average
-    from orchestrator.storage import Storage
     from orchestrator.tables.query import Rows
-
-
-_LAST_REPORTS = 8
-"""Number of reports in a notebook's table."""
 
 
 class Result:
@@ -79,18 +69,9 @@ class Run(Result):
 
     def _repr_html_(self) -> str:
         """Render the status, the best report and the last metrics, for notebooks."""
-        from orchestrator.runs.result_html import render_result
+        from orchestrator.runs.result_html import render_run
 
-        metrics = self.metrics
-        columns = [
-            name
-            for name in map(str, metrics)
-            if name in ("epoch", "step") or ("/" in name and not name.endswith(COSTS))
-        ]
-        best = f"best {self.best}" if self.best else None
-        return render_result(
-            str(self.folder), self.status, [best, self.error], metrics[columns].tail(_LAST_REPORTS)
-        )
+        return render_run(self)
 
     @property
     def error(self) -> str | None:
@@ -100,15 +81,7 @@ class Run(Result):
     @property
     def modes(self) -> dict[str, str]:
         """Direction (`max` or `min`) of each metric, if known."""
-        best = self.best
-        best_mode = {best.metric: best.mode} if best else {}
-        meters = get_meter_modes(self.folder.read_attempts())
-        return {
-            **find_modes_by_meter(list_reported_names(self.reports()), meters),
-            **declared_modes(self.config),
-            **self.folder.read_metadata().modes,
-            **best_mode,
-        }
+        return find_modes(self.folder, self.best)
 
     @property
     def stats(self) -> pd.DataFrame:
@@ -158,9 +131,9 @@ class Run(Result):
         Raises:
             UsageError: If a column was not recorded, or the condition is invalid.
         """
-        from orchestrator.tables.frames import load
+        from orchestrator.runs.rows import load_rows
 
-        return load(self._compact(), self.folder.read_attempts(), columns, where)
+        return load_rows(self.folder, columns, where)
 
     @property
     def hook_costs(self) -> pd.DataFrame:
@@ -175,18 +148,9 @@ class Run(Result):
               the hook's own work; for calls under 5 µs on average, it is the host's time.
             * `every`: The hook's field of this name, if it has one.
         """
-        from orchestrator.tables.frames import load_costs
+        from orchestrator.runs.rows import load_hook_costs
 
-        costs = load_costs(self._compact(), self.folder.read_attempts())
-        with suppress(DamagedFile):
-            entries = self.config.get("hooks") or {}
-            every = {
-                name: entry.get("every")
-                for name, entry in entries.items()
-                if isinstance(entry, Mapping)
-            }
-            return costs.assign(every=costs["hook"].map(every).astype(object))
-        return costs
+        return load_hook_costs(self.folder)
 
     @property
     def metrics(self) -> pd.DataFrame:
@@ -200,20 +164,9 @@ class Run(Result):
             * `<phase>/<name>`: Loss and metrics of a phase, such as `train/loss` and
               `val/accuracy`.
         """
-        import pandas as pd
+        from orchestrator.runs.reports import make_table
 
-        reports = self.reports()
-        table = pd.DataFrame(reports)
-        for name in table.select_dtypes("float64"):
-            values = [report.get(str(name)) for report in reports]
-            integers = [value for value in values if isinstance(value, int)]
-            if any(abs(integer) > 2**53 for integer in integers):
-                dtype: Literal["UInt64", "Int64"] = "UInt64" if max(integers) >= 2**63 else "Int64"
-                with suppress(TypeError, ValueError, OverflowError):  # other reports have fractions
-                    table[name] = pd.array(values, dtype=dtype)
-        if "time" in table:
-            table["time"] = pd.to_datetime(table["time"], utc=True)
-        return table
+        return make_table(self.reports())
 
     def reports(self) -> list[dict[str, Any]]:
         """Return the reports that no later attempt has repeated, as plain data.
@@ -252,28 +205,9 @@ class Run(Result):
             open_run("runs/spirals").summary("rank")[["data_wait_s", "step_s"]]
             ```
         """
-        from orchestrator.tables import summaries
-        from orchestrator.tables.conditions import check_columns
+        from orchestrator.runs.rows import summarize
 
-        if by == "hook":
-            if columns is not None or where is not None:
-                raise UsageError(
-                    "--by hook (by='hook') cannot be combined with --where or --columns: the costs of hooks are not"
-                    " recorded by row"
-                )
-            return summaries.summarize_hooks(self.hook_costs, summaries.sum_seconds(self.rows()))
-        if by not in (None, "rank", "node", "phase", "span"):
-            hint = "; --by trial is for sweeps" if by == "trial" else ""
-            raise UsageError(
-                f"by must be 'rank', 'node', 'phase', 'span' or 'hook', got {by!r}{hint}"
-            )
-        rows = self.rows(where if by == "phase" else self._restrict_to_training(where))
-        check_columns(columns or (), rows.columns)
-        if by is None:
-            return summaries.summarize(rows, columns)
-        if by == "span":
-            return summaries.summarize_spans(rows, columns)
-        return summaries.summarize_by(by, rows, columns)
+        return summarize(self.folder, by, columns, where)
 
     def query(self, sql: str) -> pd.DataFrame:
         """Return the result of an SQL query, in DuckDB's dialect.
@@ -295,10 +229,9 @@ class Run(Result):
             open_run("runs/spirals").query("select rank, avg(step_s) from rows group by rank")
             ```
         """
-        from orchestrator.disk.rows.valid_rows import open_valid_rows
-        from orchestrator.tables.user_query import query
+        from orchestrator.runs.rows import query_rows
 
-        return query(open_valid_rows(self._compact(), self.folder.read_attempts()), sql)
+        return query_rows(self.folder, sql)
 
     def rows(self, where: str | None = None) -> Rows:
         """Return rows for queries on more of them than fit in memory.
@@ -309,10 +242,9 @@ class Run(Result):
         Returns:
             The rows, which are read when they are queried.
         """
-        from orchestrator.disk.rows.valid_rows import open_valid_rows
-        from orchestrator.tables.query import Rows
+        from orchestrator.runs.rows import open_rows
 
-        return Rows(open_valid_rows(self._compact(), self.folder.read_attempts()), where)
+        return open_rows(self.folder, where)
 
     def samples(self, where: str | None = None, rank: int | None = None) -> pd.DataFrame:
         """Return the samples of each batch: their dataset `index`, the batch's row and its `loss`.
@@ -331,39 +263,9 @@ class Run(Result):
         Raises:
             UsageError: If the data has changed, or if there is no such rank.
         """
-        from orchestrator.disk.rows.valid_rows import list_columns
-        from orchestrator.runs.samples import find_samples
+        from orchestrator.runs.samples import load_samples
 
-        attempts = self.folder.read_attempts()
-        condition = self._restrict_to_training(where)
-        if rank is not None:
-            self._check_rank(rank, attempts)
-            is_rank = f"rank = {rank}"
-            condition = is_rank if condition is None else f"{is_rank} and ({condition}\n)"
-        recorded = list_columns(self._compact(), attempts)
-        value_columns = [name for name in ("loss", "samples", "batch_size") if name in recorded]
-        table = self.load_stats(
-            ["rank", "phase", "epoch", "iteration", "attempt", *value_columns], condition
-        )
-        eval_starts: dict[Any, int] = {}
-        if (table["phase"] != "train").any():
-            keys = ["attempt", "rank", "phase", "epoch"]
-            starts = self.rows().aggregate({"first": "min(iteration)"}, keys, "phase <> 'train'")
-            eval_starts = starts["first"].to_dict()
-        return find_samples(self.folder, table, eval_starts)
-
-    def _check_rank(self, rank: int, attempts: Sequence[Attempt]) -> None:
-        ranks = max((attempt.world_size for attempt in attempts), default=0)
-        if rank >= ranks:
-            noun = "rank" if ranks == 1 else "ranks"
-            raise UsageError(
-                f"{self.folder} has no rank {rank}; it had {ranks} {noun}, counted from 0"
-            )
-
-    def _restrict_to_training(self, where: str | None) -> str | None:
-        """Restrict a condition that does not mention the phase to rows of `train`, except in an
-        evaluation."""
-        return where if self.folder.read_metadata().evaluates else restrict_to_training(where)
+        return load_samples(self.folder, where, rank)
 
     def checkpoint(self, label: str = "last") -> Path | str:
         """Return the folder of a checkpoint.
@@ -500,31 +402,10 @@ class Run(Result):
         evaluation = Evaluation.prepare(self.folder, label, phase, overrides, workers)
         return Run(evaluation.start(engine, address, local=local))
 
-    def _compact(self) -> Storage:
-        """Finish the compaction of the rows if it was interrupted, and return their storage."""
-        from orchestrator.disk.rows.compaction import compact_ended
-        from orchestrator.disk.rows.recorded_files import warn_lost_rows
-
-        compact_ended(self.folder)
-        storage = self.folder.storage
-        run = self.folder.read_metadata()
-        if run.status in COMPLETE and not storage.exists("stats.parquet"):
-            warn_lost_rows(storage, self.folder.read_attempts())
-        return storage
-
     def _store(self) -> CheckpointStore:
         from orchestrator.runs.continuation import open_checkpoints
 
         return open_checkpoints(self.folder)
-
-
-def restrict_to_training(where: str | None) -> str:
-    """Restrict a condition that does not mention the phase to rows of `train`."""
-    from orchestrator.tables.conditions import uses_column
-
-    if where is None:
-        return "phase = 'train'"
-    return where if uses_column(where, "phase") else f"phase = 'train' and ({where}\n)"
 
 
 def open_run(path: str | Path) -> Run:
@@ -552,14 +433,3 @@ def open_run(path: str | Path) -> Run:
             f"{folder} is a sweep, not a single run; its trials are runs: {folder}/trials/trial-0000"
         )
     return Run(folder)
-
-
-def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
-    """Return the differences between runs; see `orchestrator.tables.compare.compare`."""
-    from orchestrator.tables.compare import Side, compare
-
-    sides = [
-        Side(run.name, run.config, run.reports(), run.rows("phase = 'train'"), run.modes)
-        for run in runs
-    ]
-    return compare(sides)

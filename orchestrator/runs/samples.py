@@ -26,10 +26,39 @@ from orchestrator.loop.data.sampling import SeededBatches
 from orchestrator.loop.state.cursor import EpochProgress, RunCursor
 from orchestrator.loop.world import World
 from orchestrator.randomness import random_state, restore_random_state, seed_all
+from orchestrator.runs.rows import list_row_columns, load_rows, open_rows, restrict_phase
 from orchestrator.task import has_custom_loop
 
 _GROUP_COLUMNS = ["attempt", "rank", "phase", "epoch"]
 """Columns that identify a rank's consecutive batches."""
+
+
+def load_samples(folder: RunFolder, where: str | None, rank: int | None) -> pd.DataFrame:
+    """Return the samples of each batch whose row matches a condition, by default those of `train`,
+    on all ranks or one."""
+    condition = restrict_phase(folder, where)
+    if rank is not None:
+        _check_rank(folder, rank)
+        is_rank = f"rank = {rank}"
+        condition = is_rank if condition is None else f"{is_rank} and ({condition}\n)"
+
+    recorded = list_row_columns(folder)
+    value_columns = [name for name in ("loss", "samples", "batch_size") if name in recorded]
+    rows = load_rows(folder, [*_GROUP_COLUMNS, "iteration", *value_columns], condition)
+    begins: dict[Any, int] = {}
+    if (rows["phase"] != "train").any():
+        evaluations = open_rows(folder).aggregate(
+            {"first": "min(iteration)"}, _GROUP_COLUMNS, "phase <> 'train'"
+        )
+        begins = evaluations["first"].to_dict()
+    return find_samples(folder, rows, begins)
+
+
+def _check_rank(folder: RunFolder, rank: int) -> None:
+    ranks = max((attempt.world_size for attempt in folder.read_attempts()), default=0)
+    if rank >= ranks:
+        noun = "rank" if ranks == 1 else "ranks"
+        raise UsageError(f"{folder} has no rank {rank}; it had {ranks} {noun}, counted from 0")
 
 
 def find_samples(folder: RunFolder, rows: pd.DataFrame, begins: Mapping[Any, int]) -> pd.DataFrame:

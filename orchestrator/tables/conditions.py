@@ -77,6 +77,13 @@ def uses_column(where: str, column: str) -> bool:
     return match is not None
 
 
+def restrict_to_training(where: str | None) -> str:
+    """Restrict a condition that does not mention the phase to rows of `train`."""
+    if where is None:
+        return "phase = 'train'"
+    return where if uses_column(where, "phase") else f"phase = 'train' and ({where}\n)"
+
+
 def check_columns(names: Sequence[str], known: Sequence[str]) -> None:
     """Raise UsageError for the first unknown column, and suggest the nearest name."""
     if isinstance(names, str):

@@ -8,9 +8,9 @@ from orchestrator.disk.metadata import COMPLETE
 from orchestrator.disk.rows.recorded_files import warn_lost_rows
 from orchestrator.disk.rows.valid_rows import list_columns
 from orchestrator.errors import UsageError
-from orchestrator.runs.result import Run, restrict_to_training
+from orchestrator.runs.result import Run
 from orchestrator.storage.stored_data import warn_once
-from orchestrator.tables.conditions import check_columns
+from orchestrator.tables.conditions import check_columns, restrict_to_training
 from orchestrator.tables.frames import concat_exactly
 
 ReadTable = Callable[[Run, list[str] | None], pd.DataFrame]
