@@ -1,45 +1,19 @@
 """The hook `checkpoint`: when to save checkpoints, and which of them to keep."""
 
-import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, MinLen
 
-from hooks.errors import SettingError
+from hooks.checkpointing.best_checkpoints import BestCheckpoints
 from hooks.hook import Hook, Priority, Ranks
 from hooks.interval import Interval
-from hooks.metrics.direction import (
-    Mode,
-    choose_main_metric,
-    declared_modes,
-    directions,
-    val_metrics,
-)
-from hooks.metrics.names import explain_missing, kind_of, list_known, phase_of, phases_of
+from hooks.metrics.direction import Mode
 from hooks.needs import Needs
 from hooks.position import Position
 from hooks.setup import Setup
 from hooks.state import State
-
-
-@dataclass
-class _Best:
-    """The best value of a metric so far, and its checkpoint."""
-
-    metric: str
-    mode: Mode
-    score: float | None = None
-    name: str | None = None
-
-    def is_improved_by(self, value: float) -> bool:
-        if not math.isfinite(value):
-            return False
-        if self.score is None:
-            return True
-        return value > self.score if self.mode == "max" else value < self.score
 
 
 @dataclass
@@ -99,13 +73,7 @@ class Checkpoint(Hook):
     evaluates: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        metrics = [self.best] if isinstance(self.best, str) else list(self.best or [])
-        if "auto" in metrics and len(metrics) > 1:
-            raise ValueError(f"best is {metrics}: set either auto, or a list of metrics")
-        self._should_choose_metric = metrics in (["auto"], [])
-        self._bests: dict[str, _Best] = {}
-        if not self._should_choose_metric:
-            self._monitor(metrics)
+        self._bests = BestCheckpoints(self.best, self.mode)
         self._names: list[str] = []
         self._requested = False
         self._pending: list[str] = []
@@ -152,7 +120,7 @@ class Checkpoint(Hook):
         if written.is_requested:
             self._names = [known for known in self._names if known != name]
             self._names.append(name)
-        self._mark_best(state, name, written.metrics)
+        self._bests.mark(state, name, written.metrics)
         self._retain(state)
 
     def on_end(self, state: State) -> None:
@@ -197,7 +165,7 @@ class Checkpoint(Hook):
             names = names[max(0, len(names) - others) :]
         return {
             "names": names,
-            "bests": [asdict(best) for best in self._bests.values()],
+            "bests": self._bests.state_dict(),
             "pending": self._pending,
             "requested": self._requested,
             "run": self._run,
@@ -205,13 +173,8 @@ class Checkpoint(Hook):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._names = list(state["names"])
-        for best in (_Best(**saved) for saved in state["bests"]):
-            if self._should_choose_metric and not self._bests:
-                self._monitor([best.metric], {best.metric: best.mode})
-            # A score is useless if its direction has changed.
-            if best.metric in self._bests and self._bests[best.metric].mode == best.mode:
-                self._bests[best.metric] = best
-        self._pending = [metric for metric in state["pending"] if metric in self._bests]
+        self._bests.load_state_dict(state["bests"])
+        self._pending = self._bests.select_known(state["pending"])
         self._should_keep_restored = state["requested"]
         self._run = state.get("run")
 
@@ -230,50 +193,22 @@ class Checkpoint(Hook):
     def _update_best(self, state: State) -> None:
         """Find metrics with a new best value, and make sure that this position has a checkpoint for
         them."""
-        if self._should_choose_metric and not self._bests and kind_of(state.phase) == "val":
-            self._choose_metric(state)
-        better = [
-            best for best in self._bests.values() if best.is_improved_by(_get_value(best, state))
-        ]
-        if not better or not (self.best or self._has_checkpoint_of_these_weights(state)):
+        self._bests.choose_metric(state)
+        metrics = self._bests.find_improved(state)
+        if not metrics or not (self.best or self._has_checkpoint_of_these_weights(state)):
             return
-        for best in better:
-            best.score = state.metrics[best.metric]
-        metrics = [best.metric for best in better]
+        self._bests.update(metrics, state)
 
         in_progress = self._find_in_progress(state)
         saved = self._saved_at(state)
         if in_progress:
             in_progress.metrics += metrics
         elif saved:
-            self._mark_best(state, saved, metrics)
+            self._bests.mark(state, saved, metrics)
             self._retain(state)
         else:
             self._pending += metrics
             state.request_checkpoint("best")
-
-    def _choose_metric(self, state: State) -> None:
-        """Choose the validation metric to monitor; none if no direction is known and none is
-        set."""
-        metric = choose_main_metric(state.metrics, state.config, state.meter_modes)
-        if self.best:
-            # `auto`, whether its direction is known or not.
-            metric = next(iter(val_metrics(state.metrics)), None)
-            if metric is None:
-                raise SettingError(
-                    f"best: auto found no validation metric; {list_known(state.metrics)}"
-                )
-        if metric:
-            self._monitor([metric], declared_modes(state.config), state.meter_modes)
-
-    def _monitor(
-        self,
-        metrics: Sequence[str],
-        declared: Mapping[str, str] | None = None,
-        meters: Mapping[str, Mode] | None = None,
-    ) -> None:
-        modes = directions(metrics, self.mode, declared, meters)
-        self._bests = {metric: _Best(metric, mode) for metric, mode in modes.items()}
 
     def _find_in_progress(self, state: State) -> _InProgress | None:
         """Return the checkpoint of this position that is still being written."""
@@ -294,24 +229,6 @@ class Checkpoint(Hook):
             return self._in_progress.position.has_same_weights(state.position)
         return self._saved is not None and self._saved[0].has_same_weights(state.position)
 
-    def _mark_best(self, state: State, name: str, metrics: Iterable[str]) -> None:
-        """Label a stored checkpoint as best for some metrics; for the first monitored metric also
-        as `best`."""
-        for metric in metrics:
-            self._bests[metric].name = name
-            labels = [self._label(metric)]
-            if metric == next(iter(self._bests)):
-                labels.append("best")
-            if state.checkpoints is not None:
-                state.checkpoints.mark(name, *labels, metric=metric)
-
-    def _label(self, metric: str) -> str:
-        """Return the label of a metric's best checkpoint, in which `-` stands for `/` and spaces if
-        that is clear."""
-        shortened = {known: re.sub(r"[/ ]+", "-", known) for known in self._bests}
-        is_clear = list(shortened.values()).count(shortened[metric]) == 1
-        return f"best-{shortened[metric] if is_clear else metric}"
-
     def _retain(self, state: State) -> None:
         if state.checkpoints is None:
             return
@@ -321,7 +238,7 @@ class Checkpoint(Hook):
 
     def _add_bests(self, names: Iterable[str | None]) -> list[str]:
         """Return names and those of the best checkpoints, without duplicates."""
-        return _deduplicate([*names, *(best.name for best in self._bests.values())])
+        return _deduplicate([*names, *self._bests.names])
 
     def _reset_if_from_another_run(self, state: State) -> None:
         """Discard names and scores if the restored checkpoint comes from another run."""
@@ -329,9 +246,7 @@ class Checkpoint(Hook):
             return
         self._names = []
         self._should_keep_restored = True
-        for metric, best in self._bests.items():
-            if metric not in self._pending:
-                self._bests[metric] = _Best(metric, best.mode)
+        self._bests.forget_scores(kept=self._pending)
 
     def _reconcile(self, state: State, restored: str) -> None:
         """Drop names of deleted checkpoints; add the restored one, which lacks its own name, if it
@@ -339,33 +254,9 @@ class Checkpoint(Hook):
         stored = set(state.checkpoints.list_names()) if state.checkpoints else set()
         names = [*self._names, restored] if self._should_keep_restored else self._names
         self._names = [name for name in _deduplicate(names) if name in stored]
-        for metric in self._pending:
-            self._bests[metric].name = restored
+        self._bests.reconcile(state, stored, dict.fromkeys(self._pending, restored))
         self._pending = []
-        for best in self._bests.values():
-            name = best.name
-            best.name = None
-            if name in stored:
-                self._mark_best(state, name, [best.metric])
         self._saved = (state.position, restored)
-
-
-def _get_value(best: _Best, state: State) -> float:
-    """Return the metric's value if this phase computes it, else NaN.
-
-    Raises SettingError if the first such phase does not have it.
-    """
-    if phase_of(best.metric):
-        is_computed = state.computes(best.metric)
-    else:
-        # A metric without a phase comes with the last phase of validation.
-        val_phases = phases_of("val", state.loaders) or ["val"]
-        is_computed = state.phase == val_phases[-1]
-    if not is_computed:
-        return math.nan
-    if best.metric not in state.metrics and best.score is None and state.metrics:
-        raise SettingError(f"best: {explain_missing(best.metric, state.metrics)}")
-    return state.metrics.get(best.metric, math.nan)
 
 
 def _resolve_alias(key: str) -> str:
