@@ -11,6 +11,7 @@ import torch
 
 from hooks.loop_services import Display
 from orchestrator.disk.attempts import Attempt, DataOrder, Host
+from orchestrator.disk.checkpoints.files import name_rank_file
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.hang import FOLDER as HANG_REPORTS
 from orchestrator.disk.process import is_pid_alive
@@ -141,7 +142,7 @@ def gather_samples(
         counts[world.rank] = loop.state.samples
     # Ranks that no longer exist have left rows, too.
     for lost_rank in saved_ranks[1:]:
-        saved = store.load(checkpoint, f"rank-{lost_rank:04d}.pt")
+        saved = store.load(checkpoint, name_rank_file(lost_rank))
         counts[lost_rank] = saved["position"]["samples"]
 
     all_counts = ChainMap(*world.gather(counts))

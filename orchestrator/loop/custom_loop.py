@@ -277,7 +277,7 @@ class CustomLoop(TrainingRun):
             # All ranks have built the same parts. From here on, each rank draws its own random
             # numbers.
             seed_all(self.experiment.seed + self.world.rank)
-        self.saving.restore_randomness()
+        self.random_states.continue_training()
         return has_restored
 
     def record(self, columns: Mapping[str, Any], batch_size: int) -> None:

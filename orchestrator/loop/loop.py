@@ -85,7 +85,7 @@ class Loop(TrainingRun):
     def _produce_reports(self) -> Iterator[Report]:
         cursor = self.cursor
         if cursor.stage is not Stage.TRAIN:
-            self.saving.restore_randomness()
+            self.random_states.continue_training()
 
         while True:
             if cursor.stage in (Stage.REPORTED, Stage.TRAIN):
@@ -96,7 +96,7 @@ class Loop(TrainingRun):
                     yield self.make_report(run_ends=True, is_final=True)
                     return
                 cursor.stage = Stage.TRAINED
-                self.saving.after_training = self.training.after_phase
+                self.random_states.after_training = self.training.after_phase
                 self.save_if_requested()
 
             if cursor.stage is Stage.TRAINED:
@@ -113,7 +113,7 @@ class Loop(TrainingRun):
                 break
 
         if self._is_test_due():
-            self.saving.rewind_randomness()
+            self.random_states.rewind()
             self.evaluation.evaluate("test")
             yield self.make_report(run_ends=True, is_final=True)
 
@@ -127,7 +127,7 @@ class Loop(TrainingRun):
             run.cursor.begin_train_phase()
         training.begin_phase()
         for run in self.runs:
-            run.saving.restore_randomness()
+            run.random_states.continue_training()
 
         stop = Stop()
         saves_in_background = any(run.saving.background for run in self.runs)
@@ -237,7 +237,7 @@ class EvaluationLoop(Loop):
         self.cursor.eval_iterations = {}
         self.cursor.stage = Stage.VALIDATED
         if self._rewinds:
-            self.saving.rewind_randomness()
+            self.random_states.rewind()
         self.evaluation.evaluate(self._kind)
 
         report = self.make_report(run_ends=bool(self.stop) or self.is_finished(), is_final=True)

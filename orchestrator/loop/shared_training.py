@@ -245,7 +245,7 @@ class SharedLoop(Loop):
                 call.run = self._with_own_fields(call)
         self.saving.training_files = shared.files
         if not self.is_first:
-            self.saving.restored_hooks = self._own_hooks
+            self.restoring.hooks = self._own_hooks
         shared.runs.append(self)
 
     @property

@@ -23,6 +23,8 @@ from orchestrator.loop.report import Report
 from orchestrator.loop.span_clock import Clock
 from orchestrator.loop.state.contents import CheckpointContents
 from orchestrator.loop.state.cursor import EpochProgress, RunCursor
+from orchestrator.loop.state.random_states import RandomStates
+from orchestrator.loop.state.restoring import CheckpointRestorer
 from orchestrator.loop.state.row_writer import RowWriter
 from orchestrator.loop.state.saving import CheckpointSaver
 from orchestrator.loop.stopping import Stop, agree_to_stop
@@ -102,16 +104,18 @@ class TrainingRun(ABC):
         """The last decision of all ranks whether the run ends."""
         self.is_interrupted = context.stop_requested
         self.row_writer = RowWriter(self.recorder, plan, state, self.cursor)
-        self.saving = CheckpointSaver(
+        self.random_states = RandomStates()
+        parts = (
             context.store,
             state,
             plan,
             contents,
             self.cursor,
             self.world,
-            self.row_writer,
-            context.send_artifacts,
+            self.random_states,
         )
+        self.saving = CheckpointSaver(*parts, self.row_writer, context.send_artifacts)
+        self.restoring = CheckpointRestorer(*parts)
         self.world.when_aborted.append(self.recorder.drop_device_values)
 
     # From the first event to the last
@@ -119,7 +123,8 @@ class TrainingRun(ABC):
     def restore(self, name: str) -> None:
         """Restore a checkpoint and fire `on_load`. Call before `run`; collective."""
         try:
-            self.saving.restore(name)
+            self.restoring.restore(name)
+            self.saving.continue_from(name)
         except BaseException as error:
             self._handle(error)
             raise

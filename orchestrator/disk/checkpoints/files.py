@@ -11,6 +11,11 @@ from orchestrator.errors import CheckpointError
 from orchestrator.storage import Storage
 
 
+def name_rank_file(rank: int) -> str:
+    """Return the name of the file with the contents of a rank."""
+    return f"rank-{rank:04d}.pt"
+
+
 class HashingWriter:
     """Writer that hashes its output."""
 

@@ -1,4 +1,4 @@
-"""Writing and restoring of checkpoints by all ranks, whatever the contents. Runs in workers."""
+"""Writing of checkpoints by all ranks, whatever the contents. Runs in workers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -6,27 +6,25 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from hooks.errors import HookError
-from hooks.hook import Hook
 from hooks.plan import Plan
 from hooks.position import Position, Stage
 from hooks.state import State
 from orchestrator.disk.checkpoints import placeholders
-from orchestrator.disk.checkpoints.manifest import parse_position
-from orchestrator.disk.checkpoints.reader import shared_files
+from orchestrator.disk.checkpoints.files import name_rank_file
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.checkpoints.training_files import TrainingFiles
 from orchestrator.errors import CheckpointError
 from orchestrator.loop.state.background_writes import Background, BackgroundWrite, Entries
-from orchestrator.loop.state.contents import CheckpointContents, LoadedCheckpoint
+from orchestrator.loop.state.contents import CheckpointContents
 from orchestrator.loop.state.cursor import RunCursor
+from orchestrator.loop.state.random_states import RandomStates
 from orchestrator.loop.state.row_writer import RowWriter
 from orchestrator.loop.world import World
-from orchestrator.randomness import random_state, restore_random_state
+from orchestrator.randomness import random_state
 
 
 class CheckpointSaver:
-    """Writer and reader of checkpoints, in which every rank takes part.
+    """Writer of checkpoints, in which every rank takes part.
 
     With the hook `checkpoint: {background: true}`, training continues as soon as all tensors are
     copied, while one checkpoint at a time is written. `send_artifacts` uploads files that hooks
@@ -41,6 +39,7 @@ class CheckpointSaver:
         contents: CheckpointContents,
         cursor: RunCursor,
         world: World,
+        random_states: RandomStates,
         row_writer: RowWriter,
         send_artifacts: Callable[[], None],
     ) -> None:
@@ -50,6 +49,7 @@ class CheckpointSaver:
         self._contents = contents
         self._cursor = cursor
         self._world = world
+        self._random_states = random_states
         self._row_writer = row_writer
         self._send_artifacts = send_artifacts
 
@@ -64,14 +64,14 @@ class CheckpointSaver:
         """The newest stored checkpoint."""
         self.last_position: Position | None = None
         """The state's position at the newest checkpoint."""
-        self.after_training: dict[str, Any] | None = None
-        """Random state at the end of the last training phase, with which each evaluation begins."""
-        self._random_state: dict[str, Any] | None = None
-        """Random state of the restored checkpoint, until training continues."""
-        self.restored_hooks: Mapping[str, Hook] = plan.hooks
-        """Hooks whose state is restored."""
         self.training_files: TrainingFiles | None = None
         """Files of the training that another run of the same training has already stored."""
+
+    def continue_from(self, name: str) -> None:
+        """Take the checkpoint that was just restored as the newest one."""
+        assert self.store is not None
+        self.last_path = self.store.get_path(name)
+        self.last_position = self._state.position
 
     # Saving
 
@@ -130,16 +130,17 @@ class CheckpointSaver:
     def _make_files(self, shared: Mapping[str, Any]) -> dict[str, Any]:
         """Return the contents of this rank's files, except for sharded tensors."""
         rank_state = placeholders.encode(self._collect_rank_state())
-        files = {_rank_file(self._world.rank): rank_state}
+        files = {name_rank_file(self._world.rank): rank_state}
         if self._world.is_master:
             files |= {f"{key}.pt": value for key, value in shared.items()}
         return files
 
     def _collect_rank_state(self) -> dict[str, Any]:
         position = self._cursor.position()
+        is_evaluated = position.stage > Stage.TRAINED
         return {
             "random": random_state(),
-            "after_training": self.after_training if position.stage > Stage.TRAINED else None,
+            "after_training": self._random_states.after_training if is_evaluated else None,
             "hooks": {name: hook.rank_state_dict() for name, hook in self._plan.hooks.items()},
             "position": {**asdict(position), "stage": int(position.stage)},
             **self._contents.per_rank(),
@@ -289,86 +290,3 @@ class CheckpointSaver:
         """Wait until old checkpoints are deleted; raises the error of a failed deletion."""
         if self.background:
             self.background.finish_deletions()
-
-    # Restoring
-
-    def restore(self, name: str) -> None:
-        """Restore checkpoint `name` on this rank and fire `on_load`.
-
-        Raises UsageError if it does not fit.
-        """
-        if self.store is None:
-            raise CheckpointError("this loop has no store to restore from")
-        state = self._state
-        loaded = self._load(name)
-        manifest = loaded.manifest
-        rank_state = loaded.rank_state
-
-        position = parse_position(rank_state.get("position") or manifest["position"])
-        self._cursor.restore(position)
-        self._contents.restore(loaded)
-        self._random_state = rank_state.get("random")
-        self.after_training = rank_state.get("after_training") or self._random_state
-        state.metrics = dict(manifest["metrics"])
-        # Another run that continues from this checkpoint does not stop.
-        if manifest.get("run") == state.name:
-            state.stop_reasons += manifest["stop_reasons"]
-
-        for hook_name, hook in self.restored_hooks.items():
-            _restore_hook(hook, hook_name, loaded)
-        self.last_path = self.store.get_path(name)
-        self.last_position = state.position
-        self._plan.fire("on_load", state, {**loaded.shared, "name": name})
-
-    def _load(self, name: str) -> LoadedCheckpoint:
-        """Load the contents of a checkpoint that this rank needs; collective."""
-        assert self.store is not None
-        contents = self._contents
-        manifest = self._world.broadcast(partial(self.store.read_manifest, name))
-        files = manifest["files"]
-        keys = [*contents.files, "hooks"]
-        keys += [file.removesuffix(".pt") for file in shared_files(files)]
-        stored = {
-            key: self.store.load(name, f"{key}.pt")
-            for key in dict.fromkeys(keys)
-            if key not in contents.unread
-        }
-        shared = self.store.with_shards(name, stored, contents.mesh)
-
-        load = partial(self.store.load, name)
-        rank_file = _rank_file(self._world.rank)
-        rank_state = load(rank_file) if rank_file in files else {"hooks": {}}
-        return LoadedCheckpoint(
-            name,
-            manifest,
-            shared,
-            rank_state,
-            load_rank_state=lambda rank: load(_rank_file(rank)),
-        )
-
-    def restore_randomness(self) -> None:
-        """Restore the checkpoint's random state, once, right before training continues."""
-        if self._random_state is not None:
-            restore_random_state(self._random_state)
-            self._random_state = None
-
-    def rewind_randomness(self) -> None:
-        """Restore the random state at the end of the last training phase."""
-        if self.after_training is not None:
-            restore_random_state(self.after_training)
-
-
-def _restore_hook(hook: Hook, name: str, loaded: LoadedCheckpoint) -> None:
-    shared_states = loaded.shared["hooks"]
-    rank_states = loaded.rank_state["hooks"]
-    try:
-        if name in shared_states:
-            hook.load_state_dict(shared_states[name])
-        if rank_states.get(name):
-            hook.load_rank_state_dict(rank_states[name])
-    except Exception as error:
-        raise HookError.from_error(name, "load_state_dict", error) from error
-
-
-def _rank_file(rank: int) -> str:
-    return f"rank-{rank:04d}.pt"
