@@ -1,7 +1,7 @@
 """The plan: the hooks of each event on this rank, in order."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
 from itertools import chain
@@ -119,6 +119,15 @@ class Plan:
         plan.calls = {**self.calls, **replaced}
         plan._group_by_interval()
         return plan
+
+    def split(self, names: Container[str]) -> tuple["Plan", "Plan"]:
+        """Return the plan of the hooks with these names, and the plan of the other hooks."""
+        own: dict[str, list[Call]] = {}
+        others: dict[str, list[Call]] = {}
+        for event, calls in self.calls.items():
+            own[event] = [call for call in calls if call.name in names]
+            others[event] = [call for call in calls if call.name not in names]
+        return self.replace_calls(own), self.replace_calls(others)
 
     def set_field(self, name: str, field: str, value: Any) -> None:
         """Set a field of a hook between two iterations; no effect on a rank that does not run the

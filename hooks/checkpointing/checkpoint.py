@@ -6,9 +6,9 @@ from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, MinLen
 
-from hooks.checkpointing.best_checkpoints import BestCheckpoints
 from hooks.hook import Hook, Priority, Ranks
 from hooks.interval import Interval
+from hooks.metrics.best_checkpoints import BestCheckpoints
 from hooks.metrics.direction import Mode
 from hooks.needs import Needs
 from hooks.position import Position

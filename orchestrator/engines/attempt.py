@@ -25,7 +25,7 @@ from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.ray_data import may_use_ray_data
 from orchestrator.errors import UsageError
 from orchestrator.experiment.load import to_dict
-from orchestrator.loop.loop import Loop
+from orchestrator.loop.hooked_run import HookedRun
 from orchestrator.loop.training_run import TrainingRun
 from orchestrator.loop.world import World
 from orchestrator.user_code import MAIN
@@ -114,24 +114,24 @@ def _describe_resume(checkpoint: str | None, hosts: Sequence[Host]) -> str:
     return f"{start} with {len(hosts)} rank{plural} on {nodes}"
 
 
-def describe_training(attempt: Attempt, loop: TrainingRun) -> Attempt:
-    """Return the attempt with the data and the settings that its loop trains with."""
-    settings = to_dict(loop.experiment)
+def describe_training(attempt: Attempt, run: TrainingRun) -> Attempt:
+    """Return the attempt with the data and the settings that its run trains with."""
+    settings = to_dict(run.experiment)
     order = None
-    if isinstance(loop, Loop):
+    if isinstance(run, HookedRun):
         values = {name: settings[name] for name in _ORDER_KEYS}
-        order = DataOrder(values, loop.training.data.sizes())
+        order = DataOrder(values, run.training.data.sizes())
     return replace(
         attempt,
-        epoch_iterations=loop.cursor.epoch.length or None,
+        epoch_iterations=run.cursor.epoch.length or None,
         order=order,
         settings=compute_fingerprints(settings),
-        meter_modes=loop.state.meter_modes,
+        meter_modes=run.state.meter_modes,
     )
 
 
 def gather_samples(
-    loop: TrainingRun, store: CheckpointStore, checkpoint: str, world: World
+    run: TrainingRun, store: CheckpointStore, checkpoint: str, world: World
 ) -> list[int]:
     """Return the training samples of all ranks that saved a restored checkpoint, in their order;
     collective."""
@@ -139,7 +139,7 @@ def gather_samples(
     saved_ranks = range(world.rank, n_saved, world.world_size)
     counts = {}
     if saved_ranks:
-        counts[world.rank] = loop.state.samples
+        counts[world.rank] = run.state.samples
     # Ranks that no longer exist have left rows, too.
     for lost_rank in saved_ranks[1:]:
         saved = store.load(checkpoint, name_rank_file(lost_rank))
@@ -150,12 +150,12 @@ def gather_samples(
 
 
 def find_reports_to_compare(
-    assignment: Assignment, attempt: Attempt, store: CheckpointStore, loop: TrainingRun
+    assignment: Assignment, attempt: Attempt, store: CheckpointStore, run: TrainingRun
 ) -> RepeatedReports | None:
     """Return the reports that an attempt repeats, if their differences can be explained."""
     checkpoint = assignment.checkpoint
     is_of_other_trial = checkpoint and checkpoint.rpartition("/")[0] != store.storage.path
-    task = type(loop.task)
+    task = type(run.task)
     # A cell of a notebook may have been edited since.
     is_from_notebook = task.__module__ == MAIN and not hasattr(sys.modules[MAIN], "__file__")
     has_unknown_code = assignment.source.main_classes is not None or is_from_notebook
@@ -163,5 +163,5 @@ def find_reports_to_compare(
     if is_of_other_trial or has_unknown_code or may_use_ray_data(task):
         return None
     return find_repeated_reports(
-        RunFolder(assignment.location), attempt, loop.experiment, assignment.source.continued_from
+        RunFolder(assignment.location), attempt, run.experiment, assignment.source.continued_from
     )

@@ -23,7 +23,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.in_process import Rank
 from orchestrator.engines.rank_failures import RankFailed
-from orchestrator.engines.shared_session import make_session
+from orchestrator.engines.session import Session
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.experiment.yaml.source import ExperimentSource
@@ -118,7 +118,7 @@ class GangRank(Rank):
             )
             self._abort_thread.start()
         world.number_on_nodes()
-        self.take(make_session(assignment, world, resolved, stop_requested=lambda: self.is_warned))
+        self.take(Session(assignment, world, resolved, stop_requested=lambda: self.is_warned))
 
     def _abort_on_failure(self, rendezvous: Rendezvous, world: World) -> None:
         """Abort this rank's collectives once another rank has failed."""

@@ -12,7 +12,6 @@ from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.ray_environment import Resources, find_local_resources, needs_start
 from orchestrator.engines.session import Session
-from orchestrator.engines.shared_session import SharedSession, make_session
 from orchestrator.errors import HookyardError, UsageError
 from orchestrator.experiment.resolve import ResolvedExperiment
 from orchestrator.experiment.sections.workers import Workers
@@ -56,7 +55,7 @@ class Rank:
 
     def __init__(self, workers: Workers) -> None:
         self.workers = workers
-        self._session: Session | SharedSession | None = None
+        self._session: Session | None = None
         self._reports: Generator[Report, None, None] | None = None
 
     @cached_property
@@ -64,7 +63,7 @@ class Rank:
         """Device of the rank; chosen at the start of a run, so an error belongs to that run."""
         return find_device(self.workers)
 
-    def take(self, session: Session | SharedSession) -> None:
+    def take(self, session: Session) -> None:
         """Take a run without training yet."""
         self._session = session
         self._reports = session.reports()
@@ -79,7 +78,7 @@ class Rank:
 
     def end_run(self, run_index: int) -> None:
         """End the run, or one run of a shared training, at the report that it has just made."""
-        if isinstance(self._session, SharedSession):
+        if self._session is not None and self._session.is_shared:
             self._session.end_run(run_index)
         elif self._reports is not None:
             self._reports.close()
@@ -113,12 +112,15 @@ class InProcess(Rank):
 
     def begin(self, assignment: Assignment, resolved: ResolvedExperiment | None) -> None:
         world = World(device=self.device)
-        options = {
-            "display": self._display,
-            "stop_requested": self._stop_requested,
-            "end_hung": self._end_hung,
-        }
-        self.take(make_session(assignment, world, resolved, **options))
+        session = Session(
+            assignment,
+            world,
+            resolved,
+            display=self._display,
+            stop_requested=self._stop_requested,
+            end_hung=self._end_hung,
+        )
+        self.take(session)
 
     def next(self) -> Report | None:
         """Train to the next report. Raises RankFailed if the experiment fails."""

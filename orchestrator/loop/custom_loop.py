@@ -10,27 +10,27 @@ from typing import Any
 from torch import Tensor
 
 from hooks.hook import Hook
-from hooks.metrics.names import PHASES, phase_of
+from hooks.metrics.names import phase_of
 from hooks.position import Stage
 from hooks.state import State
 from orchestrator.errors import RankMismatch, TaskError
 from orchestrator.experiment.checks.train_method import list_train_parameters
 from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.loop.base_loop import BaseLoop
+from orchestrator.loop.custom_run import CustomRun
 from orchestrator.loop.report import Report
 from orchestrator.loop.span_clock import Clock
-from orchestrator.loop.state.cursor import EpochProgress
-from orchestrator.loop.state.custom_contents import CheckpointedParts
 from orchestrator.loop.step.columns import make_columns
 from orchestrator.loop.stopping import StopCoordinator
 from orchestrator.loop.task_errors import COLUMNS, check_type, describe
-from orchestrator.loop.training_run import RunContext, TrainingRun, make_plan
+from orchestrator.loop.training_run import RunContext, make_plan
 from orchestrator.randomness import seed_all
 from orchestrator.task import Task, hide_progress, show_progress
 from orchestrator.training_session import Part, TrainingSession
 from orchestrator.user_code import find_source_location
 
 
-class CustomLoop(TrainingRun):
+class CustomLoop(BaseLoop[CustomRun]):
     """Loop around the task's own `train`. A round is an epoch, and ends with a report.
 
     It fires the events of the run, of a phase and of a checkpoint, and `on_step` with each row.
@@ -49,71 +49,59 @@ class CustomLoop(TrainingRun):
             loop_columns=frozenset(COLUMNS),
         )
         show_progress(task, state)
-        self.parts = CheckpointedParts(context.world)
-        super().__init__(
-            task,
-            experiment,
-            context,
-            plan,
-            clock,
-            state,
-            epoch=EpochProgress(state),
-            contents=self.parts,
-        )
-        self._arguments = {
-            name: self.state.config[name] for name in list_train_parameters(type(task))
-        }
-        self._stopping = StopCoordinator(state, self.world, clock, self.is_interrupted)
+        self._run = CustomRun(task, experiment, context, plan, clock, state)
+        super().__init__([self._run])
+        self._arguments = {name: state.config[name] for name in list_train_parameters(type(task))}
+        self._stopping = StopCoordinator(state, self.world, clock, context.stop_requested)
         self._training: Generator[Any, None, None] | None = None
         self._ended = 0.0
         """Moment at which the last iteration ended."""
         self._checked_at = perf_counter()
         self._calls_until_check = 0
         self._has_to_stop = False
-        self._has_warned = False
         self._has_begun = False
         """True within a round."""
 
-    def phases(self) -> tuple[str, ...]:
-        return PHASES  # its phases are known only from its reports
+    def _begin(self) -> None:
+        self._run.plan.fire("on_start", self.state)
 
     # A round
 
     def _produce_reports(self) -> Iterator[Report]:
-        cursor = self.cursor
+        cursor = self._run.cursor
         while True:
             if cursor.stage in (Stage.REPORTED, Stage.TRAIN):
-                if self.is_finished():
+                if self._run.is_finished():
                     return
                 self._train()
                 if cursor.stage is Stage.TRAIN:  # the generator has ended, or the run stops
-                    if self.stop:
-                        yield self.make_report(run_ends=True, is_final=True)
+                    if self._run.stop:
+                        yield self._run.make_report(run_ends=True, is_final=True)
                     return
-                self.save_if_requested()
+                self._run.save_if_requested()
 
             if cursor.stage is Stage.TRAINED:
                 self._fire_validation()
                 cursor.stage = Stage.VALIDATED
-                self.save_if_requested()
+                self._run.save_if_requested()
 
-            self.agree_to_stop()
-            self.save_stop()
-            run_ends = bool(self.stop) or self.is_finished()
-            yield self.make_report(run_ends=run_ends, is_final=run_ends)
-            if self.stop:
+            self._run.agree_to_stop()
+            self._run.save_stop()
+            run_ends = bool(self._run.stop) or self._run.is_finished()
+            yield self._run.make_report(run_ends=run_ends, is_final=run_ends)
+            if self._run.stop:
                 return
 
     def _train(self) -> None:
         """Run the task's generator up to its next report, or to its end."""
         state = self.state
-        cursor = self.cursor
+        cursor = self._run.cursor
         cursor.stage = Stage.TRAIN
         self._has_begun = False
         if self._training is None:
-            training: Any = self.task.train(TrainingSession(self), **self._arguments)
+            training: Any = self._run.task.train(TrainingSession(self), **self._arguments)
             self._training = check_type(
-                self.task.train, training, Generator, "a generator of reports"
+                self._run.task.train, training, Generator, "a generator of reports"
             )
         else:
             self._begin_round()
@@ -122,7 +110,7 @@ class CustomLoop(TrainingRun):
 
         metrics = self._mean_over_ranks(report)
         if metrics is None and not self._ends_with_steps():
-            if not self.stop and self.saves_last():
+            if not self._run.stop and self._run.saves_last():
                 self._save_last_report()
             return
         if state.phase_iteration == 0:
@@ -130,7 +118,7 @@ class CustomLoop(TrainingRun):
         state.metrics = metrics or {}
         cursor.epoch.complete()
         state.between_phases = True
-        self.plan.fire("on_phase_end", state)
+        self._run.plan.fire("on_phase_end", state)
         cursor.stage = Stage.TRAINED
 
     def _ends_with_steps(self) -> bool:
@@ -141,37 +129,37 @@ class CustomLoop(TrainingRun):
         """
         state = self.state
         if self._stopping.is_stop_requested():
-            self.stop = self._stopping.agree()
+            self._run.stop = self._stopping.agree()
         steps, unreported = self.world.maximum([float(state.step), float(state.phase_iteration)])
-        if not steps and not self.stop:
+        if not steps and not self._run.stop:
             raise TaskError(
-                f"train() ended without a report or a row{find_source_location(self.task.train)}"
+                f"train() ended without a report or a row{find_source_location(self._run.task.train)}"
             )
-        if not unreported or self.stop.is_interruption:
+        if not unreported or self._run.stop.is_interruption:
             return False
-        if self.stop:
+        if self._run.stop:
             state.request_checkpoint("stop")
         elif not state.finished:
-            self.parts.has_ended = True
+            self._run.parts.has_ended = True
             state.max_steps = state.step
         return True
 
     def _save_last_report(self) -> None:
         """Save the end of a generator that has made no step since its last `yield`; collective."""
         self.state.between_phases = True
-        self.cursor.stage = Stage.REPORTED
-        self.save_unless_saved("last")
-        self.cursor.stage = Stage.TRAIN
+        self._run.cursor.stage = Stage.REPORTED
+        self._run.save_unless_saved("last")
+        self._run.cursor.stage = Stage.TRAIN
 
     def _begin_round(self) -> None:
         """Begin a round, unless it has begun. The task has built its model."""
         state = self.state
         if self._has_begun:
             return
-        if self.parts.pending_checkpoint is not None:
+        if self._run.parts.pending_checkpoint is not None:
             raise TaskError(
                 "train() must call session.restore() before training, to continue from"
-                f" '{self.parts.pending_checkpoint}'{find_source_location(self.task.train)}"
+                f" '{self._run.parts.pending_checkpoint}'{find_source_location(self._run.task.train)}"
             )
         self._has_begun = True
         state.phase = "train"
@@ -179,11 +167,11 @@ class CustomLoop(TrainingRun):
         state.stepped = False
         state.between_phases = False
         state.iterations_before = state.iteration - state.phase_iteration
-        self.plan.fire("on_phase_start", state)
-        self.recorder.begin(
-            {"phase": "train", "epoch": state.epoch}, make_columns((), self.clock.columns)
+        self._run.plan.fire("on_phase_start", state)
+        self._run.recorder.begin(
+            {"phase": "train", "epoch": state.epoch}, make_columns((), self._run.clock.columns)
         )
-        self._ended = self.clock.restart()
+        self._ended = self._run.clock.restart()
 
     def _mean_over_ranks(self, report: Any) -> dict[str, float] | None:
         """Return the means across ranks of a report, or None if training is over; collective.
@@ -198,7 +186,7 @@ class CustomLoop(TrainingRun):
             if other != descriptions[0]:
                 raise RankMismatch(
                     f"train() must yield the same metrics on all ranks, but rank 0 {descriptions[0]} and"
-                    f" rank {rank} {other}{find_source_location(self.task.train)}"
+                    f" rank {rank} {other}{find_source_location(self._run.task.train)}"
                 )
         if ranks[0] is None:
             return None
@@ -218,7 +206,7 @@ class CustomLoop(TrainingRun):
         return {name: _to_float(value) for name, value in report.items()}
 
     def _unexpected(self, problem: str) -> TaskError:
-        return TaskError(f"train() yields {problem}{find_source_location(self.task.train)}")
+        return TaskError(f"train() yields {problem}{find_source_location(self._run.task.train)}")
 
     def _fire_validation(self) -> None:
         """Fire the events of the phases that the task has validated itself."""
@@ -229,55 +217,25 @@ class CustomLoop(TrainingRun):
                 continue
             state.phase = phase
             state.stepped = False
-            self.plan.fire("on_phase_start", state)
-            self.plan.fire("on_phase_end", state)
-
-    # Checkpoints
-
-    def restore(self, name: str) -> None:
-        super().restore(name)
-        if self.parts.has_ended:
-            self.state.max_steps = self.state.step
-
-    def start_save(self) -> None:
-        if self.parts.are_named:
-            super().start_save()
-        elif self.saving.last_position != self.state.position:
-            raise TaskError(
-                "train() must call session.restore() before training, which names what a checkpoint"
-                f" saves{find_source_location(self.task.train)}"
-            )
-
-    def save_if_requested(self) -> None:
-        if self.state.checkpoint_reasons and not self.parts.are_named:
-            self.state.checkpoint_reasons.clear()
-            self._warn_of_no_parts()
-        super().save_if_requested()
-
-    def _warn_of_no_parts(self) -> None:
-        if self.parts.pending_checkpoint is None and not self._has_warned and self.world.is_master:
-            self.state.show(
-                "no checkpoint is saved, as train() does not call session.restore(); a resume"
-                " starts from the beginning"
-            )
-        self._has_warned = True
+            self._run.plan.fire("on_phase_start", state)
+            self._run.plan.fire("on_phase_end", state)
 
     def _close(self) -> None:
         if self._training is not None:
             self._training.close()
-        hide_progress(self.task)
+        hide_progress(self._run.task)
 
     # For the session
 
     def restore_parts(self, parts: Mapping[str, Part], per_rank: Mapping[str, Part]) -> bool:
         """Restore the parts of checkpoints; returns whether there was a checkpoint."""
-        has_restored = self.parts.name(parts, per_rank)
+        has_restored = self._run.parts.name(parts, per_rank)
         self._begin_round()
         if self.world.rank:
             # All ranks have built the same parts. From here on, each rank draws its own random
             # numbers.
-            seed_all(self.experiment.seed + self.world.rank)
-        self.random_states.continue_training()
+            seed_all(self._run.experiment.seed + self.world.rank)
+        self._run.random_states.continue_training()
         return has_restored
 
     def record(self, columns: Mapping[str, Any], batch_size: int) -> None:
@@ -298,12 +256,12 @@ class CustomLoop(TrainingRun):
         state.samples += batch_size
         state.world_samples += batch_size * state.world_size
         state.record(**columns)
-        self.plan.fire("on_step", state)
+        self._run.plan.fire("on_step", state)
         # Saving does not count as part of an iteration.
-        times = self.clock.close(state.row, self._ended + self.clock.checkpoint_s, ())
+        times = self._run.clock.close(state.row, self._ended + self._run.clock.checkpoint_s, ())
         self._ended = times[-1]
-        self.clock.checkpoint_s = 0.0
-        self.recorder.append(
+        self._run.clock.checkpoint_s = 0.0
+        self._run.recorder.append(
             state.row, (state.iteration, state.step, state.samples, state.batch_size, *times)
         )
         state.row = {}
@@ -311,9 +269,9 @@ class CustomLoop(TrainingRun):
     def save_here(self) -> None:
         """Write a checkpoint in the middle of a round, or between two rounds if this one has no row
         yet."""
-        self.cursor.stage = Stage.TRAIN if self.state.phase_iteration else Stage.REPORTED
-        self.start_save()
-        self.cursor.stage = Stage.TRAIN
+        self._run.cursor.stage = Stage.TRAIN if self.state.phase_iteration else Stage.REPORTED
+        self._run.start_save()
+        self._run.cursor.stage = Stage.TRAIN
 
     def should_stop(self) -> bool:
         """Return whether training has to end. All ranks agree; some calls communicate."""
@@ -321,11 +279,11 @@ class CustomLoop(TrainingRun):
         if state.max_steps is not None and state.step >= state.max_steps:
             return True
         now = perf_counter()
-        self.clock.iteration_s = now - self._checked_at
+        self._run.clock.iteration_s = now - self._checked_at
         self._checked_at = now
         self._calls_until_check -= 1
         if self._calls_until_check <= 0:
-            self.finish_if_written()
+            self._run.finish_if_written()
             self._has_to_stop = self._stopping.is_stop_requested()
             self._calls_until_check = self._stopping.next_check - state.iteration
         return self._has_to_stop

@@ -1,39 +1,41 @@
 """The loop of a task with hooks: each epoch in order. Runs in workers.
 
 `Loop._produce_reports` is an epoch: train, validate, report, save, stop. The batches of a training phase
-are in `training.py`, those of an evaluation in `evaluation.py`. What a run owns, and how it begins,
-ends and fails, is in `training_run.py`.
+are in `training.py`, those of an evaluation in `evaluation.py`. What a run owns is in
+`training_run.py`; how a loop begins, ends and fails is in `base_loop.py`.
 """
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from hooks.hook import Hook
 from hooks.metrics.names import phase_of
-from hooks.plan import Plan
 from hooks.position import Stage
 from hooks.state import Weights
 from orchestrator.errors import TaskError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.source import InitialWeights
-from orchestrator.loop.evaluation import Evaluation
+from orchestrator.loop.base_loop import BaseLoop
+from orchestrator.loop.hooked_run import HookedRun
 from orchestrator.loop.model.initial_weights import load_initial_weights
 from orchestrator.loop.model.torch_settings import torch_settings
 from orchestrator.loop.report import Report, produce_within
+from orchestrator.loop.shared_runs import Member, SharedRuns
 from orchestrator.loop.state.hooked_contents import EvaluationContents
 from orchestrator.loop.stopping import INTERRUPTED, Stop
 from orchestrator.loop.training import Training
-from orchestrator.loop.training_run import RunContext, TrainingRun
+from orchestrator.loop.training_run import RunContext
 from orchestrator.task import Task
 
 
-class Loop(TrainingRun):
-    """Training of a task with hooks: `for report in loop.run(): ...`. Each worker has one.
+class Loop(BaseLoop[HookedRun]):
+    """The loop of a task with hooks, which owns a training and its runs: usually one.
 
-    It makes its own `Training`, with these `options`, unless it is one of several runs that share a
-    `training`; then it has its own `plan`.
+    `followers` are further runs that share the training. Each has its own observing hooks,
+    validation, checkpoints and reports. `options` are those of `Training`.
     """
 
     def __init__(
@@ -43,39 +45,41 @@ class Loop(TrainingRun):
         hooks: Mapping[str, Hook],
         context: RunContext | None = None,
         *,
-        training: Training | None = None,
-        plan: Plan | None = None,
+        followers: Sequence[Member] = (),
         **options: Any,
     ) -> None:
         context = context or RunContext()
-        self.training = training or Training(task, experiment, hooks, context, **options)
-        super().__init__(
-            task,
-            experiment,
-            context,
-            plan or self.training.plan,
-            self.training.clock,
-            self.training.state,
-            self.training.epoch,
-            self.training.contents,
-        )
+        self.task = task
+        self.experiment = experiment
+        self.training = Training(task, experiment, hooks, context, **options)
         if self.training.modes:
-            self.state.evaluations[""] = Weights(self.training.modes.evaluating)
-        self.evaluation = Evaluation(self, self.training)
-
-    @property
-    def runs(self) -> Sequence["Loop"]:
-        """All runs of the training."""
-        return [self]
+            self.training.state.evaluations[""] = Weights(self.training.modes.evaluating)
+        if followers:
+            members = [Member(experiment, hooks, context), *followers]
+            self._shared: SharedRuns | None = SharedRuns(self.training, members)
+            self._training_fields: AbstractContextManager[None] = self._shared.training_fields
+            """Context in which the state has the training's own fields, if runs share it."""
+            super().__init__(self._shared.runs)
+        else:
+            self._shared = None
+            self._training_fields = nullcontext()
+            super().__init__([HookedRun(self.training, experiment, context, self.training.plan)])
 
     def run(self) -> Generator[Report, None, None]:
         # Between reports, another run with other settings may be running in this process.
         return produce_within(partial(torch_settings, self.experiment), super().run())
 
     def _begin(self) -> None:
-        self.evaluation.check_data(self.phases())
-        self.training.begin()
-        self.evaluation.check_phase_names()
+        for run in self.runs:
+            with run.own_fields:
+                run.evaluation.check_data(run.phases())
+        if self._shared:
+            self._shared.join_plans(self.runs)
+        with self._training_fields:
+            self.training.begin()
+        for run in self.runs:
+            with run.own_fields:
+                run.evaluation.check_phase_names()
 
     def _close(self) -> None:
         self.training.close()
@@ -83,111 +87,131 @@ class Loop(TrainingRun):
     # An epoch, or a part of one
 
     def _produce_reports(self) -> Iterator[Report]:
-        cursor = self.cursor
-        if cursor.stage is not Stage.TRAIN:
-            self.random_states.continue_training()
+        if self.runs[0].cursor.stage is not Stage.TRAIN:
+            for run in self.runs:
+                run.random_states.continue_training()
 
-        while True:
-            if cursor.stage in (Stage.REPORTED, Stage.TRAIN):
-                if self.is_finished():
-                    break
-                self.stop = self._train()
-                if self.stop.is_interruption:  # within the phase
-                    yield self.make_report(run_ends=True, is_final=True)
+        while self.active:
+            if self._is_training_due():
+                stop = self._train()
+                if stop.is_interruption:  # within the phase
+                    yield from self._report_interruption()
                     return
-                cursor.stage = Stage.TRAINED
-                self.random_states.after_training = self.training.after_phase
-                self.save_if_requested()
+            if self._shared:
+                yield from self._shared.take_turns([*self.active], self._finish_round)
+            else:
+                yield from self._finish_round(self.active[0])
 
+    def _is_training_due(self) -> bool:
+        run = self.active[0]
+        return run.cursor.stage in (Stage.REPORTED, Stage.TRAIN) and not run.is_finished()
+
+    def _finish_round(self, run: HookedRun) -> Generator[Report, None, bool]:
+        """Validate, report, save and stop, as far as it is due; return whether the run continues.
+
+        If it ends, test.
+        """
+        cursor = run.cursor
+        with run.own_fields:
             if cursor.stage is Stage.TRAINED:
-                if self._is_validation_due():
-                    self.evaluation.evaluate("val")
+                run.save_if_requested()
+                if run.is_validation_due():
+                    run.evaluation.evaluate("val")
                 cursor.stage = Stage.VALIDATED
-                self.save_if_requested()
+                run.save_if_requested()
 
-            self.agree_to_stop()
-            self.save_stop()
-            run_ends = bool(self.stop) or self.is_finished()
-            yield self.make_report(run_ends=run_ends, is_final=run_ends and not self._is_test_due())
-            if self.stop:
-                break
+            if cursor.stage is Stage.VALIDATED:
+                run.agree_to_stop()
+                run.save_stop()
+                run_ends = bool(run.stop) or run.is_finished()
+                is_final = run_ends and not run.is_test_due()
+                yield run.make_report(run_ends=run_ends, is_final=is_final)
+                if run not in self.active:  # the caller ended it
+                    return False
+                if not run_ends:
+                    return True
 
-        if self._is_test_due():
-            self.random_states.rewind()
-            self.evaluation.evaluate("test")
-            yield self.make_report(run_ends=True, is_final=True)
+            if run.is_test_due():
+                run.random_states.rewind()
+                run.evaluation.evaluate("test")
+                yield run.make_report(run_ends=True, is_final=True)
+        if run in self.active:
+            self.end_run(run.index)
+        return False
+
+    def _report_interruption(self) -> Iterator[Report]:
+        for run in [*self.active]:
+            with run.own_fields:
+                yield run.make_report(run_ends=True, is_final=True)
 
     def _train(self) -> Stop:
-        """Train until the phase ends or the run is interrupted; return whether the run stops
-        here."""
+        """Train until the phase ends or the runs are interrupted; return whether they stop here."""
+        for run in self.active:
+            run.cursor.begin_train_phase()
+        if self._shared:
+            self._shared.begin_phase(self.active)
+        with self._training_fields:
+            self.training.begin_phase()
+            for run in self.active:
+                run.random_states.continue_training()
+            stop = self._iterate()
+            if not stop.is_interruption:
+                self._end_phase()
+
+        for run in self.active:
+            run.stop = stop
+            if not stop.is_interruption:
+                run.cursor.stage = Stage.TRAINED
+                run.random_states.after_training = self.training.after_phase
+        return stop
+
+    def _iterate(self) -> Stop:
+        """Iterate over the batches of the phase, and save and stop where it is due."""
         training = self.training
         stopping = training.stopping
         state = training.state
-        for run in self.runs:
-            run.cursor.begin_train_phase()
-        training.begin_phase()
-        for run in self.runs:
-            run.random_states.continue_training()
-
-        stop = Stop()
-        saves_in_background = any(run.saving.background for run in self.runs)
+        saves_in_background = any(run.saving.background for run in self.active)
         for _ in training.iterate():  # up to a step where a checkpoint or a check for a stop is due
             if state.checkpoint_reasons:
                 self._save_requested()
             if state.iteration < stopping.next_check:
                 continue
             if saves_in_background:
-                for run in self.runs:
-                    run.finish_if_written()
+                for run in self.active:
+                    with run.own_fields:
+                        run.finish_if_written()
             if not stopping.is_stop_requested():
                 continue
 
             stop = stopping.agree()
             if stop.is_interruption:
                 training.modes.evaluate(keep=True)
-                for run in self.runs:
-                    run.save_unless_saved(INTERRUPTED)
+                for run in self.active:
+                    with run.own_fields:
+                        run.save_unless_saved(INTERRUPTED)
                 return stop
             if stop:
                 state.request_checkpoint("stop")
-                break
-
-        metrics = training.complete_phase()
-        for run in self.runs:
-            run.add_metrics(metrics)
-        training.end_phase()
-        return stop
-
-    def add_metrics(self, metrics: Mapping[str, float]) -> None:
-        """Add metrics of the training phase to those of the next report."""
-        self.state.metrics |= metrics
-
-    def _is_validation_due(self) -> bool:
-        every = self.experiment.validate_every
-        if not self.training.data.phase_names("val") or not every.count:
-            return False
-        return self.state.finished or bool(self.stop) or every.due(self.state)
-
-    def _is_test_due(self) -> bool:
-        """Return whether a test follows the end of training."""
-        return bool(self.training.data.phase_names("test")) and not self.stop.is_interruption
-
-    def phases(self) -> tuple[str, ...]:
-        data = self.training.data
-        unevaluated = [] if self.experiment.validate_every.count else data.phase_names("val")
-        return tuple(phase for phase in data.phases if phase not in unevaluated)
-
-    # Checkpoints
+                return stop
+        return Stop()
 
     def _save_requested(self) -> None:
         """Save the checkpoints that hooks have requested within a training phase; collective."""
         self.training.show_unsaved_state()
-        for run in self.runs:
-            run.save_if_requested()
+        if self._shared:
+            self._shared.forward_requests(self.active)
+        for run in self.active:
+            with run.own_fields:
+                run.save_if_requested()
 
-    def start_save(self) -> None:
-        with self.training.modes.evaluating():
-            super().start_save()
+    def _end_phase(self) -> None:
+        metrics = self.training.complete_phase()
+        for run in self.active:
+            with run.own_fields:
+                run.state.metrics |= metrics
+        self.training.end_phase()
+        if self._shared:
+            self._shared.end_phase(self.active)
 
 
 class EvaluationLoop(Loop):
@@ -227,6 +251,7 @@ class EvaluationLoop(Loop):
                 self.state.show(line)
 
     def _produce_reports(self) -> Iterator[Report]:
+        run = self.runs[0]
         data = self.training.data
         if not data.phase_names(self._kind):
             raise TaskError(
@@ -234,13 +259,13 @@ class EvaluationLoop(Loop):
                 f" {self._kind} to evaluate"
             )
         self.state.metrics = {}
-        self.cursor.eval_iterations = {}
-        self.cursor.stage = Stage.VALIDATED
+        run.cursor.eval_iterations = {}
+        run.cursor.stage = Stage.VALIDATED
         if self._rewinds:
-            self.random_states.rewind()
-        self.evaluation.evaluate(self._kind)
+            run.random_states.rewind()
+        run.evaluation.evaluate(self._kind)
 
-        report = self.make_report(run_ends=bool(self.stop) or self.is_finished(), is_final=True)
+        report = run.make_report(run_ends=bool(run.stop) or run.is_finished(), is_final=True)
         # Hooks may restore training metrics from the checkpoint; leave them out.
         metrics = {
             name: value

@@ -1,12 +1,11 @@
 """The fields of the state that each run of a shared training has for itself."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping
 from operator import attrgetter
-from typing import Any, Self
+from typing import Any
 
 from hooks.state import State
+from orchestrator.loop.failed_run import note_failed_run
 
 OWN_FIELDS = (
     "name",
@@ -26,17 +25,26 @@ OWN_FIELDS = (
 _read_own_fields = attrgetter(*OWN_FIELDS)
 
 
-@dataclass
 class OwnFields:
-    """The values of the `OWN_FIELDS` of a run, or of the training, while they are not in the
-    state."""
+    """The own fields of a run, or of the training: `with` puts them into the state.
 
-    values: tuple[Any, ...]
+    A note on an error names the run. Contexts can be nested.
+    """
 
-    @classmethod
-    def choose(cls, fields: Mapping[str, Any]) -> Self:
-        """Return the own fields among the fields of a state."""
-        return cls(tuple(fields[name] for name in OWN_FIELDS))
+    def __init__(self, switch: "FieldSwitch", fields: Mapping[str, Any], run_index: int) -> None:
+        self.values = tuple(fields[name] for name in OWN_FIELDS)
+        """Their values while they are not in the state."""
+        self.run_index = run_index
+        self._switch = switch
+        self._before: list[OwnFields] = []
+
+    def __enter__(self) -> None:
+        self._before.append(self._switch.switch_to(self))
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self._switch.switch_to(self._before.pop())
+        if isinstance(error, Exception):
+            note_failed_run(error, self.run_index)
 
 
 class FieldSwitch:
@@ -44,13 +52,14 @@ class FieldSwitch:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._training = OwnFields(())
-        self._current = self._training
+        values = _read_own_fields(state)
+        self.training = OwnFields(self, dict(zip(OWN_FIELDS, values, strict=True)), 0)
+        """The fields of the training and its hooks, which are in the state first."""
+        self._current = self.training
         """The owner of the fields that are in the state now."""
 
     def switch_to(self, own: OwnFields) -> OwnFields:
-        """Put the own fields of a run, or of the training, into the state; return those that were
-        there before."""
+        """Put own fields into the state; return those that were there before."""
         before = self._current
         if own is before:
             return before
@@ -59,12 +68,3 @@ class FieldSwitch:
             setattr(self._state, name, value)
         self._current = own
         return before
-
-    @contextmanager
-    def of_training(self) -> Iterator[None]:
-        """Have the fields of the training itself in the state."""
-        before = self.switch_to(self._training)
-        try:
-            yield
-        finally:
-            self.switch_to(before)

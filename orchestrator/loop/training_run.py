@@ -1,15 +1,13 @@
-"""A run in a worker: its state, plan, rows, checkpoints and progress, from start to end."""
+"""A run in a worker: its state, plan, rows, checkpoints and progress."""
 
-import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from hooks.errors import describe_error
 from hooks.hook import Hook
 from hooks.loop_services import Display
 from hooks.plan import Plan
@@ -67,18 +65,10 @@ class RunContext:
         }
 
 
-logger = logging.getLogger("hookyard")
-
-DEVICE_TIMEOUT_S = 2.0
-"""Seconds that a failing rank waits for its device before it aborts the process group."""
-
-
 class TrainingRun(ABC):
     """A run in a worker, which owns its state, plan, rows, checkpoints and progress.
 
-    A subclass adds the rounds: `for report in loop.run(): ...`. All ranks yield the same number of
-    reports, at the same points. A collective method must be called on every rank. A run does not
-    depend on Ray.
+    A loop trains it. A collective method must be called on every rank.
     """
 
     def __init__(
@@ -100,6 +90,12 @@ class TrainingRun(ABC):
         self.clock = clock
         self.state = state
         self.cursor = RunCursor(state, epoch)
+        self.own_hooks: Collection[str] = plan.hooks.keys()
+        """Names of the hooks that belong to this run alone, not to a training that it shares."""
+        self.index = 0
+        """Number of the run among those that share a training."""
+        self.own_fields: AbstractContextManager[None] = nullcontext()
+        """Context in which the state has this run's own fields, if several runs share it."""
         self.stop = Stop()
         """The last decision of all ranks whether the run ends."""
         self.is_interrupted = context.stop_requested
@@ -118,81 +114,27 @@ class TrainingRun(ABC):
         self.restoring = CheckpointRestorer(*parts)
         self.world.when_aborted.append(self.recorder.drop_device_values)
 
-    # From the first event to the last
-
     def restore(self, name: str) -> None:
-        """Restore a checkpoint and fire `on_load`. Call before `run`; collective."""
+        """Restore a checkpoint and fire `on_load`; collective."""
+        self.restoring.restore(name)
+        self.saving.continue_from(name)
+
+    def end(self) -> None:
+        """End the run's own hooks; those of a training that it shares may continue.
+
+        Gives up a checkpoint that other ranks have not written in time.
+        """
+        own, others = self.plan.split(self.own_hooks)
         try:
-            self.restoring.restore(name)
-            self.saving.continue_from(name)
-        except BaseException as error:
-            self._handle(error)
-            raise
+            self.saving.finish_without_peers()
+        finally:
+            own.fire("on_end", self.state)
+        self.plan = others
 
-    def run(self) -> Generator[Report, None, None]:
-        """Train to the end and yield a report after each round. On an error, fire `on_exception`
-        and re-raise it."""
-        try:
-            self._begin()
-            yield from self._produce_reports()
-            self.saving.finish()
-            self._end()
-        except GeneratorExit:  # the caller closed the generator; other ranks may have failed
-            try:
-                self.saving.finish_without_peers()
-            finally:
-                self._end()
-            raise
-        except BaseException as error:
-            self._handle(error)
-            self._close()
-            self._clean_up(self.saving.abandon, self.saving.close, self.row_writer.close)
-            if rows := self.recorder.incomplete_rows:
-                logger.warning(
-                    "The last %d rows of rank %d are incomplete: its device had not finished"
-                    " computing them",
-                    rows,
-                    self.world.rank,
-                )
-            raise
-
-    def _begin(self) -> None:
-        self.plan.fire("on_start", self.state)
-
-    @abstractmethod
-    def _produce_reports(self) -> Iterator[Report]:
-        """Yield the report of each round, from the restored checkpoint's stage on."""
-
-    def _end(self) -> None:
-        self.plan.fire("on_end", self.state)
-        self._close()
+    def close(self) -> None:
+        """Close the rows, and wait until old checkpoints are deleted."""
         self.saving.close()
         self.row_writer.close()
-
-    @abstractmethod
-    def _close(self) -> None:
-        """Release the model, the optimizers and the data."""
-
-    def _handle(self, error: BaseException) -> None:
-        # Wait only briefly for the device: it may have failed, or be blocked by a rank that died.
-        flush_rows = partial(self.recorder.flush_within, DEVICE_TIMEOUT_S)
-        self._clean_up(flush_rows, self.plan.stop_device_timing, self.world.abort)
-        self.recorder.drop_device_values()
-        self.plan.fire("on_exception", self.state, error)
-
-    def _clean_up(self, *calls: Callable[[], object]) -> None:
-        """Make calls after a failure. An error in one of them is only logged, to keep the original
-        error."""
-        for call in calls:
-            try:
-                call()
-            except Exception as error:
-                logger.warning(
-                    "Rank %d: after a failure, %s failed: %s",
-                    self.world.rank,
-                    getattr(call, "func", call).__qualname__,
-                    describe_error(error),
-                )
 
     # Parts of a round
 
@@ -232,6 +174,7 @@ class TrainingRun(ABC):
             is_final=is_final,
             is_partial=is_partial,
             phases=self.phases(),
+            run_index=self.index,
         )
 
     def _collect_metrics(self) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def digest_state(loop: Loop) -> dict[str, str]:
     parts = [state.model, *state.module.modules(), *state.module.parameters()]
     known |= {id(part) for part in parts}
     values |= list_values(loop.task, "task", known)
-    for name, hook in loop.plan.hooks.items():
+    for name, hook in loop.training.plan.hooks.items():
         is_ours = type(hook).__module__.startswith("hooks.")
         if not hook.observes and not is_ours:
             values |= list_values(hook, f"hooks.{name}", known)

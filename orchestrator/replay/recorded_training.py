@@ -122,7 +122,7 @@ class RecordedTraining:
         epoch_iterations = self._shorten(loop, recorder)
         if self.checkpoint:
             loop.restore(self.checkpoint)
-            loop.saving.store = None  # the checkpoints stay as they are
+            loop.runs[0].saving.store = None  # the checkpoints stay as they are
         record.suspects = [
             path for path, value in list_data_values(loop) if isinstance(value, GENERATORS)
         ]

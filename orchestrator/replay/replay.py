@@ -117,7 +117,7 @@ class _ReplayedRange:
         )
         if self.checkpoint:
             loop.restore(self.checkpoint)
-        loop.saving.store = None  # nothing is saved
+        loop.runs[0].saving.store = None  # nothing is saved
         try:
             for _ in loop.run():
                 pass

@@ -16,13 +16,13 @@ from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import trial_folder
 from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.lifecycle import Lifecycle, compact_rows, find_outcome
-from orchestrator.engines.shared_session import find_failed_run
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.checks.metrics import infer_modes
 from orchestrator.experiment.load import to_yaml
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve
 from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.experiment.yaml.source import ExperimentSource
+from orchestrator.loop.failed_run import find_failed_run
 from orchestrator.loop.model.initial_weights import describe_initial_weights
 from orchestrator.loop.report import Report
 from orchestrator.sweeps.metric_monitor import MetricMonitor

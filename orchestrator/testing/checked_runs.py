@@ -133,10 +133,10 @@ class CheckedRuns:
             display=Screen(),
             name=NAME,
         )
-        if NAME in loop.plan.hooks:
+        if NAME in loop.runs[0].plan.hooks:
             may_communicate = self._situation.strategy == "fsdp" and hook.ranks is Ranks.ALL
             observes = hook.observes and self._situation.ranks == 1
-            watch_calls(hook, loop.plan, collectives=may_communicate, observes=observes)
+            watch_calls(hook, loop.runs[0].plan, collectives=may_communicate, observes=observes)
         return loop
 
     @contextmanager
@@ -162,7 +162,7 @@ class CheckedRuns:
     def _take_snapshot(self, hook: Hook, metrics: Mapping[str, Any], loop: Loop) -> dict[str, Any]:
         training = {"step": loop.state.step, "random": random_state(), **_copy_training_state(loop)}
         snapshot = {"metrics": dict(metrics), TRAINING: training}
-        if NAME in loop.plan.hooks:
+        if NAME in loop.runs[0].plan.hooks:
             snapshot["state_dict"] = _read_back("state_dict", hook.state_dict())
             snapshot["rank_state_dict"] = _read_back("rank_state_dict", hook.rank_state_dict())
         return snapshot
@@ -170,7 +170,7 @@ class CheckedRuns:
 
 def _change_fields(loop: Loop, changes: Mapping[str, Any]) -> None:
     for name, value in changes.items():
-        loop.plan.set_field(NAME, name, value)
+        loop.runs[0].plan.set_field(NAME, name, value)
 
 
 def _copy_training_state(loop: Loop) -> dict[str, Any]:

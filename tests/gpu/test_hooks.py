@@ -33,7 +33,7 @@ def test_averages_are_the_same_numbers_on_the_device_and_beside_it(
                 weight.clone() if name not in expected else expected[name].lerp(weight, 0.5)
             )
 
-    for call in loop.plan.calls["on_update"]:
+    for call in loop.training.plan.calls["on_update"]:
         call.run = update
     list(loop.run())
     with hook.applied(loop.state):

@@ -88,10 +88,10 @@ def train_watched(
         batch_size=4,
         **settings,
     )
-    for call in (call for event in WITHIN_ITERATION for call in loop.plan.calls[event]):
+    for call in (call for event in WITHIN_ITERATION for call in loop.training.plan.calls[event]):
         if (
             call.interval is not None
-            or call.event in type(loop.plan.hooks[call.name]).waits_for_device
+            or call.event in type(loop.training.plan.hooks[call.name]).waits_for_device
         ):
             call.run = _unwatched(watched, call.run)
     try:

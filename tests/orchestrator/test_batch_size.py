@@ -14,7 +14,7 @@ from torch.utils.data import default_collate
 from orchestrator.errors import TaskError
 from orchestrator.loop.loop import Loop
 from orchestrator.task import Task
-from tests.tasks import Points, Rows, experiment
+from tests.tasks import Points, experiment
 
 Pair = namedtuple("Pair", ["left", "right"])
 
@@ -194,9 +194,6 @@ class Nested(Points):
 
 
 def test_means_of_nested_batches_weigh_each_sample_once() -> None:
-    rows = Rows()
-    loop = Loop(Nested(), experiment(epochs=1, batch_size=4), {})
-    loop.recorder = rows
-    [report] = loop.run()
+    [report] = Loop(Nested(), experiment(epochs=1, batch_size=4), {}).run()
     assert report.metrics["val/loss"] == report.metrics["train/loss"] == sum(range(10)) / 10
     assert report.metrics["samples"] == 10

@@ -40,6 +40,8 @@ class CheckpointRestorer:
         self._random_states = random_states
         self.hooks: Mapping[str, Hook] = plan.hooks
         """Hooks whose state is restored."""
+        self.restores_training = True
+        """False if another run has restored the same training already."""
 
     def restore(self, name: str) -> None:
         """Restore checkpoint `name` on this rank and fire `on_load`.
@@ -55,7 +57,8 @@ class CheckpointRestorer:
 
         position = parse_position(rank_state.get("position") or manifest["position"])
         self._cursor.restore(position)
-        self._contents.restore(loaded)
+        if self.restores_training:
+            self._contents.restore(loaded)
         random_states = self._random_states
         random_states.restored = rank_state.get("random")
         random_states.after_training = rank_state.get("after_training") or random_states.restored

@@ -276,7 +276,7 @@ def _on_a_rank(rank: int, world_size: int, folder: str) -> Any:
     )
     list(loop.run())
     points = torch.ones(3, 5)
-    with loop.plan.hooks["ema"].applied(loop.state):
+    with loop.runs[0].plan.hooks["ema"].applied(loop.state):
         averaged = in_eval(loop.state.module, points)
     return averaged.tolist(), names(own)
 

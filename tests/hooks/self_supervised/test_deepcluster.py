@@ -179,7 +179,7 @@ def one_rank_of(rank: int, world_size: int, root: str, restore: str | None) -> A
     trained = train(
         task, hooks(), root=Path(root), restore=restore, world=World(rank, world_size), batch_size=4
     )
-    return trained.weights, state_of(trained.loop.plan.hooks["deepcluster"]), trained.losses
+    return trained.weights, state_of(trained.loop.runs[0].plan.hooks["deepcluster"]), trained.losses
 
 
 def whole_and_resumed(rank: int, world_size: int, root: str) -> Any:

@@ -232,15 +232,17 @@ def test_events_fire_in_the_order_of_the_hooked_loop(tmp_path: Path) -> None:
     ]
     assert [report.metrics["step"] for report in reports] == [2, 3]
     assert [report.is_final for report in reports] == [False, True]
-    assert isinstance(loop.recorder, Rows)
+    assert isinstance(loop.runs[0].recorder, Rows)
     # A round in which nothing was recorded has a row too.
-    assert [(row["epoch"], row["iteration"], row.get("reward")) for row in loop.recorder.rows] == [
+    assert [
+        (row["epoch"], row["iteration"], row.get("reward")) for row in loop.runs[0].recorder.rows
+    ] == [
         (0, 1, 1.0),
         (0, 2, 1.0),
         (1, 3, None),
     ]
-    assert loop.saving.store
-    assert loop.saving.store.resolve("best") == "epoch-0001"
+    assert loop.runs[0].saving.store
+    assert loop.runs[0].saving.store.resolve("best") == "epoch-0001"
 
 
 def test_stopped_run_resumes_from_the_checkpoint_it_saved(tmp_path: Path) -> None:
@@ -273,7 +275,7 @@ def test_stopped_run_resumes_from_the_checkpoint_it_saved(tmp_path: Path) -> Non
     asked = False
     second = loop_of(train, tmp_path, steps=10)
     second.restore("step-00000003")
-    assert second.cursor.stage is Stage.TRAIN
+    assert second.runs[0].cursor.stage is Stage.TRAIN
     reports = list(second.run())
     assert [report.metrics["val/sum"] for report in reports] == [sum(range(5)), sum(range(10))]
     assert rows_of(first) + rows_of(second) == [*range(1, 11)]
@@ -330,9 +332,9 @@ def test_steps_after_the_last_yield_are_in_a_report_and_a_checkpoint(
     if total not in yields_at:
         assert reports[-1].is_final or reports[-1].stopped == ("enough",)
         assert not reports[-1].is_partial
-    assert loop.saving.store
-    name = loop.saving.store.resolve("last")
-    assert loop.saving.store.load(name, "place.pt") == {"sum": sum(range(total))}
+    assert loop.runs[0].saving.store
+    name = loop.runs[0].saving.store.resolve("last")
+    assert loop.runs[0].saving.store.load(name, "place.pt") == {"sum": sum(range(total))}
     longer = loop_of(solves((), 99), tmp_path, steps=6)
     longer.restore(name)
     list(longer.run())
@@ -350,7 +352,7 @@ def test_end_at_a_report_is_saved_once_if_the_last_is_to_be_saved(
     train = solves((2, 4), 4 if end == "returns" else 99)
     loop = loop_of(train, tmp_path, hooks, epochs=50)
     assert [report.metrics["step"] for report in loop.run()] == [2, 4]
-    store = loop.saving.store
+    store = loop.runs[0].saving.store
     assert store
     assert [store.read_position(name).step for name in store.list_names()] == [4] * save_last
     if save_last:
@@ -358,8 +360,8 @@ def test_end_at_a_report_is_saved_once_if_the_last_is_to_be_saved(
 
 
 def rows_of(loop: CustomLoop) -> list[int]:
-    assert isinstance(loop.recorder, Rows)
-    return [row["iteration"] for row in loop.recorder.rows]
+    assert isinstance(loop.runs[0].recorder, Rows)
+    return [row["iteration"] for row in loop.runs[0].recorder.rows]
 
 
 def test_loop_with_callbacks_waits_while_a_report_is_handled() -> None:

@@ -124,7 +124,7 @@ def _validate_on_rank(rank: int, world_size: int) -> dict[str, Any]:
     torch.manual_seed(5)
     for parameter in loop.state.module.parameters():
         nn.init.normal_(parameter)
-    loop.evaluation.evaluate("val")
+    loop.runs[0].evaluation.evaluate("val")
     return loop.state.metrics
 
 

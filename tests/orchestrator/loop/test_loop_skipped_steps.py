@@ -368,7 +368,7 @@ def test_run_that_is_killed_after_it_saved_its_end_still_stops_when_resumed(tmp_
     assert [report.metrics for report in resumed.run()] == [
         report.metrics for report in reports[1:]
     ]
-    assert resumed.stop.reasons == reports[-1].stopped != ()
+    assert resumed.runs[0].stop.reasons == reports[-1].stopped != ()
     other.restore(name)
     next(other.run())
     assert other.state.stop_reasons == []

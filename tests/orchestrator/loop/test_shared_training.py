@@ -12,7 +12,6 @@ from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.session import Session
-from orchestrator.engines.shared_session import SharedSession
 from orchestrator.experiment.load import to_yaml
 from orchestrator.loop.world import World
 from orchestrator.runs.result import Run
@@ -45,7 +44,7 @@ def new_runs(folder: Path, members: Sequence[Any]) -> list[Assignment]:
 
 def train_together(assignments: Sequence[Assignment]) -> list[Run]:
     leader, *followers = assignments
-    session = SharedSession(replace(leader, followers=tuple(followers)), World(), end_hung=None)
+    session = Session(replace(leader, followers=tuple(followers)), World(), end_hung=None)
     for _ in session.reports():
         pass
     return [Run(RunFolder(assignment.location)) for assignment in assignments]

@@ -246,7 +246,7 @@ def test_hooks_saving_and_validation_are_not_in_data_wait_s(
     rows, store = Rows(), CheckpointStore(Storage(tmp_path))
     given = experiment(epochs=1, validate_every=Interval(4, "steps"))
     loop = Loop(Points(), given, {"dawdles": Dawdles(time)}, RunContext(recorder=rows, store=store))
-    loop.clock.recording = True
+    loop.training.clock.recording = True
     list(loop.run())
     columns = rows.columns("hooks_s", "checkpoint_s", "data_wait_s", "step_s", phase="train")
     assert columns == [(0, 0, 0, 0), (1, 0, 0, 1), (0, 2, 0, 2), *[(0, 0, 0, 0)] * 4]

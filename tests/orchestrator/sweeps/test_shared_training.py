@@ -22,7 +22,6 @@ from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.session import Session
-from orchestrator.engines.shared_session import SharedSession
 from orchestrator.experiment.load import to_yaml
 from orchestrator.loop.world import World
 from orchestrator.runs.result import Run
@@ -333,9 +332,7 @@ def assignments(location: Path, strategy: str) -> list[Assignment]:
 def train_together(rank: int, world_size: int, group: Sequence[Assignment]) -> None:
     leader, *followers = group
     world = World(rank=rank, world_size=world_size)
-    for _ in SharedSession(
-        replace(leader, followers=tuple(followers)), world, end_hung=None
-    ).reports():
+    for _ in Session(replace(leader, followers=tuple(followers)), world, end_hung=None).reports():
         pass
 
 
@@ -403,7 +400,7 @@ def test_an_interruption_saves_all_trials_at_the_same_step(tmp_path: Path) -> No
         Assignment(described(hooks={"ema": {"decay": decay}}).source, f"{tmp_path}/trial-{number}")
         for number, decay in enumerate((0.5, 0.9))
     )
-    session = SharedSession(
+    session = Session(
         replace(first, followers=(second,)),
         World(),
         stop_requested=lambda: next(calls) > 2,
@@ -420,7 +417,7 @@ def test_an_interruption_saves_all_trials_at_the_same_step(tmp_path: Path) -> No
         for report in session.reports()
     ]
     assert made == [(0, 4, True, True, True), (1, 4, True, True, True)]
-    stores = [session.prepare() for session in session.sessions]
+    stores = [attempt.store for attempt in session.attempts]
     assert [store.list_names() for store in stores] == [["step-00000004"]] * 2
     # Either trial can lead the resumed training, with the means of the phase.
     own, followed = (plain(store.load("step-00000004", "rank-0000.pt")) for store in stores)

@@ -115,7 +115,7 @@ def test_later_steps_do_not_change_a_checkpoint_being_written(tmp_path: Path, ev
     for background in (False, True):
         loop = loop_in(tmp_path / str(background), background, every=every)
         reports.append([report.metrics for report in loop.run()])
-        stored.append(loop.plan.hooks["gate"].stored)
+        stored.append(loop.runs[0].plan.hooks["gate"].stored)
     assert reports[0] == reports[1]
     assert everything(tmp_path / "True") == everything(tmp_path / "False")
     assert [name for name, _ in stored[0]] == [name for name, _ in stored[1]]
@@ -155,14 +155,14 @@ def test_checkpoint_under_way_is_finished_when_the_run_ends(tmp_path: Path, fail
     loop = loop_in(tmp_path, True, every="1", validate_every=Interval(1) if fails else Interval(0))
     reports = loop.run()
     if fails:
-        loop.evaluation.evaluate = lambda kind: 1 / 0  # type: ignore[method-assign, assignment]
+        loop.runs[0].evaluation.evaluate = lambda kind: 1 / 0  # type: ignore[method-assign, assignment]
         with pytest.raises(ZeroDivisionError):
             next(reports)
     else:
         assert next(reports).checkpoint is None
         reports.close()
     assert CheckpointStore(Storage(tmp_path)).list_names() == ["epoch-0001"]
-    assert loop.plan.hooks["gate"].stored == ([] if fails else [("epoch-0001", 8)])
+    assert loop.runs[0].plan.hooks["gate"].stored == ([] if fails else [("epoch-0001", 8)])
 
 
 @pytest.mark.parametrize("background", [False, True])
@@ -214,7 +214,7 @@ def _on_two(rank: int, world_size: int, root: str) -> dict[str, Any]:
     next(reports)
     reports.close()  # which asks no rank
     world.barrier()
-    return {**found, "full": str(error.value), "left": left.plan.hooks["gate"].stored}
+    return {**found, "full": str(error.value), "left": left.runs[0].plan.hooks["gate"].stored}
 
 
 def test_ranks_write_in_the_background_as_they_do_at_once(tmp_path: Path) -> None:

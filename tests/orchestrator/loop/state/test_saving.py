@@ -83,10 +83,10 @@ def run_loop(
         "optimizer": plain(loop.state.optimizer.state_dict()),
         "scheduler": plain(loop.state.scheduler.state_dict()),
         "scaler": loop.state.scaler and loop.state.scaler.state_dict(),
-        "ema": plain(loop.plan.hooks["ema"].rank_state_dict()),
+        "ema": plain(loop.runs[0].plan.hooks["ema"].rank_state_dict()),
         "samples": loop.state.samples,
     }
-    with loop.plan.hooks["ema"].applied(loop.state):
+    with loop.runs[0].plan.hooks["ema"].applied(loop.state):
         final["averages"] = numbers(loop.state.module)
     columns = rows.columns("phase", "epoch", "iteration", "step", "loss", "lr", phase="train")
     columns += rows.columns("phase", "epoch", "iteration", "step", "loss", phase="val")

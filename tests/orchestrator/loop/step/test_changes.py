@@ -52,7 +52,7 @@ class Watch(Hook):
         self.seen: list[tuple[int, float, float, float]] = []
 
     def on_gradients(self, state: State) -> None:
-        hooks: dict[str, Any] = self.loop[0].plan.hooks
+        hooks: dict[str, Any] = self.loop[0].training.plan.hooks
         assert state.optimizer is not None
         group = state.optimizer.param_groups[0]
         self.seen.append(
@@ -148,7 +148,7 @@ def test_checkpoint_restored_with_another_rate_trains_as_if_the_rate_changed_the
     )
     list(replayed.run())
     assert numbers(taken.state.module) == numbers(replayed.state.module)
-    ema, same = (loop.plan.hooks["ema"] for loop in (taken, replayed))
+    ema, same = (loop.runs[0].plan.hooks["ema"] for loop in (taken, replayed))
     assert averaged(ema, taken) == averaged(same, replayed)
     undisturbed, _ = made(changing([], hooks=hooks, scheduler=cosine), tmp_path / "c")
     list(undisturbed.run())

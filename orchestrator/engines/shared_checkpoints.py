@@ -1,0 +1,61 @@
+"""The checkpoints from which runs that share a training continue together."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from orchestrator.disk.checkpoints.store import CheckpointStore
+from orchestrator.engines.run_attempt import RunAttempt
+from orchestrator.loop.world import World
+
+_log = logging.getLogger("hookyard")
+
+
+def choose_common_checkpoints(attempts: Sequence[RunAttempt], world: World) -> None:
+    """Resume all runs from the newest position where all have a checkpoint, or start all from
+    scratch; collective."""
+    stores = [attempt.store for attempt in attempts]
+    if _are_at_same_position(stores, world):
+        return
+    common: list[str] | None = world.broadcast(partial(_find_newest_common, stores))
+    if common is None:
+        _start_from_scratch(attempts, world)
+        return
+    for attempt, name in zip(attempts, common, strict=True):
+        checkpoint = attempt.store.get_path(name)
+        attempt.assignment = replace(attempt.assignment, checkpoint=checkpoint)
+
+
+def _are_at_same_position(stores: Sequence[CheckpointStore], world: World) -> bool:
+    """Return whether the newest checkpoints of all runs have the same position, or none has one;
+    collective."""
+    newest = [store.find_latest(group=world) for store in stores]
+    positions = set()
+    for name, store in zip(newest, stores, strict=True):
+        positions.add(store.read_position(name) if name else None)
+    return len(positions) == 1
+
+
+def _start_from_scratch(attempts: Sequence[RunAttempt], world: World) -> None:
+    """Delete all checkpoints; collective."""
+    if world.is_master:
+        names = ", ".join(attempt.folder.name for attempt in attempts)
+        _log.warning(
+            "%s share a training run but have no common checkpoint; they start from scratch", names
+        )
+    for attempt in attempts:
+        world.broadcast(attempt.store.clear)
+
+
+def _find_newest_common(stores: Sequence[CheckpointStore]) -> list[str] | None:
+    """Return each store's checkpoint at the newest position that all have in common; None if there
+    is none."""
+    by_position = [
+        {store.read_position(name): name for name in store.list_names()} for store in stores
+    ]
+    common = set.intersection(*map(set, by_position))
+    if not common:
+        return None
+    newest = max(common)
+    return [names[newest] for names in by_position]

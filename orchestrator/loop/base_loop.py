@@ -1,0 +1,141 @@
+"""The runs of a loop from the first event to the last, and after a failure. Runs in workers."""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
+from typing import Generic, TypeVar
+
+from hooks.errors import describe_error
+from orchestrator.loop.report import Report
+from orchestrator.loop.training_run import TrainingRun
+
+logger = logging.getLogger("hookyard")
+
+DEVICE_TIMEOUT_S = 2.0
+"""Seconds that a failing rank waits for its device before it aborts the process group."""
+
+
+AnyRun = TypeVar("AnyRun", bound=TrainingRun)
+
+
+class BaseLoop(ABC, Generic[AnyRun]):
+    """A loop in a worker: `for report in loop.run(): ...`.
+
+    It trains one run, or several runs that share a training. All ranks yield the same number of
+    reports, at the same points. A loop does not depend on Ray.
+    """
+
+    def __init__(self, runs: Sequence[AnyRun]) -> None:
+        self.runs = runs
+        self.active = list(runs)
+        """The runs that have not ended."""
+        self.world = runs[0].world
+        self.state = runs[0].state
+
+    def restore(self, *names: str) -> None:
+        """Restore a checkpoint of each run, and fire `on_load`. Call before `run`; collective."""
+        try:
+            for run, name in zip(self.runs, names, strict=True):
+                with run.own_fields:
+                    run.restore(name)
+        except BaseException as error:
+            self._handle(error)
+            raise
+
+    def run(self) -> Generator[Report, None, None]:
+        """Train to the end and yield a report after each round. On an error, fire `on_exception`
+        and re-raise it."""
+        try:
+            self._begin()
+            yield from self._produce_reports()
+            for run in self.active:
+                run.saving.finish()
+            self._end()
+        except GeneratorExit:  # the caller closed the generator; other ranks may have failed
+            self._end()
+            raise
+        except BaseException as error:
+            self._handle(error)
+            self._close()
+            for run in self._list_open_runs():
+                self._clean_up(run.saving.abandon, run.saving.close, run.row_writer.close)
+                self._warn_of_incomplete_rows(run)
+            raise
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Fire `on_start`."""
+
+    @abstractmethod
+    def _produce_reports(self) -> Iterator[Report]:
+        """Yield the report of each round, from the restored checkpoint's stage on."""
+
+    def end_run(self, run_index: int) -> None:
+        """End a run; training may continue for the others."""
+        run = self.runs[run_index]
+        self.active.remove(run)
+        with run.own_fields:
+            run.end()
+        if run_index:  # the rows of the first run are those of the training
+            run.close()
+
+    def _end(self) -> None:
+        for run in [*self.active]:
+            self.end_run(run.index)
+        first = self.runs[0]
+        with first.own_fields:
+            first.plan.fire("on_end", self.state)  # for the hooks of a shared training
+        self._close()
+        first.close()
+
+    def _list_open_runs(self) -> list[AnyRun]:
+        """Return the runs whose rows are not closed."""
+        return [run for run in self.runs if run in self.active or run is self.runs[0]]
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Release the model, the optimizers and the data."""
+
+    def save(self) -> str | None:
+        """Write a checkpoint of the only run between two reports and return its path;
+        collective."""
+        return self.runs[0].save()
+
+    # A failure
+
+    def _handle(self, error: BaseException) -> None:
+        runs = self._list_open_runs()
+        for run in runs:
+            # Wait only briefly for the device: it may have failed, or be blocked by a rank that
+            # died.
+            flush_rows = partial(run.recorder.flush_within, DEVICE_TIMEOUT_S)
+            self._clean_up(flush_rows, run.plan.stop_device_timing)
+        self._clean_up(self.world.abort)
+        for run in runs:
+            run.recorder.drop_device_values()
+            with run.own_fields:
+                run.plan.fire("on_exception", run.state, error)
+
+    def _clean_up(self, *calls: Callable[[], object]) -> None:
+        """Make calls after a failure. An error in one of them is only logged, to keep the original
+        error."""
+        for call in calls:
+            try:
+                call()
+            except Exception as error:
+                logger.warning(
+                    "Rank %d: after a failure, %s failed: %s",
+                    self.world.rank,
+                    getattr(call, "func", call).__qualname__,
+                    describe_error(error),
+                )
+
+    def _warn_of_incomplete_rows(self, run: AnyRun) -> None:
+        if rows := run.recorder.incomplete_rows:
+            logger.warning(
+                "The last %d rows of rank %d are incomplete: its device had not finished"
+                " computing them",
+                rows,
+                self.world.rank,
+            )

@@ -1,0 +1,67 @@
+"""A run of a training with hooks, which it may share with other runs. Runs in workers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from hooks.metrics.names import kind_of
+from hooks.plan import Plan
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.loop.evaluation import Evaluation
+from orchestrator.loop.training import Training
+from orchestrator.loop.training_run import RunContext, TrainingRun
+
+
+class HookedRun(TrainingRun):
+    """A run of a training, with its own evaluations and checkpoints."""
+
+    def __init__(
+        self,
+        training: Training,
+        experiment: Experiment,
+        context: RunContext,
+        plan: Plan,
+    ) -> None:
+        super().__init__(
+            training.task,
+            experiment,
+            context,
+            plan,
+            training.clock,
+            training.state,
+            training.epoch,
+            training.contents,
+        )
+        self.training = training
+        self.evaluation = Evaluation(self, training)
+        self.hook_metrics: Mapping[str, Any] = {}
+        """Metrics that hooks of the training added to the reports of other runs since the last
+        training phase."""
+
+    def phases(self) -> tuple[str, ...]:
+        data = self.training.data
+        unevaluated = [] if self.experiment.validate_every.count else data.phase_names("val")
+        return tuple(phase for phase in data.phases if phase not in unevaluated)
+
+    def is_validation_due(self) -> bool:
+        every = self.experiment.validate_every
+        if not self.training.data.phase_names("val") or not every.count:
+            return False
+        return self.state.finished or bool(self.stop) or every.due(self.state)
+
+    def is_test_due(self) -> bool:
+        """Return whether a test follows the end of training."""
+        return bool(self.training.data.phase_names("test")) and not self.stop.is_interruption
+
+    def start_save(self) -> None:
+        if self.recorder is not self.training.recorder:
+            # The rows that led to the checkpoint are those of the training.
+            self.training.recorder.sync()
+        with self.training.modes.evaluating():
+            super().start_save()
+
+    def _collect_metrics(self) -> dict[str, Any]:
+        metrics = super()._collect_metrics()
+        if kind_of(self.state.phase) != "test":
+            for name, value in self.hook_metrics.items():
+                metrics.setdefault(name, value)
+        return metrics

@@ -1,0 +1,257 @@
+"""The runs that share a training: their plans, requests and turns. Runs in workers."""
+
+from collections import ChainMap
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from hooks.hook import WITHIN_ITERATION, Hook
+from hooks.metrics.names import kind_of
+from hooks.plan import Call, Plan
+from hooks.private_torch import tree_leaves
+from hooks.state import State
+from orchestrator.disk.checkpoints.training_files import TrainingFiles
+from orchestrator.errors import RunError
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.loop.hooked_run import HookedRun
+from orchestrator.loop.own_fields import FieldSwitch, OwnFields
+from orchestrator.loop.report import Report
+from orchestrator.loop.state.hooked_contents import HookedContents
+from orchestrator.loop.training import Training
+from orchestrator.loop.training_run import RunContext, make_plan
+from orchestrator.randomness import random_state, restore_random_state
+
+TRAINING_EVENTS = ("on_start", "on_phase_start", *WITHIN_ITERATION, "on_phase_end")
+"""Events at the start and during training phases. The hooks of all runs are called in one merged
+order."""
+EVENTS_FIRED_ONCE = ("on_load", "on_end", "on_exception")
+"""Events that fire once in total for a hook of the training, not once per run."""
+CHANGED_BY_EVALUATION = ("phase", "stepped", "iterations_before", "batch_size", "loss_weight")
+"""Fields of the state that an evaluation changes and does not restore."""
+REQUESTED_BY_RUN = "requested by a hook of one run"
+
+
+@dataclass(frozen=True)
+class Member:
+    """A run to share a training: its experiment with all its hooks."""
+
+    experiment: Experiment
+    hooks: Mapping[str, Hook]
+    context: RunContext
+
+
+class SharedRuns:
+    """Runs that share a training: their plans, fields of the state and requests.
+
+    There is one state. Each run has its own values of the `OWN_FIELDS`, and so has the training.
+    Each run has its own observing hooks. At the start and in training phases they are called with
+    their run's own fields, in the order that they have when the run trains alone. All other hooks
+    belong to the training, and see its fields; the first run provides them.
+    """
+
+    def __init__(self, training: Training, members: Sequence[Member]) -> None:
+        self._training = training
+        self._fields = FieldSwitch(training.state)
+        self.training_fields = self._fields.training
+        self._files = TrainingFiles(HookedContents.files)
+        self._hook_metrics: dict[str, Any] = {}
+        """Metrics that hooks of the training added to reports since the last training phase, except
+        test metrics."""
+        self.runs: list[HookedRun] = []
+        for member in members:
+            self.runs.append(self._make_run(member))
+
+    # Building
+
+    def _make_run(self, member: Member) -> HookedRun:
+        training = self._training
+        state = training.state
+        is_first = not self.runs
+        own_hooks = {name: hook for name, hook in member.hooks.items() if hook.observes}
+        plan = self._make_plan(member, own_hooks)
+        run = HookedRun(training, member.experiment, member.context, plan)
+        run.own_hooks = own_hooks
+        fields = {
+            **member.context.state_fields(member.experiment),
+            "info": ChainMap({}, state.info),
+            "metrics": {},
+            "evaluations": {"": state.evaluations[""]},
+            "checkpoint_reasons": [],
+            "stop_reasons": [],
+            "pause_reasons": [],
+        }
+        run.index = len(self.runs)
+        own_fields = OwnFields(self._fields, fields, run.index)
+        run.own_fields = own_fields
+        for event in TRAINING_EVENTS:
+            for call in plan.calls[event]:
+                if call.name in own_hooks:
+                    call.run = _with_own_fields(call, own_fields)
+        run.hook_metrics = self._hook_metrics
+        run.saving.training_files = self._files
+        if not is_first:
+            # The other checkpoints hold the same training.
+            run.restoring.hooks = own_hooks
+            run.restoring.restores_training = False
+        return run
+
+    def _make_plan(self, member: Member, own_hooks: Mapping[str, Hook]) -> Plan:
+        """Return the plan of a run alone, with the training's hooks instead of the same hooks of
+        its experiment."""
+        plan = self._training.plan
+        is_first = not self.runs
+        if not is_first:
+            shared = {name: plan.hooks.get(name, hook) for name, hook in member.hooks.items()}
+            plan = make_plan({**shared, **own_hooks}, member.context.world, self._training.clock)
+        calls: dict[str, list[Call]] = {
+            "on_report": [
+                call if call.name in own_hooks else _sharing_metrics(call, self._hook_metrics)
+                for call in plan.calls["on_report"]
+            ]
+        }
+        if not is_first:
+            for event in EVENTS_FIRED_ONCE:
+                calls[event] = [call for call in plan.calls[event] if call.name in own_hooks]
+        return plan.replace_calls(calls)
+
+    # Training
+
+    def join_plans(self, active: Sequence[HookedRun]) -> None:
+        """Train with the calls of all active runs, in one merged order."""
+        first = self.runs[0]
+        others = [run for run in active if run is not first]
+        plan = first.plan.replace_calls(
+            {event: _join_calls(event, first, others) for event in TRAINING_EVENTS}
+        )
+        self._training.plan = plan
+        self._training.iterations.plan = plan
+
+    def begin_phase(self, active: Sequence[HookedRun]) -> None:
+        """Prepare a training phase for the active runs."""
+        self.join_plans(active)
+        self._hook_metrics.clear()
+        recorder = self._training.recorder
+        recorder.other_buffers = [
+            run.recorder.recent for run in active if run.recorder is not recorder
+        ]
+        # The training is that of the first active run.
+        self.training_fields.run_index = active[0].index
+        with self.training_fields:
+            self._training.state.metrics = {}
+
+    def end_phase(self, active: Iterable[HookedRun]) -> None:
+        """Pass the requests of a training phase to the active runs, and no rows of the training
+        until the next one."""
+        self.forward_requests(active)
+        self._training.recorder.other_buffers = ()
+
+    def forward_requests(self, active: Iterable[HookedRun]) -> None:
+        """Pass the requests of the training and its hooks to the active runs."""
+        state = self._training.state
+        checkpoints = [reason for reason in state.checkpoint_reasons if reason != REQUESTED_BY_RUN]
+        stops = state.stop_reasons
+        pauses = state.pause_reasons
+        state.checkpoint_reasons.clear()
+        for run in active:
+            with run.own_fields:
+                state.checkpoint_reasons += checkpoints
+                state.stop_reasons += stops
+                state.pause_reasons += pauses
+
+    # Between two training phases
+
+    def take_turns(
+        self,
+        active: Sequence[HookedRun],
+        finish_round: Callable[[HookedRun], Generator[Report, None, bool]],
+    ) -> Generator[Report, None, None]:
+        """Let each run finish its round, and yield their reports.
+
+        Every turn begins with the random state at the end of the phase. All must end with equal
+        random states, because training continues from there. Raises RunError if they do not.
+        """
+        state = self._training.state
+        fields = {name: getattr(state, name) for name in CHANGED_BY_EVALUATION}
+        random_state_before = random_state()
+        random_state_after: dict[str, Any] | None = None
+        for run in active:
+            restore_random_state(random_state_before)
+            for name, value in fields.items():
+                setattr(state, name, value)
+            continues = yield from finish_round(run)
+            if not continues:
+                continue
+            now = random_state()
+            if random_state_after is None:
+                random_state_after = now
+            elif not _is_equal(now, random_state_after):
+                with run.own_fields:
+                    raise RunError(
+                        f"{state.name} and the trials that share its training drew different random"
+                        " numbers; set sweep.share_training: false"
+                    )
+        if random_state_after is not None:
+            restore_random_state(random_state_after)
+
+
+def _join_calls(event: str, first: HookedRun, others: Iterable[HookedRun]) -> list[Call]:
+    """Merge the calls of several runs; each run's calls keep the order that they have when it
+    trains alone."""
+    calls = list(first.plan.calls[event])
+    for run in others:
+        position = 0
+        for call in run.plan.calls[event]:
+            if call.name in run.own_hooks:
+                calls.insert(position, call)
+            else:
+                names = [other.name for other in calls]
+                position = names.index(call.name)
+            position += 1
+    return calls
+
+
+def _with_own_fields(call: Call, own_fields: OwnFields) -> Callable[..., None]:
+    """Return a function that calls a hook with its run's own fields in the state.
+
+    If it requests a checkpoint within a training phase, the training requests one too.
+    """
+    call_hook = call.run
+    is_within_iteration = call.event in WITHIN_ITERATION
+
+    def call_for_run(state: State, *arguments: Any) -> None:
+        with own_fields:
+            call_hook(state, *arguments)
+            if not is_within_iteration or state.phase != "train":
+                return
+            if state.stop_reasons or state.pause_reasons:
+                raise RunError(
+                    f"hook '{call.name}' of {state.name} requests a stop or pause within a"
+                    " training phase that other trials share; set sweep.share_training: false"
+                )
+            is_checkpoint_requested = bool(state.checkpoint_reasons)
+        if is_checkpoint_requested:
+            state.request_checkpoint(REQUESTED_BY_RUN)
+
+    return call_for_run
+
+
+def _sharing_metrics(call: Call, hook_metrics: dict[str, Any]) -> Call:
+    """Return a call that also stores the metrics that it adds to a report, for the other runs."""
+
+    def run(state: State, metrics: dict[str, Any]) -> None:
+        before = {*metrics, *hook_metrics}
+        call.run(state, metrics)
+        if kind_of(state.phase) != "test":
+            hook_metrics.update(
+                {name: value for name, value in metrics.items() if name not in before}
+            )
+
+    return replace(call, run=run)
+
+
+def _is_equal(state: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Return whether two random states are equal."""
+    pairs = zip(tree_leaves(state), tree_leaves(other), strict=True)
+    return all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in pairs)
