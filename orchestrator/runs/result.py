@@ -71,7 +71,8 @@ class Run(Result):
         """Render the status, the best report and the last metrics, for notebooks."""
         from orchestrator.runs.result_html import render_run
 
-        return render_run(self)
+        best = f"best {self.best}" if self.best else None
+        return render_run(str(self.folder), self.status, [best, self.error], self.metrics)
 
     @property
     def error(self) -> str | None:

@@ -11,23 +11,20 @@ from orchestrator.units import COSTS
 if TYPE_CHECKING:
     import pandas as pd
 
-    from orchestrator.runs.result import Run
-
 _LAST_REPORTS = 8
 """Number of reports in the table of a run."""
 
 
-def render_run(run: Run) -> str:
-    """Render the status, the best report and the last metrics of a run as HTML."""
-    metrics = run.metrics
+def render_run(
+    path: str, status: str, sentences: Iterable[str | None], reports: pd.DataFrame
+) -> str:
+    """Render a run as HTML: path, status, sentences and the metrics of its last reports."""
     columns = [
         name
-        for name in map(str, metrics)
+        for name in map(str, reports)
         if name in ("epoch", "step") or ("/" in name and not name.endswith(COSTS))
     ]
-    best = f"best {run.best}" if run.best else None
-    table = metrics[columns].tail(_LAST_REPORTS)
-    return render_result(str(run.folder), run.status, [best, run.error], table)
+    return render_result(path, status, sentences, reports[columns].tail(_LAST_REPORTS))
 
 
 def render_result(
