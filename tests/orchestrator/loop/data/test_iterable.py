@@ -196,7 +196,7 @@ def test_ranks_share_a_stream_and_stop_together_at_its_end(two: list[dict[str, A
         )
         assert (
             found["nothing to validate"]
-            == "the val data has no sample on any rank: add some, or remove val from data()"
+            == "the val data has no sample: add some, or remove val from data()"
         )
     seen = flat(two[0]["seen"]) + flat(two[1]["seen"])
     assert len(set(seen)) == len(seen) == 24
