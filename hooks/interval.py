@@ -116,7 +116,8 @@ class Units:
         return interval
 
     def _read(self, value: Any) -> Interval | None:
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        # A count of more digits would not read back from text.
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**18:
             return Interval(value, self.names[0])
         match = re.match(self._pattern(), value) if isinstance(value, str) else None
         if match is None:

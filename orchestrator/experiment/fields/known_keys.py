@@ -61,13 +61,12 @@ def _choose_model(models: list[type[BaseModel]], values: Any) -> type[BaseModel]
     """Return the branch of a union that the values name by their `type`, or the first."""
     if not models:
         return None
-    by_type = {
-        model.model_fields["type"].default: model
-        for model in models
-        if "type" in model.model_fields
-    }
     kind = values.get("type") if isinstance(values, dict) else None
-    return by_type.get(kind, models[0])
+    for model in models:
+        field = model.model_fields.get("type")
+        if field is not None and field.default == kind:
+            return model
+    return models[0]
 
 
 def _find_words(annotation: Any) -> Iterator[Any]:

@@ -235,6 +235,10 @@ def printed(folder: Path, text: str, *overrides: str) -> str:
             "optimizer: {type: LBFGS, groups: [{match: '*', lr_scale: 2}]}",
             "e.yaml:4: optimizer.groups: cannot be used with LBFGS, which treats all parameters alike",
         ),
+        (
+            f"{SWEEP}  space: {{optimizer.lr: {{choice: [1]}}}}\n  budget: {{type: [x]}}",
+            "e.yaml:8: sweep.budget.type: unknown key (known: samples, time, trials)",
+        ),
         # Sweeps: one problem for both ends of a range, and what a normal distribution may draw.
         (
             f"{SWEEP}  space: {{batch_size: {{uniform: [1, 4]}}}}",

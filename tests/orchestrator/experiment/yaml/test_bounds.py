@@ -102,12 +102,13 @@ def test_override_beyond_a_limit_is_refused(file: Path) -> None:
         ({"hooks": {"ema": {"priority": "x" * 100_000}}}, "or one of HIGHEST"),
         ({"changes": [{"at": 0, "set": {"x": 1}}] * 500}, "and 300 more problems"),
         ({"validate_every": "9" * 5000 + " steps"}, "must be a number of epochs"),
+        ({"validate_every": 10**18}, "validate_every: must be a number of epochs or steps"),
         ({"seed": 2**80}, "seed: must be at most 4294967295"),
         ({"batch_size": 2**63}, "batch_size: must be less than 2147483648"),
         ({"task": "a." * 5000 + "b:C"}, "task: module "),
         ({"task_args": {"width": [[[]]]}}, "must be an integer"),
     ],
-    ids=range(11),
+    ids=range(12),
 )
 def test_experiment_beyond_a_limit_is_refused(values: dict[str, Any], message: str) -> None:
     assert message in refusal(make_experiment, {**LINE, **values})
