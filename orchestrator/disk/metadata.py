@@ -50,6 +50,8 @@ class SweepMetadata:
     """Trials of each configuration."""
     aggregate: str = "mean"
     """Aggregation of repeats."""
+    constraints: Mapping[str, str] = field(default_factory=dict)
+    """Limits of a feasible trial, by column."""
 
 
 @dataclass(frozen=True)

@@ -214,6 +214,7 @@ def _summarize(settings: SweepSettings) -> dict[str, Any]:
         "trials": count_trials(settings),
         "repeats": settings.repeats,
         "aggregate": settings.aggregate,
+        "constraints": settings.constraints,
     }
 
 

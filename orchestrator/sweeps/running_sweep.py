@@ -2,7 +2,7 @@
 output."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hooks.loop_services import Display
@@ -22,6 +22,7 @@ from orchestrator.sweeps.search.search import (
     list_remaining_trials,
 )
 from orchestrator.sweeps.stopping_rules import StoppingRules
+from orchestrator.tables.constraints import Constraints, make_measured_cells
 from orchestrator.tables.trial_index import TrialIndex, TrialRecord
 from orchestrator.units import format_parameter
 
@@ -65,6 +66,7 @@ class RunningSweep:
         self._alerts = alerts
         self._metric, mode = self.settings.objectives[0]
         self._better: Callable[..., float] = max if mode == "max" else min
+        self._constraints = Constraints(self.settings.constraints)
         self._ended = sum(trial.has_ended for trial in previous.values())
         self._total = self._ended + len(list_remaining_trials(self.settings, previous))
         self._active: set[int] = set()
@@ -76,6 +78,8 @@ class RunningSweep:
             if trial.status != "failed":
                 for report in trial.compared_reports:
                     self._keep(number, report)
+            if trial.has_ended and self._constraints:
+                self._drop_infeasible(number, self._measure(trial))
 
     def active_trials(self) -> list[RunFolder]:
         return [trial_folder(self.folder.location, number) for number in sorted(self._active)]
@@ -108,8 +112,17 @@ class RunningSweep:
             self._active.discard(number)
             self._display.line(f"{trial_name(number)} {_format_values(values)}: interrupted")
             return
-        self.search.record_end(number, self._last.pop(number, None))
-        self._end(number, values, f"{self._metric} {self._best.get(number, math.nan):.4g}")
+        last = self._last.pop(number, None)
+        outcome = f"{self._metric} {self._best.get(number, math.nan):.4g}"
+        excesses: Sequence[float] = ()
+        if self._constraints:
+            cells = self._measure(self._read(trial_name(number)))
+            excesses = self._constraints.measure(cells)
+            broken = self._drop_infeasible(number, cells)
+            if broken:
+                outcome += f", infeasible: {broken}"
+        self.search.record_end(number, last, excesses)
+        self._end(number, values, outcome)
 
     def record_failure(
         self, number: int, values: Mapping[str, Any], error: str, *, metric_missing: bool
@@ -124,6 +137,22 @@ class RunningSweep:
         is_repeated = metric_missing and self.rules.metric_missing is not None
         shown = error.partition(";")[0] if is_repeated else error
         self._end(number, values, f"failed: {shown}")
+
+    def _read(self, trial: str) -> TrialRecord:
+        folder = RunFolder(self.folder.storage / "trials", trial)
+        return TrialRecord.read(folder, self.settings.objectives)
+
+    def _measure(self, trial: TrialRecord) -> dict[str, Any]:
+        """Return what an ended trial measured, by column of the table of trials."""
+        leader = self._read(trial.leader) if trial.leader else None
+        return make_measured_cells(trial, leader)
+
+    def _drop_infeasible(self, number: int, cells: Mapping[str, Any]) -> str | None:
+        """Return which constraints a trial breaks, and drop its best value then."""
+        broken = self._constraints.describe_broken(cells)
+        if broken:
+            self._best.pop(number, None)
+        return broken
 
     def _end(self, number: int, values: Mapping[str, Any], outcome: str) -> None:
         self._ended += 1

@@ -3,14 +3,15 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import time
 from typing import Any
 
-from orchestrator.disk.metadata import COMPLETE, RunMetadata, seconds_at
+from orchestrator.disk.metadata import COMPLETE, RunMetadata, SweepMetadata, seconds_at
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.tables.best_report import find_best_report
 from orchestrator.tables.configurations import Configuration, Repeat, rank_configurations
+from orchestrator.tables.constraints import Constraints, make_measured_cells
 from orchestrator.tables.trial_index import TrialIndex, TrialRecord
 from orchestrator.terminal.run_status import LiveRun
 from orchestrator.terminal.run_view import RunView
@@ -42,6 +43,8 @@ class TrialView:
     """Number of its configuration."""
     attempt_share: float = 1.0
     """Share of an ended trial's training that its last attempt did."""
+    infeasible: str | None = None
+    """Which of the sweep's constraints an ended trial breaks."""
 
 
 @dataclass(frozen=True)
@@ -106,9 +109,9 @@ class LiveSweep:
         if len(starts) != self._attempts:
             # A resumed sweep may retry ended trials.
             self._attempts = len(starts)
-            self._settled = self._load_settled(sweep.objectives, starts[-1])
+            self._settled = self._load_settled(sweep, starts[-1])
 
-        trials = [self._make_trial_view(name, metric, mode) for name in self._list_started_trials()]
+        trials = [self._make_trial_view(name, sweep) for name in self._list_started_trials()]
         trials.sort(key=lambda trial: _make_sort_key(trial, mode))
         leader = _find_leader(trials, mode, sweep.aggregate)
         best = _find_best(trials, leader, mode)
@@ -140,17 +143,17 @@ class LiveSweep:
             notice=notice,
         )
 
-    def _load_settled(
-        self, objectives: Sequence[tuple[str, str]], start: str
-    ) -> dict[str, TrialView]:
+    def _load_settled(self, sweep: SweepMetadata, start: str) -> dict[str, TrialView]:
         """Return the trials that ended before the last `start` of the sweep, from its index.
 
         A trial that was resumed since then is read from its folder, which knows how far its
         attempts came.
         """
-        metric = objectives[0][0]
+        metric = sweep.objectives[0][0]
+        constraints = Constraints(sweep.constraints)
         settled = {}
-        for name, record in TrialIndex(self.folder, objectives).stored().items():
+        records = TrialIndex(self.folder, sweep.objectives).stored()
+        for name, record in records.items():
             was_resumed = record.started < start <= (record.ended or "")
             if record.status in COMPLETE and not was_resumed:
                 settled[name] = _make_view(
@@ -159,6 +162,9 @@ class LiveSweep:
                     name=name,
                     status=record.status,
                     best=record.best.get(metric),
+                    infeasible=constraints.describe_broken(
+                        make_measured_cells(record, records.get(record.leader or ""))
+                    ),
                 )
         return settled
 
@@ -171,9 +177,10 @@ class LiveSweep:
                     self._runs[name] = LiveRun(folder, self._clock, diagnose=False)
         return [name for name in names if name in self._settled or name in self._runs]
 
-    def _make_trial_view(self, name: str, metric: str, mode: str) -> TrialView:
+    def _make_trial_view(self, name: str, sweep: SweepMetadata) -> TrialView:
         if name in self._settled:
             return self._settled[name]
+        metric, mode = sweep.objectives[0]
         run = self._runs[name]
         metadata = run.metadata()
         is_running = metadata.status == "running"
@@ -191,6 +198,9 @@ class LiveSweep:
             attempt_share=1.0 if is_running else _compute_attempt_share(run.folder, reports),
         )
 
+        if view.status in COMPLETE and sweep.constraints:
+            view = replace(view, infeasible=self._find_broken_constraints(name, sweep))
+
         # Until a resume, these do not change. Tune may retry a trial that failed for another
         # reason.
         is_final_failure = view.status == "failed" and metadata.is_user_error
@@ -198,6 +208,14 @@ class LiveSweep:
             self._settled[name] = view
             del self._runs[name]
         return view
+
+    def _find_broken_constraints(self, name: str, sweep: SweepMetadata) -> str | None:
+        trials = self.folder.storage / "trials"
+        record = TrialRecord.read(RunFolder(trials, name), sweep.objectives)
+        leader = None
+        if record.leader:
+            leader = TrialRecord.read(RunFolder(trials, record.leader), sweep.objectives)
+        return Constraints(sweep.constraints).describe_broken(make_measured_cells(record, leader))
 
     def _estimate_eta_s(
         self, trials: Sequence[TrialView], remaining: float, start: str
@@ -223,11 +241,13 @@ def _make_sort_key(trial: TrialView, mode: str) -> tuple[int, float, str]:
 
 
 def _find_leader(trials: Sequence[TrialView], mode: str, aggregate: str) -> Configuration | None:
-    """Return the best configuration of a sweep with repeats."""
+    """Return the best configuration of a sweep with repeats, all of which keep the constraints."""
+    infeasible = {trial.configuration for trial in trials if trial.infeasible}
     repeats = []
     for trial in trials:
         if trial.configuration is not None:
-            repeats.append(Repeat(trial.configuration, trial.name, trial.status, trial.best))
+            value = None if trial.configuration in infeasible else trial.best
+            repeats.append(Repeat(trial.configuration, trial.name, trial.status, value))
     ranking = rank_configurations(repeats, mode, aggregate)
     return ranking[0] if ranking else None
 
@@ -236,7 +256,11 @@ def _find_best(
     trials: Sequence[TrialView], leader: Configuration | None, mode: str
 ) -> TrialView | None:
     """Return the best trial, with repeats that of the best configuration."""
-    candidates = [trial for trial in trials if trial.best is not None and trial.status != "failed"]
+    candidates = [
+        trial
+        for trial in trials
+        if trial.best is not None and trial.status != "failed" and not trial.infeasible
+    ]
     if leader is not None:
         candidates = [trial for trial in candidates if trial.name in leader.trials[:1]]
     return min(candidates, key=lambda trial: (_compute_cost(trial, mode), trial.name), default=None)

@@ -85,6 +85,7 @@ SWEEP: dict[str, Key] = {
     "seed": Key(1),
     "space": Key({"optimizer.lr": {"uniform": [0.1, 0.2]}}),
     "scheduler": Key("asha", GRID),
+    "constraints": Key({"val/loss": "<= 0.01"}),
     "stop": Key({"max_reports": 2}),
     "stop.plateau": Key({"patience": 1}),
     "stop.target": Key(0.99),

@@ -225,8 +225,14 @@ def _list_monitored(data: Mapping[str, Any]) -> Iterator[_Monitored]:
             for metric in part.metrics:
                 yield _Monitored(f"{part.path}.{part.key}", kind, metric)
 
+    sweep = data.get("sweep") or {}
+    if any(map(_decides_metrics, sweep.get("space") or ())):
+        return
+    for column in sweep.get("constraints") or ():
+        if "/" in column:
+            yield _Monitored("sweep.constraints", "sweep", column.removeprefix("last/"))
     target = (data.get("notify") or {}).get("target")
-    if target and not any(map(_decides_metrics, (data.get("sweep") or {}).get("space") or ())):
+    if target:
         yield _Monitored("notify.target", "notify", parse_target(target)[0])
 
 

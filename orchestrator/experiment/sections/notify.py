@@ -1,24 +1,21 @@
 """Alerts about a run or a sweep: which events, and where they go."""
 
-import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from operator import ge, gt, le, lt
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
 from orchestrator.errors import ConfigError
+from orchestrator.experiment.fields.comparison import Comparison
 from orchestrator.experiment.fields.field_errors import make_value_error
 from orchestrator.experiment.fields.section import Model
 
 Event = Literal["started", "finished", "interrupted", "failed", "hang", "nan", "target"]
 _DEFAULT: Sequence[Event] = ("finished", "interrupted", "failed", "hang", "nan", "target")
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
-_COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {">=": ge, "<=": le, ">": gt, "<": lt}
-_TARGET = re.compile(r"\s*(\S+)\s*(>=|<=|>|<)\s*(\S+)\s*")
 
 
 def _check_url(url: str) -> str:
@@ -42,17 +39,12 @@ def _check_target(text: str) -> str:
     return text
 
 
-def parse_target(text: str) -> tuple[str, str, float]:
-    """Return the metric, the comparison and the value of a target; raises ValueError."""
-    match = _TARGET.fullmatch(text)
-    if match is None:
+def parse_target(text: str) -> tuple[str, Comparison]:
+    """Return the metric and the comparison of a target; raises ValueError."""
+    metric, _, comparison = text.strip().partition(" ")
+    if not comparison:
         raise ValueError("must be a metric, >= or <=, and a number, such as 'val/accuracy >= 0.9'")
-    metric, comparison, number = match.groups()
-    try:
-        value = float(number)
-    except ValueError:
-        raise ValueError(f"{number!r} is not a number") from None
-    return metric, comparison, value
+    return metric, Comparison.parse(comparison)
 
 
 class Notify(Model):
@@ -105,6 +97,5 @@ class Notify(Model):
         """Return whether a report's metrics fulfil `target`."""
         if self.target is None:
             return False
-        metric, comparison, target = parse_target(self.target)
-        value = float(metrics.get(metric, math.nan))
-        return _COMPARISONS[comparison](value, target)
+        metric, comparison = parse_target(self.target)
+        return comparison.holds(metrics.get(metric))

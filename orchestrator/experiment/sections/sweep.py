@@ -19,6 +19,7 @@ from hooks.interval import Duration
 from hooks.metrics.direction import Mode, directions
 from hooks.stats.row_stats import PREFIX
 from orchestrator.errors import shorten
+from orchestrator.experiment.fields.comparison import Comparison
 from orchestrator.experiment.fields.section import Model
 from orchestrator.experiment.sections.schedulers.asha import Asha
 from orchestrator.experiment.sections.schedulers.fifo import Fifo
@@ -191,6 +192,11 @@ def _check_swept_path(path: str) -> str:
     return path
 
 
+def _check_constraint(text: str) -> str:
+    Comparison.parse(text)
+    return text
+
+
 SweptPath = Annotated[str, AfterValidator(_check_swept_path)]
 
 # Ends
@@ -276,6 +282,13 @@ class Sweep(Model):
     """Scheduler that decides which trials continue: a name, or `type` and its parameters."""
     stop: Stop | None = None
     """Rules that end a trial early; the first one met counts."""
+    constraints: dict[str, Annotated[str, AfterValidator(_check_constraint)]] = Field(
+        default_factory=dict
+    )
+    """Limits that a trial must keep to be the best, by column of the table of trials:
+    `{val/loss: "<= 0.5", process_peak_rss_bytes: "<= 8 GiB", total_s: "<= 2h"}`. A trial without a
+    number there breaks the limit. Samplers of Optuna that take constraints, such as TPESampler,
+    NSGAIISampler and GPSampler, learn from them; schedulers do not."""
     budget: Budget | None = None
     """Limits of the whole sweep, after which no trial begins."""
     max_concurrent: Annotated[int, Ge(1)] | None = None

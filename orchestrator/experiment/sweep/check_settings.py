@@ -22,11 +22,27 @@ from orchestrator.experiment.sweep.space import (
 )
 from orchestrator.task import has_custom_loop
 
+TRIAL_COLUMNS = (
+    "step_s",
+    "data_wait_share",
+    "train_s",
+    "samples_per_s",
+    "process_peak_rss_bytes",
+    "peak_allocated_bytes",
+    "peak_reserved_bytes",
+    "gpu_utilization_percent",
+    "gpu_power_w",
+    "total_s",
+    "reports",
+    "epoch",
+)
+"""Columns with numbers in the table of trials, besides metrics."""
 MAX_TRIALS = 100_000
 
 
 def check_settings(sweep: Sweep, experiment: Experiment) -> Iterator[Problem]:
     yield from _check_metrics(sweep)
+    yield from _check_constraints(sweep)
     yield from _check_search(sweep)
     yield from _check_repeats(sweep)
     yield from _check_scheduler(sweep)
@@ -55,6 +71,16 @@ def _check_metrics(sweep: Sweep) -> Iterator[Problem]:
             "sweep.metric",
             f"cannot be a list with scheduler: {sweep.scheduler.type}; use scheduler: fifo",
         )
+
+
+def _check_constraints(sweep: Sweep) -> Iterator[Problem]:
+    for column in sweep.constraints:
+        if "/" not in column and column not in TRIAL_COLUMNS:
+            yield Problem(
+                f"sweep.constraints.{column}",
+                f"'{column}' is neither a metric nor one of {', '.join(TRIAL_COLUMNS)}",
+                suggestion=did_you_mean(column, TRIAL_COLUMNS),
+            )
 
 
 def _check_search(sweep: Sweep) -> Iterator[Problem]:

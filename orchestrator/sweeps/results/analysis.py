@@ -22,15 +22,22 @@ N_GROUPS = 5
 
 
 def select_candidates(trials: pd.DataFrame, *metrics: str) -> pd.DataFrame:
-    """Return the trials that can be the best: they have the metrics and did not fail."""
+    """Return the trials that can be the best: they have the metrics, did not fail, and break no
+    constraint."""
     if not {*metrics} <= {*trials.columns}:
         return trials.iloc[:0]
-    return trials[trials[[*metrics]].notna().all(axis=1) & (trials["status"] != "failed")]
+    is_candidate = trials[[*metrics]].notna().all(axis=1) & (trials["status"] != "failed")
+    if "infeasible" in trials:
+        is_candidate &= trials["infeasible"].isna()
+    return trials[is_candidate]
 
 
 def explain_no_best(trials: pd.DataFrame, metric: str) -> str:
     if metric not in trials or trials[metric].isna().all():
         return f"no trial has reported {metric} yet"
+    if "infeasible" in trials and trials["infeasible"].notna().any():
+        example = trials["infeasible"].dropna()
+        return f"no trial keeps the constraints; of {example.index[0]}, {example.iloc[0]}"
     return f"each trial that reported {metric} failed; `hookyard resume --failed` retries them"
 
 
@@ -59,16 +66,23 @@ def sort_best_first(
 def list_configurations(
     trials: pd.DataFrame, metric: str, mode: str, aggregate: str = "mean"
 ) -> list[Configuration]:
-    """Return the configurations of a sweep with repeats, best first."""
+    """Return the configurations of a sweep with repeats, best first.
+
+    If one trial of a configuration breaks a constraint, none of its trials counts.
+    """
     known = trials.dropna(subset=["configuration"]) if len(trials) else trials
     if known.empty:
         return []
+    values = known[metric]
+    if "infeasible" in known:
+        is_feasible = known["infeasible"].isna()
+        values = values.where(is_feasible.groupby(known["configuration"]).transform("all"))
     repeats = map(
         Repeat,
         known["configuration"].astype(int),
         known.index.astype(str),
         known["status"],
-        known[metric],
+        values,
     )
     return rank_configurations(repeats, mode, aggregate)
 
@@ -86,6 +100,8 @@ def make_configurations_table(
     values = trials.groupby("configuration")[paths].first()
     rows = [_describe_configuration(configuration, aggregate) for configuration in configurations]
     table = pd.DataFrame(rows, index=[configuration.number for configuration in configurations])
+    if "infeasible" in trials:
+        table["infeasible"] = trials["infeasible"].notna().groupby(trials["configuration"]).sum()
     return values.reindex(table.index).join(table).rename_axis("configuration")
 
 

@@ -29,6 +29,7 @@ from orchestrator.sweeps.results.analysis import (
 from orchestrator.sweeps.results.trial_rows import load_rows, summarize_trials
 from orchestrator.sweeps.results.trials_table import make_trials_table, make_value_cells
 from orchestrator.tables.conditions import check_columns
+from orchestrator.tables.constraints import Constraints
 from orchestrator.tables.frames import concat_exactly
 from orchestrator.tables.trial_index import TrialIndex, TrialRecord
 from orchestrator.units import is_number
@@ -68,6 +69,8 @@ class Sweep(Result):
         """Number of trials of each configuration, each with a different seed."""
         self.aggregate = settings.aggregate
         """Aggregate of `repeats`: `mean` or `lower_bound`."""
+        self.constraints = settings.constraints
+        """Limits of a feasible trial, such as `<= 8 GiB`, by column of `trials`."""
 
     def _repr_html_(self) -> str:
         """Render the status and the best trials, for notebooks."""
@@ -168,8 +171,10 @@ class Sweep(Result):
             * `total_s`: Time from the trial's start to its end.
             * `stopped`: What ended the trial early: a rule, the scheduler, the budget, or a hook.
             * `error`: Why the trial failed.
+            * `infeasible`: Which of the sweep's constraints it breaks, if there are any.
         """
-        return make_trials_table(self.records(), self.objective[0])
+        constraints = Constraints(self.constraints)
+        return make_trials_table(self.records(), self.objective[0], constraints)
 
     @property
     def configurations(self) -> pd.DataFrame:
@@ -276,7 +281,7 @@ class Sweep(Result):
 
     @property
     def best(self) -> Run:
-        """The best trial, which did not fail; with `repeats` that of the best configuration.
+        """The best trial, which did not fail and keeps the constraints; with `repeats` that of the best configuration.
 
         Raises:
             UsageError: If there is none.

@@ -8,19 +8,25 @@ import pandas as pd
 
 from orchestrator.errors import DamagedFile
 from orchestrator.sweeps.results.analysis import CONFIG
+from orchestrator.tables.constraints import Constraints, make_measured_cells
 from orchestrator.tables.trial_index import TrialRecord
 
 Records = Mapping[str, TrialRecord | DamagedFile]
 
 
-def make_trials_table(records: Records, metric: str) -> pd.DataFrame:
+def make_trials_table(records: Records, metric: str, constraints: Constraints) -> pd.DataFrame:
     """Return one row per trial; of a damaged trial it has only the status and the error.
 
     Args:
         records: The trials by name.
         metric: The sweep's first metric, whose column comes after the values.
+        constraints: The sweep's constraints. If there are any, the column `infeasible` says which
+            ones a trial breaks.
     """
     rows = [_make_row(name, record, records, metric) for name, record in records.items()]
+    if constraints:
+        for row in rows:
+            row["infeasible"] = constraints.describe_broken(row)
     if not rows:
         return pd.DataFrame()
     table = pd.DataFrame(rows).set_index("trial")
@@ -43,30 +49,10 @@ def _make_row(
         **row,
         **make_value_cells(record),
         metric: record.best.get(metric),
-        **_get_metrics(record.best),
-        **_get_metrics(record.last, "last/"),
-        "epoch": record.best.get("epoch"),
-        "diverged": record.diverged or None,
-        "reports": record.reports,
-        **_get_shared_speed(records.get(record.leader or "")),
-        **record.usage,
-        "total_s": record.wall_s,
+        **make_measured_cells(record, records.get(record.leader or "")),
         "stopped": "; ".join(record.stopped) or None,
         "error": record.error,
     }
-
-
-def _get_metrics(report: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    return {f"{prefix}{name}": value for name, value in report.items() if "/" in name}
-
-
-def _get_shared_speed(leader: TrialRecord | DamagedFile | None) -> dict[str, float]:
-    """Return the speed of a shared training run. Its time is only in the leader's row, so that sums
-    are correct."""
-    if not isinstance(leader, TrialRecord):
-        return {}
-    speed = ("step_s", "data_wait_share", "samples_per_s")
-    return {name: leader.usage[name] for name in speed if name in leader.usage}
 
 
 def make_value_cells(record: TrialRecord) -> dict[str, Any]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from orchestrator.disk.sweep_folder import trial_number
 from orchestrator.experiment.sections.search import OptunaSearch
 from orchestrator.experiment.sections.sweep import Domain, Sweep
 from orchestrator.experiment.sweep.shared_training import SharedPaths
@@ -15,10 +16,32 @@ from orchestrator.experiment.sweep.space import count_trainings, count_trials, m
 from orchestrator.sweeps.search.drawing import add_seeds, fill_point
 from orchestrator.sweeps.search.search import Search, TrialConfig
 from orchestrator.tables.configurations import compute_score
+from orchestrator.tables.constraints import Constraints, make_measured_cells
 from orchestrator.tables.trial_index import TrialRecord
 
 if TYPE_CHECKING:
     import optuna
+
+
+class _Result(NamedTuple):
+    """Last report of a trial, and by how much the trial is beyond each constraint."""
+
+    report: Mapping[str, Any]
+    excesses: Sequence[float]
+
+
+class _Outcome(NamedTuple):
+    """What Optuna learns of a configuration: its scores, and by how much it is beyond each
+    constraint."""
+
+    scores: list[float]
+    excesses: list[float]
+
+    def is_complete(self) -> bool:
+        return not any(map(math.isnan, self.scores)) and not any(map(math.isinf, self.excesses))
+
+    def is_feasible(self) -> bool:
+        return all(excess <= 0 for excess in self.excesses)
 
 
 class OptunaTrials(Search):
@@ -44,8 +67,10 @@ class OptunaTrials(Search):
         """Number of trials per suggestion."""
         self._study = _make_study(settings, search, len(previous))
         self._suggestions: list[optuna.Trial] = []
-        self._results: defaultdict[int, dict[int, Mapping[str, Any] | None]] = defaultdict(dict)
-        """Last report of each ended trial, by suggestion."""
+        self._results: defaultdict[int, dict[int, _Result | None]] = defaultdict(dict)
+        """Result of each ended trial, by suggestion; None if it failed."""
+        self._metric = settings.objectives[0][0]
+        self._constraints = Constraints(settings.constraints)
 
         n_suggested = max(previous, default=-1) // self._size + 1
         points = dict(enumerate(settings.points))
@@ -68,10 +93,19 @@ class OptunaTrials(Search):
                     unfinished[number] = values
             elif trial.has_ended:
                 reports = trial.compared_reports if trial.status != "failed" else ()
-                self.record_end(number, reports[-1] if reports else None)
+                excesses = self._measure_excesses(trial, previous)
+                self.record_end(number, reports[-1] if reports else None, excesses)
             else:
                 unfinished[number] = dict(trial.values)
         self._enqueue(unfinished)
+
+    def _measure_excesses(
+        self, trial: TrialRecord, previous: Mapping[int, TrialRecord]
+    ) -> list[float]:
+        if not self._constraints:
+            return []
+        leader = previous.get(trial_number(trial.leader)) if trial.leader else None
+        return self._constraints.measure(make_measured_cells(trial, leader))
 
     def _make_next_trials(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Return the number and the values of each trial of Optuna's next suggestion."""
@@ -102,10 +136,12 @@ class OptunaTrials(Search):
         n_suggested = len(self._suggestions) * self._size
         return not self._queue and n_suggested >= count_trials(self._settings)
 
-    def record_end(self, number: int, last: Mapping[str, Any] | None) -> None:
+    def record_end(
+        self, number: int, last: Mapping[str, Any] | None, excesses: Sequence[float] = ()
+    ) -> None:
         suggestion = number // self._size
         results = self._results[suggestion]
-        results[number] = last
+        results[number] = _Result(last, excesses) if last else None
         if len(results) < self._size:
             return
 
@@ -113,34 +149,39 @@ class OptunaTrials(Search):
 
         trial = self._suggestions[suggestion]
         best = self._find_best(results)
-        if best is None or any(map(math.isnan, best)):
+        if best is None:
             self._study.tell(trial, state=TrialState.FAIL)
         else:
-            self._study.tell(trial, best)
+            for column, excess in zip(self._settings.constraints, best.excesses, strict=False):
+                trial.set_constraint(column, excess)
+            self._study.tell(trial, best.scores)
         del self._results[suggestion]
 
-    def _find_best(self, results: Mapping[int, Mapping[str, Any] | None]) -> list[float] | None:
-        """Return the metrics of a suggestion's best configuration, aggregated over seeds; None if
-        all trials failed."""
-        metric, mode = self._settings.objectives[0]
+    def _find_best(self, results: Mapping[int, _Result | None]) -> _Outcome | None:
+        """Return the outcome of a suggestion's best configuration; None if all trials failed, or a
+        number is missing."""
+        configurations: defaultdict[int, list[_Result]] = defaultdict(list)
+        for number, result in results.items():
+            if result and self._metric in result.report:
+                configurations[number // self._settings.repeats].append(result)
+        outcomes = [self._combine(repeats) for repeats in configurations.values()]
+        _, mode = self._settings.objectives[0]
         sign = 1 if mode == "max" else -1
-        configurations: defaultdict[int, list[Mapping[str, Any]]] = defaultdict(list)
-        for number, last in results.items():
-            if last and metric in last:
-                configurations[number // self._settings.repeats].append(last)
+        return max(
+            filter(_Outcome.is_complete, outcomes),
+            key=lambda outcome: (outcome.is_feasible(), sign * outcome.scores[0]),
+            default=None,
+        )
 
-        def sort_key(scores: list[float]) -> float:
-            return -math.inf if math.isnan(scores[0]) else sign * scores[0]
-
-        return max(map(self._aggregate, configurations.values()), key=sort_key, default=None)
-
-    def _aggregate(self, reports: list[Mapping[str, Any]]) -> list[float]:
-        """Return the score of each of the sweep's metrics over the repeats of a configuration."""
+    def _combine(self, repeats: Sequence[_Result]) -> _Outcome:
+        """Return the score of each of the sweep's metrics over the repeats of a configuration, and
+        the largest excess of each constraint."""
         scores = []
         for metric, mode in self._settings.objectives:
-            values = [report[metric] for report in reports]
+            values = [result.report[metric] for result in repeats]
             scores.append(compute_score(values, mode, self._settings.aggregate))
-        return scores
+        excesses = zip(*(result.excesses for result in repeats), strict=True)
+        return _Outcome(scores, [max(values) for values in excesses])
 
 
 def _make_study(settings: Sweep, search: OptunaSearch, n_previous: int) -> optuna.Study:

@@ -13,7 +13,7 @@ seeds are normally distributed.
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -106,7 +106,9 @@ class Race(Search):
         self._keep_best(number, report)
         return self.eliminated.get(number // self._repeats)
 
-    def record_end(self, number: int, last: Mapping[str, Any] | None) -> None:
+    def record_end(
+        self, number: int, last: Mapping[str, Any] | None, excesses: Sequence[float] = ()
+    ) -> None:
         self._end(number, failed=last is None)
         self._eliminate()
 

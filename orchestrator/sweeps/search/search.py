@@ -52,8 +52,11 @@ class Search:
         """Learn from a report of a trial; return the reason to stop the trial, or None."""
         return None
 
-    def record_end(self, number: int, last: Mapping[str, Any] | None) -> None:
-        """Learn from the last report of a trial that has ended; None if the trial failed."""
+    def record_end(
+        self, number: int, last: Mapping[str, Any] | None, excesses: Sequence[float] = ()
+    ) -> None:
+        """Learn from the last report of a trial that has ended, None if it failed, and by how much
+        it is beyond each constraint."""
 
     def record_pause(self, number: int) -> None:
         """Do not wait for the end of a trial, which was interrupted."""

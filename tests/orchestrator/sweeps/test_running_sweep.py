@@ -1,6 +1,7 @@
 """Lines of a sweep's terminal, and what the search, the rules and the index learn of its trials."""
 
 import itertools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,11 @@ def test_the_search_learns_the_last_report_of_a_trial_also_of_an_earlier_attempt
     }
     sweep = running(tmp_path, previous)
     learned = []
-    sweep.search.record_end = lambda number, last: learned.append(last)  # type: ignore[method-assign]
+
+    def learn(number: int, last: Mapping[str, Any] | None, excesses: Sequence[float] = ()) -> None:
+        learned.append(last)
+
+    sweep.search.record_end = learn  # type: ignore[method-assign]
     sweep.record_end(0, {})
     sweep.record_report(1, {"val/accuracy": 0.7})
     sweep.record_end(1, {})

@@ -386,6 +386,70 @@ def test_first_of_equal_trials_is_the_best_everywhere(tmp_path: Path) -> None:
     assert first == {"trial-0001"}
 
 
+def test_trial_that_breaks_a_constraint_is_best_nowhere(tmp_path: Path) -> None:
+    """Trial 2 is the most accurate, but its loss is too high."""
+    made = crafted(
+        tmp_path, "max", **{f"trial-{n:04d}": [v] for n, v in enumerate([0.5, 0.7, 0.9])}
+    )
+    for number, loss in enumerate([0.3, 0.4, 0.8]):
+        trial = made.trial(number).folder
+        counters = {"attempt": 0, "epoch": 1, "step": 2, "iteration": 2}
+        trial.append_metrics({**counters, "val/accuracy": 0.91 + number / 100, "val/loss": loss})
+        trial.end("finished")
+    made.folder.update(
+        sweep={
+            "objectives": [["val/accuracy", "max"]],
+            "trials": 3,
+            "constraints": {"val/loss": "<= 0.5"},
+        }
+    )
+    made.folder.end("finished")
+    made = Sweep(made.folder)
+
+    assert made.trials["infeasible"].isna().tolist() == [True, True, False]
+    assert made.trials["infeasible"].iloc[2] == "val/loss is 0.8, not <= 0.5"
+    shown = CliRunner().invoke(app, ["show", str(made.path)]).stdout.splitlines()
+    best = {
+        made.best.name,
+        next(line for line in shown if line.startswith("Best: ")).split()[1].rstrip(","),
+        made.pareto(
+            "val/accuracy", "step_s" if "step_s" in made.trials else "epoch", modes={"epoch": "max"}
+        ).index[0],
+        sort_best_first(made.trials, dict(made.objectives)).index[0],
+        LiveSweep(made.folder).read_view().best,
+    }
+    assert best == {"trial-0001"}
+    assert compare_sweeps([made, made])["metrics"]["val/accuracy best"]["values"] == [0.92] * 2
+
+
+def test_repeats_of_a_configuration_that_breaks_a_constraint_once_do_not_count(
+    tmp_path: Path,
+) -> None:
+    made = write_sweep(tmp_path, "sweep", [0.9, 0.8, 0.6, 0.7], [0.1, 0.1, 0.2, 0.2], repeats=2)
+    counts = {"objectives": [["val/accuracy", "max"]], "trials": 4, "repeats": 2}
+    made.folder.update(sweep={**counts, "constraints": {"val/accuracy": "<= 0.85"}})
+    made = Sweep(made.folder)
+    assert (made.configurations.index[0], made.best.name) == (1, "trial-0003")
+    assert made.configurations["infeasible"].to_dict() == {1: 0, 0: 1}
+    assert LiveSweep(made.folder).read_view().best == "trial-0003"
+
+
+def test_sweep_says_why_no_trial_keeps_its_constraints(tmp_path: Path) -> None:
+    space = {"optimizer.lr": {"grid": [0.01, 0.2]}}
+    settings = {
+        "metric": "val/accuracy",
+        "mode": "max",
+        "space": space,
+        "constraints": {"process_peak_rss_bytes": "<= 1 MiB"},
+    }
+    done = sweep(described(sweep=settings), tmp_path, local=True)
+    with pytest.raises(
+        UsageError, match=r"no trial keeps the constraints; of trial-000., process_pe"
+    ):
+        _ = done.best
+    assert done.folder.read_metadata().best is None
+
+
 @pytest.mark.parametrize(
     ("aggregate", "first", "best"), [("mean", 0, "trial-0000"), ("lower_bound", 1, "trial-0003")]
 )

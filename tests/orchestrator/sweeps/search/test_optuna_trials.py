@@ -252,3 +252,57 @@ def test_each_sampler_suggests_what_optuna_itself_does(sampler: str) -> None:
             "hooks.ema.decay": trial.suggest_float("hooks.ema.decay", 0.0, 0.99),
         }
         study.tell(trial, report["val/score"])
+
+
+# Constraints
+
+LIMITED = {"constraints": {"val/cost": "<= 1"}}
+
+
+@pytest.mark.parametrize("sampler", ["TPESampler", "NSGAIISampler"])
+def test_samplers_learn_constraints_as_optuna_itself_does(sampler: str) -> None:
+    """The best of the bowl, 0.7, is beyond the limit: Optuna's own loop suggests the same."""
+    settings = sweep(search={"type": "optuna", "sampler": sampler}, trials=25, **LIMITED)
+    draws = Draws(settings, 0)
+    suggested = []
+    for number, values in draws:
+        suggested.append(values)
+        draws.search.record_end(number, {"val/score": bowl(values)}, [_excess(values)])
+
+    study = optuna.create_study(
+        direction="maximize",
+        sampler=list_samplers()[sampler](seed=0),
+    )
+    for values in suggested:
+        trial = study.ask()
+        expected = {
+            "optimizer.lr": trial.suggest_float("optimizer.lr", 1e-4, 1.0, log=True),
+            "hooks.ema.decay": trial.suggest_float("hooks.ema.decay", 0.0, 0.99),
+        }
+        assert values == pytest.approx(expected)
+        trial.set_constraint("cost", _excess(expected))
+        study.tell(trial, bowl(expected))
+
+
+def _excess(values: dict[str, Any]) -> float:
+    return float(values["hooks.ema.decay"]) - 0.4
+
+
+def test_one_repeat_beyond_a_limit_makes_the_suggestion_infeasible() -> None:
+    search = Draws(sweep(search="optuna", trials=4, repeats=2, **LIMITED), 0).search
+    for number, excess in enumerate([-0.5, 0.25, -0.5, math.inf]):
+        search.suggest()
+        search.record_end(number, {"val/score": 1.0}, [excess])
+    first, second = search._study.trials
+    assert first.constraints == {"val/cost": 0.25}
+    assert second.state.name == "FAIL", "a number that is not known teaches nothing"
+
+
+def test_optuna_learns_the_best_feasible_member_of_a_fan_out() -> None:
+    draws = Draws(sweep(search="optuna", trials=2, space=SHARED, **LIMITED), 0)
+    for number, (score, excess) in enumerate([(9.0, 1.0), (2.0, -1.0)]):
+        if number == 0:
+            draws.search.suggest()
+        draws.search.record_end(number, {"val/score": score}, [excess])
+    (trial,) = draws.search._study.trials
+    assert (trial.value, trial.constraints) == (2.0, {"val/cost": -1.0})
