@@ -319,7 +319,7 @@ def draw_timeline(folder: Path) -> None:
     draw_rows(12, killed, 36, GREY)
     kill = left + width * killed + 10
     figure.cross(kill, 47, ORANGE)
-    figure.text(kill + 12, 52, "killed", ORANGE)
+    figure.text(kill, 34, "killed", ORANGE, anchor="middle")
     superseded = left + width * 14
     figure.text(superseded, 74, "superseded rows", GREY, anchor="middle", size=12)
 

@@ -1,75 +1,29 @@
 """Lists of GitHub keep their levels on the site."""
 
 import markdown
+import pytest
 
 from docs.site.lists import widen_lists
 
-PAGE = """
-1. First:
 
-   ```console
-   $ command
-     output
-   ```
-
-2. Second
-   * inner
-     goes on
-
-   The second goes on.
-
-After the list:
-
-* A bullet
-  goes on.
-
-  Its second paragraph.
-* Another
-
-    code of four columns
-
-```yaml
-- a: 1
-  b: 2
-```
-"""
-WIDENED = """
-1. First:
-
-    ```console
-    $ command
-      output
-    ```
-
-2. Second
-    * inner
-        goes on
-
-    The second goes on.
-
-After the list:
-
-* A bullet
-    goes on.
-
-    Its second paragraph.
-* Another
-
-      code of four columns
-
-```yaml
-- a: 1
-  b: 2
-```
-"""
+@pytest.mark.parametrize(
+    ("page", "widened"),
+    [
+        ("1. a\n\n   b\n", "1. a\n\n    b\n"),
+        ("* a\n  b\n\nc\n", "* a\n    b\n\nc\n"),
+        ("* a\n  * b\n    c\n\n  d\n", "* a\n    * b\n        c\n\n    d\n"),
+        ("1. a\n   ```\n   b\n     c\n   ```\n", "1. a\n    ```\n    b\n      c\n    ```\n"),
+        ("* a\n\n      b\n", "* a\n\n        b\n"),
+    ],
+    ids=["numbers", "bullets", "levels", "fenced code", "indented code"],
+)
+def test_content_is_four_columns_from_its_marker(page: str, widened: str) -> None:
+    assert widen_lists(page) == widened
 
 
-def test_content_is_four_columns_from_its_marker() -> None:
-    assert widen_lists(PAGE) == WIDENED
-
-
-def test_other_text_is_left_alone() -> None:
-    assert widen_lists("* a\n\nb\n    c\n") == "* a\n\nb\n    c\n"
+@pytest.mark.parametrize("page", ["* a\n\nb\n    c\n", "```yaml\n- a: 1\n  b: 2\n```\n"])
+def test_other_text_is_left_alone(page: str) -> None:
+    assert widen_lists(page) == page
 
 
 def test_python_reads_the_levels_of_github() -> None:
