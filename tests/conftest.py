@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 # What is imported stays, and going through it again and again meanwhile is half of what it takes to
 # collect the tests.
@@ -20,6 +21,7 @@ import typer.testing  # noqa: E402
 
 from orchestrator.engines.ray_environment import set_environment  # noqa: E402
 from orchestrator.storage.stored_data import warn_once  # noqa: E402
+from tests.docs.runner import PageRunner  # noqa: E402
 
 torch.set_num_threads(1)
 # The files of tests need not survive a power failure, and each wait for a disk takes milliseconds.
@@ -30,6 +32,14 @@ os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
 set_environment(None)
 # Typer builds every subcommand anew for each call, which takes longer than most calls.
 vars(typer.testing).update(_get_command=cache(typer.main.get_command))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-examples",
+        action="store_true",
+        help="replace the outputs that pages of the docs show by what their examples print",
+    )
 
 
 def pytest_collection_finish() -> None:
@@ -43,6 +53,16 @@ def pytest_collection_finish() -> None:
 def fresh_warnings() -> None:
     """Let each test see warnings that another test has seen."""
     warn_once.cache_clear()
+
+
+@pytest.fixture
+def page_runner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
+) -> PageRunner:
+    """A runner of pages in an empty folder, to call and to import from."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return PageRunner(tmp_path, update=pytestconfig.getoption("--update-examples"))
 
 
 @pytest.fixture(autouse=True)

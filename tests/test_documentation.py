@@ -7,19 +7,10 @@ import pytest
 import yaml
 
 from orchestrator import load_experiment, run
-from tests.docs.blocks import read_blocks
+from tests.docs.blocks import read_blocks, write_files
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-NAMED = re.compile(r"^```(?:python|yaml)\n# (\S+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-"""A block whose first line is a comment with nothing but a file name."""
-
-
-def write_files(page: Path, folder: Path) -> None:
-    for name, text in NAMED.findall(page.read_text()):
-        file = folder / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
 
 
 @pytest.fixture

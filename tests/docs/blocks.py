@@ -30,6 +30,9 @@ class Block:
     follows: bool
     """Whether nothing but blank lines is between the block before and this one."""
 
+    indent: str = ""
+    """What stands before each line of the text, in a list or a quoted admonition."""
+
     @property
     def file(self) -> str | None:
         """The file that the block is, which its first line names."""
@@ -67,10 +70,20 @@ def read_blocks(page: Path) -> list[Block]:
                 page,
                 line=text.count("\n", 0, start) + 1,
                 follows=not text[end : part.start()].strip(),
+                indent=part["indent"] or "",
             )
         )
         end = part.end()
     return blocks
+
+
+def replace_text(block: Block, text: str) -> None:
+    """Replace the text of a block, which must be in the page where it was read."""
+    lines = block.page.read_text().split("\n")
+    old = block.text.count("\n")
+    start = block.line - 1
+    lines[start : start + old] = [(block.indent + line).rstrip() for line in text.splitlines()]
+    block.page.write_text("\n".join(lines))
 
 
 def write_files(page: Path, folder: Path) -> None:

@@ -3,6 +3,7 @@
 import ast
 import io
 import os
+import platform
 import re
 import shlex
 import subprocess
@@ -15,8 +16,8 @@ import pandas as pd
 from typer.testing import CliRunner
 
 from orchestrator.cli import app
-from tests.docs.blocks import Block, read_blocks, write_files
-from tests.docs.output import find_difference
+from tests.docs.blocks import Block, read_blocks, replace_text, write_files
+from tests.docs.output import find_difference, refresh
 
 ROOT = Path(__file__).parents[2]
 PROMPT = "$ "
@@ -62,22 +63,31 @@ class PageError(AssertionError):
 
 
 class PageRunner:
-    """One run of a page in a folder, which is the current one."""
+    """One run of a page in a folder, which is the current one.
 
-    def __init__(self, folder: Path) -> None:
+    With `update`, what the page shows is replaced by what is printed."""
+
+    def __init__(self, folder: Path, update: bool = False) -> None:
         self.names: dict[str, Any] = {"__name__": "__main__"}
         """What the page's code has defined."""
 
         self._folder = folder
+        self._update = update
         self._printed: str | None = None
         """What the block before has printed, if it was code."""
 
     def run(self, page: Path) -> None:
         """Run the blocks of a page in their order. Raise PageError at the first that fails."""
-        for block in read_blocks(page):
-            self._run_block(block)
+        blocks = read_blocks(page)
+        shown = [self._run_block(block) for block in blocks]
+        # From the last, because a longer text moves the blocks below it.
+        for block, text in reversed([*zip(blocks, shown, strict=True)]):
+            if text != block.text:
+                replace_text(block, text)
 
-    def _run_block(self, block: Block) -> None:
+    def _run_block(self, block: Block) -> str:
+        """Run a block, and return the text that the page should show."""
+        shown = block.text
         if block.file is not None:
             block.write(self._folder)
         elif block.language == "continues":
@@ -86,11 +96,11 @@ class PageRunner:
             for command in block.text.splitlines():
                 self._type(command.strip(), block, expected="...")
         elif block.language == "console":
-            self._run_commands(block)
+            shown = self._run_commands(block)
         elif block.language == "python":
             self._execute(block)
         elif block.language in ("", "text") and block.follows and self._printed is not None:
-            self._compare(block.text, self._printed, block, "the code above")
+            shown = self._compare(block.text, self._printed, block, "the code above")
         elif block.text.startswith("#!"):
             pass  # a script for a place that the tests do not have
         elif re.search(r"^(\$ )?(hookyard|python) ", block.text, re.MULTILINE):
@@ -98,20 +108,25 @@ class PageRunner:
 
         if block.language != "python" or block.file is not None:
             self._printed = None
+        return shown
 
-    def _run_commands(self, block: Block) -> None:
+    def _run_commands(self, block: Block) -> str:
         if not block.text.startswith(PROMPT):
             raise PageError(f"{block.place}: the first line of ```console begins with `{PROMPT}`")
 
+        shown = ""
         for entry in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
             command, expected = _split_entry(entry)
-            self._type(command, block, expected)
+            printed = self._type(command, block, expected)
+            shown += f"{PROMPT}{command}\n" + (f"{printed}\n" if printed else "")
+        return shown
 
-    def _type(self, command: str, block: Block, expected: str) -> None:
+    def _type(self, command: str, block: Block, expected: str) -> str:
+        """Run a command, and return what the page should show below it."""
         if "s3://" in command:  # needs a bucket
-            return
+            return expected
         if any(f"{command} ".startswith(f"{words} ") for words in COMMANDS_NOT_RUN):
-            return
+            return expected
 
         self._forget_modules()
         words = shlex.split(command, comments=True)
@@ -123,7 +138,7 @@ class PageRunner:
         printed = self._as_readers_see(printed)
         if exit_code != 0 and expected.strip() in ("", "..."):
             raise PageError(f"{block.place}: `{command}` exits with {exit_code}:\n{printed}")
-        self._compare(expected, printed, block, f"`{command}`")
+        return self._compare(expected, printed, block, f"`{command}`")
 
     def _execute(self, block: Block) -> None:
         """Execute code, and print the value of its last expression as a notebook would."""
@@ -141,16 +156,24 @@ class PageRunner:
                     print(value)
         self._printed = self._as_readers_see(output.getvalue())
 
-    def _compare(self, expected: str, printed: str, block: Block, source: str) -> None:
+    def _compare(self, expected: str, printed: str, block: Block, source: str) -> str:
+        """Compare what is shown with what was printed, and return what should be shown."""
+        fresh = refresh(expected, printed) if self._update else None
+        if fresh is not None:
+            return fresh
+
         difference = find_difference(expected, printed)
         if difference is not None:
             raise PageError(
                 f"{block.place}: {source}: {difference}\nAll that it prints:\n{printed}"
             )
+        return expected
 
     def _as_readers_see(self, printed: str) -> str:
-        """Return the output of somebody whose home is the page's folder, and who has no Ray."""
+        """Return the output of somebody on the machine `vm`, whose home is the page's folder, and
+        who has no Ray."""
         printed = printed.replace(str(self._folder), "/home/me")
+        printed = re.sub(rf"\b{re.escape(platform.node())}\b", "vm", printed)
         return printed.replace(JOINED_RAY, STARTED_RAY)
 
     def _forget_modules(self) -> None:

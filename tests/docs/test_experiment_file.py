@@ -10,10 +10,10 @@ from tests.docs.runner import ROOT, PageRunner
 
 
 @pytest.fixture
-def page(folder: Path) -> Path:
+def page(page_runner: PageRunner, tmp_path: Path) -> Path:
     """The folder of the page, in which its commands have run."""
-    PageRunner(folder).run(ROOT / "docs" / "guides" / "experiment_file.md")
-    return folder
+    page_runner.run(ROOT / "docs" / "guides" / "experiment_file.md")
+    return tmp_path
 
 
 def test_files_and_overrides_give_what_the_guide_says(page: Path) -> None:

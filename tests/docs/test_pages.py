@@ -9,6 +9,7 @@ from tests.docs.runner import ROOT, PageRunner
 FOLDERS = ("start", "guides", "explanations", "places", "migrating")
 PAGES = [
     ROOT / "README.md",
+    ROOT / "docs" / "README.md",
     *(page for name in FOLDERS for page in sorted((ROOT / "docs" / name).glob("*.md"))),
 ]
 NOT_RUN = {
@@ -34,6 +35,7 @@ PACKAGES = {
 
 STARTS_RAY = {
     "README.md",
+    "docs/README.md",
     "docs/guides/analyze.md",
     "docs/migrating/ray_tune.md",
     "docs/places/this_machine.md",
@@ -56,9 +58,7 @@ def test_pages_not_run_exist() -> None:
 
 
 @pytest.mark.parametrize("page", RUN, ids=name_page)
-def test_page_works_as_printed(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_works_as_printed(page: Path, page_runner: PageRunner) -> None:
     if package := PACKAGES.get(name_page(page)):
         pytest.importorskip(package)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    PageRunner(tmp_path).run(page)
+    page_runner.run(page)

@@ -14,8 +14,8 @@ from tests.docs.runner import ROOT, PageRunner
 PAGE = ROOT / "docs" / "guides" / "schedules.md"
 
 
-def test_cosine_covers_the_whole_run(folder: Path) -> None:
-    PageRunner(folder).run(PAGE)
+def test_cosine_covers_the_whole_run(page_runner: PageRunner) -> None:
+    page_runner.run(PAGE)
 
     train = open_run("runs/cosine").stats.query("phase == 'train' and rank == 0")
     steps = len(train)

@@ -1,6 +1,5 @@
 """The pages whose commands start Ray."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +11,5 @@ pytestmark = pytest.mark.ray
 
 
 @pytest.mark.parametrize("name", sorted(STARTS_RAY))
-def test_page_works_as_printed(
-    name: str, ray_cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    PageRunner(tmp_path).run(ROOT / name)
+def test_page_works_as_printed(name: str, ray_cluster: Any, page_runner: PageRunner) -> None:
+    page_runner.run(ROOT / name)
