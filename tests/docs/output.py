@@ -22,8 +22,9 @@ _MASKS = {
     r"\d{4}-\d{2}-\d{2}": _MEASURED,
     # Fractions, times of the day, and versions, with the build of PyTorch.
     r"[-+]?\d+(?:(?:[,._:]\d+)+(?:e[-+]?\d+)?|e[-+]?\d+)(?:\+c(?:pu|u\d+)\b)?": _MEASURED,
-    r"\s+": " ",
 }
+# Which rank is the slowest depends on what was measured.
+_RANK = r"(^|\s\s)\d(?=\s\s|$)"
 _RULE = "─"
 """The masked line of a table's rule."""
 
@@ -49,21 +50,22 @@ def find_difference(expected: str, printed: str) -> str | None:
 def refresh(expected: str, printed: str) -> str | None:
     """Return the expected output with the lines that were printed in place of those that it shows.
 
-    What it leaves out stays out. A line whose text has changed is replaced if those around it were
-    printed. Return None if it leaves lines out, and others were added or removed."""
+    What it leaves out stays out. A line is replaced if only its counts have changed, or if a line
+    beside it was printed. Return None if there is no such line, and some are left out."""
     lines = expected.split("\n")
     patterns = [_make_pattern(line) for line in lines]
+    looser = [_make_looser_patterns(lines, number) for number in range(len(lines))]
     text = _mask_lines(printed)
     while (match := _match(patterns, text)) is None:
         count = _count_printed(patterns, text)
-        if count == len(lines) or patterns[count] == _ANY_LINE:
-            leaves_out = any(line.strip() == LEFT_OUT for line in lines)
+        if count == len(lines) or not looser[count]:
+            leaves_out = any(map(_is_left_out, lines))
             return None if leaves_out else printed.rstrip("\n")
-        patterns[count] = _ANY_LINE
+        patterns[count] = looser[count].pop(0)
 
     printed_lines = printed.splitlines()
     for group, line in enumerate(lines, start=1):
-        if match[group] and line.strip() != LEFT_OUT:
+        if match[group] and not _is_left_out(line):
             number = text.count("\n", 0, match.start(group))
             lines[group - 1] = _refresh_line(line, printed_lines[number])
     return "\n".join(lines)
@@ -73,7 +75,9 @@ def _mask(line: str) -> str:
     """Return a line without what varies: measurements with their units, and runs of blanks."""
     for pattern, replacement in _MASKS.items():
         line = re.sub(pattern, replacement, line)
-    return line.strip()
+    if _MEASURED in line:
+        line = re.sub(_RANK, rf"\1{_MEASURED}", line)
+    return " ".join(line.split())
 
 
 def _mask_lines(printed: str) -> str:
@@ -91,9 +95,20 @@ def _count_printed(patterns: list[str], text: str) -> int:
     return next((count for count in counts if re.match("".join(patterns[:count]), text)), 0)
 
 
+def _is_left_out(line: str) -> bool:
+    return line.strip() == LEFT_OUT
+
+
+def _make_looser_patterns(lines: list[str], number: int) -> list[str]:
+    """Return patterns to try for a line that was not printed: with other counts, or any line."""
+    neighbors = [*lines[max(number - 1, 0) : number], *lines[number + 1 : number + 2]]
+    has_anchor = not all(map(_is_left_out, neighbors))
+    return [_make_pattern(re.sub(r"\d+", "0.0", lines[number])), *[_ANY_LINE] * has_anchor]
+
+
 def _make_pattern(line: str) -> str:
     """Return the pattern of a masked line, with the line as its group."""
-    if line.strip() == LEFT_OUT:
+    if _is_left_out(line):
         return r"((?:.*\n)*?)"
     if not line.strip():
         return r"(\n?)"
