@@ -46,6 +46,11 @@ def is_number(value: Any) -> bool:
     return not isinstance(value, bool) and isinstance(value, Real) and bool(value == value)
 
 
+def format_count(number: int, noun: str) -> str:
+    """Format a number of things: `1 epoch`, `2 epochs`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def format_seconds(value: float) -> str:
     """Format seconds: `12.3 ms`, `1.5 s`."""
     return f"{value * 1000:.3g} ms" if abs(value) < 0.9995 else f"{_round(value)} s"

@@ -118,7 +118,7 @@ def format_entry(name: str, entry: Any) -> list[str]:
         return [
             "-"
             if value is None
-            else f"{value:+.4g} in {trials} trial{'' if trials == 1 else 's'}, {finding}"
+            else f"{value:+.4g} in {units.format_count(trials, 'trial')}, {finding}"
             for value, trials, finding in rows
         ]
     first = entry["values"][0]

@@ -16,6 +16,7 @@ import typer
 from orchestrator.cli.options import AsJson, OneRun
 from orchestrator.cli.output import echo, print_json, print_table, stdout_to_stderr
 from orchestrator.errors import ConfigError, UsageError
+from orchestrator.units import format_count
 
 if TYPE_CHECKING:
     from hooks import Hook
@@ -81,7 +82,7 @@ def replay(
 
 
 def _describe_outcome(result: Replay) -> str:
-    threads = f"{result.threads} thread{'' if result.threads == 1 else 's'}"
+    threads = f"{format_count(result.threads, 'thread')}"
     start = f"Replayed from {result.checkpoint or 'the beginning'} with {threads}:"
     if result.row["stored"].isna().all():
         start += " the run failed in this iteration, the replay did not;"

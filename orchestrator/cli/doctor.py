@@ -14,7 +14,7 @@ from orchestrator.cli.options import Address, AsJson, StorageFlag, complete_runs
 from orchestrator.cli.output import echo, print_json, print_table
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.terminal.printable import escape_data, escape_line
-from orchestrator.units import format_bytes
+from orchestrator.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from orchestrator.cluster.preflight import Preflight
@@ -207,7 +207,7 @@ def _print_nodes(preflight: Preflight) -> None:
     print_table(columns, rows)
     for finding in preflight.findings:
         echo(str(finding))
-    count = f"{len(preflight.nodes)} node{'s' if len(preflight.nodes) > 1 else ''}"
+    count = f"{format_count(len(preflight.nodes), 'node')}"
     result = "not ready" if preflight.errors else "ready"
     echo(
         f"{count} and storage {preflight.storage}: {result} (checked in {preflight.seconds:.1f} s)",

@@ -45,8 +45,12 @@ class Subcommand(_HidesFlagTypes, TyperCommand):
     """A subcommand of `hookyard`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Keep the arguments of a command that takes overrides, for an error about a flag."""
-        if any(parameter.name == "overrides" for parameter in self.params):
+        """Keep the arguments of a command that takes overrides, for an error about a flag.
+
+        Most keys have no effect on an evaluation, so it gets no such hint.
+        """
+        takes_overrides = any(parameter.name == "overrides" for parameter in self.params)
+        if takes_overrides and self.name != "evaluate":
             ctx.meta[_ARGUMENTS] = list(args)
         return super().parse_args(ctx, args)
 
@@ -97,6 +101,8 @@ def describe_wrong_call(
         return (
             f"no flag {flag}{f'; to change the experiment, write {override}' if override else ''}"
         )
+    if match := re.match(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", message):
+        return f"unexpected argument: {match[1]}"
     if match := re.match(r"Missing (?:argument|option|parameter) '(.*?)'", message):
         return f"{match[1]} is missing"
     if match := re.match(
@@ -104,6 +110,9 @@ def describe_wrong_call(
     ):
         name = match[1]
         choice = re.match(r"'(.*)' is not one of (.*?)\.?$", match[2])
+        bound = re.match(r"Input should be (greater|less) than or equal to (\S+)", match[2])
+        if bound:
+            return f"{name} must be at {'least' if bound[1] == 'greater' else 'most'} {bound[2]}"
         kind = re.match(r"Input should be (?:a valid )?(integer|number)", match[2])
         if kind:
             return f"{name} must be {'an integer' if kind[1] == 'integer' else 'a number'}"

@@ -11,7 +11,7 @@ from orchestrator.cli.options import AsJson, RunOrSweep
 from orchestrator.cli.output import echo, format_cell, print_json, print_table
 from orchestrator.errors import UsageError
 from orchestrator.terminal.printable import escape_controls, escape_data
-from orchestrator.units import COSTS, format_parameter, number_epoch
+from orchestrator.units import COSTS, format_count, format_parameter, number_epoch
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,6 +52,8 @@ def show(
     """
     from orchestrator.disk.run_folder import RunFolder
 
+    if as_yaml and as_json:
+        raise UsageError("--yaml and --json cannot be combined; leave out one of them")
     folder = RunFolder.open(run)
     is_sweep = folder.read_metadata().sweep is not None
     if trial is not None and not is_sweep:
@@ -92,8 +94,8 @@ def show_run(folder: RunFolder, as_json: bool) -> None:
     run = escape_data(described)
     if run["error"]:
         run["error"] = run["error"].replace("\n", "\n  ")
-    reports = _count(run["reports"], "report")
-    attempts = _count(run["attempts"], "attempt")
+    reports = format_count(run["reports"], "report")
+    attempts = format_count(run["attempts"], "attempt")
     echo(f"{run['path']}: {run['status']}, {reports}, {attempts}")
     _print_facts(run, ("driver", "error", "diverged", "stopped"))
     if run["best"]:
@@ -133,10 +135,6 @@ def _explain_no_best(metrics: Mapping[str, Any]) -> None:
     validated = val_metrics(metrics)
     if validated:
         echo(explain_unknown_direction(validated))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _print_usage_hint(use: UsageHint | None) -> None:
@@ -214,7 +212,7 @@ def _format_trial_cell(name: str, value: Any) -> str:
 
 
 def _print_status(folder: str, overview: Mapping[str, Any], trials: int) -> None:
-    line = f"{folder}: {overview['status']}, {_count(trials, 'trial')}"
+    line = f"{folder}: {overview['status']}, {format_count(trials, 'trial')}"
     counts = ", ".join(f"{count} {status}" for status, count in overview["counts"].items())
     echo(f"{line}: {counts}" if counts else line)
     if overview["driver"]:

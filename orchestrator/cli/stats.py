@@ -62,8 +62,7 @@ def stats(
     from orchestrator.disk.run_folder import RunFolder
     from orchestrator.runs.result import Run
 
-    form = "json" if as_json else form
-    _check_format(form, output)
+    form = _choose_format(form, output, as_json)
     if query is not None and (by or columns or where):
         raise UsageError("--query is a complete query: leave out --by, --columns and --where")
     names = None if columns is None else [name.strip() for name in columns.split(",")]
@@ -125,8 +124,7 @@ def samples(
     """
     from orchestrator.runs.result import open_run
 
-    form = "json" if as_json else form
-    _check_format(form, output)
+    form = _choose_format(form, output, as_json)
     with stdout_to_stderr():
         table = open_run(run).samples(where, rank)
     if "position" in table:
@@ -143,13 +141,18 @@ def samples(
     _print(table, "row", form, output)
 
 
-def _check_format(form: Format, output: Path | None) -> None:
+def _choose_format(form: Format, output: Path | None, as_json: bool) -> Format:
+    """Return the format to print or write; raises UsageError if the flags contradict each other."""
+    if as_json and form not in ("table", "json"):
+        raise UsageError(f"--json and --format {form} contradict each other; leave out one of them")
+    form = "json" if as_json else form
     if form == "parquet" and output is None:
         raise UsageError("--format parquet needs --output FILE")
     if form == "table" and output is not None:
         raise UsageError(
             f"--output {output} needs a data format: add --format csv, json or parquet"
         )
+    return form
 
 
 def _print(table: pd.DataFrame, by: By | None, form: Format, output: Path | None) -> None:

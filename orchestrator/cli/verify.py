@@ -9,6 +9,7 @@ import typer
 from orchestrator.cli.errors import FAILED
 from orchestrator.cli.options import AsJson, Config, Overrides
 from orchestrator.cli.output import echo, print_json, stdout_to_stderr
+from orchestrator.units import format_count
 
 if TYPE_CHECKING:
     from orchestrator.replay.verify import Continuation
@@ -48,5 +49,5 @@ def _describe_start(continuation: Continuation) -> str:
     text = f"iteration {continuation.iteration}"
     workers = continuation.loader_workers
     if workers:
-        text += f", {workers} DataLoader worker{'' if workers == 1 else 's'}"
+        text += f", {format_count(workers, 'DataLoader worker')}"
     return text

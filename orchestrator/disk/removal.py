@@ -13,6 +13,7 @@ from orchestrator.disk.listing import list_run_folders
 from orchestrator.disk.run_folder import EVALUATIONS, RunFolder
 from orchestrator.errors import DamagedFile, StorageError, UsageError
 from orchestrator.storage import Storage
+from orchestrator.units import format_count
 
 _log = logging.getLogger("hookyard")
 
@@ -29,7 +30,7 @@ class Removal:
         trials = len(list_run_folders(self.folder.storage / "trials"))
         kind = "a run"
         if trials:
-            kind = f"a sweep of {trials} trial{'s' if trials > 1 else ''}"
+            kind = f"a sweep of {format_count(trials, 'trial')}"
         files = self.folder.storage.tree().values()
         size_mib = sum(state.size_bytes for state in files) / 2**20
         status = _find_status(self.folder)

@@ -111,6 +111,10 @@ class RunFolder:
         if self.storage.names():
             return f"{why}. `hookyard ls` lists the runs"
 
+        run = self.name.partition("@")[0]
+        if run != self.name and parent.exists(f"{run}/run.json"):
+            return f"{self} is not a run: this takes a run without a checkpoint, {parent / run}"
+
         names = parent.names()
         are_runs = parent.map(lambda name: parent.exists(f"{name}/run.json"), names)
         runs = [name for name, is_run in zip(names, are_runs, strict=True) if is_run]

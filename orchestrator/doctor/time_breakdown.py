@@ -111,7 +111,7 @@ def _make_hook_finding(hook: str, event: str, rows: Any, is_saving: bool, n_rank
     return Finding(
         "checkpoint" if is_saving else "hook",
         f"{name} took {units.format_seconds(seconds)}{place}"
-        f" ({calls} call{'' if calls == 1 else 's'},"
+        f" ({units.format_count(calls, 'call')},"
         f" {units.format_seconds(seconds / max(calls, 1))} each)",
         {
             "hook": hook,

@@ -46,6 +46,7 @@ from orchestrator.loop.task_errors import ROW_COLUMNS
 from orchestrator.loop.training_run import RunContext, make_plan
 from orchestrator.randomness import random_state, seed_all
 from orchestrator.task import Task, has_turns, has_weights, hide_progress, show_progress
+from orchestrator.units import format_count
 
 
 class Training:
@@ -296,14 +297,16 @@ class Training:
         state = self.state
         if state.step == 0:
             raise TaskError(
-                "the train dataset ended before the first step: it has"
-                f" {state.iteration} batches, and accumulate is {state.accumulate}"
+                "the train dataset ended before the first step"
+                f" (batches: {state.iteration}, accumulate: {state.accumulate})"
             )
         state.max_steps = state.step
         state.at_step_boundary = True
         state.module.zero_grad()
         if state.is_master:
-            state.show(f"the training data is used up after {state.step} steps; the run ends there")
+            state.show(
+                f"the training data is used up after {format_count(state.step, 'step')}; the run ends there"
+            )
 
     # Lines for the user
 

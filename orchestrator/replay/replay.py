@@ -30,6 +30,7 @@ from orchestrator.runs.samples import resolve_attempt
 from orchestrator.storage import Storage
 from orchestrator.tables.frames import load
 from orchestrator.task import has_custom_loop
+from orchestrator.units import format_count
 
 
 @dataclass(frozen=True)
@@ -202,12 +203,11 @@ def _find_failed_attempt(run: Run, attempts: Sequence[Attempt], iteration: int, 
     ranks = max((attempt.world_size for attempt in attempts), default=1)
     if rank >= ranks:
         raise UsageError(
-            f"{run.folder} has no rank {rank}; it had {ranks} rank{'s' * (ranks > 1)}, counted from 0"
+            f"{run.folder} has no rank {rank}; it had {format_count(ranks, 'rank')}, counted from 0"
         )
+    place = f" on rank {rank}" if ranks > 1 else ""
     known = f"the last is {last}" if last else "none was recorded"
-    raise UsageError(
-        f"{run.folder} has no training row of iteration {iteration} on rank {rank}; {known}"
-    )
+    raise UsageError(f"{run.folder} has no training row of iteration {iteration}{place}; {known}")
 
 
 def _compare(stored: pd.Series, replayed: pd.Series) -> pd.DataFrame:

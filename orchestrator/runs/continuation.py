@@ -19,6 +19,7 @@ from orchestrator.errors import CheckpointError, UsageError
 from orchestrator.experiment.load import with_overrides
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.source import ParentCheckpoint
+from orchestrator.units import format_count
 
 
 def open_checkpoints(folder: RunFolder, *, is_master: bool = True) -> CheckpointStore:
@@ -78,16 +79,18 @@ def make_continuation(folder: RunFolder, label: str, overrides: Iterable[str] = 
             f"init has no effect: the run starts with the weights of {store.get_path(name)}; remove init"
         )
     check_same_optimizers(folder, store, name, experiment)
-    unit = "epochs"
+    unit = "epoch"
     done = position.epoch
     length = experiment.epochs
     if experiment.steps:
-        unit = "steps"
+        unit = "step"
         done = position.step
         length = experiment.steps
     if length is not None and done >= length:
-        advice = f"set {unit} to more than that, such as {unit}={2 * done}"
-        raise UsageError(f"{store.get_path(name)} has already trained for {done} {unit}; {advice}")
+        raise UsageError(
+            f"{store.get_path(name)} has already trained for {format_count(done, unit)}; set"
+            f" {unit}s to more than that, such as {unit}s={2 * done}"
+        )
     return experiment
 
 
@@ -133,7 +136,7 @@ def check_same_ranks(
         what = f"session.restore() has parts of each rank ({per_rank_state})"
         if is_iterable:
             what = reason.format("rank")
-        number = f"{stored_ranks} rank{'s' if stored_ranks > 1 else ''}"
+        number = f"{format_count(stored_ranks, 'rank')}"
         raise UsageError(
             f"{what}, and {store.get_path(name)} is of {number}, not {ranks}; use {stored_ranks}"
             f" (workers.count={stored_ranks}; resume --workers {stored_ranks}), or start another run"

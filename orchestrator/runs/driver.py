@@ -25,6 +25,7 @@ from orchestrator.runs.continuation import check_same_optimizers, check_same_ran
 from orchestrator.runs.launch import check_can_run, choose_engine, collect_launch_metadata, drive
 from orchestrator.runs.result import Run
 from orchestrator.storage import Storage
+from orchestrator.units import format_count
 from orchestrator.user_code import read_main_source
 
 
@@ -199,7 +200,7 @@ def _find_checkpoint_to_resume(folder: RunFolder, from_start: bool) -> str | Non
     except CheckpointError as error:
         reports = folder.read_current_reports()
         lost = (
-            f"its {len(reports)} reports, up to step {reports[-1].get('step')}"
+            f"its {format_count(len(reports), 'report')}, up to step {reports[-1].get('step')}"
             if reports
             else "its training"
         )

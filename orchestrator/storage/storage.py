@@ -16,6 +16,7 @@ from stat import S_ISDIR, S_ISREG
 from threading import current_thread
 from typing import IO, Any, NamedTuple, TypeVar, cast
 
+from orchestrator.errors import UsageError
 from orchestrator.storage.disk_errors import raising_storage_errors
 from orchestrator.storage.remote import (
     CONNECTIONS,
@@ -56,6 +57,8 @@ class Storage:
 
     def __init__(self, location: str | Path) -> None:
         text = str(location)
+        if not text:
+            raise UsageError("the path of a run or of a storage is empty; write . for this folder")
         folder = text.removeprefix("file://")
         self.local = None if is_url(folder) else Path(folder).expanduser().absolute()
         self.location = str(self.local or text)

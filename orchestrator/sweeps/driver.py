@@ -47,6 +47,7 @@ from orchestrator.sweeps.results.result import Sweep
 from orchestrator.sweeps.running_sweep import RunningSweep
 from orchestrator.sweeps.search.search import list_remaining_trials
 from orchestrator.tables.trial_index import TrialIndex, TrialRecord
+from orchestrator.units import format_count
 from orchestrator.user_code import read_main_source
 
 
@@ -170,7 +171,7 @@ def resume(folder: RunFolder, lease: Lease, *, failed: bool, address: str | None
     if not list_remaining_trials(settings, previous):
         if metadata.status not in ("running", "interrupted"):
             raise _make_nothing_to_resume_error(folder, previous, failed=failed)
-        print_line(f"All {len(previous)} trials of {folder} have ended; recording the result.")
+        print_line(f"Every trial of {folder} has ended; recording the result.")
         return record_end(folder, settings)
 
     check_can_run(experiment, settings, local=metadata.local, address=address)
@@ -198,11 +199,12 @@ def _make_nothing_to_resume_error(
     n_failed = sum(trial.status == "failed" for trial in previous.values())
     if n_failed and not failed:
         return UsageError(
-            f"{n_failed} of {len(previous)} trials of {folder} failed, and the others have ended."
+            f"{n_failed} of {format_count(len(previous), 'trial')} of {folder} failed, and no other"
+            " is left."
             f" To retry: {format_resume_command(folder)} --failed"
         )
     return UsageError(
-        f"all {len(previous)} trials of {folder} have ended, so there is nothing to resume."
+        f"every trial of {folder} has ended, so there is nothing to resume."
         f" To see them: hookyard show {shlex.quote(str(folder))}"
     )
 

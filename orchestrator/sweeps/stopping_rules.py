@@ -12,6 +12,7 @@ from orchestrator.disk.sweep_folder import trial_number
 from orchestrator.experiment.sections.sweep import Budget, Plateau, Stop, Sweep
 from orchestrator.sweeps.search.search import Search
 from orchestrator.tables.trial_index import TrialRecord
+from orchestrator.units import format_count
 
 
 def describe_scheduler_stop(settings: Sweep, reports: int) -> str:
@@ -143,7 +144,7 @@ class StoppingRules:
             return None
         return (
             f"{self._metric} has not improved on {progress.best:g} by more than"
-            f" {plateau.min_delta:g} in {count} report{'' if count == 1 else 's'}"
+            f" {plateau.min_delta:g} in {format_count(count, 'report')}"
         )
 
     def budget_used(self) -> str | None:

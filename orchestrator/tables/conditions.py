@@ -15,6 +15,8 @@ def check_condition(where: str) -> None:
     """Raise UsageError unless `where` is a single SQL condition."""
     if not isinstance(where, str):
         raise UsageError(f"where: must be text with a condition in SQL, got {where!r}")
+    if not where.strip():
+        raise UsageError("where: must not be empty; write an SQL condition, such as rank = 0")
     if len(where) > MAX_CONDITION_LENGTH:
         raise UsageError(
             f"where: must have at most {MAX_CONDITION_LENGTH:,} characters, got {len(where):,}"

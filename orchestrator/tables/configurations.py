@@ -59,7 +59,7 @@ class Configuration:
         if not math.isnan(self.half_width):
             text += f" ± {units.format_value(metric, self.half_width)}"
         if self.n:
-            text += f" (mean of {self.n} trial{'s' if self.n > 1 else ''})"
+            text += f" (mean of {units.format_count(self.n, 'trial')})"
         else:
             text += " (so far; no trial has ended)"
         if self.failed:

@@ -80,3 +80,8 @@ def test_parameters_can_be_pasted_into_an_experiment_file(value: object, text: s
     assert format_parameter(value) == text
     if not isinstance(value, float) or float(text) == value:
         assert parse_value(text, "e.yaml")[0] == value
+
+
+def test_one_thing_has_no_plural() -> None:
+    texts = [units.format_count(number, "epoch") for number in (0, 1, 2)]
+    assert texts == ["0 epochs", "1 epoch", "2 epochs"]

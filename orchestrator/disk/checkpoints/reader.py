@@ -20,7 +20,7 @@ from orchestrator.disk.checkpoints.manifest import (
     find_damage,
     parse_position,
 )
-from orchestrator.errors import CheckpointError
+from orchestrator.errors import CheckpointError, did_you_mean
 from orchestrator.storage import Storage
 
 _log = logging.getLogger("hookyard")
@@ -137,9 +137,14 @@ class CheckpointReader:
         if manifest is not None:
             return manifest
 
-        names = self.list_names()
-        available = ", ".join([*self.index.read()["labels"], "last", *names]) if names else "none"
-        raise CheckpointError(f"no checkpoint '{name}' in {self.storage}; available: {available}")
+        available = self.list_names()
+        if available:
+            available = [*self.index.read()["labels"], "last", *available]
+        nearest = did_you_mean(name, available)
+        hint = f" ({nearest})" if nearest else ""
+        raise CheckpointError(
+            f"no checkpoint '{name}' in {self.storage}; available: {', '.join(available) or 'none'}{hint}"
+        )
 
     def read_position(self, name: str) -> Position:
         """Return the training progress at a checkpoint."""

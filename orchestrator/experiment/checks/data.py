@@ -13,6 +13,7 @@ from orchestrator.experiment.checks.metrics import check_phases_of_metrics
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.randomness import seeded
 from orchestrator.task import Task, has_custom_loop
+from orchestrator.units import format_count
 from orchestrator.user_code import call_for_mapping, catch_user_errors
 
 PHASES_OF_DATA = "a mapping of train, and optionally val and test, to their datasets"
@@ -115,7 +116,7 @@ def make_drop_last_error(samples: int, ranks: int, batch_size: int) -> ConfigErr
 
 
 def describe_size(samples: int, ranks: int) -> str:
-    return f"{samples} sample{'s' if samples > 1 else ''} on {ranks} rank{'s' if ranks > 1 else ''}"
+    return f"{format_count(samples, 'sample')} on {format_count(ranks, 'rank')}"
 
 
 def _read_first_sample(task: Task, phase: str, dataset: Any) -> None:

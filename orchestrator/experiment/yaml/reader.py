@@ -51,6 +51,8 @@ def read_yaml(path: Path) -> Document:
 
 
 def _explain_missing_file(path: Path) -> Problem:
+    if path.is_symlink():
+        return Problem("", "is a link to a file that does not exist", str(path))
     files = path.parent.glob("*") if path.parent.is_dir() else ()
     names = [file.name for file in files if file.suffix in (".yaml", ".yml")]
     nearest = did_you_mean(path.name, names)

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from hooks.position import Position
 from orchestrator.disk.checkpoints.manifest import parse_position
 from orchestrator.errors import CheckpointError
+from orchestrator.units import format_count
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class LoadedCheckpoint:
         states: dict[str, Any] = rank_state[key]
         if states and self.world_size != world_size:
             raise CheckpointError(
-                f"checkpoint '{self.name}' holds {', '.join(states)} of {self.world_size} ranks; set workers.count:"
-                f" {self.world_size}"
+                f"checkpoint '{self.name}' holds {', '.join(states)} of"
+                f" {format_count(self.world_size, 'rank')}; set workers.count: {self.world_size}"
             )
         return states
 

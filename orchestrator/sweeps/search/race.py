@@ -31,6 +31,7 @@ from orchestrator.sweeps.search.search import (
 )
 from orchestrator.tables.configurations import compute_tail_probability
 from orchestrator.tables.trial_index import TrialRecord
+from orchestrator.units import format_count
 
 _MIN_DEGREES_OF_FREEDOM = 4
 """Minimum degrees of freedom to use pairs, and to regard seeds with equal results as equal."""
@@ -195,7 +196,7 @@ class Race(Search):
                 gap = self._compute_mean(best) - self._compute_mean(other)
                 self.eliminated[other] = (
                     f"configuration {other} eliminated: {gap:.4g} behind configuration {best} over"
-                    f" {seeds} seed{'s' if seeds > 1 else ''}; probability of overtaking it:"
+                    f" {format_count(seeds, 'seed')}; probability of overtaking it:"
                     f" {probability:.2g}"
                 )
                 self._show_line(self.eliminated[other])

@@ -204,7 +204,7 @@ def test_resume_needs_an_intact_checkpoint_or_from_start(cut: Path) -> None:
     assert (code, out) == (2, "")
     assert "none of the checkpoints in" in told
     assert (
-        f"hookyard resume {cut} --from-start restarts it, and discards these checkpoints and its 1 reports, up to"
+        f"hookyard resume {cut} --from-start restarts it, and discards these checkpoints and its 1 report, up to"
         " step 7" in told
     )
     assert json.loads((cut / "run.json").read_text())["status"] == "failed"

@@ -177,6 +177,27 @@ def test_display_survives_a_terminal_that_is_gone(
             ["resume", "runs/x", "--workers", "x"],
             "--workers must be an integer. See hookyard resume --help",
         ),
+        (
+            ["replay", "runs/x", "--iteration", "0"],
+            "--iteration must be at least 1. See hookyard replay --help",
+        ),
+        (
+            ["resume", "runs/x", "epochs=8"],
+            "unexpected argument: epochs=8. See hookyard resume --help",
+        ),
+        (
+            ["ls", "--storage", ""],
+            "the path of a run or of a storage is empty; write . for this folder",
+        ),
+        (
+            ["show", "runs/x", "--yaml", "--json"],
+            "--yaml and --json cannot be combined; leave out one of them",
+        ),
+        (
+            ["stats", "runs/x", "--json", "--format", "csv"],
+            "--json and --format csv contradict each other; leave out one of them",
+        ),
+        (["evaluate", "runs/x", "--name", "y"], "no flag --name. See hookyard evaluate --help"),
     ],
 )
 def test_a_wrong_command_line_is_reported_in_one_line(call: list[str], message: str) -> None:

@@ -47,6 +47,16 @@ def test_every_verb_reports_a_missing_run(tmp_path: Path, verb: str) -> None:
     assert f"{tmp_path}/nowhere is not a run: " in told.stderr
 
 
+def test_checkpoint_of_a_run_is_not_taken_for_a_run(tmp_path: Path) -> None:
+    create_run(tmp_path, "first", "hooks: {}\n")
+    told = call("show", f"{tmp_path}/first@best")
+    assert (told.exit_code, told.stdout) == (2, "")
+    assert told.stderr == (
+        f"{tmp_path}/first@best is not a run: this takes a run without a checkpoint,"
+        f" {tmp_path}/first\n"
+    )
+
+
 @pytest.fixture
 def storage(tmp_path: Path) -> str:
     """Three runs: one that failed, two that finished."""

@@ -183,6 +183,14 @@ def test_wrong_bases_are_located(file: Path, base: str, message: str) -> None:
     assert (problem.path, problem.line) == ("base", 2)
 
 
+def test_link_to_nothing_is_not_its_own_suggestion(file: Path) -> None:
+    link = file.parent / "linked.yaml"
+    link.symlink_to("nowhere.yaml")
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(link)
+    assert str(caught.value) == f"{link}: is a link to a file that does not exist"
+
+
 def test_bases_are_merged_in_order(file: Path) -> None:
     folder = file.parent
     (folder / "parts").mkdir()

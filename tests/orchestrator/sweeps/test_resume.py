@@ -118,7 +118,7 @@ def test_sweep_resumes_after_its_driver_was_killed(outside: Path) -> None:
     assert np.array(losses(resumed)) == pytest.approx(np.array(losses(uninterrupted)), rel=1e-5)
     assert not resumed.stats.duplicated(["trial", "rank", "phase", "epoch", "iteration"]).any()
     assert len(resumed.stats) == len(uninterrupted.stats)
-    with pytest.raises(UsageError, match=r"all 3 trials of .* have ended"):
+    with pytest.raises(UsageError, match=r"every trial of .* has ended"):
         resume_sweep("runs/kept")
 
 
@@ -158,7 +158,7 @@ def test_resume_only_ends_a_sweep_whose_driver_died_after_the_last_trial(
     assert len(ended.stats) == rows
     assert (outside / "runs/kept/trials/trial-0002/stats.parquet").exists()
     assert not (outside / "runs/kept/.tune").exists()
-    with pytest.raises(UsageError, match=r"all 3 trials of .* have ended"):
+    with pytest.raises(UsageError, match=r"every trial of .* has ended"):
         resume_sweep(done.path)
 
 

@@ -251,11 +251,11 @@ def test_condition_selects_its_rows(where: str, rows: list[int]) -> None:
 @pytest.mark.parametrize(
     ("where", "says"),
     [
+        (" ", "must not be empty"),
         ("epok = 1 and rank = 0", "no column 'epok'"),
         ("los > 1", "did you mean 'loss'?"),
         ('phase = "train"', "Put text in single quotes"),
         ("rank == ", "syntax error"),
-        ("", "syntax error"),
         ("rank = 0; rank = 1", "syntax error"),
         ("rank = 0; select 1", "semicolon"),
         ("loss > 5) or (rank = 0", "syntax error"),

@@ -242,6 +242,15 @@ def test_label_is_dropped_with_its_checkpoint(store: CheckpointStore) -> None:
         store.resolve("best")
 
 
+def test_nearest_name_of_a_missing_checkpoint_is_suggested(store: CheckpointStore) -> None:
+    save(store, "epoch-0001", 1)
+    store.mark("epoch-0001", "best")
+    with pytest.raises(
+        CheckpointError, match=r"no checkpoint 'bset' in .* \(did you mean 'best'\?"
+    ):
+        store.resolve("bset")
+
+
 # Publishing
 
 

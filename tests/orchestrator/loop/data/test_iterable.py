@@ -192,7 +192,7 @@ def test_ranks_share_a_stream_and_stop_together_at_its_end(two: list[dict[str, A
         assert found["error"] == "meters need a val sample on each rank, but rank 1 has none"
         assert (
             found["nothing to train"]
-            == "the train dataset ended before the first step: it has 0 batches, and accumulate is 1"
+            == "the train dataset ended before the first step (batches: 0, accumulate: 1)"
         )
         assert (
             found["nothing to validate"]
