@@ -22,7 +22,10 @@ from orchestrator.disk.hang import HangReports, RankStack, tick_s
 from orchestrator.engines.rank_failures import is_user_file
 from orchestrator.errors import HookyardError
 from orchestrator.experiment.sections.training import Hang
+from orchestrator.loop.step.auto_microbatching import MicrobatchRunner
+from orchestrator.loop.step.closure import ClosureRunner
 from orchestrator.loop.step.iterations import IterationRunner
+from orchestrator.loop.step.turns import TurnRunner
 from orchestrator.loop.world import World
 
 SLOW_FACTOR = 5
@@ -34,7 +37,8 @@ stacks."""
 _MAX_FRAMES = 12
 
 _log = logging.getLogger("hookyard")
-_LOOPS = (IterationRunner.train.__code__, IterationRunner.evaluate.__code__)
+_RUNNERS = (IterationRunner, MicrobatchRunner, ClosureRunner, TurnRunner)
+_LOOPS = {IterationRunner.evaluate.__code__, *(runner.train.__code__ for runner in _RUNNERS)}
 _TORCH = os.path.dirname(torch.__file__)
 _COLLECTIVES = os.path.join(_TORCH, "distributed", "")
 _SYNC_FILES = (

@@ -20,6 +20,7 @@ from orchestrator.errors import RunError
 from orchestrator.experiment.sections.training import Hang
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
+from orchestrator.task import Task
 from tests.tasks import Points, described, experiment
 
 HERE = Path(__file__).name
@@ -51,10 +52,16 @@ def watching(tmp_path: Path, **limits: Any) -> HangWatch:
     return HangWatch(HangReports(folder, 0, 1), World(), Hang(**limits))
 
 
-def train_with(call: Any, watch: HangWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+def train_with(
+    call: Any,
+    watch: HangWatch,
+    monkeypatch: pytest.MonkeyPatch,
+    task: Task | None = None,
+    **fields: Any,
+) -> None:
     monkeypatch.setattr(hang_watch, "is_user_file", lambda file: file.endswith(HERE))
-    wanted = experiment(task=f"{__name__}:Calls", epochs=1)
-    loop = Loop(Calls(), wanted, {"between": CallsBetween()})
+    wanted = experiment(task=f"{__name__}:Calls", epochs=1, **fields)
+    loop = Loop(task or Calls(), wanted, {"between": CallsBetween()})
     watch.follow(loop.state)
     CALL.append(call)
     try:
@@ -81,13 +88,32 @@ def test_place_names_phase_iteration_and_line_of_the_task(
             assert re.fullmatch(rf"{phase}, epoch 1, {done} {line}", text), text
 
 
+class CallsInTurns(Calls):
+    def turns(self, model: nn.Module, batch: Any) -> Any:
+        yield "only", self.loss(self.forward(model, batch), batch)
+
+
+@pytest.mark.parametrize(
+    ("task", "fields"),
+    [
+        (Calls(), {}),
+        (Calls(), {"accumulate": "auto"}),
+        (Calls(), {"optimizer": {"type": "LBFGS", "max_iter": 1}}),
+        (CallsInTurns(), {"optimizers": {"only": {"type": "SGD", "lr": 0.1, "params": ["*"]}}}),
+    ],
+    ids=["plain", "auto", "closure", "turns"],
+)
 def test_slow_places_have_five_times_the_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    task: Task, fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watch, limits = watching(tmp_path, after=10), []
     assert watch._make_report().limit_s == 50, "the model is being built"
     train_with(
-        lambda place: limits.append((place, watch._make_report().limit_s)), watch, monkeypatch
+        lambda place: limits.append((place, watch._make_report().limit_s)),
+        watch,
+        monkeypatch,
+        task,
+        **fields,
     )
     in_iterations = [limit for place, limit in limits if place == "forward"]
     phases = [index for index, limit in enumerate(in_iterations) if limit == 50]
