@@ -16,13 +16,13 @@ from orchestrator.engines.run_attempt import RunAttempt
 from orchestrator.engines.shared_checkpoints import choose_common_checkpoints
 from orchestrator.errors import HookyardError
 from orchestrator.experiment.resolve import ResolvedExperiment
-from orchestrator.loop.custom_loop import CustomLoop
+from orchestrator.loop.custom.custom_loop import CustomLoop
 from orchestrator.loop.data.phases import DataOf
-from orchestrator.loop.failed_run import note_failed_run
 from orchestrator.loop.loop import EvaluationLoop, Loop
 from orchestrator.loop.model.torch_settings import thread_count, torch_threads
 from orchestrator.loop.report import Report, produce_within
-from orchestrator.loop.shared_runs import Member
+from orchestrator.loop.sharing.failed_run import note_failed_run
+from orchestrator.loop.sharing.shared_runs import Member
 from orchestrator.loop.world import World
 from orchestrator.task import has_custom_loop
 

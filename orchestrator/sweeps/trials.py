@@ -22,9 +22,9 @@ from orchestrator.experiment.load import to_yaml
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve
 from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.experiment.yaml.source import ExperimentSource
-from orchestrator.loop.failed_run import find_failed_run
 from orchestrator.loop.model.initial_weights import describe_initial_weights
 from orchestrator.loop.report import Report
+from orchestrator.loop.sharing.failed_run import find_failed_run
 from orchestrator.sweeps.metric_monitor import MetricMonitor
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from orchestrator.experiment.checks.optimizers import fill_optimization_defaults
 from orchestrator.experiment.components import make_hooks
 from orchestrator.experiment.fields.parameters import check
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.loop.custom_loop import CustomLoop
+from orchestrator.loop.custom.custom_loop import CustomLoop
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.torch_settings import torch_threads
 from orchestrator.loop.training_run import RunContext

@@ -9,7 +9,7 @@ from torch import Tensor
 from experiments.hf_trainer import TrainedByTrainer
 from hooks.checkpointing.checkpoint import Checkpoint
 from orchestrator.disk.checkpoints.store import CheckpointStore
-from orchestrator.loop.custom_loop import CustomLoop
+from orchestrator.loop.custom.custom_loop import CustomLoop
 from orchestrator.loop.training_run import RunContext
 from orchestrator.storage import Storage
 from tests.tasks import Rows, experiment

@@ -134,7 +134,7 @@ class Fails(Hook):
 
 
 @pytest.mark.parametrize(
-    "task", ["tests.tasks:Points", "tests.orchestrator.loop.test_custom_loop:Fitted"]
+    "task", ["tests.tasks:Points", "tests.orchestrator.loop.custom.test_custom_loop:Fitted"]
 )
 def test_rows_missing_since_the_last_report_are_found(tmp_path: Path, task: str) -> None:
     reports = Session(create(described(task=task), tmp_path, "running"), World()).reports()

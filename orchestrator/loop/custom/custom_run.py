@@ -6,9 +6,9 @@ from hooks.plan import Plan
 from hooks.state import State
 from orchestrator.errors import TaskError
 from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.loop.custom.custom_contents import CheckpointedParts
 from orchestrator.loop.span_clock import Clock
 from orchestrator.loop.state.cursor import EpochProgress
-from orchestrator.loop.state.custom_contents import CheckpointedParts
 from orchestrator.loop.training_run import RunContext, TrainingRun
 from orchestrator.task import Task
 from orchestrator.user_code import find_source_location

@@ -30,7 +30,7 @@ from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.session import Session
 from orchestrator.errors import CheckpointError, RankMismatch, RunError, TaskError
 from orchestrator.experiment.load import make_experiment, to_yaml
-from orchestrator.loop.custom_loop import CustomLoop
+from orchestrator.loop.custom.custom_loop import CustomLoop
 from orchestrator.loop.training_run import RunContext
 from orchestrator.loop.world import World
 from orchestrator.runs.result import Run
@@ -38,7 +38,7 @@ from orchestrator.storage import Storage
 from tests.ranks import on_ranks, until_killed
 from tests.tasks import Rows, experiment
 
-HERE = "tests.orchestrator.loop.test_custom_loop"
+HERE = "tests.orchestrator.loop.custom.test_custom_loop"
 ROUNDS, STEPS = 3, 5
 
 

@@ -17,7 +17,7 @@ from orchestrator.errors import RankMismatch, TaskError
 from orchestrator.experiment.checks.train_method import list_train_parameters
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.base_loop import BaseLoop
-from orchestrator.loop.custom_run import CustomRun
+from orchestrator.loop.custom.custom_run import CustomRun
 from orchestrator.loop.report import Report
 from orchestrator.loop.span_clock import Clock
 from orchestrator.loop.step.columns import make_columns

@@ -16,8 +16,8 @@ from orchestrator.disk.checkpoints.training_files import TrainingFiles
 from orchestrator.errors import RunError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.hooked_run import HookedRun
-from orchestrator.loop.own_fields import FieldSwitch, OwnFields
 from orchestrator.loop.report import Report
+from orchestrator.loop.sharing.own_fields import FieldSwitch, OwnFields
 from orchestrator.loop.state.hooked_contents import HookedContents
 from orchestrator.loop.training import Training
 from orchestrator.loop.training_run import RunContext, make_plan

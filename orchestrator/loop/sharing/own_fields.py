@@ -5,7 +5,7 @@ from operator import attrgetter
 from typing import Any
 
 from hooks.state import State
-from orchestrator.loop.failed_run import note_failed_run
+from orchestrator.loop.sharing.failed_run import note_failed_run
 
 OWN_FIELDS = (
     "name",

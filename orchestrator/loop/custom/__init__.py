@@ -1,0 +1,1 @@
+"""The loop of a task that trains by itself (`Task.train`)."""
