@@ -43,15 +43,16 @@ def find_class(
     path: str = "",
     group: str | None = None,
     others: Iterable[str] = (),
+    advice: str | None = None,
 ) -> type[T]:
     """Return the class called `name`: in `table`, an entry point of `group`, or `module:Class`.
 
-    Imports the module, evaluates nothing. Raises ConfigError at `path`, which suggests near names,
-    also of `others`.
+    Imports the module, evaluates nothing. Raises ConfigError at `path`, which gives the `advice`,
+    or else suggests near names, also of `others`.
     """
     with catch_user_errors(path, f"'{name}' cannot be inspected"):
         cls = table.get(name) or (group and _load_entry_point(name, path, group))
-        cls = cls or _import(name, base, table, path, others)
+        cls = cls or _import(name, base, table, path, others, advice)
         if isinstance(cls, type) and issubclass(cls, base):
             return cls
         shown = f"a {type(cls).__name__}"
@@ -73,10 +74,15 @@ def _list_entry_points(group: str) -> EntryPoints:
 
 
 def _import(
-    name: str, base: type[Any], table: Mapping[str, Any], path: str, others: Iterable[str]
+    name: str,
+    base: type[Any],
+    table: Mapping[str, Any],
+    path: str,
+    others: Iterable[str],
+    advice: str | None,
 ) -> Any:
     if not _IMPORT_PATH.match(name):
-        raise _make_unknown_error(name, base, table, path, others)
+        raise _make_unknown_error(name, base, table, path, others, advice)
     module_name, _, class_name = name.partition(":")
     with catch_user_errors(path, f"module '{module_name}' cannot be imported"):
         try:
@@ -102,14 +108,19 @@ def _import(
 
 
 def _make_unknown_error(
-    name: str, base: type[Any], table: Mapping[str, Any], path: str, others: Iterable[str]
+    name: str,
+    base: type[Any],
+    table: Mapping[str, Any],
+    path: str,
+    others: Iterable[str],
+    advice: str | None,
 ) -> ConfigError:
     if not table:
         return ConfigError.at(path, f"must be module:Class, such as my_module:MyTask, got '{name}'")
     names = ", ".join(sorted(table)) if len(table) <= _MAX_NAMES else "those of `hookyard hooks`"
     near = did_you_mean(name, {*table, *others} - {name})
     kind = base.__name__.removeprefix("LR").lower()
-    hint = near or f"known: {names}, or module:Class"
+    hint = advice or near or f"known: {names}, or module:Class"
     return ConfigError.at(path, f"unknown {kind} '{name}'", hint)
 
 

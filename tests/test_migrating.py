@@ -20,6 +20,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.experiment.components import make_hook
 from orchestrator.experiment.fields.messages import (
     EXPERIMENT,
+    find_classes_elsewhere,
     find_options_elsewhere,
     load_other_systems,
 )
@@ -539,6 +540,34 @@ def test_every_option_is_accepted_or_refused_with_advice(
         not said or any(advice in said[0] for advice in find_options_elsewhere(name).values())
         for name, said in zip(ours, told, strict=True)
     )
+
+
+THEIR_CLASSES = [(system, name) for system, names in THEIR_HOOKS.items() for name in names.split()]
+
+
+@pytest.mark.parametrize(("system", "name"), THEIR_CLASSES)
+def test_classes_of_other_systems_are_refused_with_their_counterparts(
+    system: str, name: str
+) -> None:
+    (row,) = [row for row in rows(system, "Hooks") if name in row.theirs]
+    with pytest.raises(ConfigError) as caught:
+        make_hook(name, {})
+    told = str(caught.value)
+    assert told.startswith(f"hooks.{name}: unknown hook '{name}' ({find_classes_elsewhere()[name]}")
+    counterparts = {ours.partition(".")[0] for ours in row.ours}
+    assert [ours for ours in counterparts if not re.search(rf"\b{ours}\b", told)] == []
+    assert row.ours or "there is none" in told
+
+
+def test_class_of_another_system_as_a_type_is_refused_with_its_counterpart() -> None:
+    with pytest.raises(ConfigError, match=r"hooks\.average\.type: .*write the hook ema"):
+        make_hook("average", {"type": "EMAHook", "momentum": 0.0002})
+
+
+@pytest.mark.parametrize("advice", sorted(set(find_classes_elsewhere().values())))
+def test_advice_on_classes_names_existing_hooks(advice: str) -> None:
+    written = re.findall(r"the hooks? (\w+)(?: and (\w+))?", advice)
+    assert {name for names in written for name in names if name} <= {*HOOKS}
 
 
 @pytest.mark.parametrize("option", EXPERIMENT_OPTIONS.split())

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from hooks import HOOKS, Hook, Priority
 from orchestrator.errors import ConfigError, Problem, collect_problems, did_you_mean
 from orchestrator.experiment.fields.field_values import list_parameters
+from orchestrator.experiment.fields.messages import find_classes_elsewhere
 from orchestrator.experiment.fields.parameters import construct
 from orchestrator.experiment.fields.plain_data import to_config
 from orchestrator.experiment.yaml.document import join
@@ -169,7 +170,8 @@ def find_hook_class(name: str, path: str = "", others: Iterable[str] = ()) -> ty
 
     Raises ConfigError, which also suggests `others`.
     """
-    cls = find_class(name, Hook, HOOKS, path, ENTRY_POINTS, others)
+    advice = find_classes_elsewhere().get(name)
+    cls = find_class(name, Hook, HOOKS, path, ENTRY_POINTS, others, advice)
     if not hasattr(cls, "__dataclass_fields__"):
         raise ConfigError.at(path, f"'{name}' is not a dataclass", "put @dataclass above the class")
     return cls

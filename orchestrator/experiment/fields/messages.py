@@ -146,20 +146,36 @@ def _explain_unknown_key(
 
 
 @cache
-def load_other_systems() -> Mapping[str, Mapping[str, str]]:
-    """Return what to write instead of other systems' options, by hook and lower-case name."""
+def _load_tables() -> dict[str, dict[str, str]]:
     text = files(__package__).joinpath("other_systems.yaml").read_text()
     tables: dict[str, dict[str, str]] = yaml.safe_load(text)
-    del tables["loggers"]
     return tables
+
+
+def load_other_systems() -> Mapping[str, Mapping[str, str]]:
+    """Return what to write instead of other systems' options, by hook and lower-case name."""
+    return {name: table for name, table in _load_tables().items() if name not in _NO_OPTIONS}
 
 
 def find_options_elsewhere(kind: str) -> Mapping[str, str]:
     """Return the advice for each option of other systems' hook of this kind."""
+    return _split_names(load_other_systems().get(kind, {}))
+
+
+def find_classes_elsewhere() -> Mapping[str, str]:
+    """Return the advice for each class of other systems that is named as a hook."""
+    return _split_names(_load_tables()["classes"])
+
+
+def _split_names(table: Mapping[str, str]) -> Mapping[str, str]:
     advice_by_name: dict[str, str] = {}
-    for names, advice in load_other_systems().get(kind, {}).items():
+    for names, advice in table.items():
         advice_by_name.update(dict.fromkeys(names.split(", "), advice))
     return advice_by_name
+
+
+_NO_OPTIONS = {"loggers", "classes"}
+"""Tables of the file that are not those of a hook's options."""
 
 
 _KINDS = {"Experiment": EXPERIMENT, **{cls.__name__: name for name, cls in HOOKS.items()}}
