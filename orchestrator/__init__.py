@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from orchestrator.experiment.sections.experiment import Experiment as Experiment
     from orchestrator.runs.driver import resume as resume
     from orchestrator.runs.driver import run as run
+    from orchestrator.runs.listing import list_runs as list_runs
     from orchestrator.runs.result import Run as Run
     from orchestrator.runs.result import open_run as open_run
     from orchestrator.sweeps.driver import resume_sweep as resume_sweep
@@ -46,6 +47,7 @@ _MODULE_OF = {
     "Task": "orchestrator.task",
     "TrainingSession": "orchestrator.training_session",
     "UsageError": "orchestrator.errors",
+    "list_runs": "orchestrator.runs.listing",
     "load_experiment": "orchestrator.experiment.load",
     "open_run": "orchestrator.runs.result",
     "open_sweep": "orchestrator.sweeps.results.result",

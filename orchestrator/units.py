@@ -90,6 +90,8 @@ def get_unit(name: str) -> str:
 def format_value(name: str, value: Any) -> str:
     """Format a value by the unit in its name: `12.3 ms`, `1.5 GiB`, `42 %`; empty for None and
     NaN."""
+    if isinstance(value, list):
+        return ", ".join(format_value(name, item) for item in value)
     if value is None or value != value:
         return ""
     if not is_number(value):

@@ -14,14 +14,14 @@ from orchestrator.cli.manage import ls, note, rm
 from orchestrator.cli.reference import hooks, init, schema, validate
 from orchestrator.cli.report import report
 from orchestrator.cli.show import show
-from orchestrator.cli.stats import samples, stats
+from orchestrator.cli.stats import query, samples, stats
 from orchestrator.cli.training import resume, run, sweep
 from orchestrator.cli.verify import verify
 from orchestrator.cli.watch import watch
 
 PANELS = {
     "Train": (init, validate, verify, run, sweep, resume),
-    "Results": (watch, ls, show, stats, report, compare, doctor, note, rm),
+    "Results": (watch, ls, show, stats, query, report, compare, doctor, note, rm),
     "Checkpoints and samples": (evaluate, average, samples, replay),
     "Clusters": (submit, status, logs, stop),
     "Reference": (hooks, schema),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from pathlib import Path
 from time import localtime, strftime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -73,21 +72,11 @@ def ls(
 
 def _list_runs(storage: str) -> list[tuple[RunFolder, RunMetadata | DamagedFile]]:
     """Return the runs of a storage; raises UsageError if it is not a folder of runs."""
-    from orchestrator.disk.listing import list_runs
-    from orchestrator.disk.run_folder import RunFolder
+    from orchestrator.disk.listing import explain_no_runs, list_metadata
 
-    for path in (Path(storage), *Path(storage).parents):
-        if path.is_file():
-            raise UsageError(f"{path} is a file; --storage names the folder that holds the runs")
-    listed = list_runs(storage)
-    if not listed and not Storage(storage).exists():
-        raise UsageError(
-            f"the folder {storage} does not exist; --storage names the folder that holds the runs"
-        )
-    if not listed and RunFolder(storage).exists():
-        raise UsageError(
-            f"{storage} is a run, not a folder of runs. To see it: hookyard show {storage}"
-        )
+    listed = list_metadata(storage)
+    if not listed:
+        explain_no_runs(storage)
     return listed
 
 

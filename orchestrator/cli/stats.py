@@ -1,4 +1,4 @@
-"""`hookyard stats` and `hookyard samples`"""
+"""`hookyard stats`, `hookyard samples` and `hookyard query`"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from orchestrator.cli.options import AsJson, OneRun, RunOrSweep
+from orchestrator.cli.options import AsJson, OneRun, RunOrSweep, StorageFlag
 from orchestrator.cli.output import (
     check_output,
     echo,
@@ -139,6 +139,29 @@ def samples(
             dict.fromkeys(table.columns.intersection(["index", "position"]), "string")
         )
     _print(table, "row", form, output)
+
+
+def query(
+    sql: Annotated[
+        str,
+        typer.Argument(metavar="SQL", help="A select on the table `runs`, in DuckDB's dialect."),
+    ],
+    storage: StorageFlag = "runs",
+    form: Form = "table",
+    output: Output = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run SQL on all runs, sweeps, trials and evaluations of a storage: the table `runs`.
+
+    Put the names of metrics and of the configuration in double quotes: "val/loss",
+    "config/optimizer.lr".
+
+    Example: hookyard query "select name, status, best from runs where tag = 'paper' order by best"
+    """
+    from orchestrator.runs.listing import query_runs
+
+    form = _choose_format(form, output, as_json)
+    _print(query_runs(storage, sql), "row", form, output)
 
 
 def _choose_format(form: Format, output: Path | None, as_json: bool) -> Format:

@@ -1,6 +1,8 @@
 """The folder of a run's checkpoints."""
 
 import logging
+from collections.abc import Mapping
+from typing import Any
 
 from orchestrator.disk.checkpoints.index import read_checkpoints, warn_lost_index
 from orchestrator.disk.run_folder import RunFolder
@@ -14,10 +16,12 @@ def make_checkpoint_folder(folder: RunFolder, out_dir: str | None = None) -> Sto
     return Storage(out_dir) / folder.name if out_dir else folder.storage / "checkpoints"
 
 
-def find_checkpoint_folder(folder: RunFolder) -> Storage:
-    """Return the folder of the checkpoints, as configured in the run's experiment; raises
-    DamagedFile."""
-    hooks = folder.read_experiment().get("hooks")
+def find_checkpoint_folder(
+    folder: RunFolder, experiment: Mapping[str, Any] | None = None
+) -> Storage:
+    """Return the folder of the checkpoints, as configured in the run's experiment, which is read if
+    it isn't passed; raises DamagedFile."""
+    hooks = (experiment or folder.read_experiment()).get("hooks")
     checkpoint = hooks.get("checkpoint") if isinstance(hooks, dict) else None
     out_dir = checkpoint.get("out_dir") if isinstance(checkpoint, dict) else None
     return make_checkpoint_folder(folder, out_dir)

@@ -1,13 +1,30 @@
 """The runs in a storage."""
 
 import logging
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from os import DirEntry, PathLike, scandir
 from pathlib import Path
+from time import time
 
 from orchestrator.disk.metadata import RunMetadata
-from orchestrator.disk.run_folder import RunFolder
-from orchestrator.errors import DamagedFile
+from orchestrator.disk.reports import REPORTS
+from orchestrator.disk.run_folder import EVALUATIONS, RunFolder
+from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.storage import Storage
+from orchestrator.storage.disk_errors import raising_storage_errors
 
+_SIGNED = ("run.json", "experiment.yaml", REPORTS)
+"""Files of a run whose states are its signature, besides those of its attempts."""
+_INSIDE = ("trials", EVALUATIONS)
+"""Folders of a run or a sweep that hold runs."""
+_SIGNED_PATH = re.compile(
+    rf"(?P<run>[^/]+(?:/(?:{'|'.join(_INSIDE)})/[^/]+)*)"
+    rf"/(?P<file>{'|'.join(map(re.escape, _SIGNED))}|stats/[^/]+/attempt\.json)"
+)
+_RECENT_S = 2.0
+"""Age up to which a remote file's signature is another one than later, so that it is read again."""
 _log = logging.getLogger("hookyard")
 
 
@@ -26,11 +43,10 @@ def list_run_folders(storage: Storage) -> list[RunFolder]:
     return runs
 
 
-def list_runs(storage: str | Path) -> list[tuple[RunFolder, RunMetadata | DamagedFile]]:
+def list_metadata(storage: str | Path) -> list[tuple[RunFolder, RunMetadata | DamagedFile]]:
     """Return runs and sweeps, damaged ones first, then the oldest; raises UsageError for an
     unreachable storage."""
-    root = Storage(storage)
-    root.reach()
+    root = open_storage(storage)
     folders = [RunFolder(root, name) for name in root.names()]
     results = zip(folders, root.map(_read_metadata, folders), strict=True)
     runs = [(folder, metadata) for folder, metadata in results if metadata is not None]
@@ -46,3 +62,72 @@ def _read_metadata(folder: RunFolder) -> RunMetadata | DamagedFile | None:
         return folder.read_metadata()
     except DamagedFile as error:
         return error if folder.exists() else folder.find_lost_metadata()
+
+
+def open_storage(storage: str | Path) -> Storage:
+    """Return a storage that can be reached; raises UsageError otherwise, and for a file."""
+    for path in (Path(storage), *Path(storage).parents):
+        if path.is_file():
+            raise UsageError(f"{path} is a file; --storage names the folder that holds the runs")
+    root = Storage(storage)
+    root.reach()
+    return root
+
+
+def explain_no_runs(storage: str | Path) -> None:
+    """Raise UsageError if a storage without runs is not a folder of runs."""
+    if not Storage(storage).exists():
+        raise UsageError(
+            f"the folder {storage} does not exist; --storage names the folder that holds the runs"
+        )
+    if RunFolder(storage).exists():
+        raise UsageError(
+            f"{storage} is a run, not a folder of runs. To see it: hookyard show {storage}"
+        )
+
+
+def list_signatures(storage: Storage) -> dict[str, str]:
+    """Return a signature of each run, sweep, trial and evaluation by its path in the storage.
+
+    It is another one after its metadata, experiment, attempts or reports have changed. No file is
+    read: a local folder is listed run by run, a remote storage as a whole.
+    """
+    if storage.local is None:
+        return _sign_remote(storage)
+    with raising_storage_errors(storage.local):
+        return dict(_sign_local(storage.local))
+
+
+def _sign_local(folder: str | PathLike[str], parent: str = "") -> Iterator[tuple[str, str]]:
+    for run in _scan(folder):
+        path = f"{parent}{run.name}"
+        states = []
+        for file in _scan(run):
+            if file.name in (*_SIGNED, "stats"):  # a new attempt changes the folder `stats`
+                status = file.stat()
+                version = f"{status.st_size} {status.st_mtime_ns} {status.st_ino}"
+                states.append(f"{file.name} {version}")
+            elif file.name in _INSIDE:
+                yield from _sign_local(file, f"{path}/{file.name}/")
+        if states:
+            yield path, "\n".join(sorted(states))
+
+
+def _scan(folder: str | PathLike[str]) -> list[DirEntry[str]]:
+    """Return what is in a folder; nothing for a file, or for what has just been removed."""
+    with suppress(FileNotFoundError, NotADirectoryError), scandir(folder) as entries:
+        return [*entries]
+    return []
+
+
+def _sign_remote(storage: Storage) -> dict[str, str]:
+    now = time()
+    states: dict[str, list[str]] = {}
+    for file, state in storage.tree().items():
+        match = _SIGNED_PATH.fullmatch(file)
+        if match:
+            # The store's clock may have whole seconds, in which a file can change again.
+            is_recent = state.modified is not None and now - state.modified < _RECENT_S
+            version = f"{state.size_bytes} {state.modified}{' recent' if is_recent else ''}"
+            states.setdefault(match["run"], []).append(f"{match['file']} {version}")
+    return {path: "\n".join(parts) for path, parts in states.items()}

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from hooks.metrics.direction import declared_modes, find_best_metric, find_modes_by_meter
+from hooks.metrics.direction import declared_modes, find_modes_by_meter
 from orchestrator import units
 from orchestrator.disk.attempts import get_meter_modes
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
@@ -16,7 +16,12 @@ from orchestrator.disk.reports import list_reported_names
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import HookyardError
 from orchestrator.storage import Storage
-from orchestrator.tables.best_report import Divergence, find_best_report, find_divergence
+from orchestrator.tables.best_report import (
+    Divergence,
+    find_best_report,
+    find_divergence,
+    find_main_metric,
+)
 
 _LENGTH_ARGUMENTS = ("T_max", "total_iters", "total_steps")
 """Scheduler arguments that hold a length. If it equals the run's length, it changes along with
@@ -78,15 +83,12 @@ def find_best_and_divergence(folder: RunFolder) -> tuple[Best | None, Divergence
     if metadata.evaluates:
         return None, None
     config = folder.read_experiment()
-    if metadata.modes:  # a trial uses the metrics of its sweep
-        config["sweep"] = {"metric": [*metadata.modes], "mode": [*metadata.modes.values()]}
     lines = folder.read_current_reports()
     reports = [line for line in lines if {*_COUNTERS} <= line.keys()]
     storage = find_checkpoint_folder(folder)
     index = read_index(storage)
     kept_by = index.get("metrics", {}).get("best", "")
-    meters = get_meter_modes(folder.read_attempts())
-    main = find_best_metric(list_reported_names(reports), config, kept_by, meters)
+    main = find_main_metric(metadata, config, folder.read_attempts(), reports, kept_by)
     diverged = find_divergence(reports, main[0] if main else None)
     compared = [line for line in reports if metadata.modes.keys() <= line.keys()]
     report = find_best_report(compared, *main) if main else None

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
+from hooks.metrics.direction import Mode, find_best_metric
+from orchestrator.disk.attempts import Attempt, get_meter_modes
+from orchestrator.disk.metadata import RunMetadata
+from orchestrator.disk.reports import list_reported_names
 from orchestrator.units import is_number, number_epoch
 
 
@@ -71,3 +75,21 @@ def find_best_report(
     finite = [report for report in measured if math.isfinite(report[metric])]
     find = max if mode == "max" else min
     return find(finite, key=lambda report: report[metric], default=None)
+
+
+def find_main_metric(
+    metadata: RunMetadata,
+    config: Mapping[str, Any],
+    attempts: Sequence[Attempt],
+    reports: Sequence[Mapping[str, Any]],
+    kept_by: str,
+) -> tuple[str, Mode] | None:
+    """Return the metric by which a run has a best report, and its mode; None if that is unknown.
+
+    `kept_by` is the metric of its best checkpoint; empty if there is none.
+    """
+    if metadata.modes:  # a trial uses the metrics of its sweep
+        modes = metadata.modes
+        config = {**config, "sweep": {"metric": [*modes], "mode": [*modes.values()]}}
+    meters = get_meter_modes(attempts)
+    return find_best_metric(list_reported_names(reports), config, kept_by, meters)

@@ -52,7 +52,7 @@ def explain_errors(
             raise UsageError(f"where: the condition failed: {shorten(reason, 300)}") from None
         unknown = re.match(r'Referenced column "(.*)" not found', reason)
         if unknown:
-            advice = _advise_quotes(unknown[1], where)
+            advice = advise_quotes(unknown[1], where)
             if columns and not advice:
                 check_columns([unknown[1]], columns)
             reason += advice
@@ -62,7 +62,7 @@ def explain_errors(
         ) from None
 
 
-def _advise_quotes(name: str, where: str) -> str:
+def advise_quotes(name: str, where: str) -> str:
     """Return what to do if an unknown column is meant as text; empty if it is not."""
     if f'"{name}"' in where:
         return " Put text in single quotes"

@@ -8,7 +8,7 @@ from typing import Any
 def find_config_differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Return one value per config for each dotted path that differs, except the name; None if the
     path is missing."""
-    flat = [dict(_flatten(config)) for config in configs]
+    flat = [dict(flatten(config)) for config in configs]
     paths: dict[str, None] = {}
     for config in flat:
         paths.update(dict.fromkeys(config))
@@ -22,12 +22,13 @@ def find_config_differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, l
     return differences
 
 
-def _flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of a config with their dotted paths; an empty mapping is a value."""
     if not isinstance(value, Mapping) or not value:
         yield path, value
         return
     for key, inner in value.items():
-        yield from _flatten(inner, f"{path}.{key}" if path else str(key))
+        yield from flatten(inner, f"{path}.{key}" if path else str(key))
 
 
 def _make_key(value: Any) -> str:

@@ -101,7 +101,7 @@ class TrialRecord:
             wall_s=metadata.wall_s,
             values=metadata.values,
             configuration=metadata.configuration,
-            leader=_find_leader(attempts),
+            leader=find_leader(attempts),
             stopped=metadata.stopped,
             error=metadata.error,
             best=_select(best, (metrics[0], "epoch")),
@@ -111,11 +111,11 @@ class TrialRecord:
             compared=_make_columns(compared, (*metrics, "samples")),
             reported=_list_last_times(lines),
             compacted=is_compacted(folder.storage),
-            usage=_load_usage(folder.storage, attempts),
+            usage=load_usage(folder.storage, attempts),
         )
 
 
-def _find_leader(attempts: Sequence[Attempt]) -> str | None:
+def find_leader(attempts: Sequence[Attempt]) -> str | None:
     leader = attempts[-1].leader if attempts else None
     return leader.trial if leader else None
 
@@ -140,7 +140,7 @@ def _list_last_times(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     return [*times.values()]
 
 
-def _load_usage(trial: Storage, attempts: Sequence[Attempt]) -> Mapping[str, float]:
+def load_usage(trial: Storage, attempts: Sequence[Attempt]) -> Mapping[str, float]:
     """Return a trial's own usage, without its leader's training. Raises DamagedFile."""
     with suppress(FileNotFoundError), open_parquet(trial, COMPACTED["rows"]) as parquet:
         stored = read_stored_usage(parquet, attempts)

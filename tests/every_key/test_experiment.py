@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from orchestrator import run
-from orchestrator.disk.listing import list_runs
+from orchestrator.disk.listing import list_metadata
 from orchestrator.engines.ray_environment import Resources
 from orchestrator.experiment.load import make_experiment
 from orchestrator.experiment.sections.experiment import Experiment
@@ -248,7 +248,7 @@ def test_name_tags_and_notes_are_listed(key: str, value: Any, tmp_path: Path) ->
     )
     for written in (first, second):
         run(make_experiment(written), storage=tmp_path, local=True)
-    found = {folder.name: (one.tags, one.notes) for folder, one in list_runs(tmp_path)}
+    found = {folder.name: (one.tags, one.notes) for folder, one in list_metadata(tmp_path)}
     assert found == {
         "run": ([], ""),
         second["name"]: (second.get("tags", []), second.get("notes", "")),

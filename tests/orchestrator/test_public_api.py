@@ -15,6 +15,7 @@ PUBLIC = [
     "Task",
     "TrainingSession",
     "UsageError",
+    "list_runs",
     "load_experiment",
     "open_run",
     "open_sweep",

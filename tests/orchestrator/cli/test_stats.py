@@ -205,3 +205,29 @@ def test_a_query_in_sql(run: str) -> None:
     assert wrong.exit_code == 2
     assert "LINE 1: select step_z from rows" in wrong.stderr
     assert "leave out --by" in call(run, "--by", "rank", "--query", longest).stderr
+
+
+def test_query_of_all_runs_prints_a_table_and_data(run: str, tmp_path: Path) -> None:
+    storage = str(Path(run).parent)
+
+    def ask(*arguments: str) -> Any:
+        return CliRunner().invoke(app, ["query", *arguments, "--storage", storage])
+
+    assert ask("select name, [1, 2] as pair from runs").stdout.splitlines() == [
+        "name  pair",
+        f"{Path(run).name}  1, 2",
+    ]
+    sql = "select name, kind, tags from runs"
+    expected = [{"name": Path(run).name, "kind": "run", "tags": []}]
+    assert json.loads(ask(sql, "--json").stdout) == expected
+    assert ask(sql, "--format", "csv").stdout == f"name,kind,tags\n{Path(run).name},run,[]\n"
+    file = tmp_path / "runs.parquet"
+    assert ask(sql, "--format", "parquet", "--output", str(file)).exit_code == 0
+    assert pd.read_parquet(file)["name"].tolist() == [Path(run).name]
+
+    wrong = ask("select nam from runs")
+    assert (wrong.exit_code, wrong.stdout) == (2, "")
+    assert wrong.stderr == 'query: there is no column nam; did you mean "name"?\n'
+    nowhere = CliRunner().invoke(app, ["query", sql, "--storage", f"{tmp_path}/nowhere"])
+    assert nowhere.exit_code == 2
+    assert nowhere.stderr.startswith(f"the folder {tmp_path}/nowhere does not exist; ")

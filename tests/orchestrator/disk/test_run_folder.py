@@ -12,7 +12,7 @@ import pytest
 
 from hooks.position import Position, Stage
 from orchestrator.disk.lease import Lease
-from orchestrator.disk.listing import list_runs
+from orchestrator.disk.listing import list_metadata
 from orchestrator.disk.metadata import format_now, seconds_at
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.process import Process
@@ -192,8 +192,8 @@ def test_runs_are_listed_oldest_first(tmp_path: Path) -> None:
     make(tmp_path, "a").update(started="2026-01-02T00:00:00Z")
     (tmp_path / "other").mkdir()
     (tmp_path / "file.txt").write_text("")
-    assert [folder.name for folder, _ in list_runs(tmp_path)] == ["b", "a"]
-    assert list_runs(tmp_path / "nowhere") == []
+    assert [folder.name for folder, _ in list_metadata(tmp_path)] == ["b", "a"]
+    assert list_metadata(tmp_path / "nowhere") == []
 
 
 def dead_pid() -> int:

@@ -16,9 +16,13 @@ import torch
 from typer.testing import CliRunner
 
 from hooks import Hook, State
-from orchestrator import RunError, UsageError, open_run, resume, run
+from orchestrator import RunError, UsageError, list_runs, open_run, resume, run
 from orchestrator.cli import app
+from orchestrator.disk import listing
+from orchestrator.runs.listing import query_runs
 from orchestrator.storage import Storage
+from orchestrator.storage.remote import Remote
+from tests.orchestrator.runs.written import written_run
 from tests.tasks import described
 
 pytest.importorskip("moto", reason="needs moto, which the extra dev brings")
@@ -233,3 +237,60 @@ def test_operations_take_few_requests(bucket: str, requests: Callable[[], list[s
     storage.delete("run-01")
     assert len(requests()) <= 11
     assert storage.names()[:3] == ["log.txt", "run-00", "run-02"]
+
+
+def test_table_of_runs_lists_a_bucket_once_and_reads_what_has_changed(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = Storage(f"{bucket}/all-runs")
+    folders = [written_run(str(storage), f"run-{number}") for number in range(3)]
+    for number, folder in enumerate(folders):
+        counters = {"attempt": 0, "epoch": 0, "step": 1, "iteration": 1}
+        folder.append_metrics({**counters, "val/accuracy": number / 4})
+        folder.end("finished", tags=["paper"] if number else [])
+    monkeypatch.setattr(listing, "_RECENT_S", 0.0)
+
+    reads: list[str] = []
+    lists: list[str] = []
+    read, infos = Remote.read, Remote.infos
+
+    def count_read(self: Remote, path: str, start: int, size: int | None = None) -> bytes:
+        reads.append(path.removeprefix("bucket/all-runs/"))
+        return read(self, path, start, size)
+
+    def count_list(self: Remote, path: str, recursive: bool = False) -> list[Any]:
+        lists.append(path)
+        return infos(self, path, recursive)
+
+    monkeypatch.setattr(Remote, "read", count_read)
+    monkeypatch.setattr(Remote, "infos", count_list)
+    rows = list_runs(str(storage))
+    assert rows.sort_values("name")["best"].tolist() == [0.0, 0.25, 0.5]
+    assert rows["path"].tolist() == [str(folder) for folder in folders]
+    for folder in folders:
+        own = [path for path in reads if path.startswith(f"{folder.name}/")]
+        assert len(own) == len({*own})
+
+    reads.clear()
+    lists.clear()
+    asked = query_runs(str(storage), "select name from runs where tag = 'paper' order by name")
+    assert asked["name"].tolist() == ["run-1", "run-2"]
+    assert (reads, lists) == ([".runs.parquet"], ["bucket/all-runs"])
+
+    folders[0].update(tags=["paper", "late"])
+    reads.clear()
+    asked = query_runs(str(storage), "select name from runs where tag = 'late'")
+    assert asked["name"].tolist() == ["run-0"]
+    assert {path.partition("/")[0] for path in reads} == {".runs.parquet", "run-0"}
+
+
+def test_file_written_a_moment_ago_is_read_again(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bucket's times are whole seconds, in which a file of the same size can change again."""
+    folder = written_run(f"{bucket}/recent", "a")
+    folder.update(notes="one")
+    assert list_runs(f"{bucket}/recent")["notes"].tolist() == ["one"]
+    folder.update(notes="two")
+    monkeypatch.setattr(listing, "_RECENT_S", 0.0)  # as a moment later
+    assert list_runs(f"{bucket}/recent")["notes"].tolist() == ["two"]

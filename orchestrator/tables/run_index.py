@@ -1,0 +1,241 @@
+"""The table of all runs in a storage, and its index: a file with a row for each run, so that only
+runs that have changed are read.
+
+The index may be deleted at any time. Several processes may write it, and the last one wins.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from io import BytesIO
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from orchestrator.disk.listing import explain_no_runs, list_signatures
+from orchestrator.disk.metadata import RunMetadata
+from orchestrator.disk.run_folder import RunFolder
+from orchestrator.errors import StorageError
+from orchestrator.storage import Storage
+from orchestrator.storage.remote import join_location
+from orchestrator.storage.stored_data import warn_once
+from orchestrator.tables.run_rows import CONFIG, read_run_row
+
+INDEX = ".runs.parquet"
+_FORMAT = {b"hookyard.runs": b"1"}
+"""Metadata of the index. Another number is needed once rows are made differently."""
+_TEXT = pa.string()
+_NUMBER = pa.float64()
+_COUNT = pa.int64()
+_TIME = pa.timestamp("ms", "UTC")
+_TYPES: Mapping[str, pa.DataType] = {
+    "name": _TEXT,
+    "kind": _TEXT,
+    "status": _TEXT,
+    "best": _NUMBER,
+    "metric": _TEXT,
+    "mode": _TEXT,
+    "epoch": _COUNT,
+    "checkpoint": _TEXT,
+    "diverged": _TEXT,
+    "tags": pa.list_(_TEXT),
+    "notes": _TEXT,
+    "sweep": _TEXT,
+    "evaluates": _TEXT,
+    "started": _TIME,
+    "ended": _TIME,
+    "reports": _COUNT,
+    "attempts": _COUNT,
+    "ranks": _COUNT,
+    "total_s": _NUMBER,
+    "gpu_hours": _NUMBER,
+    "train_s": _NUMBER,
+    "step_s": _NUMBER,
+    "samples_per_s": _NUMBER,
+    "data_wait_share": _NUMBER,
+    "process_peak_rss_bytes": _NUMBER,
+    "peak_allocated_bytes": _NUMBER,
+    "peak_reserved_bytes": _NUMBER,
+    "gpu_utilization_percent": _NUMBER,
+    "gpu_power_w": _NUMBER,
+    "stopped": _TEXT,
+    "error": _TEXT,
+    "commit": _TEXT,
+    "dirty": pa.bool_(),
+    "path": _TEXT,
+    "driver": _TEXT,
+    "signature": _TEXT,
+}
+"""Columns that each table has; metrics and the configuration follow."""
+_OF_SWEEP = ("tags", "commit", "dirty")
+"""What the trials of a sweep have from it."""
+_MIXED = pa.binary()
+"""Type of a column whose values have several types: each value as JSON."""
+
+
+def load_runs(storage: Storage) -> pa.Table:
+    """Return a row for each run, sweep, trial and evaluation in a storage, the oldest first.
+
+    Reads the files of runs that have changed, and writes the index if there are any. Warns of
+    damaged runs. Raises UsageError if the storage is not a folder of runs.
+    """
+    signatures = list_signatures(storage)
+    if not signatures:
+        explain_no_runs(storage.location)
+    table = _update(storage, _read_index(storage), signatures)
+    for error in table.filter(pc.is_in(table["status"], pa.array(["damaged", "newer"])))["error"]:
+        warn_once(error.as_py())
+    status = pa.array(_find_statuses(storage, table), _TEXT)
+    root = str(storage)
+    paths = [join_location(root, path) for path in table["path"].to_pylist()]
+    table = _set_columns(table, {"status": status, "path": pa.array(paths, _TEXT)})
+    columns = {}
+    for name in table.column_names:
+        columns[name] = _unify(table[name]) if table[name].type == _MIXED else table[name]
+    return pa.table(columns).drop_columns(["driver", "signature"])
+
+
+# The index
+
+
+def _read_index(storage: Storage) -> pa.Table:
+    """Return the stored rows; none if the index is missing, damaged or of another format."""
+    with suppress(FileNotFoundError, StorageError, pa.ArrowException, OSError, KeyError):
+        table = pq.read_table(BytesIO(storage.read(INDEX)))
+        has_columns = table.select([*_TYPES]).schema.equals(pa.schema(_TYPES.items()))
+        if has_columns and _FORMAT.items() <= (table.schema.metadata or {}).items():
+            return table
+    return _make_table([])
+
+
+def _update(storage: Storage, stored: pa.Table, signatures: Mapping[str, str]) -> pa.Table:
+    """Return the rows of the runs that exist, and store them if any have changed."""
+    known = dict(
+        zip(stored["path"].to_pylist(), stored["signature"].to_pylist(), strict=True),
+    )
+    changed = [path for path, signature in signatures.items() if known.get(path) != signature]
+    if not changed and known.keys() == signatures.keys():
+        return stored
+
+    rows = []
+    for row in storage.map(partial(read_run_row, storage), changed):
+        if row:
+            rows.append({**row, "signature": signatures[row["path"]]})
+    is_current = [signatures.get(path) == signature for path, signature in known.items()]
+    kept = stored.filter(pa.array(is_current, pa.bool_()))
+    table = _share_with_trials(_concat(kept, _make_table(rows)))
+    table = table.sort_by([("started", "ascending"), ("path", "ascending")])
+    with suppress(StorageError), storage.create(INDEX) as file:  # a storage may be read-only
+        pq.write_table(table.replace_schema_metadata(_FORMAT), file, compression="zstd")
+    return table
+
+
+def _share_with_trials(table: pa.Table) -> pa.Table:
+    """Give the trials of a sweep the sweep's tags and commit."""
+    own = pa.array(range(len(table)), pa.int32())
+    sources = pc.coalesce(pc.index_in(table["sweep"], value_set=table["path"]), own)
+    return _set_columns(table, {name: table[name].take(sources) for name in _OF_SWEEP})
+
+
+def _find_statuses(storage: Storage, table: pa.Table) -> list[str]:
+    """Return the status of each run; a running one is lost if its driver is dead."""
+    statuses: list[str] = table["status"].to_pylist()
+    for position, status in enumerate(statuses):
+        driver = table["driver"][position].as_py() if status == "running" else None
+        if driver:
+            row = table.slice(position, 1).select(["path", "kind", "name"]).to_pylist()[0]
+            trial = row["name"] if row["kind"] == "trial" else None
+            metadata = RunMetadata(
+                row["name"], "running", "2000-01-01", trial=trial, **json.loads(driver)
+            )
+            statuses[position] = RunFolder(storage, row["path"]).find_status(metadata)
+    return statuses
+
+
+# Columns
+
+
+def _make_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    names = dict.fromkeys(_TYPES)
+    for row in rows:
+        names |= dict.fromkeys(row)
+    columns = {}
+    for name in names:
+        values = [row.get(name) for row in rows]
+        kind = _TYPES.get(name)
+        columns[name] = pa.array(values, kind) if kind else _make_column(values)
+    return pa.table(columns)
+
+
+def _make_column(values: Sequence[Any]) -> pa.Array:
+    """Return values of one type as a column, and those of several types as JSON."""
+    if len({type(value) for value in values if value is not None}) < 2:
+        with suppress(pa.ArrowException, OverflowError):  # an integer of more than 64 bits
+            return pa.array(values)
+    texts = [None if value is None else json.dumps(value).encode() for value in values]
+    return pa.array(texts, _MIXED)
+
+
+def _concat(first: pa.Table, second: pa.Table) -> pa.Table:
+    """Return the rows of two tables. A column has the type that it would have if all rows were made
+    together, and an empty one is left out."""
+    columns = {}
+    for name in _sort_names({*first.column_names, *second.column_names}):
+        parts = []
+        for table in (first, second):
+            is_known = name in table.column_names
+            parts.append(table[name] if is_known else pa.chunked_array([pa.nulls(len(table))]))
+        column = _concat_columns(parts)
+        if name in _TYPES or column.null_count < len(column):
+            columns[name] = column
+    return pa.table(columns)
+
+
+def _concat_columns(parts: Sequence[pa.ChunkedArray]) -> pa.Array:
+    kinds = {part.type for part in parts if part.null_count < len(part)}
+    if kinds == {_MIXED} or len(kinds) > 1:
+        values: list[Any] = []
+        for part in parts:
+            values += _list_values(part)
+        return _make_column(values)
+    kind = next(iter(kinds), parts[0].type)
+    chunks = [chunk.cast(kind) for part in parts for chunk in part.chunks]
+    return pa.chunked_array(chunks, kind)
+
+
+def _list_values(column: pa.ChunkedArray) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    if column.type != _MIXED:
+        return values
+    return [None if value is None else json.loads(value) for value in values]
+
+
+def _unify(column: pa.ChunkedArray) -> pa.Array:
+    """Return the values of several types as numbers if all are, otherwise as text."""
+    values = _list_values(column)
+    known = [value for value in values if value is not None]
+    if all(type(value) in (int, float) for value in known):
+        return pa.array([None if value is None else float(value) for value in values], _NUMBER)
+    return pa.array(
+        [
+            value if value is None or isinstance(value, str) else json.dumps(value)
+            for value in values
+        ],
+        _TEXT,
+    )
+
+
+def _sort_names(names: set[str]) -> list[str]:
+    """Return the columns of each table, metrics, and the configuration."""
+    fixed = [*_TYPES]
+    others = sorted(names - {*fixed}, key=lambda name: (name.startswith(CONFIG), name))
+    return [*fixed, *others]
+
+
+def _set_columns(table: pa.Table, columns: Mapping[str, Any]) -> pa.Table:
+    for name, column in columns.items():
+        table = table.set_column(table.schema.get_field_index(name), name, column)
+    return table

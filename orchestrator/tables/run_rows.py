@@ -1,0 +1,187 @@
+"""The row of a run in the table of all runs of a storage, from the run's files."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from orchestrator.disk.attempts import Attempt
+from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
+from orchestrator.disk.checkpoints.index import read_index
+from orchestrator.disk.metadata import RunMetadata, seconds_at
+from orchestrator.disk.reports import drop_superseded, read_reports
+from orchestrator.disk.run_folder import RunFolder
+from orchestrator.errors import DamagedFile
+from orchestrator.storage import Storage
+from orchestrator.tables.best_report import find_best_report, find_divergence, find_main_metric
+from orchestrator.tables.config_differences import flatten
+from orchestrator.tables.trial_index import load_usage
+
+CONFIG = "config/"
+"""Prefix of the columns of the configuration."""
+_LEFT_OUT = ("name", "tags", "notes", "sweep")
+"""Keys of an experiment that have a column of their own, or describe a sweep's trials."""
+
+Report = Mapping[str, Any]
+
+
+def read_run_row(storage: Storage, path: str) -> dict[str, Any] | None:
+    """Return the row of the run at a path in the storage; None if there is no run.
+
+    Reads each of its files once. A damaged run has only a status and an error.
+    """
+    folder = RunFolder(storage, path)
+    sweep, mark, _ = path.rpartition("/trials/")
+    is_trial = bool(mark) and path.count("/") == 2
+    row = {"path": path, "name": folder.name, "sweep": sweep if is_trial else None}
+    try:
+        metadata = folder.read_metadata()
+    except DamagedFile as error:
+        damage = error if folder.exists() else folder.find_lost_metadata()
+        return {**row, **_describe_damage(damage)} if damage else None
+
+    row |= _describe_metadata(metadata)
+    try:
+        return {**row, **_describe_files(folder, metadata)}
+    except DamagedFile as error:
+        return {**row, **_describe_damage(error)}
+
+
+def _describe_damage(damage: DamagedFile) -> dict[str, Any]:
+    return {"status": damage.status, "error": str(damage)}
+
+
+def _describe_metadata(metadata: RunMetadata) -> dict[str, Any]:
+    git = metadata.git or {}
+    kind = "sweep" if metadata.sweep else "evaluation" if metadata.evaluates else "run"
+    driver = None
+    if metadata.status == "running" and metadata.driver:
+        driver = json.dumps(asdict(metadata.driver))
+    return {
+        "kind": "trial" if metadata.trial else kind,
+        "status": metadata.status,
+        "driver": driver,
+        "evaluates": str(metadata.evaluates) if metadata.evaluates else None,
+        "tags": [*metadata.tags],
+        "notes": metadata.notes or None,
+        "started": datetime.fromisoformat(metadata.started),
+        "ended": metadata.ended and datetime.fromisoformat(metadata.ended),
+        "total_s": metadata.wall_s,
+        "stopped": "; ".join(metadata.stopped) or None,
+        "error": metadata.error,
+        "commit": git.get("commit"),
+        "dirty": git.get("dirty"),
+    }
+
+
+def _describe_files(folder: RunFolder, metadata: RunMetadata) -> dict[str, Any]:
+    """Return what the experiment, the attempts, the reports and the rows of a run say."""
+    config = folder.read_experiment()
+    row: dict[str, Any] = dict(_make_config_cells(config, metadata.values))
+    if metadata.sweep:
+        return {**row, **_describe_recorded_best(metadata)}
+
+    attempts = folder.read_attempts()
+    reports = drop_superseded(read_reports(folder.storage, metadata), attempts)
+    row |= _describe_reports(folder, metadata, config, attempts, reports)
+    row["attempts"] = len(attempts)
+    if metadata.status != "running":
+        row |= load_usage(folder.storage, attempts)
+    total_s = _measure_total(metadata, reports)
+    if total_s is not None:
+        row["total_s"] = total_s
+        row["gpu_hours"] = _count_gpus(attempts, config) * total_s / 3600
+    return row
+
+
+def _make_config_cells(
+    config: Mapping[str, Any], values: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    """Yield a cell for each value of an experiment, and for those of a trial; lists and empty
+    mappings are JSON."""
+    plain = {name: value for name, value in config.items() if name not in _LEFT_OUT}
+    for path, value in {**dict(flatten(plain)), **values}.items():
+        is_plain = not isinstance(value, list | dict)
+        yield f"{CONFIG}{path}", value if is_plain else json.dumps(value)
+
+
+def _describe_recorded_best(metadata: RunMetadata) -> dict[str, Any]:
+    """Return the best report that `run.json` has."""
+    best = metadata.best
+    if best is None:
+        return {"diverged": metadata.diverged or None}
+    checkpoint = "/".join(part for part in (best.get("trial"), best["checkpoint"]) if part)
+    return {
+        "best": best["value"],
+        "metric": best["metric"],
+        "mode": best.get("mode"),
+        "epoch": best.get("epoch"),
+        "checkpoint": checkpoint or None,
+        "diverged": metadata.diverged or best.get("diverged") or None,
+    }
+
+
+def _describe_reports(
+    folder: RunFolder,
+    metadata: RunMetadata,
+    config: Mapping[str, Any],
+    attempts: Sequence[Attempt],
+    reports: Sequence[Report],
+) -> dict[str, Any]:
+    """Return the metrics at the best report, and the last value of each."""
+    last: dict[str, Any] = {}
+    for report in reports:
+        last |= _select_metrics(report)
+    row: dict[str, Any] = {f"last/{name}": value for name, value in last.items()}
+    row["reports"] = len(reports)
+    if metadata.evaluates:
+        return {**row, **last}
+
+    if metadata.best:
+        kept_by = metadata.best["metric"]
+    else:
+        index = read_index(find_checkpoint_folder(folder, config))
+        kept_by = index.get("metrics", {}).get("best", "")
+    main = find_main_metric(metadata, config, attempts, reports, kept_by)
+    compared = [report for report in reports if metadata.modes.keys() <= report.keys()]
+    best = find_best_report(compared, *main) if main else None
+    divergence = find_divergence(reports, main[0] if main else None)
+    row["diverged"] = str(divergence) if divergence else None
+    if main is None or best is None:
+        return row
+    metric, mode = main
+    return {
+        **row,
+        **_select_metrics(best),
+        "best": best[metric],
+        "metric": metric,
+        "mode": mode,
+        "epoch": best.get("epoch"),
+        "checkpoint": metadata.best and metadata.best["checkpoint"],
+    }
+
+
+def _select_metrics(report: Report) -> dict[str, Any]:
+    return {name: value for name, value in report.items() if "/" in name}
+
+
+def _measure_total(metadata: RunMetadata, reports: Sequence[Report]) -> float | None:
+    """Return the seconds that a run took; until its last report if its end is not recorded."""
+    if metadata.wall_s is not None:
+        return metadata.wall_s
+    times = [seconds_at(report["time"]) for report in reports if "time" in report]
+    if not times:
+        return None
+    last_start = [metadata.started, *metadata.resumed][-1]
+    return metadata.earlier_s + max(0.0, times[-1] - seconds_at(last_start))
+
+
+def _count_gpus(attempts: Sequence[Attempt], config: Mapping[str, Any]) -> float:
+    """Return the GPUs of the last attempt; none for a trial that followed another one's
+    training."""
+    if not attempts or attempts[-1].leader:
+        return 0
+    count = sum(host.device.startswith("cuda") for host in attempts[-1].hosts)
+    share = (config.get("workers") or {}).get("gpu")
+    return count * share if isinstance(share, float) else count

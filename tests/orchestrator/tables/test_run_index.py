@@ -1,0 +1,407 @@
+"""The table of all runs in a storage, beside numbers known by hand and the runs themselves; its
+index, which only spares reading."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from orchestrator import UsageError, list_runs, open_run, run, sweep
+from orchestrator.disk.attempts import Host
+from orchestrator.disk.metadata import format_now
+from orchestrator.disk.process import Process
+from orchestrator.disk.run_folder import RunFolder
+from orchestrator.errors import StorageError
+from orchestrator.runs.listing import query_runs
+from orchestrator.storage import Storage
+from orchestrator.tables import run_index
+from orchestrator.tables.run_index import INDEX
+from tests.orchestrator.runs.written import NOBODY, written_run
+from tests.orchestrator.sweeps.test_in_process import searching
+from tests.tasks import described
+
+ACCURACIES = [0.5, 0.9, 0.7]
+
+
+def change(folder: RunFolder, **entries: Any) -> None:
+    """Change `run.json` as somebody else would."""
+    file = Path(str(folder)) / "run.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **entries}))
+
+
+def write_run(root: Path, name: str, device: str = "cpu", **fields: Any) -> RunFolder:
+    """A run of two ranks and three epochs that took 90 s, the second of them the best."""
+    folder = written_run(root, name, fields.pop("metadata", {}), **fields)
+    hosts = [Host(rank, "here", device=device) for rank in range(2)]
+    folder.begin_attempt(hosts=hosts, world_size=2)
+    for epoch, accuracy in enumerate(ACCURACIES):
+        folder.append_metrics(
+            {
+                "attempt": 1,
+                "time": f"2026-11-01T00:00:{10 * epoch:02d}Z",
+                "epoch": epoch,
+                "step": 10 * epoch + 10,
+                "iteration": 10 * epoch + 10,
+                "val/accuracy": accuracy,
+                "train/loss": 1 - accuracy,
+            }
+        )
+    folder.end("finished")
+    change(folder, started="2026-11-01T00:00:00Z", ended="2026-11-01T00:01:30Z")
+    return folder
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths of the runs that are read."""
+    paths: list[str] = []
+    read = run_index.read_run_row
+
+    def count(storage: Storage, path: str) -> dict[str, Any] | None:
+        paths.append(path)
+        return read(storage, path)
+
+    monkeypatch.setattr(run_index, "read_run_row", count)
+    return paths
+
+
+def test_row_has_the_numbers_of_its_run(tmp_path: Path) -> None:
+    git = {"commit": "abc123", "dirty": True}
+    write_run(
+        tmp_path,
+        "first",
+        device="cuda:0",
+        metadata={"tags": ["paper", "slow"], "notes": "why", "git": git},
+        optimizer={"type": "SGD", "lr": 0.25},
+    )
+    (row,) = list_runs(tmp_path).to_dict("records")
+    expected = {
+        "name": "first",
+        "path": f"{tmp_path}/first",
+        "kind": "run",
+        "status": "finished",
+        "best": 0.9,
+        "metric": "val/accuracy",
+        "mode": "max",
+        "epoch": 1,
+        "val/accuracy": 0.9,
+        "train/loss": 1 - 0.9,
+        "last/val/accuracy": 0.7,
+        "last/train/loss": 1 - 0.7,
+        "tags": ["paper", "slow"],
+        "notes": "why",
+        "commit": "abc123",
+        "dirty": True,
+        "reports": 3,
+        "attempts": 2,
+        "total_s": 90.0,
+        "gpu_hours": 2 * 90 / 3600,
+        "started": pd.Timestamp("2026-11-01", tz="UTC"),
+        "ended": pd.Timestamp("2026-11-01T00:01:30", tz="UTC"),
+        "config/optimizer.lr": 0.25,
+        "config/optimizer.type": "SGD",
+        "config/epochs": 4,
+        "config/batch_size": 8,
+    }
+    assert {name: row[name] for name in expected} == expected
+    assert not {"config/name", "config/tags", "driver", "signature"} & row.keys()
+
+
+@pytest.mark.parametrize(("gpu", "hours"), [(True, 2 / 40), (0.5, 1 / 40), (False, 0)])
+def test_gpu_hours_count_shares_of_gpus(tmp_path: Path, gpu: Any, hours: float) -> None:
+    folder = write_run(tmp_path, "first", device="cuda" if gpu else "cpu")
+    experiment = Path(str(folder)) / "experiment.yaml"
+    text = experiment.read_text().replace("  gpu: false", f"  gpu: {json.dumps(gpu)}")
+    experiment.write_text(text)
+    assert list_runs(tmp_path)["gpu_hours"].tolist() == [hours]
+
+
+def test_rows_agree_with_runs_trials_and_evaluations(tmp_path: Path) -> None:
+    done = run(described(epochs=3, tags=["paper"]), tmp_path, "alone", local=True)
+    evaluated = done.evaluate("last")
+    space = {"optimizer.lr": {"grid": [0.01, 0.5]}}
+    outcome = sweep(searching(space, tags=["paper"]), tmp_path, "rates", local=True)
+
+    rows = list_runs(tmp_path).set_index("path")
+    assert rows["kind"].value_counts().to_dict() == {
+        "run": 1,
+        "evaluation": 1,
+        "sweep": 1,
+        "trial": 2,
+    }
+    own = rows.loc[str(done.path)]
+    best = done.best
+    assert best is not None
+    assert (own["best"], own["metric"], own["epoch"]) == (best.value, best.metric, best.epoch)
+    assert own["checkpoint"] == best.checkpoint
+    assert own["last/val/loss"] == done.metrics["val/loss"].iloc[-1]
+    assert own["step_s"] == done.stats.query("phase == 'train'")["step_s"].median()
+    assert own["config/batch_size"] == done.config["batch_size"]
+
+    measured = rows.loc[str(evaluated.path)]
+    assert measured["val/accuracy"] == evaluated.metrics["val/accuracy"].iloc[-1]
+    assert measured["evaluates"] == str(evaluated.folder.read_metadata().evaluates)
+
+    trials = rows[rows["kind"] == "trial"].set_index("name")
+    compared = [name for name in outcome.trials if name in trials]
+    assert {"val/accuracy", "last/val/loss", "config/optimizer.lr", "step_s"} <= {*compared}
+    own_rows, expected = trials[compared], outcome.trials[compared]
+    assert own_rows.isna().to_numpy().tolist() == expected.isna().to_numpy().tolist()
+    for name in compared:
+        assert own_rows[name].dropna().tolist() == expected[name].dropna().tolist()
+    assert trials["sweep"].tolist() == ["rates", "rates"]
+    assert trials["tags"].tolist() == [["paper"], ["paper"]]
+    swept = rows.loc[str(outcome.path)]
+    assert swept["best"] == outcome.trials["val/accuracy"].max()
+
+
+def test_only_what_has_changed_is_read(tmp_path: Path, reads: list[str]) -> None:
+    folders = [write_run(tmp_path, name) for name in ("a", "b", "c")]
+    assert sorted(list_runs(tmp_path)["name"]) == ["a", "b", "c"]
+    assert sorted(reads) == ["a", "b", "c"]
+
+    reads.clear()
+    list_runs(tmp_path)
+    assert reads == []
+
+    folders[1].update(tags=["paper"])
+    assert query_runs(tmp_path, "select name from runs where tag = 'paper'")["name"][0] == "b"
+    assert reads == ["b"]
+
+    reads.clear()
+    line = {"attempt": 1, "iteration": 99, "epoch": 3, "val/accuracy": 1.0}
+    folders[2].append_metrics(line)
+    assert list_runs(tmp_path).set_index("name")["best"].to_dict() == {"a": 0.9, "b": 0.9, "c": 1.0}
+    assert reads == ["c"]
+
+    reads.clear()
+    folders[0].begin_attempt()
+    list_runs(tmp_path)
+    assert reads == ["a"]
+
+    reads.clear()
+    Storage(tmp_path).delete("a")
+    assert sorted(list_runs(tmp_path)["name"]) == ["b", "c"]
+    assert reads == []
+
+
+def test_table_is_the_same_whatever_index_there_was(tmp_path: Path, reads: list[str]) -> None:
+    """Types follow from the values that are there now, not from those that were."""
+    learning_rates: list[Any] = [1, 0.5, "auto"]
+    for number, lr in enumerate(learning_rates):
+        folder = write_run(tmp_path, f"run-{number}")
+        experiment = Path(str(folder)) / "experiment.yaml"
+        experiment.write_text(experiment.read_text().replace("lr: 0.1", f"lr: {lr}"))
+        grown = list_runs(tmp_path)
+        (tmp_path / INDEX).unlink()
+        pd.testing.assert_frame_equal(list_runs(tmp_path), grown)
+
+    assert grown["config/optimizer.lr"].tolist() == ["1", "0.5", "auto"]
+    Storage(tmp_path).delete("run-2")
+    shrunk = list_runs(tmp_path)
+    assert shrunk["config/optimizer.lr"].tolist() == [1.0, 0.5]
+    Storage(tmp_path).delete("run-1")
+    shrunk = list_runs(tmp_path)
+    assert shrunk["config/optimizer.lr"].dtype == "int64"
+    (tmp_path / INDEX).unlink()
+    pd.testing.assert_frame_equal(list_runs(tmp_path), shrunk)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda index: index.write_bytes(b"PAR1 is not all of a file"),
+        lambda index: index.write_bytes(index.read_bytes()[:-100]),
+        lambda index: index.write_bytes(b""),
+        lambda index: pq.write_table(pa.table({"path": ["a"]}), index),
+        lambda index: pq.write_table(pq.read_table(index).replace_schema_metadata(None), index),
+        lambda index: index.unlink(),
+    ],
+)
+def test_damaged_index_is_made_anew(
+    tmp_path: Path, reads: list[str], damage: Callable[[Path], None]
+) -> None:
+    write_run(tmp_path, "a")
+    before = list_runs(tmp_path)
+    damage(tmp_path / INDEX)
+    pd.testing.assert_frame_equal(list_runs(tmp_path), before)
+    list_runs(tmp_path)
+    assert reads == ["a", "a"]
+
+
+def test_storage_without_write_access_has_no_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path, "a")
+
+    def refuse(storage: Storage, name: str) -> None:
+        raise StorageError("Read-only file system")
+
+    monkeypatch.setattr(Storage, "create", refuse)
+    assert list_runs(tmp_path)["best"].tolist() == [0.9]
+    assert not (tmp_path / INDEX).exists()
+
+
+def test_status_follows_the_driver_without_a_read(tmp_path: Path, reads: list[str]) -> None:
+    alive = written_run(tmp_path, "alive")
+    dead = written_run(tmp_path, "dead")
+    change(dead, pid=NOBODY)
+    for folder in (alive, dead):
+        folder.append_metrics(
+            {"attempt": 0, "iteration": 1, "time": format_now(), "val/accuracy": 0.5}
+        )
+    for _ in range(2):
+        rows = list_runs(tmp_path).set_index("name")
+        assert rows["status"].to_dict() == {"alive": "running", "dead": "lost"}
+        assert rows["best"].tolist() == [0.5, 0.5]
+    assert sorted(reads) == ["alive", "dead"]
+
+
+def test_time_of_a_running_run_is_until_its_last_report(tmp_path: Path) -> None:
+    folder = written_run(tmp_path, "a")
+    change(folder, started="2026-11-01T00:00:00Z", earlier_s=100.0, **vars(Process.current()))
+    line = {"attempt": 0, "iteration": 1, "time": "2026-11-01T00:00:20Z", "val/accuracy": 0.5}
+    folder.append_metrics(line)
+    assert list_runs(tmp_path)["total_s"].tolist() == [120.0]
+
+
+def test_damaged_runs_are_told_and_the_others_listed(
+    tmp_path: Path, reads: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("fine", "cut", "gone", "newer", "unread"):
+        write_run(tmp_path, name)
+    (tmp_path / "cut/run.json").write_text('{"name": "cut", ')
+    (tmp_path / "gone/run.json").unlink()
+    (tmp_path / "newer/run.json").write_text('{"format": 99}')
+    (tmp_path / "unread/experiment.yaml").write_text("hooks: [")
+    (tmp_path / "notes.txt").write_text("not a run")
+    (tmp_path / "empty").mkdir()
+
+    rows = list_runs(tmp_path).set_index("name")
+    assert rows["status"].to_dict() == {
+        "fine": "finished",
+        "cut": "damaged",
+        "gone": "damaged",
+        "newer": "newer",
+        "unread": "damaged",
+    }
+    assert rows["best"]["fine"] == 0.9
+    for name in ("cut", "gone", "newer"):
+        assert f"{tmp_path}/{name}/run.json" in rows["error"][name]
+    assert f"{tmp_path}/unread/experiment.yaml" in rows["error"]["unread"]
+    assert all(error in caplog.text for error in rows["error"].dropna())
+
+    reads.clear()
+    list_runs(tmp_path)
+    assert reads == []
+
+
+def test_run_that_is_being_created_has_no_row(tmp_path: Path) -> None:
+    write_run(tmp_path, "a")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b/experiment.yaml").write_text("epochs: 1\n")
+    assert list_runs(tmp_path)["name"].tolist() == ["a"]
+
+
+LISTING = """
+import sys
+from orchestrator import list_runs
+for _ in range(20):
+    assert len(list_runs(sys.argv[1])) == 8
+"""
+
+
+def test_processes_that_write_the_index_at_once_do_not_damage_it(tmp_path: Path) -> None:
+    folders = [write_run(tmp_path, f"run-{number}") for number in range(8)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", LISTING, str(tmp_path)]
+    others = [subprocess.Popen(command, env=environment) for _ in range(2)]
+    count = 0
+    while any(other.poll() is None for other in others):
+        count += 1
+        folders[count % 8].update(notes=f"{count}")
+    assert [other.returncode for other in others] == [0, 0]
+    pq.read_table(tmp_path / INDEX)
+    rows = list_runs(tmp_path).set_index("name")["notes"]
+    expected = {folder.name: folder.read_metadata().notes or None for folder in folders}
+    assert rows.to_dict() == expected
+    assert [path.name for path in tmp_path.glob(".*")] == [INDEX]
+
+
+def test_tag_is_each_tag_of_a_run(tmp_path: Path) -> None:
+    for name, tags in (("a", ["paper", "slow"]), ("b", ["slow"]), ("c", [])):
+        write_run(tmp_path, name, metadata={"tags": tags})
+
+    def ask(sql: str) -> list[Any]:
+        return query_runs(tmp_path, f"{sql} order by all").to_numpy().tolist()
+
+    assert ask("select name, best from runs where tag = 'slow'") == [["a", 0.9], ["b", 0.9]]
+    assert ask("select name from runs where tag is null") == [["c"]]
+    assert ask("select tag, count(*) from runs where tag is not null group by tag") == [
+        ["paper", 1],
+        ["slow", 2],
+    ]
+    assert ask("select name from runs where 'slow' in tags") == [["a"], ["b"]]
+    assert ask("select count(*) from runs") == [[3]]
+    assert ask("select tags[1] as tag from runs where name = 'a'") == [["paper"]]
+    assert query_runs(tmp_path, "select tags from runs where name = 'a'")["tags"][0] == [
+        "paper",
+        "slow",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sql", "says"),
+    [
+        ("select nam from runs", 'there is no column nam; did you mean "name"?'),
+        (
+            "select optimizer.lr from runs",
+            'there is no column optimizer; did you mean "config/optimizer.lr", in double quotes?',
+        ),
+        (
+            'select "optimizer.lr" from runs',
+            'there is no column optimizer.lr; did you mean "config/optimizer.lr"?',
+        ),
+        (
+            "select val/accuracy from runs",
+            'there is no column val; did you mean "val/accuracy", in double quotes?',
+        ),
+        ("select name from runs where status = done", "Quote text: 'done'"),
+        ('select name from runs where status = "done"', "Put text in single quotes"),
+        ("select qqq from runs", "To list the columns: hookyard query"),
+        ("select name from rows", "Table with name rows does not exist; the only table is `runs`"),
+        ("select name frm runs", 'syntax error at or near "runs"'),
+        ("select 1; select 2", "must be a single select, such as select name, best from runs"),
+        ("drop view runs", "must be a single select"),
+        ("select * from read_text('/etc/passwd')", "disabled"),
+        ("select name + 1 from runs", "No function matches"),
+        ("select name from runs where name = 3", "Could not convert string"),
+    ],
+)
+def test_wrong_query_is_told_in_a_line(tmp_path: Path, sql: str, says: str) -> None:
+    write_run(tmp_path, "a")
+    with pytest.raises(UsageError) as raised:
+        query_runs(tmp_path, sql)
+    assert says in str(raised.value)
+    assert str(raised.value).startswith("query: ")
+    assert "\n" not in str(raised.value)
+
+
+def test_metric_that_is_nan_at_the_end_is_nan_in_a_query(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "a")
+    counters = {"attempt": 1, "iteration": 40, "step": 40, "epoch": 3}
+    folder.append_metrics({**counters, "train/loss": float("nan")})
+    found = query_runs(tmp_path, 'select isnan("last/train/loss") as is_nan, diverged from runs')
+    assert found["is_nan"].tolist() == [True]
+    assert found["diverged"].tolist() == ["train/loss is NaN since epoch 4"]
+    best = open_run(str(folder)).best
+    assert best is not None
+    assert best.diverged == found["diverged"][0]
