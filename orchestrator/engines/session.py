@@ -136,13 +136,13 @@ class Session:
         train."""
         leader = self.attempts[0]
         for attempt, run in zip(self.attempts, loop.runs, strict=True):
-            attempt.describe(run, None if attempt is leader else leader.as_leader)
+            attempt.record_training(run, None if attempt is leader else leader.as_leader)
         names = [attempt.checkpoint for attempt in self.attempts if attempt.checkpoint]
         if not names:
             return
         loop.restore(*names)
         for attempt, run in zip(self.attempts, loop.runs, strict=True):
-            attempt.describe_restored(run)
+            attempt.record_samples(run)
 
     # The reports
 
@@ -187,7 +187,7 @@ class Session:
         run = loop.runs[index]
         attempt = self.attempts[index]
         loop.end_run(index)
-        attempt.write_end(run)
+        attempt.record_end(run)
         attempt.write_files(run)
 
     def _finish(
