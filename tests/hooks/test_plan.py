@@ -259,3 +259,13 @@ def test_only_events_of_an_iteration_have_a_pace() -> None:
 
             @at_interval("interval")
             def on_report(self, state: State, metrics: dict[str, Any]) -> None: ...
+
+
+def test_parts_of_a_split_plan_call_the_hooks_of_one_side_each() -> None:
+    notes: list[str] = []
+    plan = Plan({name: Noting(notes) for name in ("first", "own", "last")})
+    own, others = plan.split({"own"})
+    own.fire("on_step", State())
+    assert notes == ["own"]
+    others.fire("on_step", State())
+    assert notes == ["own", "first", "last"]

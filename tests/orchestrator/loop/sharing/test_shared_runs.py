@@ -7,12 +7,13 @@ from typing import Any, ClassVar
 
 import pytest
 
-from hooks import Hook, State
+from hooks import Hook, HookError, State
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.session import Session
 from orchestrator.experiment.load import to_yaml
+from orchestrator.loop.sharing.failed_run import find_failed_run
 from orchestrator.loop.world import World
 from orchestrator.runs.result import Run
 from tests.orchestrator.sweeps.test_shared_training import reports, stored
@@ -73,12 +74,15 @@ def assert_equal(shared: Sequence[Run], alone: Sequence[Run]) -> None:
 @dataclass
 class Requests(Hook):
     """A hook of the training that requests the end of the run or a checkpoint in the middle of an
-    epoch."""
+    epoch, or fails there."""
 
     stop_after: int = 0
     save_after: int = 0
+    fail_after: int = 0
 
     def on_step(self, state: State) -> None:
+        if state.phase == "train" and state.step == self.fail_after:
+            raise ValueError
         if state.phase == "train" and state.step == self.stop_after:
             state.request_stop("requested")
         if state.phase == "train" and state.step == self.save_after:
@@ -139,6 +143,21 @@ def test_checkpoint_of_a_run_follows_the_rows_of_its_training(tmp_path: Path) ->
     assert all(iteration == rows for iteration, rows in CountsStoredRows.counts), (
         CountsStoredRows.counts
     )
+
+
+def test_failure_of_the_training_is_that_of_the_first_run_that_still_trains(
+    tmp_path: Path,
+) -> None:
+    stopping = {"monitor": "val/accuracy", "mode": "max", "stopping_threshold": 0}
+    failing = {"type": f"{__name__}:Requests", "fail_after": 12}
+    hooks = {"requests": failing, "checkpoint": {"every": 0}}
+    first, _ = experiments({**hooks, "early_stopping": stopping}, epochs=3)
+    _, second = experiments(hooks, epochs=3)
+    assignments = new_runs(tmp_path, [first, second])
+    with pytest.raises(HookError, match="requests") as caught:
+        train_together(assignments)
+    assert len(reports(Run(RunFolder(assignments[0].location)))) == 1
+    assert find_failed_run(caught.value) == 1
 
 
 FIELDS = {"accumulate": 2, "validate_every": "2 steps"}
