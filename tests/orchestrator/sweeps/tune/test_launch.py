@@ -13,7 +13,10 @@ from tests.orchestrator.sweeps.test_running_sweep import running
 
 @pytest.mark.parametrize(
     ("lr", "error"),
-    [(0.1, "the trial's process died"), (-1.0, "SGD raised: Invalid learning rate: -1.0")],
+    [
+        (0.1, "the process died without an error message"),
+        (-1.0, "SGD raised: Invalid learning rate: -1.0"),
+    ],
 )
 def test_trial_that_never_began_is_recorded_as_failed(
     tmp_path: Path, lr: float, error: str, capsys: pytest.CaptureFixture[str]
