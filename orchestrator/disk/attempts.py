@@ -3,7 +3,6 @@
 Imports neither ray, torch nor pandas, so that `ls` and `show` are quick.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Self
@@ -16,11 +15,10 @@ from orchestrator.disk.checkpoints.manifest import parse_position
 from orchestrator.disk.metadata import format_now, seconds_at
 from orchestrator.errors import MISSING, DamagedFile
 from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import read_json, validate, write_json
+from orchestrator.storage.stored_data import read_json, validate, warn_once, write_json
 
 ADVICE = "Restore it from a backup; without it, the rows and reports of this attempt cannot be used"
 """Advice for a damaged `attempt.json`."""
-_log = logging.getLogger("hookyard")
 
 
 @dataclass(frozen=True)
@@ -133,7 +131,7 @@ def _read_attempt(storage: Storage, number: int) -> Attempt | None:
         return read_json(storage, _path(number), Attempt.read, ADVICE)
     except FileNotFoundError:
         if storage.exists("stats.parquet") or storage.names(f"stats/attempt={number}"):
-            _log.warning("%s", make_lost_attempt_error(storage, number))
+            warn_once(str(make_lost_attempt_error(storage, number)))
         return None
 
 

@@ -1,14 +1,12 @@
 """The folder of a run's checkpoints."""
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.disk.checkpoints.index import read_checkpoints, warn_lost_index
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.storage import Storage
-
-_log = logging.getLogger("hookyard")
+from orchestrator.storage.stored_data import warn_once
 
 
 def make_checkpoint_folder(folder: RunFolder, out_dir: str | None = None) -> Storage:
@@ -32,7 +30,7 @@ def list_checkpoints(folder: RunFolder) -> list[str]:
     storage = find_checkpoint_folder(folder)
     manifests, errors = read_checkpoints(storage)
     for error in errors.values():
-        _log.warning("%s", error)
+        warn_once(str(error))
     if manifests:
         warn_lost_index(storage)
     return [*manifests]

@@ -1,7 +1,6 @@
 """The stored checkpoints of a run, and the index of their owners and labels. Does not import
 torch."""
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -18,11 +17,9 @@ from orchestrator.disk.checkpoints.manifest import (
 )
 from orchestrator.errors import CheckpointError, DamagedFile, NewerFormat
 from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import read_json, validate, write_json
+from orchestrator.storage.stored_data import read_json, validate, warn_once, write_json
 
 INDEX = "index.json"
-
-_log = logging.getLogger("hookyard")
 
 
 @dataclass(frozen=True)
@@ -122,7 +119,7 @@ def read_position(storage: Storage, name: str) -> Position | None:
     damaged."""
     manifest = read_manifest_or_error(storage, name)
     if isinstance(manifest, CheckpointError):
-        _log.warning("%s", manifest)
+        warn_once(str(manifest))
         return None
     return parse_position(manifest["position"]) if manifest else None
 
@@ -154,4 +151,4 @@ def warn_lost_index(storage: Storage) -> None:
     if storage.exists(INDEX):
         return
     if any(storage.exists(f"{name}/{MANIFEST}") for name in storage.names()):
-        _log.warning("%s is missing: no checkpoint is known as the best", storage / INDEX)
+        warn_once(f"{storage / INDEX} is missing: no checkpoint is known as the best")

@@ -103,11 +103,13 @@ class CheckpointReader:
                 return last
 
         names = self.list_names()
-        place = f"in {self.storage}{self._explain_missing(label)}"
         if not names:
-            raise CheckpointError(f"no checkpoint {place}")
+            reason = self._explain_missing("last")  # without any, none could be the best
+            raise CheckpointError(f"no checkpoint in {self.storage}{reason}")
         available = ", ".join(["last", *names])
-        raise CheckpointError(f"no checkpoint 'best' {place}; available: {available}")
+        raise CheckpointError(
+            f"no checkpoint 'best' in {self.storage}{self._explain_missing(label)}; available: {available}"
+        )
 
     # Verifying
 

@@ -198,6 +198,23 @@ def test_resume_skips_a_damaged_checkpoint_with_a_warning(cut: Path, tmp_path: P
         assert "Resumed from epoch-0001" in text
 
 
+def test_missing_file_is_reported_once_in_a_command(
+    cut: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (cut / "stats/attempt=0/attempt.json").unlink()
+    call("report", cut)
+    assert caplog.text.count("attempt.json is missing") == 1
+
+
+def test_missing_best_checkpoint_is_explained_by_the_lack_of_any(cut: Path) -> None:
+    shutil.rmtree(cut / "checkpoints")
+    code, _, told = call("evaluate", cut)
+    assert (code, told) == (
+        2,
+        f"no checkpoint in {cut}/checkpoints: none was saved, or all were removed\n",
+    )
+
+
 def test_resume_needs_an_intact_checkpoint_or_from_start(cut: Path) -> None:
     (cut / "checkpoints/epoch-0001/model.pt").write_bytes(b"")
     code, out, told = call("resume", cut)
