@@ -46,6 +46,11 @@ class World:
             group.abort()
 
     @property
+    def place(self) -> str:
+        """Text for a message about this rank, ` on rank 3`; empty without other ranks."""
+        return f" on rank {self.rank}" if self.world_size > 1 else ""
+
+    @property
     def is_master(self) -> bool:
         return self.rank == 0
 

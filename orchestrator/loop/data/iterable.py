@@ -42,7 +42,7 @@ class IterableData(IterableLoader):
         super().__init__(task, data, phase, experiment, world, generator, build_again)
         self._counter = BatchCounter(
             phase,
-            world.rank,
+            world.place,
             self._own_length,
             is_training=self._is_training,
             is_epoch_one_pass=self._is_epoch_one_pass,
@@ -112,7 +112,7 @@ class IterableData(IterableLoader):
                 yield batch
             if not has_batch:
                 raise TaskError(
-                    f"the train dataset has no batch for rank {self._world.rank} in pass {self._passes + 1}; __iter__"
+                    f"the train dataset has no batch{self._world.place} in pass {self._passes + 1}; __iter__"
                     " must start over in each pass"
                 )
             self._passes += 1
@@ -143,7 +143,7 @@ class IterableData(IterableLoader):
                 batch = next(batches, _END)
             except Exception as error:
                 raise RunError(
-                    f"the {self._phase} dataset fails on rank {self._world.rank}: {type(error).__name__}: {error}"
+                    f"the {self._phase} dataset fails{self._world.place}: {type(error).__name__}: {error}"
                 ) from error
             if batch is _END:
                 self._counter.end()

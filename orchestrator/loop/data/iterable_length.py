@@ -62,12 +62,12 @@ def choose_epoch_length(experiment: Experiment, pass_length: int | None) -> int:
 
 class BatchCounter:
     """Counter of the batches of a pass. It warns once if they are not those that the dataset's
-    `length` says."""
+    `length` says, with the `place` of the rank in the message."""
 
     def __init__(
         self,
         phase: str,
-        rank: int,
+        place: str,
         length: int | None,
         *,
         is_training: bool,
@@ -76,7 +76,7 @@ class BatchCounter:
         self.count: int | None = None
         """Batches of the pass so far; None after a restore, because they are unknown."""
         self._phase = phase
-        self._rank = rank
+        self._place = place
         self._length = length
         self._is_training = is_training
         self._is_epoch_one_pass = is_epoch_one_pass
@@ -104,10 +104,10 @@ class BatchCounter:
             return
         self._has_warned = True
         logger.warning(
-            "The %s dataset has %s batches on rank %d, and %d by its __len__: %s. Correct __len__%s",
+            "The %s dataset has %s batches%s, and %d by its __len__: %s. Correct __len__%s",
             self._phase,
             batches,
-            self._rank,
+            self._place,
             self._length,
             effect if self._is_training and self._is_epoch_one_pass else "all of them count",
             ", or set epoch_steps" if self._is_training else "",

@@ -17,6 +17,7 @@ def test_single_rank_needs_no_process_group() -> None:
     assert world.broadcast(lambda: 3) == 3
     assert world.maximum([1.0, 2.0]) == [1.0, 2.0]
     world.barrier()
+    assert world.place == ""
 
 
 def _talk(rank: int, world_size: int) -> dict[str, Any]:
@@ -40,6 +41,7 @@ def _talk(rank: int, world_size: int) -> dict[str, Any]:
         "made": made,
         "maximum": world.maximum([float(rank), -float(rank), 0.1]),
         "master": world.is_master,
+        "place": world.place,
         "barrier": world.barrier(),
     }
 
@@ -53,6 +55,7 @@ def test_ranks_exchange_values() -> None:
     assert (first["local ranks"], second["local ranks"]) == ((0, 0), (1, 0))
     assert (first["made"], second["made"]) == ([0], [])
     assert (first["master"], second["master"]) == (True, False)
+    assert (first["place"], second["place"]) == (" on rank 0", " on rank 1")
 
 
 class Deaf(dist.ProcessGroup):

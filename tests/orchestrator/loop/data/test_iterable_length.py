@@ -76,23 +76,19 @@ def warnings_of(task: Points, caplog: Any, **fields: Any) -> list[str]:
         ({}, []),
         (
             {"train_error": -8},
-            [
-                "The train dataset has more than 6 batches on rank 0, and 6 by its __len__: an epoch leaves"
-            ],
+            ["The train dataset has more than 6 batches, and 6 by its __len__: an epoch leaves"],
         ),
         (
             {"train_error": 8},
-            ["The train dataset has 8 batches on rank 0, and 10 by its __len__: an epoch repeats"],
+            ["The train dataset has 8 batches, and 10 by its __len__: an epoch repeats"],
         ),
         (
             {"val_error": -8},
-            [
-                "The val dataset has more than 2 batches on rank 0, and 2 by its __len__: all of them"
-            ],
+            ["The val dataset has more than 2 batches, and 2 by its __len__: all of them"],
         ),
         (
             {"val_error": 8},
-            ["The val dataset has 4 batches on rank 0, and 6 by its __len__: all of them count"],
+            ["The val dataset has 4 batches, and 6 by its __len__: all of them count"],
         ),
     ],
 )
@@ -111,7 +107,7 @@ def test_wrong_length_is_said_once(
 def test_passes_that_are_not_epochs_are_checked_too(caplog: pytest.LogCaptureFixture) -> None:
     [line] = warnings_of(Lengths(val=0, train_error=8), caplog, epochs=2, epoch_steps=6)
     assert line.startswith(
-        "The train dataset has 8 batches on rank 0, and 10 by its __len__: all of them count"
+        "The train dataset has 8 batches, and 10 by its __len__: all of them count"
     )
 
 
