@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from hooks import Hook, Interval, Priority, Ranks, State
 from orchestrator.errors import ConfigError, Problem
-from orchestrator.experiment.load import load_experiment
+from orchestrator.experiment.load import load_experiment, make_experiment
 from orchestrator.task import Task
 
 HERE = "tests.orchestrator.experiment.samples"
@@ -166,3 +166,10 @@ class Typo(Line):
 
     def data(self) -> Mapping[str, Dataset[Any]]:
         return {"tran": super().data()["train"]}
+
+
+def refusal(**more: Any) -> str:
+    """Return the message that an experiment of the task Line is refused with."""
+    with pytest.raises(ConfigError) as caught:
+        make_experiment({"name": "line", "task": f"{HERE}:Line", "epochs": 3, **more})
+    return str(caught.value)

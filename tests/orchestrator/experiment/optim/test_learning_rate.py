@@ -1,4 +1,4 @@
-"""Schedulers: their default length, warm-up, lists, and refused settings, beside those of torch."""
+"""The rate over a run: default lengths, warm-ups, lists and resumes, beside those of torch."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,13 +12,12 @@ from hooks import Hook, State
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.load import make_experiment
-from orchestrator.experiment.optim.optimizer import OPTIMIZERS
 from orchestrator.experiment.resolve import resolve
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_run import RunContext
 from orchestrator.storage import Storage
-from tests.orchestrator.experiment.samples import HERE, Own
+from tests.orchestrator.experiment.samples import HERE, Own, refusal
 from tests.tasks import Points, Rows, described
 
 HOOKS = {"console": None, "perf_stats": None, "memory_stats": None, "checkpoint": None}
@@ -288,41 +287,9 @@ def test_warmup_equals_linear_then_sequential_of_torch(
     assert rates(scheduled(written)) == by_hand(make, 21)
 
 
-# What is refused
-
-
-def refusal(**more: Any) -> str:
-    with pytest.raises(ConfigError) as caught:
-        make_experiment({"name": "line", "task": f"{HERE}:Line", "epochs": 3, **more})
-    return str(caught.value)
-
-
-CYCLE = {"type": "OneCycleLR", "max_lr": 1.0}
-
-
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"scheduler": {"type": "StepLr"}}, "did you mean 'StepLR'?"),
-        ({"scheduler": {**COSINE, "T_max": 0}}, "scheduler.T_max: must be greater than 0, got 0"),
-        (
-            {"scheduler": {"type": "ReduceLROnPlateau"}},
-            r"scheduler: ReduceLROnPlateau needs a metric; set hooks",
-        ),
-        (
-            {"scheduler": {"type": "torch.optim.lr_scheduler:ReduceLROnPlateau"}},
-            r"ReduceLROnPlateau needs a metric; set hooks.param_scheduler.monitor",
-        ),
-        (
-            {"scheduler": COSINE, "hooks": {"param_scheduler": {"monitor": "val/loss"}}},
-            "hooks.param_scheduler.monitor: has no effect: CosineAnnealingLR takes no metric",
-        ),
-        (
-            {"scheduler": {"type": "MultiStepLR", "milestones": [1, "2"]}},
-            r"scheduler.milestones.1: must be an integer",
-        ),
-        ({"scheduler": {"type": "LinearLR", "start_factor": 2}}, "LinearLR raised"),
-        ({"scheduler": {"gamma": 2}}, "scheduler.type: is missing"),
         (
             {"scheduler": {**COSINE, "warmup": "5 iterations"}},
             "scheduler.warmup: must be a number of epochs",
@@ -350,51 +317,10 @@ CYCLE = {"type": "OneCycleLR", "max_lr": 1.0}
             },
             "scheduler.warmup: cannot be combined with ReduceLROnPlateau",
         ),
-        (
-            {
-                "scheduler": {"type": "ReduceLROnPlateau", "mode": "max"},
-                "hooks": {"param_scheduler": {"monitor": "train/loss"}},
-            },
-            "scheduler.mode: must be min, because lower values of train/loss are better; got max",
-        ),
-        (
-            {"scheduler": COSINE, "hooks": {"param_scheduler": None}},
-            "scheduler: has no effect: the hook",
-        ),
-        (
-            {"scheduler": COSINE, "hooks": {"param_scheduler": {"every": 0}}},
-            "must be at least 1 to step the scheduler",
-        ),
-        (
-            {"scheduler": COSINE, "hooks": {"other": {"type": "param_scheduler"}}},
-            "hooks.other: steps each scheduler a second time, after hooks.param_scheduler",
-        ),
-        (
-            {"hooks": {"param_scheduler": {"every": "1 step"}}},
-            r"hooks.param_scheduler.every: has no effect without",
-        ),
-        (
-            {"optimizer": {"type": "SGD", "lr": 0.5}, "scheduler": CYCLE},
-            r"optimizer.lr: has no effect with OneCycleLR",
-        ),
-        (
-            {"hooks": {"param_scheduler": {"monitor": "val/loss"}}},
-            "hooks.param_scheduler.monitor: has no effect",
-        ),
     ],
 )
-def test_scheduler_settings_without_effect_are_refused(
-    more: Mapping[str, Any], message: str
-) -> None:
+def test_warmup_that_does_not_fit_is_refused(more: Mapping[str, Any], message: str) -> None:
     assert message in refusal(**more)
-
-
-def test_scheduler_replaces_the_default_rate() -> None:
-    described = make_experiment(
-        {"name": "line", "task": f"{HERE}:Line", "epochs": 3, "scheduler": CYCLE}
-    )
-    assert described.optimizer.arguments == {}
-    assert make_experiment(described.model_dump(mode="json")) == described
 
 
 def test_warmup_can_be_swept() -> None:
@@ -494,28 +420,3 @@ def test_change_of_the_rate_scales_the_schedule_after_warmup() -> None:
         for changes in ([], change)
     )
     assert halved == pytest.approx([*plain[:3], *(rate / 2 for rate in plain[3:])])
-
-
-CYCLES = {
-    "CyclicLR": {"base_lr": 0.1, "max_lr": 0.2},
-    "OneCycleLR": {"max_lr": 0.2, "total_steps": 10},
-}
-
-
-@pytest.mark.parametrize("cycle_momentum", [True, False])
-@pytest.mark.parametrize("scheduler", CYCLES)
-@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS.keys() - {"LBFGS", "SparseAdam"}))
-def test_scheduler_that_varies_momentum_is_refused_where_torch_refuses_it(
-    optimizer: str, scheduler: str, cycle_momentum: bool
-) -> None:
-    entry = {"type": scheduler, **CYCLES[scheduler], "cycle_momentum": cycle_momentum}
-    settings = {"optimizer": {"type": optimizer}, "steps": 9, "epochs": None}
-    made = OPTIMIZERS[optimizer]([torch.nn.Parameter(torch.zeros(2, 2))])
-    try:
-        getattr(lr_scheduler, scheduler)(made, **CYCLES[scheduler], cycle_momentum=cycle_momentum)
-    except ValueError:
-        message = rf"scheduler\.cycle_momentum: must be false: {optimizer} has no momentum"
-        with pytest.raises(ConfigError, match=message):
-            scheduled(entry, **settings)
-    else:
-        assert scheduled(entry, **settings).scheduler is not None

@@ -1,0 +1,76 @@
+"""Arguments of one scheduler, and what they say of the optimizer."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch.optim import lr_scheduler
+
+from orchestrator.errors import ConfigError
+from orchestrator.experiment.load import make_experiment
+from orchestrator.experiment.optim.optimizer import OPTIMIZERS
+from tests.orchestrator.experiment.samples import HERE, refusal
+from tests.tasks import described
+
+COSINE = {"type": "CosineAnnealingLR"}
+CYCLE = {"type": "OneCycleLR", "max_lr": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"scheduler": {"type": "StepLr"}}, "did you mean 'StepLR'?"),
+        ({"scheduler": {**COSINE, "T_max": 0}}, "scheduler.T_max: must be greater than 0, got 0"),
+        (
+            {"scheduler": {"type": "MultiStepLR", "milestones": [1, "2"]}},
+            r"scheduler.milestones.1: must be an integer",
+        ),
+        ({"scheduler": {"type": "LinearLR", "start_factor": 2}}, "LinearLR raised"),
+        ({"scheduler": {"gamma": 2}}, "scheduler.type: is missing"),
+        (
+            {"optimizer": {"type": "SGD", "lr": 0.5}, "scheduler": CYCLE},
+            r"optimizer.lr: has no effect with OneCycleLR",
+        ),
+    ],
+)
+def test_wrong_argument_of_a_scheduler_is_refused(more: Mapping[str, Any], message: str) -> None:
+    assert message in refusal(**more)
+
+
+def test_scheduler_replaces_the_default_rate() -> None:
+    experiment = make_experiment(
+        {"name": "line", "task": f"{HERE}:Line", "epochs": 3, "scheduler": CYCLE}
+    )
+    assert experiment.optimizer.arguments == {}
+    assert make_experiment(experiment.model_dump(mode="json")) == experiment
+
+
+CYCLES = {
+    "CyclicLR": {"base_lr": 0.1, "max_lr": 0.2},
+    "OneCycleLR": {"max_lr": 0.2, "total_steps": 10},
+}
+
+
+@pytest.mark.parametrize("cycle_momentum", [True, False])
+@pytest.mark.parametrize("scheduler", CYCLES)
+@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS.keys() - {"LBFGS", "SparseAdam"}))
+def test_scheduler_that_varies_momentum_is_refused_where_torch_refuses_it(
+    optimizer: str, scheduler: str, cycle_momentum: bool
+) -> None:
+    entry = {"type": scheduler, **CYCLES[scheduler], "cycle_momentum": cycle_momentum}
+    settings: dict[str, Any] = {
+        "scheduler": entry,
+        "optimizer": {"type": optimizer},
+        "steps": 9,
+        "epochs": None,
+    }
+    made = OPTIMIZERS[optimizer]([torch.nn.Parameter(torch.zeros(2, 2))])
+    try:
+        getattr(lr_scheduler, scheduler)(made, **CYCLES[scheduler], cycle_momentum=cycle_momentum)
+    except ValueError:
+        message = rf"scheduler\.cycle_momentum: must be false: {optimizer} has no momentum"
+        with pytest.raises(ConfigError, match=message):
+            described(**settings)
+    else:
+        assert described(**settings).scheduler is not None
