@@ -13,7 +13,7 @@ from orchestrator.experiment.optim.component import Component, Optimization
 from orchestrator.experiment.optim.optimizer import build_optimizer, check_optimizer
 from orchestrator.experiment.resolve import resolve
 from orchestrator.experiment.sections.experiment import Experiment
-from tests.orchestrator.experiment.samples import HERE, Line, Own
+from tests.orchestrator.experiment.samples import HERE, Line, Own, refusal
 
 
 def experiment(**more: Any) -> Experiment:
@@ -23,12 +23,6 @@ def experiment(**more: Any) -> Experiment:
 def groups(described: Experiment) -> list[dict[str, Any]]:
     task = resolve(described.source).task
     return build_optimizer(described.optimizations[""], task, task.model()).param_groups
-
-
-def refusal(**more: Any) -> str:
-    with pytest.raises(ConfigError) as caught:
-        experiment(**more)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize(
