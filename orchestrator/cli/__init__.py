@@ -9,6 +9,7 @@ from orchestrator.cli.compare import compare
 from orchestrator.cli.debug import replay
 from orchestrator.cli.doctor import doctor
 from orchestrator.cli.errors import Subcommand, Subcommands
+from orchestrator.cli.export import export_optuna
 from orchestrator.cli.jobs import logs, status, stop, submit
 from orchestrator.cli.manage import ls, note, rm
 from orchestrator.cli.reference import hooks, init, schema, validate
@@ -21,7 +22,7 @@ from orchestrator.cli.watch import watch
 
 PANELS = {
     "Train": (init, validate, verify, run, sweep, resume),
-    "Results": (watch, ls, show, stats, query, report, compare, doctor, note, rm),
+    "Results": (watch, ls, show, stats, query, report, compare, doctor, export_optuna, note, rm),
     "Checkpoints and samples": (evaluate, average, samples, replay),
     "Clusters": (submit, status, logs, stop),
     "Reference": (hooks, schema),

@@ -29,6 +29,7 @@ _TRIAL_COLUMNS = (
     "peak_",
     "process_",
     "stopped",
+    "infeasible",
     "error",
 )
 """Prefixes of the columns of a sweep's table, apart from its values and metrics."""
