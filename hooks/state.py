@@ -1,6 +1,7 @@
 """The state of a run that hooks read and change."""
 
 import logging
+import math
 from collections.abc import Callable, Container, Mapping, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -20,6 +21,20 @@ from hooks.position import Position, Stage
 from hooks.recent import Recent
 
 logger = logging.getLogger("hookyard")
+
+
+def _check_is_one_number(name: str, value: Any) -> None:
+    """Raise ValueError for a tensor or another collection with more or less than one element."""
+    if not hasattr(value, "__len__"):
+        return
+    shape = tuple(getattr(value, "shape", ()))
+    if hasattr(value, "shape") and math.prod(shape) == 1:
+        return
+    kind = "tensor" if isinstance(value, Tensor) else type(value).__name__
+    size = f" of shape {shape}" if hasattr(value, "shape") else ""
+    raise ValueError(
+        f"column '{name}' got a {kind}{size}; record one number per row, such as its mean"
+    )
 
 
 @dataclass(frozen=True)
@@ -327,7 +342,7 @@ class State:
             **columns: Numbers, or tensors of one element.
 
         Raises:
-            ValueError: If the loop records a column of this name.
+            ValueError: If the loop records a column of this name, or a value is not one number.
 
         Example:
             ```python
@@ -346,6 +361,8 @@ class State:
                     # A rank may have only its part of a sum.
                     value = cast(Any, value).full_tensor()
                 value = value.detach().clone()
+            if not isinstance(value, float | int | str):
+                _check_is_one_number(name, value)
             self.row[self.column(name) if self.turn else name] = value
 
     def show(self, line: str) -> None:

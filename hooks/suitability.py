@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-from hooks.hook import WITHIN_ITERATION, Hook, list_fields
+from hooks.hook import EVENTS, WITHIN_ITERATION, Hook, list_fields
 from hooks.interval import Interval, is_never
 from hooks.setup import Setup
 
@@ -24,7 +24,16 @@ def find_reason_against(hook: Hook, setup: Setup) -> str:
         or _explain_epochs(hook, acts_in)
         or _explain_missing_state(hook)
         or hook.unsuitable(setup)
+        or _explain_no_event(hook)
     )
+
+
+def _explain_no_event(hook: Hook) -> str:
+    """Return why the loop never calls a hook, whose class overrides no event; empty if it does."""
+    cls = type(hook)
+    if any(getattr(cls, event) is not getattr(Hook, event) for event in EVENTS):
+        return ""
+    return f"{cls.__name__} overrides no event, so it is never called; events: {', '.join(EVENTS)}"
 
 
 def _explain_epochs(hook: Hook, events: Sequence[str]) -> str:

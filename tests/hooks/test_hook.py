@@ -24,6 +24,37 @@ def test_a_misspelt_event_is_refused_when_the_class_is_defined() -> None:
             def on_stepp(self) -> None: ...
 
 
+@pytest.mark.parametrize(
+    ("name", "event"),
+    [
+        ("before_run", "on_start"),
+        ("before_train_epoch", "on_phase_start"),
+        ("before_train_iter", "on_batch"),
+        ("after_train_iter", "on_step"),
+        ("after_val_epoch", "on_phase_end"),
+        ("before_save_checkpoint", "on_save"),
+        ("on_train_batch_end", "on_step"),
+        ("on_before_optimizer_step", "on_gradients"),
+        ("on_loss_and_meter", "on_loss"),
+        ("on_epoch_end", "on_phase_end"),
+        ("on_train_begin", "on_start"),
+    ],
+)
+def test_name_of_an_event_in_another_system_is_refused_with_its_counterpart(
+    name: str, event: str
+) -> None:
+    with pytest.raises(TypeError, match=f"Ported.{name}: .*did you mean {event}\\?"):
+        type("Ported", (Hook,), {name: lambda self, state: None})
+
+
+def test_hook_that_the_loop_never_calls_is_refused_before_training() -> None:
+    idle = type("Idle", (Hook,), {"each_step": lambda self, state: None})()
+    reason = find_reason_against(idle, Setup())
+    assert reason.startswith("Idle overrides no event, so it is never called; events: on_load, ")
+    for name, cls in HOOKS.items():
+        assert any(getattr(cls, event) is not getattr(Hook, event) for event in EVENTS), name
+
+
 def test_a_field_that_hides_an_event_is_refused() -> None:
     with pytest.raises(TypeError, match="Hides: the field on_step has the name of an event"):
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from hooks import Hook
+from hooks import Hook, State
 from orchestrator.errors import Problem, collect_problems
 from orchestrator.experiment.components import find_hook_class
 from orchestrator.experiment.optim.component import FROM_TASK
@@ -57,7 +57,9 @@ class AnyScheduler(LRScheduler):
 
 @dataclass
 class AnyHook(Hook):
-    """Stands for an unknown hook."""
+    """Stands for an unknown hook, so it is called at some event."""
+
+    def on_end(self, state: State) -> None: ...
 
 
 def replace_unknown_classes(data: Mapping[str, Any], problems: list[Problem]) -> dict[str, Any]:

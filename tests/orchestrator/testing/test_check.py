@@ -245,8 +245,8 @@ BROKEN: list[tuple[type[Hook], str, str]] = [
     (Unseeded, "resumed", "stopped and resumed at every report, at report 1 of 4 ['metrics']"),
     (
         TooMany,
-        "columns",
-        "on_gradients records a value that cannot be a column: column 'gradient' got a tensor of shape (8, 5)",
+        "runs",
+        "failed in on_gradients: ValueError: column 'gradient' got a tensor of shape (8, 5)",
     ),
     (Loss, "runs", "the loop records the column `loss`; use another name, such as `own_loss`"),
     (Demanding, "runs", "Demanding.path: is missing"),

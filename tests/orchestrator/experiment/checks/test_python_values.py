@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hooks import Hook, Interval
+from hooks import Hook, Interval, State
 from orchestrator import ConfigError, Experiment
 from orchestrator.experiment.load import check_experiment
 from orchestrator.experiment.resolve import resolve
@@ -26,6 +26,8 @@ class Watching(Hook):
     anything: Any = None
     sizes: tuple[int, ...] = ()
     every: Interval = Interval(1)
+
+    def on_step(self, state: State) -> None: ...
 
 
 @pytest.mark.parametrize(

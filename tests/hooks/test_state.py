@@ -1,0 +1,35 @@
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hooks import State
+
+
+@pytest.mark.parametrize(
+    ("value", "described"),
+    [
+        (torch.zeros(32, 2), r"a tensor of shape \(32, 2\)"),
+        (torch.zeros(0), r"a tensor of shape \(0,\)"),
+        (np.zeros(3), r"a ndarray of shape \(3,\)"),
+        ([0.5, 1.0], "a list"),
+        ({"a": 1}, "a dict"),
+    ],
+)
+def test_several_numbers_for_a_column_are_refused_where_they_are_recorded(
+    value: Any, described: str
+) -> None:
+    state = State()
+    with pytest.raises(ValueError, match=f"column 'x' got {described}; record one number per row"):
+        state.record(x=value)
+    assert state.row == {}
+
+
+@pytest.mark.parametrize(
+    "value", [1, 0.5, True, "text", None, np.float32(2), np.zeros(1), np.array(3), torch.ones(1, 1)]
+)
+def test_one_value_is_recorded(value: Any) -> None:
+    state = State()
+    state.record(x=value)
+    assert state.row["x"] == value
