@@ -13,16 +13,17 @@ from hooks.loop_services import Display
 from hooks.plan import Plan
 from hooks.position import Stage
 from hooks.state import State
+from orchestrator.disk.checkpoints.manifest import parse_position
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.rows.recorder import Recorder
-from orchestrator.errors import RankMismatch
+from orchestrator.errors import CheckpointError, RankMismatch
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.report import Report
 from orchestrator.loop.span_clock import Clock
 from orchestrator.loop.state.contents import CheckpointContents
 from orchestrator.loop.state.cursor import EpochProgress, RunCursor
 from orchestrator.loop.state.random_states import RandomStates
-from orchestrator.loop.state.restoring import CheckpointRestorer
+from orchestrator.loop.state.restoring import load_checkpoint, restore_hook
 from orchestrator.loop.state.row_writer import RowWriter
 from orchestrator.loop.state.saving import CheckpointSaver
 from orchestrator.loop.stopping import Stop, agree_to_stop
@@ -101,7 +102,8 @@ class TrainingRun(ABC):
         self.is_interrupted = context.stop_requested
         self.row_writer = RowWriter(self.recorder, plan, state, self.cursor)
         self.random_states = RandomStates()
-        parts = (
+        self.contents = contents
+        self.saving = CheckpointSaver(
             context.store,
             state,
             plan,
@@ -109,15 +111,41 @@ class TrainingRun(ABC):
             self.cursor,
             self.world,
             self.random_states,
+            self.row_writer,
+            context.send_artifacts,
         )
-        self.saving = CheckpointSaver(*parts, self.row_writer, context.send_artifacts)
-        self.restoring = CheckpointRestorer(*parts)
+        self.restores_training = True
+        """False if another run restores the training that it shares."""
         self.world.when_aborted.append(self.recorder.drop_device_values)
 
     def restore(self, name: str) -> None:
-        """Restore a checkpoint and fire `on_load`; collective."""
-        self.restoring.restore(name)
+        """Restore a checkpoint and fire `on_load`; collective.
+
+        Raises CheckpointError if it does not fit.
+        """
+        if self.saving.store is None:
+            raise CheckpointError("this loop has no store to restore from")
+        state = self.state
+        loaded = load_checkpoint(self.saving.store, name, self.contents, self.world)
+        manifest = loaded.manifest
+        rank_state = loaded.rank_state
+
+        self.cursor.restore(parse_position(rank_state.get("position") or manifest["position"]))
+        if self.restores_training:
+            self.contents.restore(loaded)
+        restored = rank_state.get("random")
+        self.random_states.restored = restored
+        self.random_states.after_training = rank_state.get("after_training") or restored
+        state.metrics = dict(manifest["metrics"])
+        # Another run that continues from this checkpoint does not stop.
+        if manifest.get("run") == state.name:
+            state.stop_reasons += manifest["stop_reasons"]
+
+        for hook_name, hook in self.plan.hooks.items():
+            if self.restores_training or hook_name in self.own_hooks:
+                restore_hook(hook, hook_name, loaded)
         self.saving.continue_from(name)
+        self.plan.fire("on_load", state, {**loaded.shared, "name": name})
 
     def end(self) -> None:
         """End the run's own hooks; those of a training that it shares may continue.

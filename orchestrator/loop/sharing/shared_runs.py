@@ -91,10 +91,8 @@ class SharedRuns:
                     call.run = _with_own_fields(call, own_fields)
         run.hook_metrics = self._hook_metrics
         run.saving.training_files = self._files
-        if not is_first:
-            # The other checkpoints hold the same training.
-            run.restoring.hooks = own_hooks
-            run.restoring.restores_training = False
+        # The checkpoints of the other runs hold the same training.
+        run.restores_training = is_first
         return run
 
     def _make_plan(self, member: Member, own_hooks: Mapping[str, Hook]) -> Plan:
