@@ -152,7 +152,7 @@ def draw_rungs(folder: Path) -> None:
     reports = 9
     settings = Asha(grace_period=1, reduction_factor=3)
     rule = AshaRule(settings, seed=0)
-    figure = Figure("Trials that ASHA stops at rungs of 1, 3 and 9 reports", 640, 300)
+    figure = Figure("Trials that ASHA stops at rungs of 1, 3 and 9 reports", 670, 300)
     left, bottom, height = 60, 250, 230
     step = 580 / reports
 
@@ -233,7 +233,7 @@ def draw_race(folder: Path) -> None:
                 order = list(results).index(number) + 1
                 color = GREY if configuration in race.eliminated else BLUE
                 figure.box(x, y, 68, 30, color, f"{results[number]:.3f}")
-                figure.text(x + 66, y + 41, f"{order}.", GREY, anchor="end", size=10)
+                figure.text(x + 66, y + 42, f"{order}.", INK, anchor="end", size=12)
             else:
                 figure.box(x, y, 68, 30, "#eff2f5")
                 figure.text(x + 34, y + 19, "skipped", GREY, anchor="middle", size=11)
@@ -407,7 +407,10 @@ def draw_growth(folder: Path) -> None:
         figure.line(places, color, width=2)
         for x, y in places:
             figure.dot(x, y, color)
-        figure.text(places[-1][0] - 10, places[-1][1] - 4, name, color, anchor="end", size=12)
+        is_left = places[-1][0] < 200
+        offset = 10 if is_left else -10
+        anchor = "start" if is_left else "end"
+        figure.text(places[-1][0] + offset, places[-1][1] - 4, name, color, anchor=anchor, size=12)
     figure.text(place(10**6.5, 1)[0], 262, "rows or trials", INK, anchor="middle")
     figure.write(HERE / "growth.svg")
 

@@ -1,4 +1,4 @@
-"""A small writer of SVG figures, which are readable on light and dark pages."""
+"""A small writer of SVG figures, which take the colors of light and dark pages."""
 
 from html import escape
 from pathlib import Path
@@ -10,10 +10,21 @@ ORANGE = "#bc4c00"
 GREEN = "#1a7f37"
 PALE = "#d0d7de"
 _MARGIN = 20
+_DARK = {
+    "rect": {"#ffffff": "#0d1117", "#eff2f5": "#21262d", "#0a3069": "#388bfd", INK: "#424a53"},
+    "text": {INK: "#e6edf3", BLUE: "#58a6ff", ORANGE: "#f0883e", GREEN: "#3fb950"},
+    "circle": {INK: "#e6edf3", BLUE: "#58a6ff", ORANGE: "#f0883e", GREEN: "#3fb950"},
+}
+"""Fills on dark pages, by shape and the fill on light ones. Text in boxes stays white."""
+_DARK_LINES = {**_DARK["text"], PALE: "#3d444d"}
 
 
 class Figure:
-    """Shapes and text on a light card, which does not change with the page's colors."""
+    """Shapes and text on a card, which is dark where the page is.
+
+    As an image, an SVG file is told the color scheme of the page's element, so that it follows the
+    switch of the docs' site and GitHub's setting.
+    """
 
     def __init__(self, title: str, width: int, height: int) -> None:
         """Begin a figure.
@@ -89,6 +100,7 @@ class Figure:
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {outer[0]} {outer[1]}"'
             f' width="{outer[0]}" height="{outer[1]}" font-family="sans-serif" role="img">',
             f"<title>{escape(self._title)}</title>",
+            f"<style>@media (prefers-color-scheme: dark) {{{_write_dark_rules()}}}</style>",
             '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7"'
             f' markerHeight="7" orient="auto"><path d="M0,0 L8,4 L0,8 z" fill="{GREY}"/>'
             "</marker></defs>",
@@ -99,3 +111,13 @@ class Figure:
             "</svg>",
         ]
         path.write_text("\n".join(lines) + "\n")
+
+
+def _write_dark_rules() -> str:
+    fills = [
+        f'{shape}[fill="{light}"]{{fill:{dark}}}'
+        for shape, colors in _DARK.items()
+        for light, dark in colors.items()
+    ]
+    lines = [f'[stroke="{light}"]{{stroke:{dark}}}' for light, dark in _DARK_LINES.items()]
+    return " ".join([*fills, *lines])
