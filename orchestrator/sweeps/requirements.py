@@ -3,11 +3,12 @@
 from importlib.util import find_spec
 from typing import Any
 
+from orchestrator.disk.sweep_folder import open_sweep_folder
 from orchestrator.engines.ray_environment import Resources
 from orchestrator.engines.script_classes import with_classes_of_main
 from orchestrator.errors import UsageError
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.experiment.sections.search import EXTRA
+from orchestrator.experiment.sections.search import EXTRA, OptunaSearch
 from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.experiment.sweep.space import count_concurrent_trials, count_trials
 from orchestrator.process.streams import print_line
@@ -24,6 +25,8 @@ def check_can_run(
         raise UsageError(
             f"search: optuna needs the package optuna, which is not installed: {EXTRA}"
         )
+    if isinstance(settings.search, OptunaSearch) and settings.search.earlier:
+        open_sweep_folder(settings.search.earlier)  # raises UsageError if it does not exist
     if not local:
         with_classes_of_main(experiment.source, address)  # raises UsageError if they cannot be sent
 

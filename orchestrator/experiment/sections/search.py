@@ -44,13 +44,18 @@ class OptunaSearch(Model):
     The keys beside `sampler` are the sampler's own parameters; its seed is `sweep.seed`.
     """
 
-    model_config = ConfigDict(extra="allow")
+    # `from` is a Python keyword.
+    model_config = ConfigDict(extra="allow", serialize_by_alias=True)
 
     type: Literal["optuna"] = "optuna"
     sampler: str = "TPESampler"
     """Name of a sampler of `optuna.samplers`. The default, TPE, suits most spaces. `GPSampler` is
     better for few trials over numbers, `CmaEsSampler` for many, and `NSGAIISampler` for several
     metrics."""
+
+    earlier: Annotated[str | None, Field(alias="from", min_length=1)] = None
+    """Another sweep, by its folder or URL, from whose trials the sampler learns before the first
+    one: those that ended with the same metrics, and with values inside this space."""
 
     @property
     def parameters(self) -> dict[str, Any]:

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.experiment.load import make_experiment_from_source
 from orchestrator.experiment.sections.search import EXTRA
-from orchestrator.experiment.sections.sweep import Domain
 from orchestrator.sweeps.results.result import Sweep
+from orchestrator.sweeps.search.optuna_trials import make_distribution
 from orchestrator.tables.constraints import Constraints, make_measured_cells
 from orchestrator.tables.trial_index import TrialRecord
 
 if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
 _PLAIN = (bool, int, float, str, type(None))
@@ -85,9 +84,10 @@ class _TrialMaker:
         self._metrics = [metric for metric, _ in sweep.objectives]
         self._constraints = Constraints(sweep.constraints)
         self._space = settings.space
-        self._distributions = {
-            path: _make_distribution(domain) for path, domain in settings.space.items()
-        }
+        self._distributions = {}
+        for path, domain in settings.space.items():
+            categories = list(dict.fromkeys(map(_make_plain, domain.values)))
+            self._distributions[path] = make_distribution(domain, categories)
 
     def make(self, record: TrialRecord, leader: TrialRecord | DamagedFile | None) -> FrozenTrial:
         from optuna.trial import TrialState, create_trial
@@ -126,21 +126,6 @@ class _TrialMaker:
     def _measure_excesses(self, cells: Mapping[str, Any]) -> dict[str, float] | None:
         excesses = dict(zip(self._sweep.constraints, self._constraints.measure(cells), strict=True))
         return excesses or None
-
-
-def _make_distribution(domain: Domain) -> BaseDistribution:
-    from optuna.distributions import (
-        CategoricalDistribution,
-        FloatDistribution,
-        IntDistribution,
-    )
-
-    if domain.is_list:
-        return CategoricalDistribution(list(dict.fromkeys(map(_make_plain, domain.values))))
-    low, high = domain.candidates()
-    if domain.is_integer:
-        return IntDistribution(low, high, log=domain.is_logarithmic)
-    return FloatDistribution(low, high, log=domain.is_logarithmic)
 
 
 def _make_plain(value: Any) -> Any:

@@ -8,7 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from orchestrator.disk.sweep_folder import trial_number
+from orchestrator.disk.metadata import COMPLETE
+from orchestrator.disk.sweep_folder import open_sweep_folder, trial_number
+from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.experiment.sections.search import OptunaSearch
 from orchestrator.experiment.sections.sweep import Domain, Sweep
 from orchestrator.experiment.sweep.shared_training import SharedPaths
@@ -17,10 +19,11 @@ from orchestrator.sweeps.search.drawing import add_seeds, fill_point
 from orchestrator.sweeps.search.search import Search, TrialConfig
 from orchestrator.tables.configurations import compute_score
 from orchestrator.tables.constraints import Constraints, make_measured_cells
-from orchestrator.tables.trial_index import TrialRecord
+from orchestrator.tables.trial_index import TrialIndex, TrialRecord
 
 if TYPE_CHECKING:
     import optuna
+    from optuna.distributions import BaseDistribution
 
 
 class _Result(NamedTuple):
@@ -66,6 +69,8 @@ class OptunaTrials(Search):
         self._size = len(make_fan_out_points(settings)) * settings.repeats
         """Number of trials per suggestion."""
         self._study = _make_study(settings, search, len(previous))
+        if search.earlier:
+            _learn_from(search.earlier, settings, self._study)
         self._suggestions: list[optuna.Trial] = []
         self._results: defaultdict[int, dict[int, _Result | None]] = defaultdict(dict)
         """Result of each ended trial, by suggestion; None if it failed."""
@@ -194,6 +199,55 @@ def _make_study(settings: Sweep, search: OptunaSearch, n_previous: int) -> optun
         # suggestions.
         sampler=search.make_sampler(settings.seed + n_previous),
     )
+
+
+def _learn_from(path: str, settings: Sweep, study: optuna.Study) -> None:
+    """Add the ended trials of another sweep to a study; raises UsageError if there is none to learn
+    from."""
+    from optuna.trial import create_trial
+
+    constraints = Constraints(settings.constraints)
+    records = TrialIndex(open_sweep_folder(path), settings.objectives).records()
+    trials = []
+    for record in records.values():
+        if isinstance(record, DamagedFile) or record.status not in COMPLETE:
+            continue
+        params = to_optuna(settings, record.values)
+        outside = (record.values.keys() & settings.space.keys()) - params.keys()
+        leader = records.get(record.leader or "")
+        excesses = constraints.measure(make_measured_cells(record, leader))
+        if outside or not params or not record.compared_reports or math.inf in excesses:
+            continue
+        last = record.compared_reports[-1]
+        distributions = {}
+        for name in params:
+            domain = settings.space[name]
+            distributions[name] = make_distribution(domain, range(len(domain.values)))
+        trial = create_trial(
+            params=params,
+            distributions=distributions,
+            values=[last[metric] for metric in settings.metrics],
+            constraints=dict(zip(settings.constraints, excesses, strict=True)) or None,
+        )
+        trials.append(trial)
+    if not trials:
+        metrics = ", ".join(settings.metrics)
+        raise UsageError(
+            f"sweep.search.from: no ended trial of {path} has {metrics} and values inside this space"
+        )
+    study.add_trials(trials)
+
+
+def make_distribution(domain: Domain, categories: Sequence[Any]) -> BaseDistribution:
+    """Return Optuna's form of a domain; `categories` stand for the values of a list."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if domain.is_list:
+        return CategoricalDistribution(categories)
+    low, high = domain.ends
+    if domain.kind in ("randint", "lograndint"):
+        return IntDistribution(low, high, log=domain.is_logarithmic)
+    return FloatDistribution(low, high, log=domain.is_logarithmic)
 
 
 def to_optuna(sweep: Sweep, point: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,13 +2,18 @@
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator import sweep as start_sweep
+from orchestrator.disk.new_run import create_run
+from orchestrator.errors import UsageError
 from orchestrator.experiment.sections.search import list_samplers
 from orchestrator.experiment.sections.sweep import Sweep
 from tests.orchestrator.sweeps.search.draws import Draws, previous_trial
+from tests.tasks import described
 
 optuna = pytest.importorskip("optuna")
 
@@ -306,3 +311,60 @@ def test_optuna_learns_the_best_feasible_member_of_a_fan_out() -> None:
         draws.search.record_end(number, {"val/score": score}, [excess])
     (trial,) = draws.search._study.trials
     assert (trial.value, trial.constraints) == (2.0, {"val/cost": -1.0})
+
+
+# Another sweep
+
+
+def test_search_begins_with_the_trials_of_another_sweep(tmp_path: Path) -> None:
+    """As a study of Optuna to which the same trials were added; one is outside the space, one has
+    failed."""
+    folder = create_run(
+        tmp_path, "first", "hooks: {}\n", sweep={"objectives": [["val/score", "max"]], "trials": 14}
+    )
+    points = [{"optimizer.lr": 10.0**-k, "hooks.ema.decay": k / 5} for k in range(5)] * 2
+    for number, values in enumerate([*points, {**points[0], "optimizer.lr": 5.0}, points[0]]):
+        trial = create_run(f"{folder}/trials", f"trial-{number:04d}", "hooks: {}\n", values=values)
+        trial.begin_attempt()
+        counters = {"attempt": 0, "epoch": 0, "step": 1, "iteration": 1}
+        trial.append_metrics({**counters, "val/score": bowl(values)})
+        trial.end("finished" if number < 11 else "failed")
+
+    settings = sweep(search={"type": "optuna", "from": str(folder)}, trials=4)
+    suggested = [values for values, _ in searched(settings, lambda v: {"val/score": bowl(v)})]
+
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0))
+    ranges = {
+        "optimizer.lr": optuna.distributions.FloatDistribution(1e-4, 1.0, log=True),
+        "hooks.ema.decay": optuna.distributions.FloatDistribution(0.0, 0.99),
+    }
+    for values in points:
+        study.add_trial(
+            optuna.create_trial(params=values, distributions=ranges, value=bowl(values))
+        )
+    for values in suggested:
+        asked = study.ask(ranges)
+        assert values == pytest.approx(asked.params)
+        study.tell(asked, bowl(asked.params))
+
+
+def test_sweep_without_a_trial_to_learn_from_is_an_error(tmp_path: Path) -> None:
+    folder = create_run(
+        tmp_path, "first", "hooks: {}\n", sweep={"objectives": [["val/score", "max"]], "trials": 1}
+    )
+    with pytest.raises(
+        UsageError, match=r"sweep\.search\.from: no ended trial of .*first has val/sc"
+    ):
+        Draws(sweep(search={"type": "optuna", "from": str(folder)}), 0)
+
+
+def test_sweep_to_learn_from_must_exist(tmp_path: Path) -> None:
+    settings = {
+        "metric": "val/accuracy",
+        "trials": 1,
+        "space": {"optimizer.lr": {"uniform": [0.1, 0.2]}},
+        "search": {"type": "optuna", "from": str(tmp_path / "nowhere")},
+    }
+    with pytest.raises(UsageError, match="nowhere"):
+        start_sweep(described(sweep=settings), tmp_path / "runs", local=True)
+    assert not (tmp_path / "runs").exists() or not [*(tmp_path / "runs").iterdir()]
