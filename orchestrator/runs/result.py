@@ -217,7 +217,8 @@ class Run(Result):
 
         Args:
             sql: The query. The table `rows` has the rows of `stats`, in no particular order; empty
-                cells are null.
+                cells are null. A number in the query, such as 0.5, is a float if a float has all
+                its digits, else a decimal.
 
         Returns:
             The result.
