@@ -13,7 +13,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from orchestrator.errors import HookyardError, RunError, UsageError, did_you_mean
+from orchestrator.errors import HookyardError, RunError, UsageError, did_you_mean, find_nearest
 from orchestrator.process.streams import PipeSafe
 from orchestrator.storage.disk_errors import advice_on
 from orchestrator.terminal.printable import PrintableFormatter, escape_controls
@@ -52,7 +52,11 @@ class Subcommand(_HidesFlagTypes, TyperCommand):
         takes_overrides = any(parameter.name == "overrides" for parameter in self.params)
         if takes_overrides and self.name != "evaluate":
             ctx.meta[_ARGUMENTS] = list(args)
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except WrongCall as error:
+            error.ctx = ctx  # type: ignore[attr-defined]  # Typer leaves it out for a flag's value
+            raise
 
 
 def _check_current_folder() -> None:
@@ -101,8 +105,15 @@ def describe_wrong_call(
         return (
             f"no flag {flag}{f'; to change the experiment, write {override}' if override else ''}"
         )
+    if match := re.match(r"Option '(.*?)' requires an argument", message):
+        return f"{match[1]} needs a value"
+    if match := re.match(r"Option '(.*?)' does not take a value", message):
+        return f"{match[1]} takes no value"
     if match := re.match(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", message):
-        return f"unexpected argument: {match[1]}"
+        text = f"unexpected argument: {match[1]}"
+        if "=" not in match[1]:
+            return text
+        return f"{text}. To continue a run with other values: hookyard run RUN@last {match[1]}"
     if match := re.match(r"Missing (?:argument|option|parameter) '(.*?)'", message):
         return f"{match[1]} is missing"
     if match := re.match(
@@ -128,15 +139,26 @@ def describe_wrong_call(
 def _make_override(flag: str, arguments: Sequence[str]) -> str | None:
     """Return the override that a flag was probably meant as, such as `epochs=3` for
     `--epochs 3`."""
+    key = _find_key(flag) if arguments else None
     for index, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")
-        if name != flag or not flag.startswith("--"):
+        if name != flag or key is None:
             continue
         following = arguments[index + 1 : index + 2]
         if not equals and following and not following[0].startswith("-"):
             value = following[0]
-        return f"{flag.removeprefix('--').replace('-', '_')}={shlex.quote(value or 'VALUE')}"
+        return f"{key}={shlex.quote(value or 'VALUE')}"
     return None
+
+
+def _find_key(flag: str) -> str | None:
+    """Return the key of an experiment with the name of a flag, or a similar name."""
+    from orchestrator.experiment.sections.experiment import Experiment
+
+    first, dot, rest = flag.lstrip("-").replace("-", "_").partition(".")
+    known = Experiment.model_fields
+    nearest = first if first in known else find_nearest(first, known)
+    return f"{nearest}{dot}{rest}" if nearest and flag.startswith("--") else None
 
 
 class Subcommands(_HidesFlagTypes, TyperGroup):

@@ -164,6 +164,8 @@ def note(
     folder = RunFolder.open(run)
     if text is None and not tag and not untag:
         raise UsageError("nothing to note: give a text, --tag or --untag")
+    if "" in (tag or ()):
+        raise UsageError("--tag must not be empty")
     with folder.lease():
         metadata = folder.read_metadata()
         if missing := [name for name in untag or () if name not in metadata.tags]:

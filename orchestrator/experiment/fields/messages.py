@@ -235,7 +235,8 @@ def _adapt_message(message: str) -> str:
 
 
 def _is_empty(detail: Detail) -> bool:
-    return detail["type"] == "too_short" and bool(detail["ctx"]["min_length"] == 1)
+    kinds = ("too_short", "string_too_short")
+    return detail["type"] in kinds and bool(detail["ctx"]["min_length"] == 1)
 
 
 def _format_limit(limit: Any) -> Any:

@@ -188,7 +188,7 @@ class Experiment(Model):
     )
     """Names of environment variables that the workers get from the process that starts the run,
     such as those of API keys. Their values are never saved, and an unset variable is an error."""
-    tags: list[str] = Field(default_factory=list)
+    tags: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
     """Words by which `hookyard ls --tag` finds the run. `hookyard note RUN --tag` changes them."""
     notes: str = ""
     """A note that `hookyard ls` shows. `hookyard note RUN "..."` changes it."""

@@ -171,6 +171,13 @@ def test_display_survives_a_terminal_that_is_gone(
             "no flag --batch-size; to change the experiment, write batch_size=VALUE."
             " See hookyard verify --help",
         ),
+        (
+            ["run", "x.yaml", "--epoch", "3"],
+            "no flag --epoch; to change the experiment, write epochs=3. See hookyard run --help",
+        ),
+        (["verify", "x.yaml", "--local"], "no flag --local. See hookyard verify --help"),
+        (["ls", "--tag"], "--tag needs a value. See hookyard ls --help"),
+        (["run", "x.yaml", "--local=3"], "--local takes no value. See hookyard run --help"),
         (["run", "x.yaml", "-e", "3"], "no flag -e. See hookyard run --help"),
         (["resume", "runs/x", "--epochs", "3"], "no flag --epochs. See hookyard resume --help"),
         (["--verson"], "no flag --verson (did you mean '--version'?). See hookyard --help"),
@@ -184,7 +191,12 @@ def test_display_survives_a_terminal_that_is_gone(
         ),
         (
             ["resume", "runs/x", "epochs=8"],
-            "unexpected argument: epochs=8. See hookyard resume --help",
+            "unexpected argument: epochs=8. To continue a run with other values:"
+            " hookyard run RUN@last epochs=8. See hookyard resume --help",
+        ),
+        (
+            ["show", "runs/x", "runs/y"],
+            "unexpected argument: runs/y. See hookyard show --help",
         ),
         (
             ["ls", "--storage", ""],

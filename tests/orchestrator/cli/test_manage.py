@@ -144,6 +144,7 @@ def test_run_starts_with_the_notes_and_tags_of_its_experiment(tmp_path: Path) ->
     [
         ([], "nothing to note"),
         (["--untag", "slow"], "has no tag slow; it has no tags"),
+        (["--tag", ""], "--tag must not be empty"),
         (["text"], "is still running"),
     ],
 )

@@ -183,6 +183,11 @@ def test_wrong_bases_are_located(file: Path, base: str, message: str) -> None:
     assert (problem.path, problem.line) == ("base", 2)
 
 
+def test_empty_tag_is_refused(file: Path) -> None:
+    with pytest.raises(ConfigError, match=r"tags\.1: must not be empty"):
+        load_experiment(file, ["tags=[good, '']"])
+
+
 def test_link_to_nothing_is_not_its_own_suggestion(file: Path) -> None:
     link = file.parent / "linked.yaml"
     link.symlink_to("nowhere.yaml")
