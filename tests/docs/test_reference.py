@@ -189,8 +189,9 @@ def test_entry_of_a_command_has_its_form_and_options() -> None:
 @pytest.mark.parametrize("verb", [verb for verbs in PANELS.values() for verb in verbs])
 def test_example_of_a_command_is_one_that_it_accepts(verb: Callable[..., None]) -> None:
     program, name, *words = shlex.split(find_example(verb))
-    command = typer.main.get_group(app).commands[verb.__name__]
-    assert (program, name) == ("hookyard", verb.__name__)
+    written = verb.__name__.replace("_", "-")
+    command = typer.main.get_group(app).commands[written]
+    assert (program, name) == ("hookyard", written)
     command.make_context(name, words)
 
 
