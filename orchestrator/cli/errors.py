@@ -24,6 +24,25 @@ WrongCall: type[Exception] = typer.BadParameter.__bases__[0]
 _ARGUMENTS = "hookyard.arguments"
 """Key of a command's arguments in Typer's context."""
 
+_OTHER_NAMES = {
+    "train": "run",
+    "start": "run",
+    "fit": "run",
+    "tune": "sweep",
+    "continue": "resume",
+    "check": "validate",
+    "list": "ls",
+    "info": "show",
+    "remove": "rm",
+    "delete": "rm",
+    "eval": "evaluate",
+    "test": "evaluate",
+    "diff": "compare",
+    "new": "init",
+    "create": "init",
+}
+"""Commands by what people try instead."""
+
 FAILED = 1
 WRONG_USAGE = 2
 SOME_FAILED = 3
@@ -94,7 +113,7 @@ def describe_wrong_call(
     overrides.
     """
     if match := re.match(r"No such command '(.*?)'", message):
-        nearest = did_you_mean(match[1], commands)
+        nearest = _find_command(match[1], commands)
         return f"no command '{match[1]}'{f' ({nearest})' if nearest else ''}"
     if match := re.match(r"No such option:? '?(--?[\w.-]*\w)", message):
         flag = match[1]
@@ -134,6 +153,13 @@ def describe_wrong_call(
         got = f"{name} must be one of {', '.join(allowed)}, got '{choice[1]}'"
         return f"{got} ({nearest})" if nearest else got
     return f"{message[:1].lower()}{message[1:].rstrip('.')}"
+
+
+def _find_command(name: str, commands: Iterable[str]) -> str | None:
+    """Suggest the nearest command, also by a name that it has elsewhere; None if none is near."""
+    meant = {**_OTHER_NAMES, **{command: command for command in commands}}
+    nearest = find_nearest(name, meant)
+    return f"did you mean '{meant[nearest]}'?" if nearest else None
 
 
 def _make_override(flag: str, arguments: Sequence[str]) -> str | None:

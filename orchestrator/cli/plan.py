@@ -29,7 +29,7 @@ def show_plan(
     if as_json:
         print_json(plan)
         return
-    from orchestrator.experiment.load import to_yaml
+    from orchestrator.experiment.yaml.writer import dump_yaml
 
     for label, text in _format_lines(plan, experiment, address):
         echo(f"{label + ':':<15} {text}")
@@ -44,7 +44,7 @@ def show_plan(
         rows.append((event, *cells))
     print_table(("event", *plan["hooks"]), rows)
     echo("")
-    echo(to_yaml(experiment), nl=False)
+    echo(dump_yaml(plan["config"]), nl=False)
 
 
 def make_plan(
@@ -79,7 +79,7 @@ def make_plan(
         },
         "continued_from": parent,
         "hooks": order,
-        "config": to_dict(experiment),
+        "config": {**to_dict(experiment), "name": run_name},
     }
     if experiment.sweep is not None:
         plan["sweep"] = _plan_sweep(experiment, experiment.sweep, present)

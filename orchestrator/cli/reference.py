@@ -125,7 +125,7 @@ def validate(config: Config, overrides: Overrides = None, as_json: AsJson = Fals
         length = ["epochs=null", "steps=1"] if experiment.epochs else ["steps=1"]
         changes = [*(overrides or []), *(["sweep=null"] if experiment.sweep else []), *length]
         command = shlex.join(
-            ["hookyard", "run", str(config), "--local", "--name", "trial", *changes]
+            ["hookyard", "run", str(config), "--local", "--name", "one_step", *changes]
         )
         verify = shlex.join(["hookyard", "verify", str(config), *(overrides or [])])
         echo(f"To check that a resume continues bit for bit: {verify}", err=True)

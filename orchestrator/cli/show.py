@@ -103,9 +103,9 @@ def show_run(folder: RunFolder, as_json: bool) -> None:
         echo(f"Best: {run['best']}")
     elif not run["evaluates"] and not run["diverged"]:
         _explain_no_best(run["metrics"])
-    _print_usage_hint(run["use"])
+    _print_usage_hint(run["use"], bool(run["diverged"]))
     _print_facts(run, ("continued_from", "init", "evaluates", "checkpoints", "evaluations"))
-    return _print_last_report(run["metrics"])
+    return _print_last_report(run["metrics"], run["earlier"])
 
 
 def _print_facts(run: Mapping[str, Any], keys: Sequence[str]) -> None:
@@ -117,14 +117,18 @@ def _print_facts(run: Mapping[str, Any], keys: Sequence[str]) -> None:
             echo(f"{_LABELS.get(key, key)}: {text}")
 
 
-def _print_last_report(metrics: Mapping[str, Any]) -> None:
-    """Print the counters and the model's metrics; --json has the costs too."""
+def _print_last_report(metrics: Mapping[str, Any], earlier: Mapping[str, str]) -> None:
+    """Print the counters and the model's metrics; --json has the costs too.
+
+    `earlier` says of a metric that the last report lacks which one has it.
+    """
     rows = []
     for name, value in metrics.items():
         if name not in ("attempt", "time") and not name.endswith(COSTS):
             number = number_epoch(value) if name == "epoch" else value
             is_nan = value != value
-            rows.append((name, "nan" if is_nan else format_cell(name, number)))
+            place = f" ({earlier[name]})" if name in earlier else ""
+            rows.append((name, ("nan" if is_nan else format_cell(name, number)) + place))
     if rows:
         echo("")
         print_table(("last report", ""), rows)
@@ -138,14 +142,14 @@ def _explain_no_best(metrics: Mapping[str, Any]) -> None:
         echo(explain_unknown_direction(validated))
 
 
-def _print_usage_hint(use: UsageHint | None) -> None:
+def _print_usage_hint(use: UsageHint | None, has_diverged: bool = False) -> None:
     if use is None:
         return
-    label = "train it longer:"
-    if use.command.startswith("hookyard resume"):
-        label = "resume:         "
     echo(f"  use it:          {use.python}")
-    echo(f"  {label} {use.command}")
+    if use.command.startswith("hookyard resume"):
+        echo(f"  resume:          {use.command}")
+    elif not has_diverged:  # more of the same training would diverge again
+        echo(f"  train it longer: {use.command}")
 
 
 def show_sweep(sweep: Sweep, as_json: bool) -> None:

@@ -24,6 +24,7 @@ from orchestrator.disk.run_folder import (
 )
 from orchestrator.errors import DamagedFile, StorageError, UsageError
 from orchestrator.storage import Storage
+from orchestrator.storage.disk_errors import advice_on
 
 _log = logging.getLogger("hookyard")
 
@@ -40,6 +41,7 @@ def taking_name(
     """
     if if_exists not in get_args(IfExists):
         raise UsageError(f"if_exists must be 'error', 'number' or 'replace', got {if_exists!r}")
+    _make_storage_folder(folder.storage.parent)
     if if_exists == "replace":
         _remove(folder, sources)
     with ExitStack() as stack:
@@ -53,6 +55,22 @@ def taking_name(
                 raise
             yield candidate, lease
             return
+
+
+def _make_storage_folder(storage: Storage) -> None:
+    """Create a local storage's folder; raises UsageError if it cannot be one."""
+    folder = storage.local
+    if folder is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        file = next((path for path in (folder, *folder.parents) if path.is_file()), None)
+        if file is not None:
+            place = "is a file" if file == folder else f"would be inside the file {file}"
+            raise UsageError(f"the storage {storage} {place}; pass a folder") from error
+        reason = f"{error.strerror}. {advice_on(error)}"
+        raise UsageError(f"the storage {storage} cannot be created: {reason}") from error
 
 
 def find_free_name(folder: RunFolder) -> RunFolder:
@@ -100,7 +118,7 @@ def create_run(
     check_name_is_free(folder)
     with errors_before_start():
         if folder.exists():
-            _log.warning("Replacing %s, which stopped before training began", folder)
+            _log.warning("Replacing %s, which stopped before it saved anything", folder)
             _delete_files(folder)
         folder.begin(experiment, **metadata)
     return folder
@@ -166,7 +184,11 @@ def _describe_taken_name(folder: RunFolder) -> str:
 
 def _describe_longer_training(folder: RunFolder, metadata: RunMetadata) -> str:
     """Return the command that trains a complete run longer; nothing if none can."""
-    if metadata.evaluates or not (metadata.sweep or _has_own_checkpoint(folder, metadata)):
+    if (
+        metadata.evaluates
+        or metadata.diverged
+        or not (metadata.sweep or _has_own_checkpoint(folder, metadata))
+    ):
         return ""
     try:
         config = folder.read_experiment()

@@ -83,7 +83,7 @@ class Diagnosis:
             ("data_wait", "waiting for data"),
             ("all_reduce_wait", "for other ranks"),
             ("hooks", "in hooks"),
-            ("checkpoint", "saving checkpoints"),
+            ("checkpoint", "saving checkpoints within a phase"),
         )
         for name, what in shares:
             if f"{name}_share" in figures:

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from orchestrator.disk.lease import Lease
-from orchestrator.disk.metadata import COMPLETE, EngineName, IfExists, format_now
+from orchestrator.disk.metadata import COMPLETE, EngineName, IfExists, RunMetadata, format_now
 from orchestrator.disk.new_run import create_run, taking_name
 from orchestrator.disk.process import Process
 from orchestrator.disk.run_folder import DEFAULT_STORAGE, RunFolder, errors_before_start
@@ -142,6 +142,13 @@ def resume(
         )
 
 
+def _describe_longer(folder: RunFolder, metadata: RunMetadata) -> str:
+    """Say how to train a complete run longer, or why that is no use."""
+    if metadata.diverged:
+        return f", but diverged: {metadata.diverged}. Change the experiment and start a new run"
+    return f". To train it longer, set a new total: {make_usage_hint(folder, 'last').command}"
+
+
 def resume_with_lease(
     folder: RunFolder, lease: Lease, *, workers: int | None, address: str | None, from_start: bool
 ) -> Run:
@@ -149,10 +156,7 @@ def resume_with_lease(
     with errors_before_start():
         metadata = folder.read_metadata()
         if metadata.status in COMPLETE:
-            command = make_usage_hint(folder, "last").command
-            raise UsageError(
-                f"{folder} has {metadata.status}. To train it longer, set a new total: {command}"
-            )
+            raise UsageError(f"{folder} has {metadata.status}{_describe_longer(folder, metadata)}")
         if metadata.evaluates:
             raise UsageError(
                 f"{folder} is an evaluation, which cannot be resumed. Start it again: hookyard evaluate"

@@ -7,6 +7,7 @@ from orchestrator.disk.checkpoint_folder import list_checkpoints
 from orchestrator.disk.run_folder import EVALUATIONS, RunFolder
 from orchestrator.runs.best import Best, find_best_and_divergence, make_usage_hint
 from orchestrator.tables.best_report import Divergence
+from orchestrator.units import number_epoch
 
 
 def describe_run(folder: RunFolder) -> dict[str, Any]:
@@ -16,6 +17,7 @@ def describe_run(folder: RunFolder) -> dict[str, Any]:
     reports = folder.read_current_reports()
     best, diverged = find_best_and_divergence(folder)
     checkpoints = list_checkpoints(folder)
+    metrics, earlier = _merge_last(reports)
     label = "best" if best and best.checkpoint else "last"
     use = None
     if checkpoints and _is_usable(best, diverged):
@@ -36,7 +38,8 @@ def describe_run(folder: RunFolder) -> dict[str, Any]:
         "error": run.error,
         "diverged": str(diverged or ""),
         "reports": len(reports),
-        "metrics": _merge_last(reports),
+        "metrics": metrics,
+        "earlier": earlier,
         "checkpoints": checkpoints,
         "best": best,
         "use": use,
@@ -49,15 +52,24 @@ def _is_usable(best: Best | None, diverged: Divergence | None) -> bool:
     return best is not None and best.iteration < diverged.iteration
 
 
-def _merge_last(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the last report, with the last metrics of each phase that it lacks."""
+def _merge_last(
+    reports: Sequence[Mapping[str, Any]],
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the last report with the last metrics of each phase that it lacks, and the position at
+    which each of these was reported."""
     if not reports:
-        return {}
-    *earlier, newest = reports
+        return {}, {}
+    *others, newest = reports
     last = dict(newest)
-    for report in reversed(earlier):
+    earlier = {}
+    for report in reversed(others):
         phases = {name.rpartition("/")[0] for name in last}
         for name, value in report.items():
             if name.rpartition("/")[0] not in phases:
                 last[name] = value
-    return last
+                earlier[name] = _describe_position(report)
+    return last, earlier
+
+
+def _describe_position(report: Mapping[str, Any]) -> str:
+    return f"epoch {number_epoch(report.get('epoch', 0))}, step {report.get('step', 0)}"

@@ -164,7 +164,7 @@ class PhaseMetrics:
             if math.isnan(value):
                 self._has_warned_of_nan = True
                 _log.warning(
-                    "%s is NaN in epoch %d; set hooks.nan_guard to stop at the first NaN",
+                    "%s is NaN in epoch %d; set hooks.nan_guard={} to stop at the first NaN",
                     name,
                     self._state.epoch_number,
                 )

@@ -73,6 +73,7 @@ PATHS = {
     "compare": "{0} {0}",
     "doctor": "{} --files",
     "evaluate": "{}@best --local",
+    "export-optuna": "{} sqlite:///study.db",
     "ls": "--storage {}",
     "note": "{} text",
     "query": "select --storage {}",
@@ -87,7 +88,11 @@ PATHS = {
 WITHOUT_A_PATH = {"hooks", "init", "logs", "schema", "status", "stop"}
 
 
-VERBS = {command.callback.__name__ for command in app.registered_commands if command.callback}
+VERBS = {
+    command.callback.__name__.replace("_", "-")
+    for command in app.registered_commands
+    if command.callback
+}
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS - WITHOUT_A_PATH))
@@ -151,6 +156,8 @@ def test_display_survives_a_terminal_that_is_gone(
             " See hookyard stats --help",
         ),
         (["reprot"], "no command 'reprot' (did you mean 'report'?). See hookyard --help"),
+        (["trian"], "no command 'trian' (did you mean 'run'?). See hookyard --help"),
+        (["list"], "no command 'list' (did you mean 'ls'?). See hookyard --help"),
         (["run"], "CONFIG is missing. See hookyard run --help"),
         (["samples", "runs/x"], "--where is missing. See hookyard samples --help"),
         (

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pytest
 from typer.testing import CliRunner
 
-from orchestrator import open_run, run, sweep
+from orchestrator import UsageError, open_run, run, sweep
 from orchestrator.cli import app
 from orchestrator.doctor import diagnose
 from orchestrator.runs.overview import describe_run
@@ -55,6 +56,36 @@ def test_show_has_the_last_metrics_of_each_phase(tmp_path: Path) -> None:
     for name in ("train/loss", "val/loss", "val/accuracy", "test/loss"):
         assert shown[name] == last[name]
         assert name in out
+
+
+def test_show_says_which_metrics_are_of_an_earlier_report(tmp_path: Path) -> None:
+    done = run(described(epochs=2), tmp_path, "points", local=True)
+    (last,) = done.folder.read_current_reports()[-1:]
+    cut = {name: value for name, value in last.items() if not name.startswith("val/")}
+    done.folder.append_metrics({**cut, "epoch": 2, "step": last["step"] + 1, "train/loss": 0.125})
+    lines = CliRunner().invoke(app, ["show", str(done.path)]).stdout.splitlines()
+    (value,) = [line for line in lines if line.startswith("val/loss ")]
+    assert value.endswith(f" (epoch 2, step {last['step']})")
+    (loss,) = [line for line in lines if line.startswith("train/loss ")]
+    assert loss.split() == ["train/loss", "0.125"]
+
+
+def test_more_training_is_not_offered_for_a_run_that_has_diverged(tmp_path: Path) -> None:
+    hooks = {"checkpoint": {"every": 1, "best": "val/accuracy"}}
+    done = run(described(epochs=2, hooks=hooks), tmp_path, "points", local=True)
+    (last,) = done.folder.read_current_reports()[-1:]
+    diverged = {**last, "iteration": last["iteration"] + 1, "epoch": 2, "train/loss": float("nan")}
+    done.folder.append_metrics(diverged)
+    done.folder.update(diverged="train/loss is NaN since epoch 3")
+    shown = CliRunner().invoke(app, ["show", str(done.path)]).stdout
+    assert "use it: " in shown
+    assert "longer" not in shown
+    resumed = CliRunner().invoke(app, ["resume", str(done.path)])
+    assert resumed.exit_code == 2
+    assert "but diverged: train/loss is NaN since epoch 3. Change the" in resumed.stderr
+    with pytest.raises(UsageError) as taken:
+        run(described(epochs=2), tmp_path, "points", local=True)
+    assert "longer" not in str(taken.value)
 
 
 def test_advice_on_one_time_costs_does_not_suggest_an_interval() -> None:

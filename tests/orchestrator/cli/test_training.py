@@ -106,7 +106,8 @@ def test_taken_name_is_refused_numbered_or_replaced(study: Path) -> None:
     longer = f"To train it longer: hookyard run {Path('runs/line').resolve()}@last epochs=4"
     assert f"runs/line exists and has finished. {longer}\n" in refused.stderr
     assert "hookyard resume" not in refused.stderr
-    assert data(*again, "--if-exists", "number", "--plan")["path"] == "runs/line-2"
+    planned = data(*again, "--if-exists", "number", "--plan")
+    assert (planned["path"], planned["config"]["name"]) == ("runs/line-2", "line-2")
     assert data(*again, "--if-exists", "number")["name"] == "line-2"
     assert data(*again, "--if-exists", "replace")["name"] == "line"
     assert [entry["name"] for entry in data("ls")] == ["line-2", "line"]

@@ -1,6 +1,7 @@
 """A new run whose name is taken: refused, numbered, or in place of the other run."""
 
 import os
+import re
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,19 @@ def take(folder: RunFolder, if_exists: IfExists, *sources: Storage) -> str:
     """The name that a new run gets."""
     with taking_name(folder, if_exists, sources) as (taken, _):
         return create_run(taken.storage.parent, taken.name, "name: new\n").name
+
+
+def test_storage_that_cannot_be_a_folder_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "task.py"
+    file.write_text("")
+    with pytest.raises(UsageError, match=re.escape(f"the storage {file} is a file; pass a folder")):
+        take(RunFolder(file, "digits"), "error")
+    inside = re.escape(f"the storage {file}/runs would be inside the file {file}; pass a folder")
+    with pytest.raises(UsageError, match=inside):
+        take(RunFolder(file / "runs", "digits"), "number")
+    assert file.is_file()
+    with pytest.raises(UsageError, match="the storage /proc/none cannot be created"):
+        take(RunFolder("/proc/none", "digits"), "error")
 
 
 def test_number_takes_the_first_free_name(tmp_path: Path) -> None:
