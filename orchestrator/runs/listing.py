@@ -28,6 +28,7 @@ def list_runs(storage: str | Path = "runs") -> pd.DataFrame:
         * `epoch`, `checkpoint`: Epoch of the best report, from 0, and the best checkpoint, which is
           known once the run has ended.
         * `diverged`: Which loss or metric is NaN or infinite.
+        * `infeasible`: Which of its sweep's constraints a trial breaks. Such a trial has no `best`.
         * `tags`, `notes`: A trial has the tags of its sweep.
         * `sweep`: Name of a trial's sweep.
         * `evaluates`: Checkpoint and phase of an evaluation.

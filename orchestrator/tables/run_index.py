@@ -16,12 +16,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from orchestrator.disk.listing import explain_no_runs, list_signatures
-from orchestrator.disk.metadata import RunMetadata
+from orchestrator.disk.metadata import COMPLETE, RunMetadata
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import StorageError
 from orchestrator.storage import Storage
 from orchestrator.storage.remote import join_location
 from orchestrator.storage.stored_data import warn_once
+from orchestrator.tables.constraints import Constraints
 from orchestrator.tables.run_rows import CONFIG, read_run_row
 
 INDEX = ".runs.parquet"
@@ -41,6 +42,7 @@ _TYPES: Mapping[str, pa.DataType] = {
     "epoch": _COUNT,
     "checkpoint": _TEXT,
     "diverged": _TEXT,
+    "infeasible": _TEXT,
     "tags": pa.list_(_TEXT),
     "notes": _TEXT,
     "sweep": _TEXT,
@@ -67,11 +69,18 @@ _TYPES: Mapping[str, pa.DataType] = {
     "dirty": pa.bool_(),
     "path": _TEXT,
     "driver": _TEXT,
+    "leader": _TEXT,
+    "constraints": _TEXT,
     "signature": _TEXT,
 }
 """Columns that each table has; metrics and the configuration follow."""
-_OF_SWEEP = ("tags", "commit", "dirty")
-"""What the trials of a sweep have from it."""
+_INTERNAL = ("driver", "leader", "constraints", "signature")
+"""Columns of the index that are not of the table."""
+_SHARED = {
+    "sweep": ("tags", "commit", "dirty"),
+    "leader": ("step_s", "data_wait_share", "samples_per_s"),
+}
+"""What a trial has from its sweep, and from the trial whose training it shared."""
 _MIXED = pa.binary()
 """Type of a column whose values have several types: each value as JSON."""
 
@@ -88,14 +97,15 @@ def load_runs(storage: Storage) -> pa.Table:
     table = _update(storage, _read_index(storage), signatures)
     for error in table.filter(pc.is_in(table["status"], pa.array(["damaged", "newer"])))["error"]:
         warn_once(error.as_py())
-    status = pa.array(_find_statuses(storage, table), _TEXT)
-    root = str(storage)
-    paths = [join_location(root, path) for path in table["path"].to_pylist()]
-    table = _set_columns(table, {"status": status, "path": pa.array(paths, _TEXT)})
     columns = {}
     for name in table.column_names:
         columns[name] = _unify(table[name]) if table[name].type == _MIXED else table[name]
-    return pa.table(columns).drop_columns(["driver", "signature"])
+    table = _drop_infeasible(pa.table(columns))
+    root = str(storage)
+    paths = [join_location(root, path) for path in table["path"].to_pylist()]
+    status = pa.array(_find_statuses(storage, table), _TEXT)
+    table = _set_columns(table, {"status": status, "path": pa.array(paths, _TEXT)})
+    return table.drop_columns([*_INTERNAL])
 
 
 # The index
@@ -134,10 +144,31 @@ def _update(storage: Storage, stored: pa.Table, signatures: Mapping[str, str]) -
 
 
 def _share_with_trials(table: pa.Table) -> pa.Table:
-    """Give the trials of a sweep the sweep's tags and commit."""
+    """Give trials what they have from their sweeps and leaders."""
     own = pa.array(range(len(table)), pa.int32())
-    sources = pc.coalesce(pc.index_in(table["sweep"], value_set=table["path"]), own)
-    return _set_columns(table, {name: table[name].take(sources) for name in _OF_SWEEP})
+    for source, names in _SHARED.items():
+        positions = pc.coalesce(pc.index_in(table[source], value_set=table["path"]), own)
+        table = _set_columns(table, {name: table[name].take(positions) for name in names})
+    return table
+
+
+def _drop_infeasible(table: pa.Table) -> pa.Table:
+    """Return the table with what ended trials break of the constraints of their sweeps, and without
+    the best values of those trials."""
+    broken: list[str | None] = [None] * len(table)
+    is_complete = pc.is_in(table["status"], pa.array(COMPLETE))
+    for sweep in (
+        table.filter(pc.is_valid(table["constraints"])).select(["path", "constraints"]).to_pylist()
+    ):
+        limits = json.loads(sweep["constraints"])
+        measured = table.select([name for name in limits if name in table.column_names])
+        is_trial = pc.and_(is_complete, pc.equal(table["sweep"], sweep["path"]))
+        for position in pc.indices_nonzero(is_trial).to_pylist():
+            (cells,) = measured.slice(position, 1).to_pylist() or [{}]
+            broken[position] = Constraints(limits).describe_broken(cells)
+    infeasible = pa.array(broken, _TEXT)
+    best = pc.if_else(pc.is_valid(infeasible), None, table["best"])
+    return _set_columns(table, {"infeasible": infeasible, "best": best})
 
 
 def _find_statuses(storage: Storage, table: pa.Table) -> list[str]:

@@ -16,7 +16,7 @@ from orchestrator.errors import DamagedFile
 from orchestrator.storage import Storage
 from orchestrator.tables.best_report import find_best_report, find_divergence, find_main_metric
 from orchestrator.tables.config_differences import flatten
-from orchestrator.tables.trial_index import load_usage
+from orchestrator.tables.trial_index import find_leader, load_usage
 
 CONFIG = "config/"
 """Prefix of the columns of the configuration."""
@@ -80,12 +80,16 @@ def _describe_files(folder: RunFolder, metadata: RunMetadata) -> dict[str, Any]:
     config = folder.read_experiment()
     row: dict[str, Any] = dict(_make_config_cells(config, metadata.values))
     if metadata.sweep:
-        return {**row, **_describe_recorded_best(metadata)}
+        constraints = json.dumps(metadata.sweep.constraints) if metadata.sweep.constraints else None
+        return {**row, "constraints": constraints, **_describe_recorded_best(metadata)}
 
     attempts = folder.read_attempts()
     reports = drop_superseded(read_reports(folder.storage, metadata), attempts)
     row |= _describe_reports(folder, metadata, config, attempts, reports)
     row["attempts"] = len(attempts)
+    leader = find_leader(attempts)
+    if leader:
+        row["leader"] = f"{folder.storage.parent.parent.name}/trials/{leader}"
     if metadata.status != "running":
         row |= load_usage(folder.storage, attempts)
     total_s = _measure_total(metadata, reports)

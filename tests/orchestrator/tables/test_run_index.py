@@ -405,3 +405,38 @@ def test_metric_that_is_nan_at_the_end_is_nan_in_a_query(tmp_path: Path) -> None
     best = open_run(str(folder)).best
     assert best is not None
     assert best.diverged == found["diverged"][0]
+
+
+def test_infeasible_trial_has_no_best_and_says_what_it_breaks(tmp_path: Path) -> None:
+    settings = {
+        "metric": "val/accuracy",
+        "mode": "max",
+        "search": "grid",
+        "space": {"optimizer.lr": {"grid": [0.01, 0.5]}},
+        "constraints": {"val/loss": "<= 1000", "last/train/loss": "<= 1.05"},
+    }
+    outcome = sweep(described(epochs=1, sweep=settings), tmp_path, "rates", local=True)
+    for _ in range(2):
+        rows = list_runs(tmp_path)
+        trials = rows[rows["kind"] == "trial"].set_index("name")
+        expected = outcome.trials["infeasible"]
+        assert trials["infeasible"].isna().tolist() == expected.isna().tolist()
+        assert trials["infeasible"].dropna().tolist() == expected.dropna().tolist()
+        assert trials["best"].isna().tolist() == expected.notna().tolist()
+        assert sorted(expected.isna()) == [False, True]
+        assert trials["val/accuracy"].tolist() == outcome.trials["val/accuracy"].tolist()
+
+
+def test_trials_that_share_a_training_have_its_speed_and_count_its_gpus_once(
+    tmp_path: Path,
+) -> None:
+    space = {"hooks.early_stopping.patience": {"grid": [50, 60]}}
+    hooks = {"early_stopping": {"monitor": "val/loss", "patience": 50}}
+    outcome = sweep(searching(space, hooks=hooks, epochs=2), tmp_path, "shared", local=True)
+    assert "leader" in outcome.trials
+    rows = list_runs(tmp_path)
+    trials = rows[rows["kind"] == "trial"].set_index("name")
+    for name in ("step_s", "samples_per_s", "data_wait_share"):
+        assert trials[name].tolist() == outcome.trials[name].tolist()
+    assert trials["train_s"].notna().sum() == 1
+    assert "leader" not in trials
