@@ -19,7 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.perceptron import make_model
 from benchmarks.timing import Pause, print_table, ratio, take_turns
-from orchestrator.loop.span_clock import BackwardTimer, Clock
+from orchestrator.loop.span_clock import Clock
+from orchestrator.loop.step.backward_timer import BackwardTimer
 
 BATCH = 32
 

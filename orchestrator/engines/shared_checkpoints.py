@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from hooks.position import Position
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.engines.run_attempt import RunAttempt
 from orchestrator.loop.world import World
@@ -51,11 +52,13 @@ def _start_from_scratch(attempts: Sequence[RunAttempt], world: World) -> None:
 def _find_newest_common(stores: Sequence[CheckpointStore]) -> list[str] | None:
     """Return each store's checkpoint at the newest position that all have in common; None if there
     is none."""
-    by_position = [
-        {store.read_position(name): name for name in store.list_names()} for store in stores
-    ]
+    by_position = [_list_by_position(store) for store in stores]
     common = set.intersection(*map(set, by_position))
     if not common:
         return None
     newest = max(common)
     return [names[newest] for names in by_position]
+
+
+def _list_by_position(store: CheckpointStore) -> dict[Position, str]:
+    return {store.read_position(name): name for name in store.list_names()}

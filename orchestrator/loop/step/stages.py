@@ -15,7 +15,8 @@ from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.errors import TaskError
 from orchestrator.loop.model.strategy import check_gradients_synced
 from orchestrator.loop.model.torch_settings import Precision
-from orchestrator.loop.span_clock import BackwardTimer, Clock
+from orchestrator.loop.span_clock import Clock
+from orchestrator.loop.step.backward_timer import BackwardTimer
 from orchestrator.loop.step.collective_calls import Loss
 from orchestrator.loop.step.columns import make_columns
 from orchestrator.loop.step.metrics import PhaseMetrics

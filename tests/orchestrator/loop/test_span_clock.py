@@ -18,12 +18,12 @@ from orchestrator.loop import training_run
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.span_clock import (
     INTERVALS,
-    BackwardTimer,
     Clock,
     CudaClock,
     DeviceSpan,
     DeviceTimestamp,
 )
+from orchestrator.loop.step.backward_timer import BackwardTimer
 from orchestrator.loop.training_run import RunContext
 from orchestrator.storage import Storage
 from orchestrator.units import SPANS
