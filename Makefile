@@ -27,7 +27,7 @@ endif
 endif
 endif
 
-.PHONY: help setup demo test test-ray test-orchestrator test-rest test-cluster test-originals test-gpu test-oldest docs lint bench clean
+.PHONY: help setup demo test test-ray test-orchestrator test-rest test-cluster test-slurm test-originals test-gpu test-oldest docs lint bench clean
 .DEFAULT_GOAL := help
 
 help: ## lists these commands
@@ -59,13 +59,16 @@ test-ray: setup ## the tests that start Ray, which share one cluster and wait fo
 	$(BIN)/pytest -m ray tests/ray
 
 test-orchestrator: setup ## the tests of orchestrator/ that start no Ray, but for the folders with c
-	$(BIN)/pytest -m 'not ray and not cluster and not gpu' tests/orchestrator --ignore-glob='tests/orchestrator/c*'
+	$(BIN)/pytest -m 'not ray and not cluster and not slurm and not gpu' tests/orchestrator --ignore-glob='tests/orchestrator/c*'
 
 test-rest: setup ## all others that start no Ray: about as long as the former
-	$(BIN)/pytest -m 'not ray and not cluster and not gpu and not originals' --ignore-glob='tests/orchestrator/[!c]*'
+	$(BIN)/pytest -m 'not ray and not cluster and not slurm and not gpu and not originals' --ignore-glob='tests/orchestrator/[!c]*'
 
 test-cluster: setup ## a Ray cluster of three hosts made of namespaces, reached over ssh; needs root, and skips without
 	$(BIN)/pytest -rs -m cluster tests/cluster
+
+test-slurm: setup ## jobs on a real Slurm of two nodes, which the tests start; needs root and Debian's slurm-wlm and munge, and skips without
+	$(BIN)/pytest -rs -m slurm tests/slurm
 
 ORIGINALS := build/originals
 test-originals: setup ## the rules of MMEngine that the tests have by hand, against MMEngine itself, which goes to a folder of its own
@@ -84,7 +87,7 @@ test-gpu: ## tests for a GPU, by PYTHON, or .venv where there is one (benchmarks
 	$(make_venv)
 
 test-oldest: .venv-oldest/.ready ## the tests with the oldest versions that pyproject.toml allows
-	.venv-oldest/bin/pytest -m 'not cluster and not gpu and not originals'
+	.venv-oldest/bin/pytest -m 'not cluster and not slurm and not gpu and not originals'
 
 docs: setup ## builds the site of the docs into build/site; a link or reference that leads nowhere fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet

@@ -1,20 +1,23 @@
-"""`hookyard submit`, `hookyard status`, `hookyard logs` and `hookyard stop`: runs as jobs of a
-cluster."""
+"""`hookyard submit`, `hookyard status`, `hookyard logs` and `hookyard stop`: runs as jobs of a Ray
+cluster or of Slurm."""
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from orchestrator.cli.errors import FAILED, INTERRUPTED
 from orchestrator.cli.options import AsJson, Config, Name, Overrides, StorageFlag
 from orchestrator.cli.output import print_json
+from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
     from orchestrator.cluster.jobs import Jobs
+    from orchestrator.cluster.slurm import SlurmJobs
+    from orchestrator.experiment.sections.experiment import Experiment
 
 Dashboard = Annotated[
     str | None,
@@ -24,8 +27,12 @@ Dashboard = Annotated[
     ),
 ]
 JobName = Annotated[
-    str, typer.Argument(metavar="JOB", help="The job's name, as `submit` printed it.")
+    str,
+    typer.Argument(
+        metavar="JOB", help="The job's name, or its number in Slurm, as `submit` printed it."
+    ),
 ]
+_slurm_option = partial(typer.Option, rich_help_panel="Slurm")
 
 
 def submit(
@@ -37,28 +44,125 @@ def submit(
     detach: Annotated[
         bool, typer.Option("--detach", help="Print the job's name and return at once.")
     ] = False,
+    slurm: Annotated[
+        bool,
+        _slurm_option(
+            "--slurm", help="Submit to Slurm, whose nodes must share the current folder."
+        ),
+    ] = False,
+    print_script: Annotated[
+        bool, _slurm_option("--print", help="Print the job's script instead of submitting it.")
+    ] = False,
+    partition: Annotated[
+        str | None, _slurm_option(metavar="NAME", help="Partition; Slurm's default otherwise.")
+    ] = None,
+    nodes: Annotated[
+        int | None, _slurm_option(metavar="N", min=1, help="Number of nodes; 1 by default.")
+    ] = None,
+    gpus_per_node: Annotated[
+        int | None, _slurm_option(metavar="N", min=0, help="GPUs on each node.")
+    ] = None,
+    cpus_per_task: Annotated[
+        int | None,
+        _slurm_option(
+            metavar="N",
+            min=1,
+            help="CPUs on each node; by default as many as the ranks of a run or a trial need.",
+        ),
+    ] = None,
+    time: Annotated[
+        str | None,
+        _slurm_option(
+            metavar="TIME",
+            help="Limit, such as 08:00:00. The run saves before it, and the job is requeued.",
+        ),
+    ] = None,
+    account: Annotated[
+        str | None, _slurm_option(metavar="NAME", help="Account that is charged.")
+    ] = None,
+    qos: Annotated[str | None, _slurm_option(metavar="NAME", help="Quality of service.")] = None,
+    sbatch: Annotated[
+        list[str] | None,
+        _slurm_option(
+            metavar="OPTION", help="Any other option of sbatch: --sbatch=--mem=64G. Repeatable."
+        ),
+    ] = None,
 ) -> None:
-    """Send a run or sweep and the current folder to a cluster, and follow the job's log.
+    """Send a run or sweep to a Ray cluster or to Slurm, and follow the job's log.
 
-    Exits with the exit code of the job.
+    A Ray cluster receives the current folder. Exits with the exit code of the job.
 
     Example: hookyard submit spirals.yaml --address http://head:8265
     """
-    from orchestrator.cluster.jobs import Jobs, make_job
     from orchestrator.experiment.load import load_experiment
 
     experiment = load_experiment(config, overrides or [])
-    job = make_job(experiment, config, overrides or [], storage, name, Path.cwd())
+    options: dict[str, Any] = {
+        "partition": partition,
+        "nodes": nodes,
+        "gpus_per_node": gpus_per_node,
+        "cpus_per_task": cpus_per_task,
+        "time": time,
+        "account": account,
+        "qos": qos,
+        "sbatch": sbatch,
+    }
+    given = {option: value for option, value in options.items() if value is not None}
+    if not slurm:
+        flags = [f"--{option.replace('_', '-')}" for option in given]
+        flags += ["--print"] if print_script else []
+        if flags:
+            needs = "needs" if len(flags) == 1 else "need"
+            raise UsageError(f"{', '.join(flags)} {needs} --slurm")
+        return submit_to_ray(experiment, config, overrides or [], address, storage, name, detach)
+    if address:
+        raise UsageError("--address belongs to a Ray cluster; remove it or --slurm")
+    from orchestrator.cluster.slurm import SlurmJobs
+    from orchestrator.cluster.slurm_script import Allocation, make_script
+
+    allocation = Allocation(**given)
+    script = make_script(experiment, config, overrides or [], storage, name, allocation)
+    if print_script:
+        return typer.echo(script, nl=False)
+    jobs = SlurmJobs()
+    return finish_submission(jobs, jobs.submit(script), detach)
+
+
+def submit_to_ray(
+    experiment: Experiment,
+    config: Path,
+    overrides: list[str],
+    address: str | None,
+    storage: str,
+    name: str | None,
+    detach: bool,
+) -> None:
+    from orchestrator.cluster.jobs import Jobs, make_job
+
+    job = make_job(experiment, config, overrides, storage, name, Path.cwd())
     jobs = Jobs(address)
     typer.echo(f"sending {Path.cwd()}, without what .gitignore and .rayignore exclude", err=True)
-    submitted = jobs.submit(job, Path.cwd())
+    finish_submission(jobs, jobs.submit(job, Path.cwd()), detach)
+
+
+def finish_submission(jobs: Jobs | SlurmJobs, job: str, detach: bool) -> None:
+    """Follow a job that was submitted, or print its name and how to follow it."""
     if detach:
-        typer.echo(submitted)
-        return typer.echo(
-            f"To follow it: hookyard logs {submitted} --follow --address {jobs.address}", err=True
-        )
-    typer.echo(f"submitted {submitted}", err=True)
-    return follow_job(jobs, submitted)
+        typer.echo(job)
+        return typer.echo(f"To follow it: hookyard logs {job} --follow{jobs.flags}", err=True)
+    typer.echo(f"submitted {job}", err=True)
+    return follow_job(jobs, job)
+
+
+def open_jobs(job: str, address: str | None) -> Jobs | SlurmJobs:
+    """Return the jobs among which one is: those of Slurm for a number without an address."""
+    if job.isdecimal() and address is None:
+        from orchestrator.cluster.slurm import SlurmJobs
+
+        return SlurmJobs()
+    from orchestrator.cluster.jobs import Jobs
+
+    return Jobs(address)
 
 
 def status(job: JobName, address: Dashboard = None, as_json: AsJson = False) -> None:
@@ -66,9 +170,7 @@ def status(job: JobName, address: Dashboard = None, as_json: AsJson = False) -> 
 
     Example: hookyard status JOB --address http://head:8265
     """
-    from orchestrator.cluster.jobs import Jobs
-
-    details = Jobs(address).status(job)
+    details = open_jobs(job, address).status(job)
     if as_json:
         return print_json(details)
     exit_code = "" if details.exit_code is None else f", exit code {details.exit_code}"
@@ -88,9 +190,7 @@ def logs(
 
     Example: hookyard logs JOB --address http://head:8265 --follow
     """
-    from orchestrator.cluster.jobs import Jobs
-
-    jobs = Jobs(address)
+    jobs = open_jobs(job, address)
     if follow:
         return follow_job(jobs, job)
     return typer.echo(jobs.log(job), nl=False)
@@ -101,25 +201,23 @@ def stop(job: JobName, address: Dashboard = None) -> None:
 
     Example: hookyard stop JOB --address http://head:8265
     """
-    from orchestrator.cluster.jobs import Jobs
-
-    jobs = Jobs(address)
+    jobs = open_jobs(job, address)
     jobs.stop(job)
     typer.echo(
-        f"stopping {job}. To see its status: hookyard status {job} --address {jobs.address}",
+        f"stopping {job}. To see its status: hookyard status {job}{jobs.flags}",
         err=True,
     )
 
 
-def follow_job(jobs: Jobs, job: str) -> None:
+def follow_job(jobs: Jobs | SlurmJobs, job: str) -> None:
     """Print a job's log until it ends, and exit with its exit code. Ctrl-C leaves the job
     running."""
     try:
         status = jobs.follow(job, partial(typer.echo, nl=False))
     except KeyboardInterrupt:
         typer.echo(
-            f"{job} continues. To follow it again: hookyard logs {job} --follow --address {jobs.address}\n"
-            f"To stop it: hookyard stop {job} --address {jobs.address}",
+            f"{job} continues. To follow it again: hookyard logs {job} --follow{jobs.flags}\n"
+            f"To stop it: hookyard stop {job}{jobs.flags}",
             err=True,
         )
         raise typer.Exit(INTERRUPTED) from None

@@ -52,13 +52,25 @@ def make_job(
     storage or keys.
     """
     _check_folder(folder, [*experiment.import_paths, str(config.resolve())])
-    _check_storage(storage)
+    if "://" not in storage and not Path(storage).is_absolute():
+        raise UsageError(
+            f"storage '{storage}' must be an absolute path that all nodes can reach, "
+            "or a URL like s3://..."
+        )
+    check_storage(storage)
     name = check_run_name(experiment, name)
-    verb = "run" if experiment.sweep is None else "sweep"
     path = config.resolve().relative_to(folder).as_posix()
-    arguments = [verb, path, *overrides, "--storage", storage, "--name", name]
+    arguments = list_arguments(experiment, path, overrides, storage, name)
     command = shlex.join(["python", "-m", "orchestrator", *arguments])
     return Job(name, command, experiment.environment)
+
+
+def list_arguments(
+    experiment: Experiment, config: str, overrides: Sequence[str], storage: str, name: str
+) -> list[str]:
+    """Return the arguments of `hookyard` that run an experiment."""
+    verb = "run" if experiment.sweep is None else "sweep"
+    return [verb, config, *overrides, "--storage", storage, "--name", name]
 
 
 def _check_folder(folder: Path, needed: Sequence[str]) -> None:
@@ -75,13 +87,8 @@ def _check_folder(folder: Path, needed: Sequence[str]) -> None:
             raise UsageError(f"{path} is outside of {folder}, the folder that submit sends")
 
 
-def _check_storage(storage: str) -> None:
-    """Raise UsageError for a relative storage, and for one that contains keys."""
-    if "://" not in storage and not Path(storage).is_absolute():
-        raise UsageError(
-            f"storage '{storage}' must be an absolute path that all nodes can reach, "
-            "or a URL like s3://..."
-        )
+def check_storage(storage: str) -> None:
+    """Raise UsageError for a storage that contains keys."""
     if without_credentials(storage) != storage:
         raise UsageError(
             f"storage {without_credentials(storage)} contains keys, which everyone on the cluster "
@@ -111,6 +118,7 @@ class Jobs:
 
     def __init__(self, address: str | None) -> None:
         self.address = _find_dashboard_url(address)
+        self.flags = f" --address {self.address}"
         if find_spec("aiohttp") is None:
             raise UsageError(
                 "jobs need Ray's dashboard client, which is missing: "
@@ -209,7 +217,7 @@ class Jobs:
         if status.status not in ENDED:
             raise RunError(
                 f"lost the connection to {self.address}; {job} continues. "
-                f"To follow it: hookyard logs {job} --follow --address {self.address}"
+                f"To follow it: hookyard logs {job} --follow{self.flags}"
             )
         return status
 

@@ -4,6 +4,10 @@ import."""
 import json
 import os
 
+ADDRESS_FILE = "ray_current_cluster"
+"""File in the folder of a Ray, which `ray start --temp-dir` names, that holds its address once it
+has started."""
+
 SETTINGS = {
     # The controller takes one report per poll; the default of 2 s would slow down short epochs.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1",

@@ -47,10 +47,10 @@ COMMANDS_NOT_RUN = {
     "squeue": "needs Slurm",
     "docker": "needs a daemon",
     "tensorboard": "serves until it is interrupted",
-    "hookyard submit": "needs a cluster with a job server",
-    "hookyard status": "needs a cluster with a job server",
-    "hookyard logs": "needs a cluster with a job server",
-    "hookyard stop": "needs a cluster with a job server",
+    "hookyard submit": "needs a Ray cluster with a job server, or Slurm",
+    "hookyard status": "needs a Ray cluster with a job server, or Slurm",
+    "hookyard logs": "needs a Ray cluster with a job server, or Slurm",
+    "hookyard stop": "needs a Ray cluster with a job server, or Slurm",
 }
 """Why commands that begin with these words are not run, and their output not compared."""
 

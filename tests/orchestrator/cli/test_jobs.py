@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from orchestrator.cli import app
-from orchestrator.cluster import jobs
+from orchestrator.cluster import jobs, slurm
 from orchestrator.cluster.jobs import Status
 
 YAML = "name: points\ntask: tests.tasks:Points\nepochs: 1\n"
@@ -19,6 +19,7 @@ class StandIn:
     """In place of Jobs."""
 
     address = "http://head:8265"
+    flags = " --address http://head:8265"
     ends = "SUCCEEDED"
     exit_code: int | None = 0
     interrupted = False
@@ -129,3 +130,61 @@ def test_status_and_stop(stand_in: type[StandIn]) -> None:
     assert call("logs", "points-1", *address).stdout == "a line of the log\n"
     assert call("stop", "points-1", *address).exit_code == 0
     assert stand_in.stopped
+
+
+@pytest.fixture
+def of_slurm(monkeypatch: pytest.MonkeyPatch) -> type[StandIn]:
+    class OfSlurm(StandIn):
+        flags = ""
+        script = ""
+
+        def __init__(self) -> None:
+            pass
+
+        def submit(self, script: str) -> str:  # type: ignore[override]
+            type(self).script = script
+            return "12"
+
+    monkeypatch.setattr(slurm, "SlurmJobs", OfSlurm)
+    monkeypatch.setattr(jobs, "Jobs", None)
+    return OfSlurm
+
+
+def test_slurm_gets_a_script_and_its_log_is_followed(of_slurm: Any) -> None:
+    of_slurm.exit_code, of_slurm.ends = 3, "FAILED"
+    sent = call("submit", "points.yaml", "epochs=3", "--slurm", "--nodes=2", "--sbatch=--mem=1G")
+    assert (sent.exit_code, sent.stdout) == (3, "a line of the log\n")
+    assert "submitted 12\n12: FAILED" in sent.stderr
+    assert "#SBATCH --nodes=2\n" in of_slurm.script
+    assert "#SBATCH --mem=1G\n" in of_slurm.script
+    assert "run points.yaml epochs=3 --storage" in of_slurm.script
+
+
+def test_print_shows_the_script_and_submits_nothing(of_slurm: Any) -> None:
+    shown = call("submit", "points.yaml", "--slurm", "--print", "--time=08:00:00")
+    assert shown.exit_code == 0
+    assert shown.stdout.startswith("#!/bin/bash\n#SBATCH ")
+    assert "#SBATCH --time=08:00:00\n" in shown.stdout
+    assert not of_slurm.script
+
+
+def test_number_is_a_job_of_slurm(of_slurm: Any) -> None:
+    assert call("status", "12").stdout.startswith("12: SUCCEEDED")
+    assert call("logs", "12", "--follow").exit_code == 0
+    stopped = call("stop", "12")
+    assert stopped.stderr == "stopping 12. To see its status: hookyard status 12\n"
+    assert of_slurm.stopped
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--nodes=2", "--sbatch=--mem=1G"], "--nodes, --sbatch need --slurm"),
+        (["--print"], "--print needs --slurm"),
+        (["--slurm", "--address=http://head:8265"], "remove it or --slurm"),
+    ],
+)
+def test_flags_without_effect_are_refused(of_slurm: Any, flags: list[str], message: str) -> None:
+    refused = call("submit", "points.yaml", *flags)
+    assert refused.exit_code == 2
+    assert message in refused.stderr

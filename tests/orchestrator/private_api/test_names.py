@@ -6,7 +6,7 @@ import pytest
 import ray
 from packaging.version import Version
 
-from orchestrator.private_api.ray_settings import SETTINGS
+from orchestrator.private_api.ray_settings import ADDRESS_FILE, SETTINGS
 from tests.private_names import assert_there
 
 CORE, TUNE, IN_SETTINGS = (
@@ -93,3 +93,10 @@ def test_ray_reads_the_setting(name: str, sources: bytes) -> None:
     assert known.encode() in sources, (
         f"ray {ray.__version__} does not read {name}: {IN_SETTINGS} relies on it"
     )
+
+
+def test_ray_writes_its_address_to_the_file(tmp_path: Path) -> None:
+    from ray._private.utils import write_ray_address
+
+    write_ray_address("10.0.0.1:1234", str(tmp_path))
+    assert (tmp_path / ADDRESS_FILE).read_text() == "10.0.0.1:1234"

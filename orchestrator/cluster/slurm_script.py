@@ -1,0 +1,119 @@
+"""The script of a Slurm job that runs an experiment."""
+
+import math
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.cluster.jobs import check_storage, list_arguments
+from orchestrator.disk.new_run import check_name_is_free
+from orchestrator.disk.run_folder import RunFolder
+from orchestrator.engines.ray_environment import Resources, read_environment, with_unit
+from orchestrator.errors import UsageError
+from orchestrator.experiment.sections.experiment import Experiment, check_run_name
+from orchestrator.private_api.ray_settings import ADDRESS_FILE
+
+LEAD_S = 120
+"""Seconds before the end of a job's time at which Slurm sends SIGUSR1, so that the run saves."""
+_SCRIPT = Path(__file__).with_name("slurm_job.sh")
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What a job asks Slurm for. None leaves the choice to Slurm."""
+
+    partition: str | None = None
+    nodes: int = 1
+    gpus_per_node: int | None = None
+    cpus_per_task: int | None = None
+    """CPUs on each node; by default as many as the ranks need."""
+    time: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    sbatch: Sequence[str] = ()
+    """Any other options of `sbatch`, such as `--mem=64G`; they override the ones before."""
+
+    def list_options(self, experiment: Experiment) -> list[str]:
+        """Return the options of `sbatch`; raises UsageError if a run needs more than its nodes
+        have."""
+        needed = Resources.required_by(experiment.workers).amounts
+        cpus = self.cpus_per_task or math.ceil(needed["CPU"] / self.nodes)
+        requested = {"CPU": cpus, "GPU": self.gpus_per_node}
+        flags = {"CPU": "--cpus-per-task", "GPU": "--gpus-per-node"}
+        for resource, per_node in requested.items():
+            amount = needed.get(resource, 0)
+            if per_node is not None and self.nodes * per_node < amount:
+                raise UsageError(
+                    f"the ranks need {with_unit(amount, resource)}, but {flags[resource]} "
+                    f"{per_node} on {with_unit(self.nodes, 'node')} gives "
+                    f"{self.nodes * per_node}; raise {flags[resource]} or --nodes"
+                )
+        values = {
+            "partition": self.partition,
+            "account": self.account,
+            "qos": self.qos,
+            "time": self.time,
+            "nodes": self.nodes,
+            "ntasks-per-node": 1,
+            "cpus-per-task": cpus,
+            "gpus-per-node": self.gpus_per_node,
+        }
+        options = [f"--{name}={value}" for name, value in values.items() if value is not None]
+        return [*options, *self.sbatch]
+
+
+def make_script(
+    experiment: Experiment,
+    config: Path,
+    overrides: Sequence[str],
+    storage: str,
+    name: str | None,
+    allocation: Allocation,
+) -> str:
+    """Return the script of a job that runs an experiment in the current folder.
+
+    Raises UsageError for a storage with keys, a name that is taken, an allocation that is too
+    small, and ConfigError for a missing environment variable.
+    """
+    if "://" not in storage:
+        storage = str(Path(storage).absolute())
+    check_storage(storage)
+    # Slurm passes the variables of `sbatch` on to the job.
+    read_environment(experiment.environment)
+    name = check_run_name(experiment, name)
+    folder = RunFolder(storage, name)
+    check_name_is_free(folder)
+
+    arguments = list_arguments(experiment, str(config), overrides, storage, name)
+    options = [
+        f"--job-name={name}",
+        f"--comment=hookyard {shlex.join(arguments)}",
+        f"--chdir={Path.cwd()}",
+        "--export=ALL",
+        "--requeue",
+        "--open-mode=append",
+        f"--signal=B:USR1@{LEAD_S}",
+        *allocation.list_options(experiment),
+    ]
+    for option in options:
+        if not option.isprintable():
+            raise UsageError(f"{option!r} contains a control character, which sbatch cannot read")
+    hookyard = [sys.executable, "-m", "orchestrator"]
+    variables = {
+        "python": shlex.quote(sys.executable),
+        "run": shlex.quote(str(folder)),
+        "start": f"({shlex.join([*hookyard, *arguments])})",
+        # Slurm has ended the driver before it starts the job again.
+        "resume": f"({shlex.join([*hookyard, 'resume', str(folder), '--force-lease'])})",
+        "address_file": ADDRESS_FILE,
+    }
+    lines = [
+        "#!/bin/bash",
+        *(f"#SBATCH {shlex.quote(option)}" for option in options),
+        "",
+        *(f"{variable}={value}" for variable, value in variables.items()),
+        "",
+    ]
+    return "\n".join([*lines, _SCRIPT.read_text()])
