@@ -23,6 +23,7 @@ from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.custom.custom_loop import CustomLoop
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.torch_settings import torch_threads
+from orchestrator.loop.task_errors import check_has_gradient
 from orchestrator.loop.training_run import RunContext
 from orchestrator.task import Task, has_custom_loop
 
@@ -193,7 +194,11 @@ def ready_state(task: Task | None = None, **fields: Any) -> State:
     state.output = state.forward(state.model, state.batch)
     loss: Any = task.loss(state.output, state.batch)
     state.loss = loss if isinstance(loss, Tensor) else reduce(add, loss.values())
-    state.loss.backward()
+    try:
+        state.loss.backward()
+    except RuntimeError:
+        check_has_gradient(task.loss, state.loss)
+        raise
     state.display = Screen()
     for name, value in fields.items():
         setattr(state, name, value)

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from hooks import EMA, GradientClip, Hook, State
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, TaskError
 from orchestrator.testing import SmallTask, ready_state, train
 
 
@@ -29,6 +29,16 @@ class OwnOptimizer(SmallTask):
 
     def scheduler(self, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
         return torch.optim.lr_scheduler.ConstantLR(optimizer, factor=0.5)
+
+
+class Detached(SmallTask):
+    def loss(self, output: torch.Tensor, batch: Any) -> torch.Tensor:
+        return super().loss(output, batch).detach()
+
+
+def test_state_of_a_loss_without_a_gradient_is_refused() -> None:
+    with pytest.raises(TaskError, match=r"^loss\(\) returns a loss without a gradient: .*\.py:\d+"):
+        ready_state(Detached())
 
 
 def test_ready_state_is_that_of_the_first_gradients() -> None:
