@@ -34,7 +34,7 @@ def select_candidates(trials: pd.DataFrame, *metrics: str) -> pd.DataFrame:
 
 def explain_no_best(trials: pd.DataFrame, metric: str) -> str:
     if metric not in trials or trials[metric].isna().all():
-        return f"no trial has reported {metric} yet"
+        return f"no trial has reported {metric}"
     if "infeasible" in trials and trials["infeasible"].notna().any():
         example = trials["infeasible"].dropna()
         return f"no trial keeps the constraints; of {example.index[0]}, {example.iloc[0]}"
