@@ -5,12 +5,15 @@ import io
 import os
 import platform
 import re
+import runpy
 import shlex
 import subprocess
 import sys
+import tempfile
+import traceback
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pandas as pd
 from typer.testing import CliRunner
@@ -54,8 +57,9 @@ COMMANDS_NOT_RUN = {
 }
 """Why commands that begin with these words are not run, and their output not compared."""
 
-_SHELL = re.compile(r"[|<>&;$`*]|\bcd\b")
-"""What only a shell understands."""
+_OPERATORS = "|<>&;"
+_SHELL = re.compile(r"[$`*]|\bcd\b")
+"""What only a shell understands, apart from operators."""
 
 
 class PageError(AssertionError):
@@ -129,11 +133,7 @@ class PageRunner:
             return expected
 
         self._forget_modules()
-        words = shlex.split(command, comments=True)
-        if words[0] == "hookyard" and not _SHELL.search(command):
-            exit_code, printed = _call(words[1:])
-        else:
-            exit_code, printed = _run_in_shell(command)
+        exit_code, printed = _run_command(command)
 
         printed = self._as_readers_see(printed)
         if exit_code != 0 and expected.strip() in ("", "..."):
@@ -192,12 +192,73 @@ def _split_entry(entry: str) -> tuple[str, str]:
     return "\n".join(lines[:count]), "\n".join(lines[count:])
 
 
-def _call(words: list[str]) -> tuple[int, str]:
-    """Call `hookyard` in this process, which saves the seconds of importing torch."""
+def _run_command(command: str) -> tuple[int, str]:
+    """Run a command without a new process if that is possible, because importing torch takes
+    seconds. Return its exit code and what it printed."""
+    words = _split_words(command)
+    target = words.pop() if words[-2:-1] == [">"] else None
+    if target is not None:
+        words.pop()
+    needs_shell = _SHELL.search(command) or any(not word.strip(_OPERATORS) for word in words)
+    if words[0] == "hookyard" and not needs_shell:
+        return _call(words[1:], target)
+    if words[0] == "python" and words[1] != "-c" and not needs_shell and target is None:
+        return _fork(words[1:])
+    return _run_in_shell(command)
+
+
+def _split_words(command: str) -> list[str]:
+    """Split a command as a shell does, with its operators as words of their own."""
+    lexer = shlex.shlex(command.replace("\\\n", " "), posix=True, punctuation_chars=_OPERATORS)
+    lexer.whitespace_split = True
+    return list(lexer)
+
+
+def _call(words: list[str], target: str | None) -> tuple[int, str]:
+    """Call `hookyard` in this process, with its output in a file if that is redirected."""
     result = CliRunner().invoke(app, words, env={"COLUMNS": str(WIDTH)})
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
-    return result.exit_code, result.output
+    if target is None:
+        return result.exit_code, result.output
+
+    Path(target).write_text(result.stdout)
+    return result.exit_code, result.stderr
+
+
+def _fork(words: list[str]) -> tuple[int, str]:
+    """Run `python` with these words in a copy of this process."""
+    with tempfile.TemporaryFile("w+") as output:
+        pid = os.fork()
+        if pid == 0:
+            _become_python(words, output.fileno())
+        _, status = os.waitpid(pid, 0)
+        output.seek(0)
+        return os.waitstatus_to_exitcode(status), output.read()
+
+
+def _become_python(words: list[str], output: int) -> NoReturn:
+    """Run a file or a module as the main program of this process, and end the process."""
+    exit_code: Any = 0
+    try:
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        sys.stdout = sys.stderr = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
+        os.environ["COLUMNS"] = str(WIDTH)
+        if words[0] == "-m":
+            sys.argv = words[1:]
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = words
+            runpy.run_path(words[0], run_name="__main__")
+    except SystemExit as exit:
+        exit_code = exit.code or 0
+    except BaseException:
+        traceback.print_exc()
+        exit_code = 1
+    finally:
+        sys.stdout.flush()
+        os._exit(exit_code)
 
 
 def _run_in_shell(command: str) -> tuple[int, str]:
