@@ -28,8 +28,11 @@ _RANK = r"(^|\s\s)\d(?=\s\s|$)"
 _RULE = "─"
 """The masked line of a table's rule."""
 
-_EMPTY_LINES = rf"(?:{_RULE}?\n)*"
-_ANY_LINE = _EMPTY_LINES + r"(.+\n)"
+_PROGRESS = r"(?:train|val|test) epoch \d+ \d+/\d+ .*"
+"""A line that a phase prints if it takes long."""
+
+_SKIPPED_LINES = rf"(?:(?:{_RULE}|{_PROGRESS})?\n)*"
+_ANY_LINE = _SKIPPED_LINES + r"(.+\n)"
 
 
 def find_difference(expected: str, printed: str) -> str | None:
@@ -86,7 +89,7 @@ def _mask_lines(printed: str) -> str:
 
 
 def _match(patterns: list[str], text: str) -> re.Match[str] | None:
-    return re.fullmatch("".join(patterns) + _EMPTY_LINES, text)
+    return re.fullmatch("".join(patterns) + _SKIPPED_LINES, text)
 
 
 def _count_printed(patterns: list[str], text: str) -> int:
@@ -116,7 +119,7 @@ def _make_pattern(line: str) -> str:
         return rf"((?:{_RULE}\n)?)"
 
     parts = [_make_part(part) for part in line.split(LEFT_OUT)]
-    return rf"{_EMPTY_LINES}({' ?.* ?'.join(parts)}\n)"
+    return rf"{_SKIPPED_LINES}({' ?.* ?'.join(parts)}\n)"
 
 
 def _make_part(part: str) -> str:
