@@ -15,6 +15,7 @@ from tests.docs.runner import PageError, PageRunner
         ("step_s   1.05 ms", "step_s  3 min 20 s"),
         ("train  25.79k/s", "train  4.1/s"),
         ("memory 409 MiB", "memory 1.2 GiB"),
+        ("save  172.7k", "save  8990"),
         ("├────┼──────┤", ""),
         ("lr  -1e-05", "lr 0.3"),
         ("commit 0a3f9bc1", "commit 99ffa0c"),
