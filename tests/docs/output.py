@@ -6,7 +6,7 @@ LEFT_OUT = "..."
 """A line of three dots stands for any lines, and three dots within a line for any text."""
 
 _NUMBER = r"[-+]?\d+(?:[,._:]\d+)*(?:e[-+]?\d+)?"
-_UNIT = r"(?:(?:[kKMGT]i?B|B|bytes?|[nµm]?s|seconds?|min|minutes?|h|hours?|d|days?)\b|(?:[kMG]|[kMG]?/s)\b|%)"
+_UNIT = r"(?:(?:[kKMGT]i?B|B|bytes?|[nµm]?s|seconds?|min|minutes?|h|hours?|d|days?)\b|(?:[kMG]?/s|[kMG])\b|%)"
 _MEASURED = "#"
 """What a number becomes that is no plain integer."""
 
