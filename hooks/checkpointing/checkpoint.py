@@ -43,7 +43,7 @@ class Checkpoint(Hook):
     """Interval between two checkpoints."""
     keep: Annotated[Annotated[int, Ge(1)] | None, Needs("every")] = 3
     """Number of recent checkpoints of the interval to keep in addition to the best; null keeps
-    all."""
+    all. Each metric has one best, so to choose the N best of a run, keep all."""
     save_last: bool = True
     """Final checkpoint at the end of training, whatever the interval, also if a hook stops the run
     early."""
