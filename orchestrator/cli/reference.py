@@ -253,7 +253,9 @@ def _format_bound(bound: Any) -> str:
 
 
 def _print_hook(entry: dict[str, Any]) -> None:
-    typer.echo(f"{entry['name']}  {entry['class']}\n\n{entry['doc']}\n")
+    # A hook of the user's own is named by its class.
+    title = "  ".join(dict.fromkeys((entry["name"], entry["class"])))
+    typer.echo(f"{title}\n\n{entry['doc']}\n")
     traits = [name.replace("_", " ") for name in ("collective", "best_effort") if entry[name]]
     facts = {
         "ranks": ", ".join([entry["ranks"], *traits]),
