@@ -35,7 +35,7 @@ def test_validate_prints_a_command_that_runs_one_step(file: str, tmp_path: Path)
     _, _, command = validated.stderr.rpartition("To run one step: hookyard ")
     done = CliRunner().invoke(app, [*shlex.split(command), "--storage", str(tmp_path)])
     assert done.exit_code == 0
-    run = open_run(tmp_path / "trial")
+    run = open_run(tmp_path / "one_step")
     assert (run.config["seed"], run.metrics["step"].max()) == (3, 1)
 
 
