@@ -12,7 +12,7 @@ from hooks.hook import WITHIN_ITERATION
 from orchestrator.doctor.finding import Finding
 from orchestrator.doctor.gradient_syncs import WAIT, extract_gradient_syncs
 from orchestrator.doctor.stragglers import find_stragglers
-from orchestrator.loop.step import iterations
+from orchestrator.loop.step import stages
 from orchestrator.units import SPANS
 from tests.orchestrator.doctor.runs import costs, slower, training, unmeasured
 
@@ -228,5 +228,5 @@ def test_one_rank_and_short_runs_give_no_finding() -> None:
 
 
 def test_the_events_within_an_iteration_are_those_the_loop_charges_to_hooks() -> None:
-    source = Path(iterations.__file__).read_text()
+    source = Path(stages.__file__).read_text()
     assert set(re.findall(r'fire\("(\w+)"', source)) == set(WITHIN_ITERATION)

@@ -36,6 +36,8 @@ class Cell(Base):
 @dataclass
 class Marks(Hook):
     pace: Annotated[int, Ge(1)] = 2
+
+    def on_step(self, state): ...
 """
 
 
