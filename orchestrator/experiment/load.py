@@ -163,6 +163,17 @@ def _check(source: ExperimentSource, document: Document, *, with_data: bool = Fa
 
     Raises ConfigError with all problems, located by the document.
     """
+    problems, resolved = _find_problems(source, document, with_data=with_data)
+    if problems or resolved is None:
+        blamed = [_blame_override(problem, source, document) for problem in problems]
+        raise ConfigError(document.sort(blamed))
+    return resolved.experiment
+
+
+def _find_problems(
+    source: ExperimentSource, document: Document, *, with_data: bool = False
+) -> tuple[list[Problem], ResolvedExperiment | None]:
+    """Return all problems of a source, and the experiment unless there is none."""
     sections = read_sections(source)
     problems = list(document.problems)
     resolved = collect_problems(problems, build_source, source, sections)
@@ -170,9 +181,22 @@ def _check(source: ExperimentSource, document: Document, *, with_data: bool = Fa
     if with_data:
         # Even if other parts are wrong, so that one mistake does not hide another.
         problems.extend(_check_data(sections, resolved))
-    if problems or resolved is None:
-        raise ConfigError(document.sort(problems))
-    return resolved.experiment
+    return problems, resolved
+
+
+def _blame_override(problem: Problem, source: ExperimentSource, document: Document) -> Problem:
+    """Locate a problem of a whole mapping, which a class has refused, at the last override inside
+    the mapping without which there would be no such problem."""
+    if problem.file or not problem.path:
+        return problem
+    for index, (path, _) in reversed([*enumerate(source.values)]):
+        if not path.startswith(f"{problem.path}.") or path not in document.locations:
+            continue
+        others = (*source.values[:index], *source.values[index + 1 :])
+        remaining, _ = _find_problems(replace(source, values=others), document)
+        if problem not in remaining:
+            return replace(problem, file=document.locations[path].file)
+    return problem
 
 
 def _check_data(sections: Sections, resolved: ResolvedExperiment | None) -> list[Problem]:

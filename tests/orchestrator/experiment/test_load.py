@@ -127,6 +127,36 @@ def test_problems_of_overrides_come_in_the_order_written(file: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("settings", "overrides", "place"),
+    [
+        ("optimizer: {type: SGD, lr: 0.1}", ["optimizer.lr=-1"], "override 'optimizer.lr=-1'"),
+        (
+            "optimizer: {type: SGD, lr: 0.1}",
+            ["optimizer.lr=-1", "optimizer.momentum=0.9"],
+            "override 'optimizer.lr=-1'",
+        ),
+        (
+            "optimizer: {type: SGD, lr: 0.1, nesterov: true}",
+            ["optimizer.momentum=0.9", "optimizer.dampening=0.5"],
+            "override 'optimizer.dampening=0.5'",
+        ),
+        (
+            "hooks: {ema: {average: stochastic}}",
+            ["hooks.ema.decay=0.5"],
+            "override 'hooks.ema.decay=0.5'",
+        ),
+        ("optimizer: {type: SGD, lr: -1}", ["optimizer.momentum=0.9"], "the file"),
+    ],
+)
+def test_refused_mapping_is_located_at_the_override_that_made_it_wrong(
+    file: Path, settings: str, overrides: list[str], place: str
+) -> None:
+    text = f"name: x\ntask: {HERE}:Line\nepochs: 1\n{settings}\n"
+    (problem,) = problems(file, text, *overrides)
+    assert problem.file == (str(file) if place == "the file" else place)
+
+
 def test_nan_is_refused_before_it_reaches_a_file() -> None:
     data = {"name": "line", "task": f"{HERE}:Line", "epochs": 1, "task_args": {"scale": math.nan}}
 
