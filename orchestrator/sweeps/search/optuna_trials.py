@@ -213,12 +213,18 @@ def _learn_from(path: str, settings: Sweep, study: optuna.Study) -> None:
         if isinstance(record, DamagedFile) or record.status not in COMPLETE:
             continue
         params = to_optuna(settings, record.values)
-        outside = (record.values.keys() & settings.space.keys()) - params.keys()
-        leader = records.get(record.leader or "")
-        excesses = constraints.measure(make_measured_cells(record, leader))
-        if outside or not params or not record.compared_reports or math.inf in excesses:
+        drawn = record.values.keys() & settings.space.keys()
+        is_outside = any(record.values[name] not in settings.space[name] for name in drawn)
+        if is_outside or not params or not record.compared_reports:
             continue
         last = record.compared_reports[-1]
+        leader = records.get(record.leader or "")
+        outcome = _Outcome(
+            [last[metric] for metric in settings.metrics],
+            constraints.measure(make_measured_cells(record, leader)),
+        )
+        if not outcome.is_complete():
+            continue
         distributions = {}
         for name in params:
             domain = settings.space[name]
@@ -226,8 +232,8 @@ def _learn_from(path: str, settings: Sweep, study: optuna.Study) -> None:
         trial = create_trial(
             params=params,
             distributions=distributions,
-            values=[last[metric] for metric in settings.metrics],
-            constraints=dict(zip(settings.constraints, excesses, strict=True)) or None,
+            values=outcome.scores,
+            constraints=dict(zip(settings.constraints, outcome.excesses, strict=True)) or None,
         )
         trials.append(trial)
     if not trials:

@@ -1,7 +1,7 @@
 """Optuna on a known function, without training."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -346,6 +346,36 @@ def test_search_begins_with_the_trials_of_another_sweep(tmp_path: Path) -> None:
         asked = study.ask(ranges)
         assert values == pytest.approx(asked.params)
         study.tell(asked, bowl(asked.params))
+
+
+def make_earlier_sweep(folder: Path, trials: Sequence[tuple[dict[str, Any], float]]) -> str:
+    """Make an ended sweep of trials with these values and scores, and return its folder."""
+    settings = {"objectives": [["val/score", "max"]], "trials": len(trials)}
+    sweep_folder = create_run(folder, "first", "hooks: {}\n", sweep=settings)
+    for number, (values, score) in enumerate(trials):
+        name = f"trial-{number:04d}"
+        trial = create_run(f"{sweep_folder}/trials", name, "hooks: {}\n", values=values)
+        trial.begin_attempt()
+        counters = {"attempt": 0, "epoch": 0, "step": 1, "iteration": 1}
+        trial.append_metrics({**counters, "val/score": score})
+        trial.end("finished")
+    return str(sweep_folder)
+
+
+def test_trial_of_another_sweep_that_diverged_teaches_nothing(tmp_path: Path) -> None:
+    point = {"optimizer.lr": 0.1, "hooks.ema.decay": 0.5}
+    folder = make_earlier_sweep(tmp_path, [(point, math.nan), (point, 2.0)])
+    draws = Draws(sweep(search={"type": "optuna", "from": folder}), 0)
+    assert [trial.value for trial in draws.search._study.trials] == [2.0]
+
+
+def test_search_learns_from_another_sweep_with_the_same_fan_out(tmp_path: Path) -> None:
+    trials = [({"optimizer.lr": 0.1, "hooks.ema.decay": decay}, decay) for decay in (0.5, 0.9, 0.3)]
+    folder = make_earlier_sweep(tmp_path, trials)
+    space = {**SPACE, "hooks.ema.decay": {"fan_out": [0.5, 0.9]}}
+    draws = Draws(sweep(search={"type": "optuna", "from": folder}, space=space), 0)
+    learned = [(trial.params, trial.value) for trial in draws.search._study.trials]
+    assert learned == [({"optimizer.lr": 0.1}, 0.5), ({"optimizer.lr": 0.1}, 0.9)]
 
 
 def test_sweep_without_a_trial_to_learn_from_is_an_error(tmp_path: Path) -> None:
