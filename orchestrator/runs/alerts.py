@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from http.client import HTTPException
+from numbers import Real
 from queue import SimpleQueue
 from threading import Thread
 from time import sleep
@@ -18,6 +19,7 @@ from urllib.request import Request, urlopen
 from orchestrator import units
 from orchestrator.disk.metadata import COMPLETE, RunMetadata, format_now
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.sweep_folder import list_trial_folders
 from orchestrator.errors import HookyardError
 from orchestrator.experiment.sections.notify import Event, Notify
 from orchestrator.process.streams import print_line
@@ -51,7 +53,19 @@ class Alerts:
         if self._settings:
             self._thread.start()
             self.tell("started", "has started")
+            if self._has_reached_before(self._settings):
+                self._told.add("target")
         return self
+
+    def _has_reached_before(self, settings: Notify) -> bool:
+        """Return whether a report before a resume has reached the target, so that it was told."""
+        if settings.target is None:
+            return False
+        with suppress(HookyardError, OSError):  # a damaged report is told of elsewhere
+            for folder in (self._folder, *list_trial_folders(self._folder)):
+                if any(map(settings.has_reached_target, folder.read_current_reports())):
+                    return True
+        return False
 
     def __exit__(self, *error: object) -> None:
         if not self._settings:
@@ -84,13 +98,15 @@ class Alerts:
             self.tell(event, text)
 
     def check_report(self, metrics: Mapping[str, Any], trial: str = "") -> None:
-        """Tell the first report whose loss is not finite, and the first that reaches the target."""
+        """Tell the first report whose loss is not finite, and the first of the run that reaches the
+        target."""
         if self._settings is None:
             return
         prefix = f"({trial}) " if trial else ""
         place = f"in epoch {units.number_epoch(metrics['epoch'])}, step {metrics['step']}"
         for name, value in metrics.items():
-            if name.endswith("loss") and not math.isfinite(value):
+            is_loss = name.endswith("loss") and isinstance(value, Real)
+            if is_loss and not math.isfinite(value):
                 self.tell_once("nan", f"{prefix}has {name} {value} {place}")
         if self._settings.has_reached_target(metrics):
             self.tell_once("target", f"{prefix}has reached {self._settings.target} {place}")

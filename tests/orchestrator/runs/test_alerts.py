@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator import run, sweep
+from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import ConfigError, RunError
 from orchestrator.experiment.load import load_experiment
@@ -109,6 +110,30 @@ def test_first_nan_and_the_target_are_told_once(server: Server, tmp_path: Path) 
         "points has train/loss nan in epoch 2, step 20",
         "points has reached val/accuracy >= 0.5 in epoch 2, step 20",
     ]
+
+
+@pytest.mark.parametrize("place", ["", "trials/trial-0000"])
+def test_target_that_was_reached_before_a_resume_is_not_told_again(
+    server: Server, tmp_path: Path, place: str
+) -> None:
+    folder = written_run(tmp_path)
+    notify = Notify(url=server.url, target="val/accuracy >= 0.95", events=["target"])
+    counters = {"epoch": 1, "step": 20, "iteration": 20}
+    reached = create_run(folder.storage, place, "hooks: {}\n") if place else folder
+    attempt = reached.begin_attempt() if place else reached.read_attempts()[-1]
+    for accuracy in (0.94, 0.96):
+        with Alerts(notify, folder) as sender:
+            sender.check_report({"val/accuracy": accuracy, **counters})
+        reached.append_metrics({"attempt": attempt.number, "val/accuracy": accuracy, **counters})
+    with Alerts(notify, folder) as sender:
+        sender.check_report({"val/accuracy": 0.97, **counters})
+    assert len(server.messages()) == 1
+
+
+def test_text_for_a_loss_is_no_alert(server: Server, tmp_path: Path) -> None:
+    with Alerts(Notify(url=server.url, events=["nan"]), written_run(tmp_path)) as sender:
+        sender.check_report({"val/worst_loss": "none", "epoch": 0, "step": 1})
+    assert server.messages() == []
 
 
 def test_hang_names_the_trial(server: Server, tmp_path: Path) -> None:
