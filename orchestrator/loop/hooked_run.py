@@ -1,12 +1,12 @@
 """A run of a training with hooks, which it may share with other runs. Runs in workers."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from hooks.metrics.names import kind_of
 from hooks.plan import Plan
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.evaluation import Evaluation
+from orchestrator.loop.membership import ALONE, Membership
 from orchestrator.loop.training import Training
 from orchestrator.loop.training_run import RunContext, TrainingRun
 
@@ -20,6 +20,7 @@ class HookedRun(TrainingRun):
         experiment: Experiment,
         context: RunContext,
         plan: Plan,
+        membership: Membership = ALONE,
     ) -> None:
         super().__init__(
             training.task,
@@ -30,12 +31,11 @@ class HookedRun(TrainingRun):
             training.state,
             training.epoch,
             training.contents,
+            membership,
         )
         self.training = training
         self.evaluation = Evaluation(self, training)
-        self.hook_metrics: Mapping[str, Any] = {}
-        """Metrics that hooks of the training added to the reports of other runs since the last
-        training phase."""
+        self._hook_metrics = membership.hook_metrics
 
     def phases(self) -> tuple[str, ...]:
         data = self.training.data
@@ -62,6 +62,6 @@ class HookedRun(TrainingRun):
     def _collect_metrics(self) -> dict[str, Any]:
         metrics = super()._collect_metrics()
         if kind_of(self.state.phase) != "test":
-            for name, value in self.hook_metrics.items():
+            for name, value in self._hook_metrics.items():
                 metrics.setdefault(name, value)
         return metrics

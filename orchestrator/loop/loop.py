@@ -23,6 +23,7 @@ from orchestrator.loop.hooked_run import HookedRun
 from orchestrator.loop.model.initial_weights import load_initial_weights
 from orchestrator.loop.model.torch_settings import torch_settings
 from orchestrator.loop.report import Report, produce_within
+from orchestrator.loop.sharing.failed_run import note_failures
 from orchestrator.loop.sharing.shared_runs import Member, SharedRuns
 from orchestrator.loop.state.hooked_contents import EvaluationContents
 from orchestrator.loop.stopping import INTERRUPTED, Stop
@@ -57,12 +58,9 @@ class Loop(BaseLoop[HookedRun]):
         if followers:
             members = [Member(experiment, hooks, context), *followers]
             self._shared: SharedRuns | None = SharedRuns(self.training, members)
-            self._training_fields: AbstractContextManager[None] = self._shared.training_fields
-            """Context in which the state has the training's own fields, if runs share it."""
             super().__init__(self._shared.runs)
         else:
             self._shared = None
-            self._training_fields = nullcontext()
             super().__init__([HookedRun(self.training, experiment, context, self.training.plan)])
 
     def run(self) -> Generator[Report, None, None]:
@@ -75,7 +73,7 @@ class Loop(BaseLoop[HookedRun]):
                 run.evaluation.check_data(run.phases())
         if self._shared:
             self._shared.join_plans(self.runs)
-        with self._training_fields:
+        with self._note_failures():
             self.training.begin()
         for run in self.runs:
             with run.own_fields:
@@ -83,6 +81,10 @@ class Loop(BaseLoop[HookedRun]):
 
     def _close(self) -> None:
         self.training.close()
+
+    def _note_failures(self) -> AbstractContextManager[None]:
+        """Return a context that adds the first active run to errors, if runs share the training."""
+        return note_failures(self.active[0].index) if self._shared else nullcontext()
 
     # An epoch, or a part of one
 
@@ -150,7 +152,7 @@ class Loop(BaseLoop[HookedRun]):
             run.cursor.begin_train_phase()
         if self._shared:
             self._shared.begin_phase(self.active)
-        with self._training_fields:
+        with self._note_failures():
             self.training.begin_phase()
             for run in self.active:
                 run.random_states.continue_training()

@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from hooks.hook import Hook
+from hooks.plan import Plan
 from hooks.state import State
 from orchestrator.errors import ConfigError, Problem, TaskError
 from orchestrator.experiment.checks.metrics import read_meter_modes
@@ -195,6 +196,11 @@ class Training:
         self.plan.fire("on_start", self.state)
         self._unsaved = UnsavedState(self.task, self.state, self.data, self.plan)
         self._show(self._unsaved.find_at_start())
+
+    def use_plan(self, plan: Plan) -> None:
+        """Fire events by another plan from now on."""
+        self.plan = plan
+        self.iterations.plan = plan
 
     def begin_phase(self) -> None:
         """Begin a phase, in an epoch that it may continue."""

@@ -1,13 +1,13 @@
 """A run in a worker: its state, plan, rows, checkpoints and progress."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.hook import Hook
 from hooks.loop_services import Display
 from hooks.plan import Plan
@@ -18,6 +18,7 @@ from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.errors import CheckpointError, RankMismatch
 from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.loop.membership import ALONE, Membership
 from orchestrator.loop.report import Report
 from orchestrator.loop.span_clock import Clock
 from orchestrator.loop.state.contents import CheckpointContents
@@ -82,6 +83,7 @@ class TrainingRun(ABC):
         state: State,
         epoch: EpochProgress,
         contents: CheckpointContents,
+        membership: Membership = ALONE,
     ) -> None:
         self.task = task
         self.experiment = experiment
@@ -91,12 +93,10 @@ class TrainingRun(ABC):
         self.clock = clock
         self.state = state
         self.cursor = RunCursor(state, epoch)
-        self.own_hooks: Collection[str] = plan.hooks.keys()
-        """Names of the hooks that belong to this run alone, not to a training that it shares."""
-        self.index = 0
-        """Number of the run among those that share a training."""
-        self.own_fields: AbstractContextManager[None] = nullcontext()
-        """Context in which the state has this run's own fields, if several runs share it."""
+        self.index = membership.index
+        self.own_fields = membership.own_fields
+        own_hooks = membership.own_hooks
+        self.own_hooks = plan.hooks.keys() if own_hooks is None else own_hooks
         self.stop = Stop()
         """The last decision of all ranks whether the run ends."""
         self.is_interrupted = context.stop_requested
@@ -113,9 +113,8 @@ class TrainingRun(ABC):
             self.random_states,
             self.row_writer,
             context.send_artifacts,
+            membership.training_files,
         )
-        self.restores_training = True
-        """False if another run restores the training that it shares."""
         self.world.when_aborted.append(self.recorder.drop_device_values)
 
     def restore(self, name: str) -> None:
@@ -129,9 +128,10 @@ class TrainingRun(ABC):
         loaded = load_checkpoint(self.saving.store, name, self.contents, self.world)
         manifest = loaded.manifest
         rank_state = loaded.rank_state
+        restores_training = self.index == 0
 
         self.cursor.restore(parse_position(rank_state.get("position") or manifest["position"]))
-        if self.restores_training:
+        if restores_training:
             self.contents.restore(loaded)
         restored = rank_state.get("random")
         self.random_states.restored = restored
@@ -142,7 +142,7 @@ class TrainingRun(ABC):
             state.stop_reasons += manifest["stop_reasons"]
 
         for hook_name, hook in self.plan.hooks.items():
-            if self.restores_training or hook_name in self.own_hooks:
+            if restores_training or hook_name in self.own_hooks:
                 restore_hook(hook, hook_name, loaded)
         self.saving.continue_from(name)
         self.plan.fire("on_load", state, {**loaded.shared, "name": name})
@@ -243,8 +243,9 @@ class TrainingRun(ABC):
             self.save_unless_saved(self.stop.reasons[0])
 
     def saves_last(self) -> bool:
-        """Return whether a hook `checkpoint` saves the end of training."""
-        return any(getattr(hook, "save_last", False) for hook in self.plan.hooks.values())
+        """Return whether a hook saves the end of training."""
+        hooks = self.plan.hooks.values()
+        return any(isinstance(hook, Checkpoint) and hook.save_last for hook in hooks)
 
     def start_save(self) -> None:
         """Save a checkpoint, or start saving it in the background; collective."""

@@ -1,6 +1,19 @@
 """The run that failed, of several that share a training, as a note on the error."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 _PREFIX = "in the turn of run "
+
+
+@contextmanager
+def note_failures(run_index: int) -> Iterator[None]:
+    """Add a note that names the run to an error of the block."""
+    try:
+        yield
+    except Exception as error:
+        note_failed_run(error, run_index)
+        raise
 
 
 def note_failed_run(error: Exception, run_index: int) -> None:

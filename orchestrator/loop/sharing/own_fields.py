@@ -1,4 +1,9 @@
-"""The fields of the state that each run of a shared training has for itself."""
+"""The fields of the state that each run of a shared training has for itself.
+
+There is one state, in which runs exchange these fields, instead of a state for each run. Hooks and
+the task keep the state that they are given, and every iteration changes most of its fields. States
+for each run would need a copy of all others in each iteration.
+"""
 
 from collections.abc import Mapping
 from operator import attrgetter
@@ -26,45 +31,34 @@ _read_own_fields = attrgetter(*OWN_FIELDS)
 
 
 class OwnFields:
-    """The own fields of a run, or of the training: `with` puts them into the state.
+    """The own fields of a run: `with` puts them into the state, in place of the training's.
 
-    A note on an error names the run. Contexts can be nested.
+    A note on an error names the run. Within its own context, a run's context changes nothing.
     """
 
-    def __init__(self, switch: "FieldSwitch", fields: Mapping[str, Any], run_index: int) -> None:
-        self.values = tuple(fields[name] for name in OWN_FIELDS)
-        """Their values while they are not in the state."""
-        self.run_index = run_index
-        self._switch = switch
-        self._before: list[OwnFields] = []
+    def __init__(self, state: State, fields: Mapping[str, Any], run_index: int) -> None:
+        self._state = state
+        self._other_values = tuple(fields[name] for name in OWN_FIELDS)
+        """The run's values while they are not in the state, and those that they replace while they
+        are."""
+        self._run_index = run_index
+        self._depth = 0
+        """Number of contexts of this run that are open."""
 
     def __enter__(self) -> None:
-        self._before.append(self._switch.switch_to(self))
+        if self._depth == 0:
+            self._exchange()
+        self._depth += 1
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        self._switch.switch_to(self._before.pop())
+        self._depth -= 1
+        if self._depth == 0:
+            self._exchange()
         if isinstance(error, Exception):
-            note_failed_run(error, self.run_index)
+            note_failed_run(error, self._run_index)
 
-
-class FieldSwitch:
-    """Switch between the own fields of several runs and of their training in one state."""
-
-    def __init__(self, state: State) -> None:
-        self._state = state
-        values = _read_own_fields(state)
-        self.training = OwnFields(self, dict(zip(OWN_FIELDS, values, strict=True)), 0)
-        """The fields of the training and its hooks, which are in the state first."""
-        self._current = self.training
-        """The owner of the fields that are in the state now."""
-
-    def switch_to(self, own: OwnFields) -> OwnFields:
-        """Put own fields into the state; return those that were there before."""
-        before = self._current
-        if own is before:
-            return before
-        before.values = _read_own_fields(self._state)
-        for name, value in zip(OWN_FIELDS, own.values, strict=True):
+    def _exchange(self) -> None:
+        values = _read_own_fields(self._state)
+        for name, value in zip(OWN_FIELDS, self._other_values, strict=True):
             setattr(self._state, name, value)
-        self._current = own
-        return before
+        self._other_values = values

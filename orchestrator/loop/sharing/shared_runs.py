@@ -16,8 +16,9 @@ from orchestrator.disk.checkpoints.training_files import TrainingFiles
 from orchestrator.errors import RunError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.hooked_run import HookedRun
+from orchestrator.loop.membership import Membership
 from orchestrator.loop.report import Report
-from orchestrator.loop.sharing.own_fields import FieldSwitch, OwnFields
+from orchestrator.loop.sharing.own_fields import OwnFields
 from orchestrator.loop.state.hooked_contents import HookedContents
 from orchestrator.loop.training import Training
 from orchestrator.loop.training_run import RunContext, make_plan
@@ -53,8 +54,6 @@ class SharedRuns:
 
     def __init__(self, training: Training, members: Sequence[Member]) -> None:
         self._training = training
-        self._fields = FieldSwitch(training.state)
-        self.training_fields = self._fields.training
         self._files = TrainingFiles(HookedContents.files)
         self._hook_metrics: dict[str, Any] = {}
         """Metrics that hooks of the training added to reports since the last training phase, except
@@ -66,13 +65,15 @@ class SharedRuns:
     # Building
 
     def _make_run(self, member: Member) -> HookedRun:
-        training = self._training
-        state = training.state
-        is_first = not self.runs
+        index = len(self.runs)
         own_hooks = {name: hook for name, hook in member.hooks.items() if hook.observes}
-        plan = self._make_plan(member, own_hooks)
-        run = HookedRun(training, member.experiment, member.context, plan)
-        run.own_hooks = own_hooks
+        own_fields = self._make_own_fields(member, index)
+        plan = self._make_plan(member, own_hooks, own_fields)
+        membership = Membership(index, own_hooks, own_fields, self._hook_metrics, self._files)
+        return HookedRun(self._training, member.experiment, member.context, plan, membership)
+
+    def _make_own_fields(self, member: Member, run_index: int) -> OwnFields:
+        state = self._training.state
         fields = {
             **member.context.state_fields(member.experiment),
             "info": ChainMap({}, state.info),
@@ -82,20 +83,11 @@ class SharedRuns:
             "stop_reasons": [],
             "pause_reasons": [],
         }
-        run.index = len(self.runs)
-        own_fields = OwnFields(self._fields, fields, run.index)
-        run.own_fields = own_fields
-        for event in TRAINING_EVENTS:
-            for call in plan.calls[event]:
-                if call.name in own_hooks:
-                    call.run = _with_own_fields(call, own_fields)
-        run.hook_metrics = self._hook_metrics
-        run.saving.training_files = self._files
-        # The checkpoints of the other runs hold the same training.
-        run.restores_training = is_first
-        return run
+        return OwnFields(state, fields, run_index)
 
-    def _make_plan(self, member: Member, own_hooks: Mapping[str, Hook]) -> Plan:
+    def _make_plan(
+        self, member: Member, own_hooks: Mapping[str, Hook], own_fields: OwnFields
+    ) -> Plan:
         """Return the plan of a run alone, with the training's hooks instead of the same hooks of
         its experiment."""
         plan = self._training.plan
@@ -109,6 +101,11 @@ class SharedRuns:
                 for call in plan.calls["on_report"]
             ]
         }
+        for event in TRAINING_EVENTS:
+            calls[event] = [
+                _with_own_fields(call, own_fields) if call.name in own_hooks else call
+                for call in plan.calls[event]
+            ]
         if not is_first:
             for event in EVENTS_FIRED_ONCE:
                 calls[event] = [call for call in plan.calls[event] if call.name in own_hooks]
@@ -123,8 +120,7 @@ class SharedRuns:
         plan = first.plan.replace_calls(
             {event: _join_calls(event, first, others) for event in TRAINING_EVENTS}
         )
-        self._training.plan = plan
-        self._training.iterations.plan = plan
+        self._training.use_plan(plan)
 
     def begin_phase(self, active: Sequence[HookedRun]) -> None:
         """Prepare a training phase for the active runs."""
@@ -134,10 +130,7 @@ class SharedRuns:
         recorder.other_buffers = [
             run.recorder.recent for run in active if run.recorder is not recorder
         ]
-        # The training is that of the first active run.
-        self.training_fields.run_index = active[0].index
-        with self.training_fields:
-            self._training.state.metrics = {}
+        self._training.state.metrics = {}
 
     def end_phase(self, active: Iterable[HookedRun]) -> None:
         """Pass the requests of a training phase to the active runs, and no rows of the training
@@ -210,17 +203,16 @@ def _join_calls(event: str, first: HookedRun, others: Iterable[HookedRun]) -> li
     return calls
 
 
-def _with_own_fields(call: Call, own_fields: OwnFields) -> Callable[..., None]:
-    """Return a function that calls a hook with its run's own fields in the state.
+def _with_own_fields(call: Call, own_fields: OwnFields) -> Call:
+    """Return a call of a hook with its run's own fields in the state.
 
     If it requests a checkpoint within a training phase, the training requests one too.
     """
-    call_hook = call.run
     is_within_iteration = call.event in WITHIN_ITERATION
 
     def call_for_run(state: State, *arguments: Any) -> None:
         with own_fields:
-            call_hook(state, *arguments)
+            call.run(state, *arguments)
             if not is_within_iteration or state.phase != "train":
                 return
             if state.stop_reasons or state.pause_reasons:
@@ -232,7 +224,7 @@ def _with_own_fields(call: Call, own_fields: OwnFields) -> Callable[..., None]:
         if is_checkpoint_requested:
             state.request_checkpoint(REQUESTED_BY_RUN)
 
-    return call_for_run
+    return replace(call, run=call_for_run)
 
 
 def _sharing_metrics(call: Call, hook_metrics: dict[str, Any]) -> Call:

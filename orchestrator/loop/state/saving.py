@@ -42,6 +42,7 @@ class CheckpointSaver:
         random_states: RandomStates,
         row_writer: RowWriter,
         send_artifacts: Callable[[], None],
+        training_files: TrainingFiles | None = None,
     ) -> None:
         self.store = store
         self._state = state
@@ -52,6 +53,7 @@ class CheckpointSaver:
         self._random_states = random_states
         self._row_writer = row_writer
         self._send_artifacts = send_artifacts
+        self._training_files = training_files
 
         in_background = getattr(plan.hooks.get("checkpoint"), "background", False)
         self.background = Background(world, store) if store and in_background else None
@@ -64,8 +66,6 @@ class CheckpointSaver:
         """The newest stored checkpoint."""
         self.last_position: Position | None = None
         """The state's position at the newest checkpoint."""
-        self.training_files: TrainingFiles | None = None
-        """Files of the training that another run of the same training has already stored."""
 
     def continue_from(self, name: str) -> None:
         """Take the checkpoint that was just restored as the newest one."""
@@ -111,7 +111,7 @@ class CheckpointSaver:
             return
 
         is_alike = self._world.is_master and not sharded
-        training_files = self.training_files if is_alike else None
+        training_files = self._training_files if is_alike else None
         entries = self._write(name, files, commit, training_files)
         self._announce(name, start)
         if training_files:
