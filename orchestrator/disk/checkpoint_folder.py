@@ -9,20 +9,18 @@ from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import warn_once
 
 
-def make_checkpoint_folder(folder: RunFolder, out_dir: str | None = None) -> Storage:
-    """Return the folder of the checkpoints: in the run, or under the checkpoint hook's `out_dir`."""
-    return Storage(out_dir) / folder.name if out_dir else folder.storage / "checkpoints"
-
-
 def find_checkpoint_folder(
     folder: RunFolder, experiment: Mapping[str, Any] | None = None
 ) -> Storage:
-    """Return the folder of the checkpoints, as configured in the run's experiment, which is read if
-    it isn't passed; raises DamagedFile."""
+    """Return the folder of the checkpoints: in the run, or under the `out_dir` of
+    `hooks.checkpoint`.
+
+    Reads the run's experiment if it is not passed; raises DamagedFile.
+    """
     hooks = (experiment or folder.read_experiment()).get("hooks")
     checkpoint = hooks.get("checkpoint") if isinstance(hooks, dict) else None
     out_dir = checkpoint.get("out_dir") if isinstance(checkpoint, dict) else None
-    return make_checkpoint_folder(folder, out_dir)
+    return Storage(out_dir) / folder.name if out_dir else folder.storage / "checkpoints"
 
 
 def list_checkpoints(folder: RunFolder) -> list[str]:

@@ -22,7 +22,7 @@ from orchestrator.disk.attempts import (
     rank_folder,
     write_attempt,
 )
-from orchestrator.disk.checkpoint_folder import find_checkpoint_folder, make_checkpoint_folder
+from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.checkpoints.files import name_rank_file
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.hang import FOLDER as HANG_REPORTS
@@ -81,10 +81,9 @@ class RunAttempt:
         if self.assignment.target:
             parent = self.folder.evaluated_run()
             return CheckpointStore(find_checkpoint_folder(parent), parent.name, is_master=False)
-        out_dir = getattr(self.resolved.hooks.get("checkpoint"), "out_dir", None)
-        return CheckpointStore(
-            make_checkpoint_folder(self.folder, out_dir), self.folder.name, self.world.is_master
-        )
+        hooks = self.resolved.experiment.hooks
+        checkpoints = find_checkpoint_folder(self.folder, {"hooks": hooks})
+        return CheckpointStore(checkpoints, self.folder.name, self.world.is_master)
 
     @cached_property
     def _artifacts(self) -> Artifacts:

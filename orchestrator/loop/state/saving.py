@@ -6,6 +6,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
+from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.plan import Plan
 from hooks.position import Position, Stage
 from hooks.state import State
@@ -55,7 +56,8 @@ class CheckpointSaver:
         self._send_artifacts = send_artifacts
         self._training_files = training_files
 
-        in_background = getattr(plan.hooks.get("checkpoint"), "background", False)
+        hooks = plan.hooks.values()
+        in_background = any(isinstance(hook, Checkpoint) and hook.background for hook in hooks)
         self.background = Background(world, store) if store and in_background else None
         self._unpublished: BackgroundWrite | None = None
         """Write of the checkpoint that is not yet committed."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hooks import Hook, State
-from orchestrator.disk.checkpoint_folder import make_checkpoint_folder
+from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
@@ -206,7 +206,7 @@ def reports(run: Run) -> list[dict[str, Any]]:
 def last_checkpoint(run: Run) -> dict[str, Any]:
     """All that it holds, of each rank too, but for the place in an iterable dataset, which rows tell, and
     measured speeds."""
-    store = CheckpointStore(make_checkpoint_folder(run.folder))
+    store = CheckpointStore(find_checkpoint_folder(run.folder))
     name = store.resolve("last")
     return {
         file: plain(store.load(name, file) | {"data": None, "perf_stats": None})

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from hooks import EVENTS, Hook, State
 from orchestrator import open_sweep, resume_sweep, sweep
 from orchestrator.cli import app
-from orchestrator.disk.checkpoint_folder import make_checkpoint_folder
+from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.checkpoints.placeholders import has_shards
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.new_run import create_run
@@ -72,7 +72,7 @@ def reports(trial: Any) -> list[dict[str, Any]]:
 
 def stored(trial: Any, label: str) -> dict[str, Any]:
     """Return all tensors and numbers of a checkpoint, as text and lists."""
-    store = CheckpointStore(make_checkpoint_folder(getattr(trial, "folder", trial)), trial.name)
+    store = CheckpointStore(find_checkpoint_folder(getattr(trial, "folder", trial)), trial.name)
     name = store.resolve(label)
     manifest = store.read_manifest(name)
     whole = {

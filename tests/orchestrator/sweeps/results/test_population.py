@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from orchestrator import Experiment, open_run
-from orchestrator.disk.checkpoint_folder import make_checkpoint_folder
+from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
@@ -65,7 +65,7 @@ class ByHand:
 
 
 def store_of(folder: RunFolder) -> CheckpointStore:
-    return CheckpointStore(make_checkpoint_folder(folder))
+    return CheckpointStore(find_checkpoint_folder(folder))
 
 
 @pytest.fixture
