@@ -257,6 +257,25 @@ class Task(ABC):
         """
         return batch[1]
 
+    def predict(self, output: Any, batch: Any) -> Any:
+        """Return what `hookyard predict` keeps of each sample. By default, return the output.
+
+        Args:
+            output: What `forward` returned, in evaluation mode.
+            batch: The batch, on the device. It has what the data gives, perhaps without targets.
+
+        Returns:
+            A tensor, an array or a list with an entry for each sample, or a mapping of names to
+            these. The names become columns; a single one is called `output`.
+
+        Example:
+            ```python
+            def predict(self, output, batch):
+                return {"label": output.argmax(1), "confidence": output.softmax(1).amax(1)}
+            ```
+        """
+        return output
+
     def batch_size(self, batch: Any) -> int:
         """Return the number of samples over which `loss` is the mean.
 

@@ -61,6 +61,20 @@ def find_class(
         raise ConfigError.at(path, f"must be a subclass of {base.__name__}, got {shown}")
 
 
+def find_function(name: str, path: str) -> Callable[..., Any]:
+    """Return the function that `module:function` names; raises ConfigError at `path`."""
+    module_name, _, function_name = name.partition(":")
+    if not _IMPORT_PATH.match(name):
+        raise ConfigError.at(path, f"must be module:function, got '{name}'")
+    with catch_user_errors(path, f"module '{module_name}' cannot be imported"):
+        function: Callable[..., Any] | None = getattr(
+            import_named(module_name), function_name, None
+        )
+    if not callable(function):
+        raise ConfigError.at(path, f"module '{module_name}' has no function '{function_name}'")
+    return function
+
+
 def _load_entry_point(name: str, path: str, group: str) -> Any:
     for point in _list_entry_points(group).select(name=name):
         with catch_user_errors(path, f"entry point '{name}' ({point.value}) cannot be loaded"):

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.checkpoints import average, evaluate
+from orchestrator.cli.checkpoints import average, evaluate, predict
 from orchestrator.cli.compare import compare
 from orchestrator.cli.debug import replay
 from orchestrator.cli.doctor import doctor
@@ -23,7 +23,7 @@ from orchestrator.cli.watch import watch
 PANELS = {
     "Train": (init, validate, verify, run, sweep, resume),
     "Results": (watch, ls, show, stats, query, report, compare, doctor, export_optuna, note, rm),
-    "Checkpoints and samples": (evaluate, average, samples, replay),
+    "Checkpoints and samples": (evaluate, predict, average, samples, replay),
     "Clusters": (submit, status, logs, stop),
     "Reference": (hooks, schema),
 }

@@ -1,4 +1,4 @@
-"""`hookyard evaluate` and `hookyard average`"""
+"""`hookyard evaluate`, `hookyard predict` and `hookyard average`"""
 
 from __future__ import annotations
 
@@ -12,26 +12,33 @@ from orchestrator.cli.output import echo, print_json, print_table, stdout_to_std
 from orchestrator.cli.training import finish_run, run_or_best_trial
 
 if TYPE_CHECKING:
+    from orchestrator.disk.metadata import EngineName
+    from orchestrator.runs.evaluation import Evaluation
     from orchestrator.runs.result import Run
 
 
+_RunAndCheckpoint = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN[@CHECKPOINT]",
+        help="A run, or a sweep for its best trial. The checkpoint is `best` (default), `last` or a name.",
+        autocompletion=options.complete_runs,
+    ),
+]
+_Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Values to change: loader.eval_batch_size=512"),
+]
+_Workers = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="Number of ranks; the run's by default.")
+]
+
+
 def evaluate(
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN[@CHECKPOINT]",
-            help="A run, or a sweep for its best trial. The checkpoint is `best` (default), `last` or a name.",
-            autocompletion=options.complete_runs,
-        ),
-    ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Values to change: loader.eval_batch_size=512"),
-    ] = None,
+    run: _RunAndCheckpoint,
+    overrides: _Overrides = None,
     phase: Annotated[Literal["val", "test"], typer.Option(help="The data to evaluate on.")] = "val",
-    workers: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Number of ranks; the run's by default.")
-    ] = None,
+    workers: _Workers = None,
     address: options.Address = None,
     engine: options.Engine = None,
     local: options.Local = False,
@@ -45,23 +52,69 @@ def evaluate(
     Example: hookyard evaluate runs/spirals@best --phase val
     """
     evaluated, label = _run_and_checkpoint(run)
-    from orchestrator.cluster.preflight import preflight
     from orchestrator.runs.evaluation import Evaluation
-    from orchestrator.runs.result import Run
 
     evaluation = Evaluation.prepare(evaluated.folder, label, phase, overrides or [], workers)
+    _start(evaluation, engine, address, local, skip_preflight, as_json)
+
+
+def predict(
+    run: _RunAndCheckpoint,
+    overrides: _Overrides = None,
+    phase: Annotated[
+        str, typer.Option(help="The data to predict: val, test, or a name such as val/noisy.")
+    ] = "val",
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION", help="A function that returns another dataset to predict."
+        ),
+    ] = None,
+    workers: _Workers = None,
+    address: options.Address = None,
+    engine: options.Engine = None,
+    local: options.Local = False,
+    skip_preflight: options.SkipPreflight = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write the outputs of a stored checkpoint for each sample of a dataset.
+
+    They go to Parquet files in a folder inside the run, in the order of the dataset.
+
+    Example: hookyard predict runs/spirals@best --phase val
+    """
+    predicted, label = _run_and_checkpoint(run)
+    from orchestrator.runs.prediction import Prediction
+
+    prediction = Prediction.prepare_for(
+        predicted.folder, data, label, phase, overrides or [], workers
+    )
+    _start(prediction, engine, address, local, skip_preflight, as_json)
+
+
+def _start(
+    evaluation: Evaluation,
+    engine: EngineName | None,
+    address: str | None,
+    local: bool,
+    skip_preflight: bool,
+    as_json: bool,
+) -> None:
+    """Run an evaluation, and print its results."""
+    from orchestrator.cluster.preflight import preflight
+    from orchestrator.runs.result import Run
+
+    folder = evaluation.run
     in_process = (
-        local
-        or engine == "in-process"
-        or (engine is None and evaluated.folder.read_launch_metadata().local)
+        local or engine == "in-process" or (engine is None and folder.read_launch_metadata().local)
     )
     skip = in_process or skip_preflight
     with (
         stdout_to_stderr(),
-        preflight(address, evaluated.folder.location, evaluation.experiment, skip=skip),
+        preflight(address, folder.location, evaluation.experiment, skip=skip),
     ):
-        folder = evaluation.start(engine, address, local=local)
-    finish_run(Run(folder), as_json)
+        made = evaluation.start(engine, address, local=local)
+    finish_run(Run(made), as_json)
 
 
 def _run_and_checkpoint(argument: str) -> tuple[Run, str]:

@@ -104,7 +104,9 @@ def show_run(folder: RunFolder, as_json: bool) -> None:
     elif not run["evaluates"] and not run["diverged"]:
         _explain_no_best(run["metrics"])
     _print_usage_hint(run["use"], bool(run["diverged"]))
-    _print_facts(run, ("continued_from", "init", "evaluates", "checkpoints", "evaluations"))
+    _print_facts(
+        run, ("continued_from", "init", "evaluates", "predictions", "checkpoints", "evaluations")
+    )
     return _print_last_report(run["metrics"], run["earlier"])
 
 

@@ -67,10 +67,12 @@ class ExploitedCheckpoint:
 class Evaluated(ParentCheckpoint):
     """The checkpoint that an evaluation measures, and the phase."""
 
-    phase: Literal["val", "test"]
+    phase: str
+    data: str = ""
+    """Other data that took the place of the phase's."""
 
     def __str__(self) -> str:
-        return f"{super().__str__()}, on {self.phase}"
+        return f"{super().__str__()}, on {self.data or self.phase}"
 
 
 @dataclass(frozen=True)

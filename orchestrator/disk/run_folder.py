@@ -32,6 +32,8 @@ from orchestrator.storage.stored_data import check_mapping, read_json, validate,
 DEFAULT_STORAGE = "runs"
 EVALUATIONS = "evaluations"
 """Folder with the evaluations of a run, each of which is itself a run folder."""
+PREDICTIONS = "predictions"
+"""Folder with the predictions that such a run has written."""
 
 INITIAL_FILES = ("experiment.yaml", "source.json", "main.py", "run.json")
 """Files written when a run is created, in order."""

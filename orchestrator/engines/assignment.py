@@ -21,6 +21,16 @@ class EvaluationTarget:
 
 
 @dataclass(frozen=True)
+class PredictionTarget(EvaluationTarget):
+    """The checkpoint of which predictions are written, and the data to predict."""
+
+    provider: str = ""
+    """Name of the hook whose weights are used; empty for the raw weights."""
+    data: Any = None
+    """Data in place of the phase's: a dataset, a pickled one, or `module:function`."""
+
+
+@dataclass(frozen=True)
 class Assignment:
     """Description of a worker's run, as plain data."""
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from hooks.loop_services import Display
 from orchestrator.disk.hang import HangReports
-from orchestrator.engines.assignment import Assignment
+from orchestrator.disk.run_folder import PREDICTIONS
+from orchestrator.engines.assignment import Assignment, PredictionTarget
 from orchestrator.engines.hang_watch import HangWatch, end_process
 from orchestrator.engines.ray_data import data_of
 from orchestrator.engines.run_attempt import RunAttempt
@@ -20,6 +21,7 @@ from orchestrator.loop.custom.custom_loop import CustomLoop
 from orchestrator.loop.data.phases import DataOf
 from orchestrator.loop.loop import EvaluationLoop, Loop
 from orchestrator.loop.model.torch_settings import thread_count, torch_threads
+from orchestrator.loop.prediction import PredictionLoop
 from orchestrator.loop.report import Report, produce_within
 from orchestrator.loop.sharing.failed_run import note_failed_run
 from orchestrator.loop.sharing.shared_runs import Member
@@ -117,6 +119,16 @@ class Session:
         # Rank 0 reads the initial weights that were found when the run was created.
         if resolved.experiment.init and self.world.is_master:
             options["origin"] = leader.folder.read_metadata().init
+        if isinstance(target, PredictionTarget):
+            return PredictionLoop(
+                *parts,
+                phase=target.phase,
+                folder=leader.folder.storage / PREDICTIONS,
+                provider=target.provider,
+                data=target.data,
+                rewinds=target.rewinds,
+                **options,
+            )
         if target:
             return EvaluationLoop(*parts, kind=target.phase, rewinds=target.rewinds, **options)
 

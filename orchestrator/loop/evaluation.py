@@ -33,7 +33,7 @@ class Evaluation:
         self._plan = run.plan
         self._cursor = run.cursor
         self._data = training.data
-        self._iterations = IterationRunner(
+        self._iterations = self._make_runner(
             run.task,
             run.state,
             run.plan,
@@ -42,6 +42,9 @@ class Evaluation:
             run.recorder,
             run.world,
         )
+
+    def _make_runner(self, *parts: Any) -> IterationRunner:
+        return IterationRunner(*parts)
 
     # Checks at the start
 

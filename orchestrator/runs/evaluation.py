@@ -2,13 +2,14 @@
 the driver."""
 
 import shlex
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Self
 
 from hooks.hook import EVENTS, Hook
+from hooks.metrics.names import kind_of
 from orchestrator.disk.lease import Lease
 from orchestrator.disk.metadata import EngineName, Evaluated
 from orchestrator.disk.new_run import create_run
@@ -32,8 +33,6 @@ from orchestrator.runs.continuation import open_checkpoints
 from orchestrator.runs.launch import check_can_run, choose_engine, collect_launch_metadata, drive
 from orchestrator.runs.model import make_import_error
 from orchestrator.task import has_custom_loop
-
-Phase = Literal["val", "test"]
 
 _USED_KEYS = (
     "task_args init seed precision channels_last compile sync_batchnorm deterministic cudnn_benchmark"
@@ -64,16 +63,24 @@ class Evaluation:
     has_rank_override: bool = False
     """True if the number of ranks was set for the evaluation."""
 
+    verb: ClassVar[str] = "evaluate"
+    """The command that makes it."""
+
     @classmethod
     def prepare(
         cls,
         run: RunFolder,
         label: str,
-        phase: Phase,
+        phase: str,
         overrides: Iterable[str] = (),
         workers: int | None = None,
-    ) -> "Evaluation":
-        """Prepare what `Run.evaluate` runs; raises its errors."""
+        *,
+        has_other_data: bool = False,
+    ) -> Self:
+        """Prepare what `Run.evaluate` runs; raises its errors.
+
+        With `has_other_data`, the run may have had no data of the phase.
+        """
         overrides = list(overrides)
         has_rank_override = any(
             override.startswith(("workers=", "workers.count=")) for override in overrides
@@ -82,13 +89,12 @@ class Evaluation:
             raise UsageError(
                 f"--workers {workers} and workers.count set the same number; remove one of them"
             )
-        if phase not in ("val", "test"):
-            raise UsageError(f"phase must be val or test, got {phase!r}")
+        cls._check_phase(phase)
         if run.read_metadata().evaluates:
             raise UsageError(
                 f"{run} is an evaluation, and has no checkpoints; evaluate its run, {run.evaluated_run()}"
             )
-        has_other_data = any(override.startswith("task_args") for override in overrides)
+        has_other_data |= any(override.startswith("task_args") for override in overrides)
         subject = _find_subject(run, label, phase, has_other_data)
         source = run.read_source()
         paths = tuple(dict.fromkeys([*source.import_paths, str(Path.cwd())]))
@@ -96,7 +102,7 @@ class Evaluation:
         trained = _resolve_trained(run, source)
         _check_overrides(trained, overrides)
 
-        source = source.with_values({**_RESET_VALUES, **_turn_off_training(trained)})
+        source = source.with_values({**_RESET_VALUES, **_turn_off(trained, cls._runs_hook)})
         if workers is not None:
             source = source.with_values(rank_count_overrides(workers))
         experiment = (
@@ -104,6 +110,24 @@ class Evaluation:
         )
         _check_new_hooks(experiment, trained)
         return cls(run, subject, experiment, has_rank_override or workers is not None)
+
+    @classmethod
+    def _check_phase(cls, phase: str) -> None:
+        if phase not in ("val", "test"):
+            raise UsageError(f"phase must be val or test, got {phase!r}")
+
+    @classmethod
+    def _runs_hook(cls, hook: Hook) -> bool:
+        """Return whether a hook of the run runs here too."""
+        return hook.evaluates
+
+    def _make_target(self, engine: EngineName) -> EvaluationTarget:
+        """Return what the workers do."""
+        has_same_seed = self.experiment.seed == self.run.read_experiment()["seed"]
+        return EvaluationTarget(self.subject.checkpoint, self.subject.phase, has_same_seed)
+
+    def _propose_name(self) -> str:
+        return f"{self.subject.checkpoint}-{self.subject.phase}"
 
     def start(self, engine: EngineName | None, address: str | None, *, local: bool) -> RunFolder:
         """Run it on an engine, by default the run's, and return its folder. Raises RunError if it
@@ -124,15 +148,13 @@ class Evaluation:
             **collect_launch_metadata(self.experiment, engine),
             "evaluates": asdict(self.subject),
         }
-        checkpoint = self.subject.checkpoint
-        phase = self.subject.phase
+        target = self._make_target(engine)
         root = self.run.storage / EVALUATIONS
-        name = _choose_name(f"{checkpoint}-{phase}", root.names())
+        name = _choose_name(self._propose_name(), root.names())
         with Lease(root / name) as lease:
             folder = create_run(root, name, to_yaml(self.experiment), **metadata)
-            command = f"hookyard evaluate {shlex.quote(f'{self.run}@{checkpoint}')} --phase {phase}"
-            has_same_seed = self.experiment.seed == self.run.read_experiment()["seed"]
-            target = EvaluationTarget(checkpoint, phase, has_same_seed)
+            checkpoint = shlex.quote(f"{self.run}@{self.subject.checkpoint}")
+            command = f"hookyard {self.verb} {checkpoint} --phase {self.subject.phase}"
             drive(
                 folder, self.experiment, engine, address, lease, resume_with=command, target=target
             )
@@ -163,7 +185,7 @@ def _resolve_trained(run: RunFolder, source: ExperimentSource) -> ResolvedExperi
     return trained
 
 
-def _find_subject(run: RunFolder, label: str, phase: Phase, has_other_data: bool) -> Evaluated:
+def _find_subject(run: RunFolder, label: str, phase: str, has_other_data: bool) -> Evaluated:
     store = open_checkpoints(run)
     try:
         name = store.resolve(label)
@@ -173,18 +195,18 @@ def _find_subject(run: RunFolder, label: str, phase: Phase, has_other_data: bool
     except CheckpointError as error:
         raise UsageError(str(error)) from None
     phases = manifest.get("phases", [phase])
-    if not has_other_data and all(known.partition("/")[0] != phase for known in phases):
+    if not has_other_data and all(phase not in (known, kind_of(known)) for known in phases):
         raise UsageError(
             f"{run} has no {phase} data: data() returned {' and '.join(phases)} when {name} was saved"
         )
     return Evaluated(str(run), name, sha256, position.epoch, position.step, phase)
 
 
-def _turn_off_training(trained: ResolvedExperiment) -> dict[str, Any]:
-    """Return values that disable hooks that only train, and changes of training values."""
+def _turn_off(trained: ResolvedExperiment, runs_hook: Callable[[Hook], bool]) -> dict[str, Any]:
+    """Return values that disable the other hooks, and changes of training values."""
     required = trained.task.required_hooks()
     disabled = [
-        name for name, hook in trained.hooks.items() if not hook.evaluates and name not in required
+        name for name, hook in trained.hooks.items() if not runs_hook(hook) and name not in required
     ]
     enabled = tuple(f"hooks.{name}." for name in trained.hooks if name not in disabled)
     changes = []

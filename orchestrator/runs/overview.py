@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.disk.checkpoint_folder import list_checkpoints
-from orchestrator.disk.run_folder import EVALUATIONS, RunFolder
+from orchestrator.disk.run_folder import EVALUATIONS, PREDICTIONS, RunFolder
 from orchestrator.runs.best import Best, find_best_and_divergence, make_usage_hint
 from orchestrator.tables.best_report import Divergence
 from orchestrator.units import number_epoch
@@ -34,6 +34,7 @@ def describe_run(folder: RunFolder) -> dict[str, Any]:
         "init": run.init,
         "evaluates": run.evaluates,
         "evaluations": folder.storage.names(EVALUATIONS),
+        "predictions": _find_predictions(folder),
         "stopped": list(run.stopped),
         "error": run.error,
         "diverged": str(diverged or ""),
@@ -44,6 +45,11 @@ def describe_run(folder: RunFolder) -> dict[str, Any]:
         "best": best,
         "use": use,
     }
+
+
+def _find_predictions(folder: RunFolder) -> str | None:
+    predictions = folder.storage / PREDICTIONS
+    return str(predictions) if predictions.names() else None
 
 
 def _is_usable(best: Best | None, diverged: Divergence | None) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.run_folder import PREDICTIONS, RunFolder
 from orchestrator.errors import UsageError
 from orchestrator.runs.best import Best, find_best_and_divergence, find_modes
 
@@ -404,10 +404,83 @@ class Run(Result):
         evaluation = Evaluation.prepare(self.folder, label, phase, overrides, workers)
         return Run(evaluation.start(engine, address, local=local))
 
+    def predict(
+        self,
+        data: Any = None,
+        label: str = "best",
+        phase: str = "val",
+        overrides: Iterable[str] = (),
+        *,
+        workers: int | None = None,
+        engine: EngineName | None = None,
+        local: bool = False,
+        address: str | None = None,
+    ) -> Predictions:
+        """Write what a checkpoint's model returns for each sample of a dataset, on any number of
+        ranks.
+
+        The weights are those of `load`. `Task.predict` says what to keep of each sample.
+
+        Args:
+            data: A map-style dataset, or the `module:function` that returns one; by default the
+                phase's.
+            label: `best`, `last`, or a name such as `epoch-0003`.
+            phase: The data to predict: `val`, `test`, or a name such as `val/noisy`. The task's
+                methods, such as `loader`, see other data under this name.
+            overrides: Values to change, such as `loader.eval_batch_size=512`.
+            workers: Number of ranks; by default the run's.
+            engine: As in `run`; by default the run's.
+            local: Predict in this process, without Ray.
+            address: A Ray cluster to join, as in `run`.
+
+        Returns:
+            The predictions: `load()` returns them as a DataFrame, and `path` is their folder.
+
+        Raises:
+            UsageError: If the checkpoint, the data or the task is missing.
+            ConfigError: If an override is wrong or has no effect, or no such function exists.
+            RunError: If the prediction fails.
+
+        Example:
+            ```python
+            open_run("runs/spirals").predict(local=True).load()["output"]
+            ```
+        """
+        from orchestrator.runs.prediction import Prediction
+
+        prediction = Prediction.prepare_for(self.folder, data, label, phase, overrides, workers)
+        return Predictions(Run(prediction.start(engine, address, local=local)))
+
     def _store(self) -> CheckpointStore:
         from orchestrator.runs.continuation import open_checkpoints
 
         return open_checkpoints(self.folder)
+
+
+class Predictions:
+    """The predictions of a checkpoint for the samples of a dataset, which `Run.predict` returns."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        """The run that made them, whose rows have the times."""
+        self._storage = run.folder.storage / PREDICTIONS
+
+    @property
+    def path(self) -> Path | str:
+        """Folder of the Parquet files. The order of their names is that of the dataset."""
+        return self._storage.local or str(self._storage)
+
+    def load(self) -> pd.DataFrame:
+        """Return all predictions, in the order of the dataset.
+
+        Returns:
+            A row for each sample, by its `index`. Cells of tensors with several dimensions are
+            arrays.
+        """
+        from orchestrator.disk.predictions import read_predictions
+
+        frame: pd.DataFrame = read_predictions(self._storage)
+        return frame
 
 
 def open_run(path: str | Path) -> Run:

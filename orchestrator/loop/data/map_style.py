@@ -18,7 +18,7 @@ from orchestrator.experiment.checks.data import describe_size, get_length, make_
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.data.phase_data import PhaseData
 from orchestrator.loop.data.sampler_order import find_sampler_order
-from orchestrator.loop.data.sampling import SeededBatches, ShardedSampler, default_order
+from orchestrator.loop.data.sampling import Order, SeededBatches, ShardedSampler, default_order
 from orchestrator.loop.task_errors import check_type, unexpected
 from orchestrator.loop.world import World
 from orchestrator.randomness import with_own_generators
@@ -51,15 +51,11 @@ class MapStyleData(PhaseData):
         generator: torch.Generator,
     ) -> None:
         super().__init__(task, phase, experiment, world, generator)
-        self._dataset = dataset
+        self.dataset = dataset
         self._samples = len(dataset)
         self._attributes: list[Any] = []
         """Attributes of the dataset and its parts, when the loader's processes started."""
-        order = default_order(len(dataset), experiment.seed, is_shuffled=self._is_training)
-        length = len(dataset)
-        own = find_sampler_order(task, dataset, phase, experiment, world)
-        if own is not None:
-            order, length = own
+        order, length = self._find_order()
         self.size = length
         self._check_meters(length)
         self.sampler = ShardedSampler(
@@ -68,6 +64,15 @@ class MapStyleData(PhaseData):
         self.loader = self._make_loader(self.sampler)
         if self._is_training and self.length() == 0:
             raise self._explain_no_batch(length)
+
+    def _find_order(self) -> tuple[Order, int]:
+        """Return the order of the samples of all ranks, and their number; collective."""
+        experiment = self._experiment
+        own = find_sampler_order(self._task, self.dataset, self._phase, experiment, self._world)
+        if own is not None:
+            return own
+        length = len(self.dataset)
+        return default_order(length, experiment.seed, is_shuffled=self._is_training), length
 
     def _check_meters(self, samples: int) -> None:
         """Raise ConfigError if meters would have no sample on a rank."""
@@ -100,7 +105,7 @@ class MapStyleData(PhaseData):
             seed = self._experiment.seed
             batches = SeededBatches(sampler, self._batch_size, self._drop_last, seed)
             arguments |= {"num_workers": processes, "persistent_workers": True}
-        loader = self._task.loader(self._dataset, batches, self._phase, arguments)
+        loader = self._task.loader(self.dataset, batches, self._phase, arguments)
         expected = "an iterable with a length, such as a DataLoader"
         check_type(self._task.loader, loader, Loader, expected)
         if get_length(loader) is None:
@@ -119,7 +124,7 @@ class MapStyleData(PhaseData):
         return length
 
     def begin(self, epoch: int, offset: int) -> Iterator[Any]:
-        samples = len(self._dataset)
+        samples = len(self.dataset)
         if samples != self._samples:
             number = number_epoch(epoch)
             raise TaskError(
@@ -150,11 +155,11 @@ class MapStyleData(PhaseData):
     def first_sample(self) -> Any:
         batches = BatchSampler([0], 1, drop_last=False)
         arguments = {"generator": self._generator}
-        loader = self._task.loader(self._dataset, batches, self._phase, arguments)
+        loader = self._task.loader(self.dataset, batches, self._phase, arguments)
         return next(self._with_own_generators(loader))
 
     def fresh_batches(self, *, shuffled: bool) -> Iterator[Any]:
-        length = len(self._dataset)
+        length = len(self.dataset)
         world = self._world
         order = default_order(length, self._experiment.seed, is_shuffled=shuffled)
         sampler = ShardedSampler(order, length, world.rank, world.world_size, even=False)

@@ -1,0 +1,246 @@
+"""Predictions: what a run's model returns for each sample of a dataset, in the dataset's order. Runs
+in workers."""
+
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+from torch.utils.data import BatchSampler
+
+from hooks.hook import Hook
+from hooks.metrics.names import kind_of
+from hooks.state import Weights
+from orchestrator.disk.predictions import INDEX, PredictionWriter
+from orchestrator.errors import TaskError
+from orchestrator.experiment.checks.data import is_map_style
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.loop.data.map_style import MapStyleData
+from orchestrator.loop.data.sampling import Order
+from orchestrator.loop.evaluation import Evaluation
+from orchestrator.loop.loop import EvaluationLoop
+from orchestrator.loop.step.iterations import IterationRunner
+from orchestrator.loop.task_errors import describe, unexpected
+from orchestrator.loop.training import Training
+from orchestrator.loop.training_run import RunContext, TrainingRun
+from orchestrator.randomness import seeded
+from orchestrator.storage import Storage
+from orchestrator.task import Task
+from orchestrator.user_code import find_function, find_source_location
+
+_EXPECTED = "a tensor, an array or a list with an entry for each sample, or a mapping of these"
+
+
+class PredictionLoop(EvaluationLoop):
+    """Loop that writes the predictions of a restored checkpoint for one phase into a `folder`, and
+    yields one report.
+
+    `provider` is the hook whose weights are used; empty for the raw ones. `data` replaces that of the
+    phase: a dataset, a pickled one, or the `module:function` that returns one.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        experiment: Experiment,
+        hooks: Mapping[str, Hook],
+        context: RunContext,
+        *,
+        phase: str,
+        folder: Storage,
+        provider: str = "",
+        data: Any = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(task, experiment, hooks, context, kind=kind_of(phase), **options)
+        run = self.runs[0]
+        run.evaluation = _Prediction(run, self.training, phase, folder, provider, data)
+
+
+class _Prediction(Evaluation):
+    """An evaluation of one phase with one set of weights, which keeps outputs and computes
+    neither losses nor metrics."""
+
+    def __init__(
+        self,
+        run: TrainingRun,
+        training: Training,
+        phase: str,
+        folder: Storage,
+        provider: str,
+        data: Any,
+    ) -> None:
+        super().__init__(run, training)
+        self._phase = phase
+        self._folder = folder
+        self._provider = provider
+        samples = self._make_samples(data)
+        self._indices = samples.iterate_indices()
+        self._data.phases[phase] = samples
+        self._data.loaders[phase] = samples.loader
+        self._writer = PredictionWriter(folder)
+        self._schema: pa.Schema | None = None
+
+    def _make_runner(self, *parts: Any) -> IterationRunner:
+        return _PredictionRunner(self._keep, *parts)
+
+    def _make_samples(self, data: Any) -> "_ConsecutiveSamples":
+        phase = self._phase
+        if data is None:
+            dataset = self._find_dataset()
+        else:
+            with seeded(self._experiment.seed):
+                dataset = _load_dataset(data)
+        if not is_map_style(dataset):
+            raise TaskError(
+                f"predictions need a dataset with __len__ and __getitem__, so that each sample has an index; the"
+                f" {phase} data is {describe(dataset)}"
+            )
+        if len(dataset) == 0:
+            raise TaskError(f"the {phase} data is {describe(dataset)} without a sample to predict")
+        return _ConsecutiveSamples(
+            self._task, dataset, phase, self._experiment, self._world, torch.Generator()
+        )
+
+    def _find_dataset(self) -> Any:
+        """Return the dataset of the phase, or another kind of data."""
+        data = self._data.phases.get(self._phase)
+        if data is None:
+            raise TaskError(
+                f"data() of {type(self._task).__name__} gives {', '.join(self._data.phases)}, and no"
+                f" {self._phase} to predict"
+            )
+        return data.dataset if isinstance(data, MapStyleData) else data.loader
+
+    def check_data(self, phases: object) -> None:
+        """Check nothing, because there is no loss and no metric."""
+
+    def _make_meters(self) -> Mapping[str, Any]:
+        return {}
+
+    def _find_loss_check(self, data: object) -> None:
+        return None
+
+    def evaluate(self, kind: str) -> None:
+        """Write the predictions of the phase; collective."""
+        state = self._state
+        provided = (
+            weights for weights in state.evaluations.values() if weights.provider == self._provider
+        )
+        state.evaluations = {"": next(provided, Weights())}
+
+        # An earlier attempt may have written files, perhaps with another number of ranks.
+        self._world.broadcast(partial(self._folder.delete, ""))
+        self._evaluate_phase(self._phase)
+        self._writer.flush()
+        schemas = [schema for schema in self._world.gather(self._schema) if schema is not None]
+        for schema in schemas:
+            self._check_same_columns(schemas[0], schema)
+
+    def _keep(self, output: Any, batch: Any) -> None:
+        """Keep the predictions of a batch."""
+        method = self._task.predict
+        indices = next(self._indices)
+        table = pa.table({INDEX: indices, **_make_columns(method, method(output, batch), indices)})
+        if self._schema is None:
+            self._schema = table.schema
+        self._check_same_columns(self._schema, table.schema)
+        self._writer.add(table)
+
+    def _check_same_columns(self, expected: pa.Schema, schema: pa.Schema) -> None:
+        if schema != expected:
+            raise TaskError(
+                f"predict() returns {_describe_columns(schema)} for some batches and {_describe_columns(expected)} for"
+                " others; give all samples one shape, or return lists for those that differ"
+                f"{find_source_location(self._task.predict)}"
+            )
+
+
+class _PredictionRunner(IterationRunner):
+    """Runner of iterations that hand their output to `keep`, in place of a loss and metrics."""
+
+    def __init__(self, keep: Callable[[Any, Any], None], *parts: Any) -> None:
+        super().__init__(*parts)
+        self._compute_loss = self.precision.with_autocast(keep)
+        self._has_metrics = False
+        self._has_weights = False
+
+
+class _ConsecutiveSamples(MapStyleData):
+    """Each sample of a dataset once, whatever the task's sampler; a rank has consecutive ones."""
+
+    def _find_order(self) -> tuple[Order, int]:
+        length = len(self.dataset)
+        ranks = self._world.world_size
+        order = np.empty(length, dtype=np.int64)
+        # The sampler gives every rank each `ranks`-th entry.
+        for rank, share in enumerate(np.array_split(np.arange(length), ranks)):
+            order[rank::ranks] = share
+        indices: list[int] = order.tolist()
+        return lambda epoch: indices, length
+
+    def _check_meters(self, samples: int) -> None:
+        """Check nothing, because no meter is computed."""
+
+    def iterate_indices(self) -> Iterator[list[int]]:
+        """Yield the samples of each of this rank's batches."""
+        return iter(BatchSampler(self.sampler, self._batch_size, drop_last=False))
+
+
+def _load_dataset(data: Any) -> Any:
+    if isinstance(data, str):
+        return find_function(data, "data")()
+    return pickle.loads(data) if isinstance(data, bytes) else data
+
+
+def _make_columns(
+    method: Callable[..., Any], predictions: Any, indices: list[int]
+) -> dict[str, pa.Array]:
+    """Return what `Task.predict` returned as columns; raises TaskError for other things."""
+    if not isinstance(predictions, Mapping):
+        predictions = {"output": predictions}
+    columns = {}
+    for name, values in predictions.items():
+        if not isinstance(name, str) or name == INDEX:
+            raise TaskError(
+                f"predict() names a column {name!r}; expected text other than '{INDEX}', which has the samples' indices"
+                f"{find_source_location(method)}"
+            )
+        column = _make_column(method, name, values)
+        if len(column) != len(indices):
+            raise unexpected(
+                method,
+                f" with {len(column)} entries for '{name}'",
+                values,
+                f"{len(indices)}, one for each sample of the batch",
+            )
+        columns[name] = column
+    return columns
+
+
+def _make_column(method: Callable[..., Any], name: str, values: Any) -> pa.Array:
+    if isinstance(values, Tensor | np.ndarray) and values.ndim:
+        array = torch.as_tensor(values).cpu()
+        if array.dtype == torch.bfloat16:  # NumPy has none
+            array = array.float()
+        column = pa.array(array.reshape(-1).numpy())
+        for size in reversed(array.shape[1:]):
+            column = pa.FixedSizeListArray.from_arrays(column, size)
+        return column
+    if not isinstance(values, list | tuple):
+        raise unexpected(method, f" for '{name}'", values, _EXPECTED)
+    try:
+        return pa.array([entry.tolist() if hasattr(entry, "tolist") else entry for entry in values])
+    except pa.ArrowException as error:
+        raise unexpected(
+            method, f" for '{name}' that is no column ({error})", values, _EXPECTED
+        ) from error
+
+
+def _describe_columns(schema: pa.Schema) -> str:
+    columns = [f"'{field.name}' ({field.type})" for field in schema if field.name != INDEX]
+    return " and ".join(columns)

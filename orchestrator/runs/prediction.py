@@ -1,0 +1,78 @@
+"""Predictions of stored checkpoints, in a folder of the run. Used in the driver."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from hooks.hook import Hook
+from hooks.metrics.names import kind_of
+from orchestrator.disk.metadata import EngineName
+from orchestrator.disk.run_folder import RunFolder
+from orchestrator.engines.assignment import PredictionTarget
+from orchestrator.errors import UsageError
+from orchestrator.runs.continuation import open_checkpoints
+from orchestrator.runs.evaluation import Evaluation
+from orchestrator.user_code import find_function
+
+
+@dataclass(frozen=True)
+class Prediction(Evaluation):
+    """A checkpoint whose predictions to write, and its experiment."""
+
+    provider: str = ""
+    data: Any = None
+
+    verb: ClassVar[str] = "predict"
+
+    @classmethod
+    def prepare_for(
+        cls,
+        run: RunFolder,
+        data: Any,
+        label: str,
+        phase: str,
+        overrides: Iterable[str],
+        workers: int | None,
+    ) -> Prediction:
+        """Prepare what `Run.predict` runs; raises its errors."""
+        has_other_data = data is not None
+        prepared = cls.prepare(run, label, phase, overrides, workers, has_other_data=has_other_data)
+        name = ""
+        if isinstance(data, str):
+            find_function(data, "data")
+            name = data
+        elif has_other_data:
+            name = f"a {type(data).__name__}"
+        provider = open_checkpoints(run).find_evaluated_weights(label).rpartition("/")[0]
+        subject = replace(prepared.subject, data=name)
+        return replace(prepared, subject=subject, provider=provider, data=data)
+
+    @classmethod
+    def _check_phase(cls, phase: str) -> None:
+        if kind_of(phase) not in ("val", "test"):
+            raise UsageError(f"phase must be val, test or a set of these, got {phase!r}")
+
+    @classmethod
+    def _runs_hook(cls, hook: Hook) -> bool:
+        # There is no loss, and the data may have no targets.
+        return hook.evaluates and not hook.handles("on_loss")
+
+    def _make_target(self, engine: EngineName) -> PredictionTarget:
+        target = super()._make_target(engine)
+        data = self.data
+        if engine != "in-process" and data is not None and not isinstance(data, str):
+            # Workers find the modules of its classes once they know the experiment.
+            from ray import cloudpickle
+
+            data = cloudpickle.dumps(data)
+        return PredictionTarget(
+            target.checkpoint, target.phase, target.rewinds, self.provider, data
+        )
+
+    def _propose_name(self) -> str:
+        subject = self.subject
+        place = re.sub(r"\W+", "-", subject.data or subject.phase)
+        return f"predict-{subject.checkpoint}-{place}"
