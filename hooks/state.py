@@ -18,7 +18,7 @@ from hooks.metrics.names import phase_of
 from hooks.model.gradients import order_like_model, total_norm
 from hooks.parameter_names import listed
 from hooks.position import Position, Stage
-from hooks.recent import Recent
+from hooks.recent import Recent, RecentRows
 
 logger = logging.getLogger("hookyard")
 
@@ -168,7 +168,7 @@ class State:
     """The columns recorded for this iteration; write with `record`."""
     loop_columns: frozenset[str] = frozenset()
     """Columns that the loop records; hooks cannot use these names."""
-    recent: Recent = field(default_factory=Recent)
+    recent: Recent = field(default_factory=RecentRows)
     """The last rows of this rank in all phases, oldest first; excludes the current iteration."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Metrics of the phases since the last report, such as `val/accuracy`, across all ranks."""

@@ -16,7 +16,7 @@ from hooks.interval import Interval, Units
 from hooks.logs.shared.readings import (
     read,
 )
-from hooks.recent import RECENT, Recent
+from hooks.recent import RECENT, Recent, RecentRows
 from hooks.state import State
 
 Method = Literal["mean", "median", "min", "max", "current"]
@@ -120,7 +120,7 @@ class Windows:
         self._values: dict[str, dict[str, _Values]] = {}
         self._phase = ""
         self._epoch = -1
-        self._recent = Recent()
+        self._recent: Recent = RecentRows()
         self._read_rows = 0
         """Number of rows at the last update."""
         self._read_early: frozenset[str] | None = None

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from orchestrator.disk.rows.device_values import PLAIN, DeviceValues, read_number, read_on_cpu
 from orchestrator.disk.rows.rank_files import RankFiles
-from orchestrator.disk.rows.rows import Batch, Batches, Layout
+from orchestrator.disk.rows.rows import Batch, Layout, RecentBatches
 from orchestrator.storage import Storage
 
 
@@ -51,9 +51,9 @@ class Recorder:
         self._has_lost_device = False
         self.incomplete_rows = 0
         """Rows without the values of a lost device."""
-        self.recent = Batches(recent)
+        self.recent = RecentBatches(recent)
         self.recent.begin(self._batch)
-        self.other_buffers: Sequence[Batches] = ()
+        self.other_buffers: Sequence[RecentBatches] = ()
         """Other buffers of recent rows."""
 
     def begin(self, labels: Mapping[str, Any], layout: Layout) -> None:

@@ -69,8 +69,8 @@ class Batch:
         return columns
 
 
-class Batches(Recent):
-    """Last rows of a recorder, in batches."""
+class RecentBatches(Recent):
+    """Recent rows of a recorder, in its batches."""
 
     def __init__(self, length: int) -> None:
         self._length = length
