@@ -23,7 +23,7 @@ from orchestrator.storage import Storage
 from orchestrator.storage.remote import join_location
 from orchestrator.storage.stored_data import warn_once
 from orchestrator.tables.constraints import Constraints
-from orchestrator.tables.run_rows import CONFIG, read_run_row
+from orchestrator.tables.run_record import CONFIG, read_run_record
 
 INDEX = ".runs.parquet"
 _FORMAT = {b"hookyard.runs": b"1"}
@@ -131,7 +131,7 @@ def _update(storage: Storage, stored: pa.Table, signatures: Mapping[str, str]) -
         return stored
 
     rows = []
-    for row in storage.map(partial(read_run_row, storage), changed):
+    for row in storage.map(partial(read_run_record, storage), changed):
         if row:
             rows.append({**row, "signature": signatures[row["path"]]})
     is_current = [signatures.get(path) == signature for path, signature in known.items()]

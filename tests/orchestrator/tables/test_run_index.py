@@ -63,13 +63,13 @@ def write_run(root: Path, name: str, device: str = "cpu", **fields: Any) -> RunF
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The paths of the runs that are read."""
     paths: list[str] = []
-    read = run_index.read_run_row
+    read = run_index.read_run_record
 
     def count(storage: Storage, path: str) -> dict[str, Any] | None:
         paths.append(path)
         return read(storage, path)
 
-    monkeypatch.setattr(run_index, "read_run_row", count)
+    monkeypatch.setattr(run_index, "read_run_record", count)
     return paths
 
 

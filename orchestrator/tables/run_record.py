@@ -1,4 +1,4 @@
-"""The row of a run in the table of all runs of a storage, from the run's files."""
+"""The record of a run in the table of all runs of a storage, made from the files of the run."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,26 +26,26 @@ _LEFT_OUT = ("name", "tags", "notes", "sweep")
 Report = Mapping[str, Any]
 
 
-def read_run_row(storage: Storage, path: str) -> dict[str, Any] | None:
-    """Return the row of the run at a path in the storage; None if there is no run.
+def read_run_record(storage: Storage, path: str) -> dict[str, Any] | None:
+    """Return the record of the run at a path in the storage; None if there is no run.
 
     Reads each of its files once. A damaged run has only a status and an error.
     """
     folder = RunFolder(storage, path)
     sweep, mark, _ = path.rpartition("/trials/")
     is_trial = bool(mark) and path.count("/") == 2
-    row = {"path": path, "name": folder.name, "sweep": sweep if is_trial else None}
+    record = {"path": path, "name": folder.name, "sweep": sweep if is_trial else None}
     try:
         metadata = folder.read_metadata()
     except DamagedFile as error:
         damage = error if folder.exists() else folder.find_lost_metadata()
-        return {**row, **_describe_damage(damage)} if damage else None
+        return {**record, **_describe_damage(damage)} if damage else None
 
-    row |= _describe_metadata(metadata)
+    record |= _describe_metadata(metadata)
     try:
-        return {**row, **_describe_files(folder, metadata)}
+        return {**record, **_describe_files(folder, metadata)}
     except DamagedFile as error:
-        return {**row, **_describe_damage(error)}
+        return {**record, **_describe_damage(error)}
 
 
 def _describe_damage(damage: DamagedFile) -> dict[str, Any]:
@@ -78,25 +78,25 @@ def _describe_metadata(metadata: RunMetadata) -> dict[str, Any]:
 def _describe_files(folder: RunFolder, metadata: RunMetadata) -> dict[str, Any]:
     """Return what the experiment, the attempts, the reports and the rows of a run say."""
     config = folder.read_experiment()
-    row: dict[str, Any] = dict(_make_config_cells(config, metadata.values))
+    record: dict[str, Any] = dict(_make_config_cells(config, metadata.values))
     if metadata.sweep:
         constraints = json.dumps(metadata.sweep.constraints) if metadata.sweep.constraints else None
-        return {**row, "constraints": constraints, **_describe_recorded_best(metadata)}
+        return {**record, "constraints": constraints, **_describe_recorded_best(metadata)}
 
     attempts = folder.read_attempts()
     reports = drop_superseded(read_reports(folder.storage, metadata), attempts)
-    row |= _describe_reports(folder, metadata, config, attempts, reports)
-    row["attempts"] = len(attempts)
+    record |= _describe_reports(folder, metadata, config, attempts, reports)
+    record["attempts"] = len(attempts)
     leader = find_leader(attempts)
     if leader:
-        row["leader"] = f"{folder.storage.parent.parent.name}/trials/{leader}"
+        record["leader"] = f"{folder.storage.parent.parent.name}/trials/{leader}"
     if metadata.status != "running":
-        row |= load_usage(folder.storage, attempts)
+        record |= load_usage(folder.storage, attempts)
     total_s = _measure_total(metadata, reports)
     if total_s is not None:
-        row["total_s"] = total_s
-        row["gpu_hours"] = _count_gpus(attempts, config) * total_s / 3600
-    return row
+        record["total_s"] = total_s
+        record["gpu_hours"] = _count_gpus(attempts, config) * total_s / 3600
+    return record
 
 
 def _make_config_cells(
@@ -137,10 +137,10 @@ def _describe_reports(
     last: dict[str, Any] = {}
     for report in reports:
         last |= _select_metrics(report)
-    row: dict[str, Any] = {f"last/{name}": value for name, value in last.items()}
-    row["reports"] = len(reports)
+    record: dict[str, Any] = {f"last/{name}": value for name, value in last.items()}
+    record["reports"] = len(reports)
     if metadata.evaluates:
-        return {**row, **last}
+        return {**record, **last}
 
     if metadata.best:
         kept_by = metadata.best["metric"]
@@ -151,12 +151,12 @@ def _describe_reports(
     compared = [report for report in reports if metadata.modes.keys() <= report.keys()]
     best = find_best_report(compared, *main) if main else None
     divergence = find_divergence(reports, main[0] if main else None)
-    row["diverged"] = str(divergence) if divergence else None
+    record["diverged"] = str(divergence) if divergence else None
     if main is None or best is None:
-        return row
+        return record
     metric, mode = main
     return {
-        **row,
+        **record,
         **_select_metrics(best),
         "best": best[metric],
         "metric": metric,
