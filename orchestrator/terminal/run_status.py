@@ -19,7 +19,7 @@ from orchestrator.storage import FileState
 from orchestrator.storage.stored_data import log_omission
 from orchestrator.tables.growing_files import AttemptTail, LineTail, RankTail
 from orchestrator.tables.query import Rows
-from orchestrator.terminal.progress import compute_speed, estimate_progress
+from orchestrator.terminal.estimates import compute_speed, estimate_progress
 from orchestrator.terminal.run_view import RankView, RunProgress, RunView
 from orchestrator.units import format_duration
 

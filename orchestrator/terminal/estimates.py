@@ -1,4 +1,4 @@
-"""Length, share, remaining time and speed of a run, computed from its files."""
+"""Estimates of the length, share, remaining time and speed of a run, from its files."""
 
 from collections.abc import Mapping
 from dataclasses import replace

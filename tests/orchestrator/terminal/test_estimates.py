@@ -10,7 +10,7 @@ import pytest
 from hooks.position import Position
 from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.metadata import seconds_at
-from orchestrator.terminal.progress import SPEED_ITERATIONS, compute_speed, estimate_progress
+from orchestrator.terminal.estimates import SPEED_ITERATIONS, compute_speed, estimate_progress
 from orchestrator.terminal.run_view import RunProgress, Speed
 
 EPOCHS = {"epochs": 5, "steps": None, "accumulate": 1, "batch_size": 8}
