@@ -23,9 +23,9 @@ from orchestrator.loop.report import Report
 from orchestrator.loop.span_clock import Clock
 from orchestrator.loop.state.contents import CheckpointContents
 from orchestrator.loop.state.cursor import EpochProgress, RunCursor
+from orchestrator.loop.state.flushing import RowFlusher
 from orchestrator.loop.state.random_states import RandomStates
 from orchestrator.loop.state.restoring import load_checkpoint, restore_hook
-from orchestrator.loop.state.row_writer import RowWriter
 from orchestrator.loop.state.saving import CheckpointSaver
 from orchestrator.loop.stopping import Stop, agree_to_stop
 from orchestrator.loop.task_errors import check_metric_names
@@ -100,7 +100,7 @@ class TrainingRun(ABC):
         self.stop = Stop()
         """The last decision of all ranks whether the run ends."""
         self.is_interrupted = context.stop_requested
-        self.row_writer = RowWriter(self.recorder, plan, state, self.cursor)
+        self.flusher = RowFlusher(self.recorder, plan, state, self.cursor)
         self.random_states = RandomStates()
         self.contents = contents
         self.saving = CheckpointSaver(
@@ -111,7 +111,7 @@ class TrainingRun(ABC):
             self.cursor,
             self.world,
             self.random_states,
-            self.row_writer,
+            self.flusher,
             context.send_artifacts,
             membership.training_files,
         )
@@ -162,7 +162,7 @@ class TrainingRun(ABC):
     def close(self) -> None:
         """Close the rows, and wait until old checkpoints are deleted."""
         self.saving.close()
-        self.row_writer.close()
+        self.flusher.close()
 
     # Parts of a round
 
@@ -188,7 +188,7 @@ class TrainingRun(ABC):
         metrics = self._collect_metrics()
         check_metric_names(self.state.metrics, self.plan.hooks)
         self.plan.fire("on_report", self.state, metrics)
-        self.row_writer.flush()
+        self.flusher.flush()
         self.state.metrics = {}
 
         is_partial = self.cursor.stage is Stage.TRAIN

@@ -18,8 +18,8 @@ from orchestrator.errors import CheckpointError
 from orchestrator.loop.state.background_writes import Background, BackgroundWrite, Entries
 from orchestrator.loop.state.contents import CheckpointContents
 from orchestrator.loop.state.cursor import RunCursor
+from orchestrator.loop.state.flushing import RowFlusher
 from orchestrator.loop.state.random_states import RandomStates
-from orchestrator.loop.state.row_writer import RowWriter
 from orchestrator.loop.world import World
 from orchestrator.randomness import random_state
 
@@ -41,7 +41,7 @@ class CheckpointSaver:
         cursor: RunCursor,
         world: World,
         random_states: RandomStates,
-        row_writer: RowWriter,
+        flusher: RowFlusher,
         send_artifacts: Callable[[], None],
         training_files: TrainingFiles | None = None,
     ) -> None:
@@ -52,7 +52,7 @@ class CheckpointSaver:
         self._cursor = cursor
         self._world = world
         self._random_states = random_states
-        self._row_writer = row_writer
+        self._flusher = flusher
         self._send_artifacts = send_artifacts
         self._training_files = training_files
 
@@ -87,7 +87,7 @@ class CheckpointSaver:
         start = perf_counter()
         shared, sharded = self._collect_shared()
         # A resume relies on this: the rows that led to a checkpoint are on disk before it.
-        self._row_writer.flush(is_saving=True)
+        self._flusher.flush(is_saving=True)
         self._send_artifacts()
         self.store.discard_unfinished(name)
         self._world.barrier()
@@ -225,9 +225,9 @@ class CheckpointSaver:
             stored = perf_counter()
             self._plan.fire("on_saved", self._state, self.last_path)
             announced = perf_counter()
-        self._row_writer.charge("save", stored - start + perf_counter() - announced)
+        self._flusher.charge("save", stored - start + perf_counter() - announced)
         if written_s:
-            self._row_writer.charge("write", written_s)
+            self._flusher.charge("write", written_s)
 
     # Finishing what is written in the background
 

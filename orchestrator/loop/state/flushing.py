@@ -1,4 +1,4 @@
-"""Writing a rank's rows to disk, with the costs of hooks and of saving. Runs in workers."""
+"""Flushing of a rank's rows, with the costs of hooks and of saving. Runs in workers."""
 
 from collections import defaultdict
 
@@ -8,8 +8,8 @@ from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.loop.state.cursor import RunCursor
 
 
-class RowWriter:
-    """Writer of a rank's rows, together with the costs of hooks and of saving."""
+class RowFlusher:
+    """Flusher of a rank's rows, together with the costs of hooks and of saving."""
 
     def __init__(self, recorder: Recorder, plan: Plan, state: State, cursor: RunCursor) -> None:
         self._recorder = recorder
