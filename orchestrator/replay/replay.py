@@ -12,8 +12,8 @@ import pandas as pd
 from hooks import Hook
 from orchestrator import units
 from orchestrator.disk.attempts import Attempt, make_lost_attempt_error
+from orchestrator.disk.rows.batches import Layout
 from orchestrator.disk.rows.recorder import Recorder
-from orchestrator.disk.rows.rows import Layout
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.in_process import find_device
 from orchestrator.engines.rank_failures import RankFailed

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from orchestrator.disk.rows.batches import Batch, Layout, RecentBatches
 from orchestrator.disk.rows.device_values import PLAIN, DeviceValues, read_number, read_on_cpu
 from orchestrator.disk.rows.rank_files import RankFiles
-from orchestrator.disk.rows.rows import Batch, Layout, RecentBatches
 from orchestrator.storage import Storage
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.disk.rows.rows import Layout
+from orchestrator.disk.rows.batches import Layout
 from orchestrator.loop.span_clock import Column
 
 COUNTERS = ("iteration", "step", "samples", "batch_size")

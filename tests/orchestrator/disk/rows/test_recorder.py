@@ -9,9 +9,9 @@ import torch
 
 from hooks import State
 from hooks.logs.shared.window_statistics import Statistic, Windows
+from orchestrator.disk.rows.batches import Layout
 from orchestrator.disk.rows.file_format import read_stream
 from orchestrator.disk.rows.recorder import Recorder
-from orchestrator.disk.rows.rows import Layout
 from orchestrator.errors import UsageError
 from orchestrator.storage import Storage
 
