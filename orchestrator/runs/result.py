@@ -132,7 +132,7 @@ class Run(Result):
         Raises:
             UsageError: If a column was not recorded, or the condition is invalid.
         """
-        from orchestrator.runs.rows import load_rows
+        from orchestrator.runs.stats import load_rows
 
         return load_rows(self.folder, columns, where)
 
@@ -149,7 +149,7 @@ class Run(Result):
               the hook's own work; for calls under 5 µs on average, it is the host's time.
             * `every`: The hook's field of this name, if it has one.
         """
-        from orchestrator.runs.rows import load_hook_costs
+        from orchestrator.runs.stats import load_hook_costs
 
         return load_hook_costs(self.folder)
 
@@ -206,7 +206,7 @@ class Run(Result):
             open_run("runs/spirals").summary("rank")[["data_wait_s", "step_s"]]
             ```
         """
-        from orchestrator.runs.rows import summarize
+        from orchestrator.runs.stats import summarize
 
         return summarize(self.folder, by, columns, where)
 
@@ -231,7 +231,7 @@ class Run(Result):
             open_run("runs/spirals").query("select rank, avg(step_s) from rows group by rank")
             ```
         """
-        from orchestrator.runs.rows import query_rows
+        from orchestrator.runs.stats import query_rows
 
         return query_rows(self.folder, sql)
 
@@ -244,7 +244,7 @@ class Run(Result):
         Returns:
             The rows, which are read when they are queried.
         """
-        from orchestrator.runs.rows import open_rows
+        from orchestrator.runs.stats import open_rows
 
         return open_rows(self.folder, where)
 

@@ -26,7 +26,7 @@ from orchestrator.loop.data.sampling import SeededBatches
 from orchestrator.loop.state.cursor import EpochProgress, RunCursor
 from orchestrator.loop.world import World
 from orchestrator.randomness import random_state, restore_random_state, seed_all
-from orchestrator.runs.rows import list_row_columns, load_rows, open_rows, restrict_phase
+from orchestrator.runs.stats import list_row_columns, load_rows, open_rows, restrict_phase
 from orchestrator.task import has_custom_loop
 
 _GROUP_COLUMNS = ["attempt", "rank", "phase", "epoch"]

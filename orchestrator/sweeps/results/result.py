@@ -26,7 +26,7 @@ from orchestrator.sweeps.results.analysis import (
     select_candidates,
     sort_best_first,
 )
-from orchestrator.sweeps.results.trial_rows import load_rows, summarize_trials
+from orchestrator.sweeps.results.trial_stats import load_rows, summarize_trials
 from orchestrator.sweeps.results.trials_table import make_trials_table, make_value_cells
 from orchestrator.tables.conditions import check_columns
 from orchestrator.tables.constraints import Constraints
