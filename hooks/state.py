@@ -16,6 +16,7 @@ from hooks.loop_services import Checkpoints, Clock, Display
 from hooks.metrics.direction import Mode, find_monitored_metrics
 from hooks.metrics.names import phase_of
 from hooks.model.gradients import order_like_model, total_norm
+from hooks.optimizer_name import OptimizerName
 from hooks.parameter_names import listed
 from hooks.position import Position, Stage
 from hooks.recent import Recent, RecentRows
@@ -99,9 +100,8 @@ class State:
         default_factory=dict
     )
     """Optimizer, scheduler and scaler by name, if several optimizers take turns."""
-    turn: str = ""
-    """Name of the current turn's optimizer, from `on_forward` to `on_update`; empty between
-    turns."""
+    turn: OptimizerName = None
+    """Name of the current turn's optimizer, from `on_forward` to `on_update`; None between turns."""
     loaders: Mapping[str, Any] = field(default_factory=dict)
     """Loader of each phase, such as `train`, `val` or `val/noisy`."""
     fresh_batches: Callable[..., Any] = lambda phase, *, shuffled=False: iter(())
@@ -217,25 +217,25 @@ class State:
     _sharded: bool | None = None
 
     @property
-    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """The optimizers by name; a single one has an empty name."""
+    def optimizers(self) -> dict[OptimizerName, torch.optim.Optimizer]:
+        """The optimizers by name; a single one has the name None."""
         if self.several:
             return {name: optimizer for name, (optimizer, _, _) in self.several.items()}
-        return {"": self.optimizer} if self.optimizer else {}
+        return {None: self.optimizer} if self.optimizer else {}
 
     @property
-    def schedulers(self) -> dict[str, Any]:
+    def schedulers(self) -> dict[OptimizerName, Any]:
         """The scheduler of each optimizer, or None."""
         if self.several:
             return {name: scheduler for name, (_, scheduler, _) in self.several.items()}
-        return {"": self.scheduler}
+        return {None: self.scheduler}
 
     @property
-    def scalers(self) -> dict[str, torch.amp.GradScaler | None]:
+    def scalers(self) -> dict[OptimizerName, torch.amp.GradScaler | None]:
         """The loss scaler of each optimizer, or None."""
         if self.several:
             return {name: scaler for name, (_, _, scaler) in self.several.items()}
-        return {"": self.scaler}
+        return {None: self.scaler}
 
     def take_turn(self, name: str, parameters: list[nn.Parameter] | None) -> None:
         """Begin the turn of an optimizer, or end it. Called by the loop.
@@ -244,7 +244,7 @@ class State:
             name: The optimizer's name.
             parameters: The parameters that it trains; None ends its turn.
         """
-        self.turn = name if parameters else ""
+        self.turn = name if parameters else None
         self._parameters = parameters
         self._gradient_norm = None
         self.optimizer, self.scheduler, self.scaler = self.several[name]

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from hooks.distributed import sharded_tensors as shards
+from hooks.optimizer_name import OptimizerName
 from hooks.private_torch import foreach_lerp_
 from hooks.state import State
 
@@ -29,7 +30,7 @@ class AveragedParameters:
         weights = [shards.local(parameter) for parameter in self.parameters.values()]
         self.values = [copy_in_full_precision(weight, device) for weight in weights]
         self._pairs: Pairs = list(zip(self.values, weights, strict=True))
-        self._by_turn: dict[str, tuple[list[Tensor], list[Tensor], Pairs]] = {}
+        self._by_turn: dict[OptimizerName, tuple[list[Tensor], list[Tensor], Pairs]] = {}
         """Averages and weights of equal dtype and device, and the other pairs, of each turn."""
 
     @torch.no_grad()
@@ -84,7 +85,7 @@ class AveragedParameters:
 
     def _pairs_in_turn(self, state: State) -> Pairs:
         """Return the pairs whose weights the current turn trains, or all without turns."""
-        if not state.turn:
+        if state.turn is None:
             return self._pairs
         assert state.optimizer is not None
         trained: set[int] = set()

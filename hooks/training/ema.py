@@ -20,6 +20,7 @@ from hooks.model.averaged_buffers import AveragedBuffers
 from hooks.model.averaged_parameters import AveragedParameters
 from hooks.model.snapshots import Snapshots
 from hooks.needs import Needs
+from hooks.optimizer_name import OptimizerName
 from hooks.state import State, Weights
 
 Std = Annotated[float, Gt(0), Le(power_average.LARGEST_STD)]
@@ -95,10 +96,10 @@ class EMA(Hook):
         self._stds = self._check_stds()
         self._exponents = [power_average.exponent(std) for std in self._stds]
         self._snapshots = Snapshots(self.snapshots, self.keep_snapshots)
-        self._updates: Counter[str] = Counter()
-        """Number of updates by optimizer name; '' stands for a single optimizer, or for the buffers
+        self._updates: Counter[OptimizerName] = Counter()
+        """Number of updates by optimizer name; None stands for a single optimizer, or for the buffers
         with several."""
-        self._last_steps: dict[str, int] = {}
+        self._last_steps: dict[OptimizerName, int] = {}
         """Step of the last update, by the same names."""
         self._is_applied = False
         self._averages: list[AveragedParameters] = []
@@ -138,7 +139,7 @@ class EMA(Hook):
         self._require_device()
         if self.begin == Interval(0, "steps") and not self._averages:
             self._init_averages(state.module)
-            for name in {"", *state.optimizers}:
+            for name in {None, *state.optimizers}:
                 self._count_update(name, state.step)
         if self.evaluate == "raw":
             return
@@ -255,7 +256,7 @@ class EMA(Hook):
             return max(1 - self.decay, self.gamma / (self.gamma + updates * self.every.count))
         return 1 - self.decay
 
-    def _next_coefficients(self, name: str, step: int) -> list[float]:
+    def _next_coefficients(self, name: OptimizerName, step: int) -> list[float]:
         """Count an update, and return the coefficient of the new values in each average."""
         updates = self._updates[name]
         last_step = self._last_steps.get(name, 0)
@@ -267,19 +268,19 @@ class EMA(Hook):
             ]
         return [self.weight(updates) if updates else 1.0]
 
-    def _count_update(self, name: str, step: int) -> None:
+    def _count_update(self, name: OptimizerName, step: int) -> None:
         self._updates[name] += 1
         self._last_steps[name] = step
 
     def _update_buffers(
-        self, buffers: AveragedBuffers, coefficient: float, turn: str, step: int
+        self, buffers: AveragedBuffers, coefficient: float, turn: OptimizerName, step: int
     ) -> None:
         """Update the averages of the buffers once per step, in its first turn if there are
         several."""
-        if not turn:
+        if turn is None:
             buffers.update(coefficient)
-        elif self._last_steps.get("") != step:
-            buffers.update(self._next_coefficients("", step)[0])
+        elif self._last_steps.get(None) != step:
+            buffers.update(self._next_coefficients(None, step)[0])
 
     def _init_averages(self, module: nn.Module) -> None:
         """Initialize the averages from the weights."""

@@ -9,8 +9,10 @@ from typing import Any
 
 from hooks.metrics.direction import AUTO, find_best_metric, val_metrics
 from hooks.metrics.names import list_known
+from hooks.optimizer_name import OptimizerName
 from orchestrator.disk.attempts import get_meter_modes
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
+from orchestrator.disk.checkpoints.manifest import list_optimizers
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.metadata import EngineName
 from orchestrator.disk.reports import list_reported_names
@@ -99,8 +101,10 @@ def check_same_optimizers(
 ) -> None:
     """Raise UsageError if the optimizers of a checkpoint differ from those of the experiment."""
     manifest = store.read_manifest(name)
-    optimizers = manifest.get("optimizers") or {"": manifest}
-    stored = {key: entries.get("optimizer", {}).get("type") for key, entries in optimizers.items()}
+    stored = {
+        key: entries.get("optimizer", {}).get("type")
+        for key, entries in list_optimizers(manifest).items()
+    }
     needed = {
         key: optimization.optimizer.type for key, optimization in experiment.optimizations.items()
     }
@@ -113,7 +117,7 @@ def check_same_optimizers(
     )
 
 
-def _join_kinds(kinds: Mapping[str, str | None]) -> str:
+def _join_kinds(kinds: Mapping[OptimizerName, str | None]) -> str:
     return ", ".join(f"{key} ({kind})" if key else str(kind) for key, kind in kinds.items())
 
 

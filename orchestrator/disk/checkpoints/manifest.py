@@ -10,6 +10,7 @@ from typing import Annotated, Any, Protocol
 
 from annotated_types import Ge, MinLen
 
+from hooks.optimizer_name import OptimizerName
 from hooks.position import Position
 from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import read_json, validate
@@ -77,6 +78,11 @@ def parse_position(entries: Any) -> Position:
     if missing := [field.name for field in fields(Position) if field.name not in entries]:
         raise ValueError(f"its position has no `{missing[0]}`")
     return position
+
+
+def list_optimizers(manifest: Mapping[str, Any]) -> Mapping[OptimizerName, Mapping[str, Any]]:
+    """Return what a manifest says of each optimizer, by name."""
+    return manifest.get("optimizers") or {None: manifest}
 
 
 def check_inside(name: str) -> None:

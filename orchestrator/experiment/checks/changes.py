@@ -41,9 +41,9 @@ def _check_value(path: str, value: Any, experiment: Experiment, task: type[Task]
     problems: list[Problem] = []
     number = parse_optimizer_path(path)
     if number is None:
-        _, name, field = path.split(".", 2)
-        entry = collect_problems(problems, with_value, experiment.hooks[name], field, value)
-        collect_problems(problems, make_hook, name, entry or {})
+        _, hook, field = path.split(".", 2)
+        entry = collect_problems(problems, with_value, experiment.hooks[hook], field, value)
+        collect_problems(problems, make_hook, hook, entry or {})
         return problems
 
     if type(value) not in (int, float):
@@ -65,7 +65,7 @@ def _explain_unchangeable(path: str, experiment: Experiment) -> str | None:
         names = experiment.optimizations
         if number[0] in names:
             return None
-        return f"there is no such optimizer; available: {', '.join(names) or 'one'}"
+        return f"there is no such optimizer; available: {', '.join(filter(None, names)) or 'one'}"
 
     group, _, rest = path.partition(".")
     name, _, field = rest.partition(".")

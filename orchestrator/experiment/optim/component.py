@@ -5,6 +5,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 
+from hooks.optimizer_name import OptimizerName
 from hooks.parameter_names import Patterns
 from orchestrator.experiment.fields.section import Model
 
@@ -60,8 +61,7 @@ class NamedOptimizer(Component):
 class Optimization:
     """An optimizer and its scheduler, as written."""
 
-    name: str
-    """Empty for the only optimizer of an experiment."""
+    name: OptimizerName
     optimizer: Component
     scheduler: LRSchedulers | None = None
     patterns: tuple[str, ...] = ()
@@ -86,13 +86,13 @@ class Optimization:
         return {self.scheduler_path: self.scheduler} if self.scheduler else {}
 
 
-def parse_optimizer_path(path: str) -> tuple[str, str] | None:
+def parse_optimizer_path(path: str) -> tuple[OptimizerName, str] | None:
     """Return the optimizer and the key of a path to one of its numbers, also in a group.
 
     None for any other path.
     """
     first, *keys = path.split(".")
-    name = keys.pop(0) if first == "optimizers" and keys else ""
+    name = keys.pop(0) if first == "optimizers" and keys else None
     is_group = len(keys) == 3 and keys[0] == "groups" and keys[1].isdecimal() and keys[2] != "match"
     is_number = is_group or (
         len(keys) == 1 and keys[0] not in ("", "type", "groups", "params", "scheduler")

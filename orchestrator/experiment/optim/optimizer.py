@@ -1,12 +1,13 @@
 """The optimizer: torch's, a custom class, or the task's own."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from hooks.optimizer_name import OptimizerName
 from hooks.parameter_names import listed, matched
 from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.experiment.fields.parameters import make_signature_model
@@ -139,8 +140,8 @@ def _split_groups(optimizer: Component, path: str) -> tuple[dict[str, Any], list
 
 
 def build_optimizers(
-    optimizations: Mapping[str, Optimization], task: Task, model: nn.Module
-) -> dict[str, Optimizer]:
+    optimizations: Mapping[OptimizerName, Optimization], task: Task, model: nn.Module
+) -> dict[OptimizerName, Optimizer]:
     """Build the optimizers by name.
 
     Raises ConfigError, for example if several leave parameters untrained.
@@ -149,8 +150,9 @@ def build_optimizers(
         name: build_optimizer(optimization, task, model)
         for name, optimization in optimizations.items()
     }
-    if "" not in optimizers:
-        _check_names(optimizers, task, model)
+    names = [name for name in optimizers if name is not None]
+    if names:
+        _check_names(names, task, model)
         _check_all_trained(optimizers.values(), model)
     return optimizers
 
@@ -225,7 +227,7 @@ def _list_parameters_by_name(task: Task, model: nn.Module) -> dict[str, list[Any
         raise ConfigError.at("task", f"{type(task).__name__}.parameters() {message}") from None
 
 
-def _check_names(optimizers: Mapping[str, Optimizer], task: Task, model: nn.Module) -> None:
+def _check_names(optimizers: Sequence[str], task: Task, model: nn.Module) -> None:
     """Raise ConfigError if the task selects parameters for an optimizer that there is not."""
     if not has_own_method(type(task), "parameters"):
         return
@@ -233,7 +235,7 @@ def _check_names(optimizers: Mapping[str, Optimizer], task: Task, model: nn.Modu
     unknown = [name for name in names if name not in optimizers]
     if unknown:
         method = f"{type(task).__name__}.parameters()"
-        has = f"but optimizers has {listed(list(optimizers))}"
+        has = f"but optimizers has {listed(optimizers)}"
         raise ConfigError.at("task", f"{method} returns {listed(unknown)}, {has}")
 
 

@@ -13,6 +13,7 @@ from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 
 from hooks.interval import Duration, Interval
 from hooks.needs import Needs
+from hooks.optimizer_name import OptimizerName
 from hooks.parameter_names import Patterns, list_patterns
 from orchestrator.errors import Problem
 from orchestrator.experiment.fields.field_errors import OWN_MESSAGE, make_value_error
@@ -233,10 +234,10 @@ class Experiment(Model):
         return 1 if self.accumulate == "auto" else self.accumulate
 
     @property
-    def optimizations(self) -> dict[str, Optimization]:
-        """Optimizers and their schedulers by name; a single one has an empty name."""
+    def optimizations(self) -> dict[OptimizerName, Optimization]:
+        """Optimizers and their schedulers by name; a single one has the name None."""
         if not self.optimizers:
-            return {"": Optimization("", self.optimizer, self.scheduler)}
+            return {None: Optimization(None, self.optimizer, self.scheduler)}
         return {
             name: Optimization(
                 name,

@@ -4,8 +4,10 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from hooks.model.buffers import describe_buffers, restore_buffers
+from hooks.optimizer_name import OptimizerName
 from hooks.position import Position
 from hooks.state import State
+from orchestrator.disk.checkpoints.manifest import list_optimizers
 from orchestrator.errors import CheckpointError, UsageError
 from orchestrator.experiment.optim.learning_rate import Schedule
 from orchestrator.loop.data.phases import Data
@@ -35,7 +37,7 @@ class HookedContents:
         iterations: IterationRunner,
         data: Data,
         changes: Changes,
-        schedules: Mapping[str, Schedule],
+        schedules: Mapping[OptimizerName, Schedule],
         modes: OptimizerModes,
     ) -> None:
         self._state = state
@@ -55,10 +57,10 @@ class HookedContents:
         optimizers = {name: self._save_optimizer(name) for name in self._state.optimizers}
         return {
             "model": self._state.module.state_dict(),
-            "optimizer": optimizers.get("", optimizers),
+            "optimizer": optimizers.get(None, optimizers),
         }
 
-    def _save_optimizer(self, name: str) -> dict[str, Any]:
+    def _save_optimizer(self, name: OptimizerName) -> dict[str, Any]:
         scheduler = self._state.schedulers[name]
         scaler = self._state.scalers[name]
         return {
@@ -78,14 +80,14 @@ class HookedContents:
         }
 
     def details(self) -> dict[str, Any]:
-        optimizers = {
+        optimizers: dict[OptimizerName, dict[str, Any]] = {
             name: {"optimizer": self._changes.current_settings(name), "scheduler": record}
             for name, record in self._schedule_records.items()
         }
         return {
             "data": self._data.sizes(),
             "phases": [*self._data.phases],
-            **(optimizers.get("") or {"optimizers": optimizers}),
+            **optimizers.get(None, {"optimizers": optimizers}),
             "microbatches": self._iterations.microbatches,
             "remade_buffers": self._list_remade_buffers(),
         }
@@ -131,12 +133,14 @@ class HookedContents:
             means.include(loaded.load_rank_state(rank)["means"])
         self._iterations.metrics.means = means
 
-    def _read_saved_optimizers(self, manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    def _read_saved_optimizers(
+        self, manifest: Mapping[str, Any]
+    ) -> Mapping[OptimizerName, Mapping[str, Any]]:
         """Return the checkpoint's optimizer entries by name.
 
         Raises CheckpointError if names or types differ.
         """
-        saved: dict[str, Mapping[str, Any]] = manifest.get("optimizers") or {"": manifest}
+        saved = list_optimizers(manifest)
         if saved.keys() != self._schedules.keys():
             raise CheckpointError(
                 f"the checkpoint was made with other optimizers ({_join_names(saved)}), and cannot continue with these"
@@ -174,7 +178,9 @@ class HookedContents:
             if self._state.is_master:
                 self._state.show(message)
 
-    def _restore_training(self, loaded: LoadedCheckpoint, rescheduled: Collection[str]) -> None:
+    def _restore_training(
+        self, loaded: LoadedCheckpoint, rescheduled: Collection[OptimizerName]
+    ) -> None:
         """Restore the model, the optimizers, their schedules and their scalers.
 
         The optimizers `rescheduled` keep their new schedules. Raises UsageError if anything does
@@ -187,8 +193,8 @@ class HookedContents:
         restore_buffers(module, remade_weights, remade, persistent=weights)
 
         optimizers = loaded.shared.get("optimizer", {})
-        if "" in self._state.optimizers and optimizers:
-            optimizers = {"": optimizers}
+        if None in self._state.optimizers and optimizers:
+            optimizers = {None: optimizers}
         try:
             module.load_state_dict(sharded_model(weights, module))
             for name, saved in optimizers.items():
@@ -206,7 +212,7 @@ class HookedContents:
             ) from error
 
     def _restore_optimizer(
-        self, name: str, saved: Mapping[str, Any], rescheduled: Position | None
+        self, name: OptimizerName, saved: Mapping[str, Any], rescheduled: Position | None
     ) -> None:
         """Restore an optimizer, its scheduler and its scaler.
 
@@ -235,7 +241,7 @@ class HookedContents:
         restore_buffers(self._state.module, saved, remade, persistent=loaded.shared["model"])
 
 
-def _join_names(names: Iterable[str]) -> str:
+def _join_names(names: Iterable[OptimizerName]) -> str:
     return ", ".join(filter(None, names)) or "a single one"
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from hooks.optimizer_name import OptimizerName
 from hooks.plan import Plan
 from hooks.private_torch import inner_schedulers
 from hooks.state import State
@@ -75,10 +76,10 @@ class Changes:
             for path, value in change.set.items():
                 self._set(path, value)
 
-    def current_settings(self, name: str) -> dict[str, Any]:
+    def current_settings(self, name: OptimizerName) -> dict[str, Any]:
         return self._optimizers[name].optimizer.model_dump()
 
-    def restore(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
+    def restore(self, saved: Mapping[OptimizerName, Mapping[str, Any]]) -> None:
         """Continue from a checkpoint with the optimizer settings `saved`.
 
         This repeats the changes before the checkpoint. Empty settings mean that the optimizer
@@ -115,8 +116,8 @@ class Changes:
     def _set(self, path: str, value: Any) -> None:
         number = parse_optimizer_path(path)
         if number is None:
-            _, name, field = path.split(".", 2)
-            self._set_hook(name, field, value)
+            _, hook, field = path.split(".", 2)
+            self._set_hook(hook, field, value)
         else:
             name, key = number
             self._set_optimizer(with_number(self._optimizers[name], key, value))

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from hooks.distributed import sharded_tensors as shards
+from hooks.optimizer_name import OptimizerName
 
 
 class OptimizerModes:
@@ -20,12 +21,12 @@ class OptimizerModes:
     and average the weights at another.
     """
 
-    def __init__(self, optimizers: Mapping[str, Optimizer]) -> None:
-        self._optimizers: dict[str, Any] = {
+    def __init__(self, optimizers: Mapping[OptimizerName, Optimizer]) -> None:
+        self._optimizers: dict[OptimizerName, Any] = {
             name: optimizer for name, optimizer in optimizers.items() if _has_modes(optimizer)
         }
         self._is_training = False
-        self._kept: dict[str, list[Tensor]] = {}
+        self._kept: dict[OptimizerName, list[Tensor]] = {}
         """Weights with which training continues.
 
         A change of modes and back does not give the same bits.
@@ -71,11 +72,11 @@ class OptimizerModes:
         finally:
             self.train()
 
-    def get_kept_weights(self, name: str) -> list[Tensor] | None:
+    def get_kept_weights(self, name: OptimizerName) -> list[Tensor] | None:
         """Return an optimizer's kept weights for a checkpoint, in the order of its groups."""
         return self._kept.get(name)
 
-    def restore(self, name: str, kept: Sequence[Tensor] | None) -> None:
+    def restore(self, name: OptimizerName, kept: Sequence[Tensor] | None) -> None:
         """Keep the weights of a checkpoint until training continues."""
         if kept is not None:
             self._kept[name] = list(kept)

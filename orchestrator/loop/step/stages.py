@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from hooks.optimizer_name import OptimizerName
 from hooks.plan import Plan
 from hooks.state import State
 from orchestrator.disk.rows.recorder import Recorder
@@ -48,7 +49,7 @@ class IterationStages:
         state: State,
         plan: Plan,
         clock: Clock,
-        precisions: Mapping[str, Precision],
+        precisions: Mapping[OptimizerName, Precision],
         recorder: Recorder,
         world: World,
     ) -> None:

@@ -48,7 +48,7 @@ class TurnRunner(IterationRunner):
     def train(self, batches: Iterator[Any]) -> Iterator[None]:
         """Train on one micro-batch per `next`, turn by turn."""
         state = self.state
-        players = {name: self._make_player(name) for name in state.optimizers}
+        players = {name: self._make_player(name) for name in state.several}
         first = next(iter(players))
         waiting: dict[str, Tensor] = {}
         """Losses of the players whose last turn was in an earlier micro-batch of the step."""

@@ -164,7 +164,7 @@ class Keeps(Hook):
         self.parameters: dict[int, np.ndarray[Any, Any]] = {}
 
     def on_start(self, state: State) -> None:
-        state.optimizers[""].param_groups[0]["params"].pop()
+        state.optimizers[None].param_groups[0]["params"].pop()
 
     def on_gradients(self, state: State) -> None:
         self.gradients[state.step + 1] = (

@@ -156,7 +156,7 @@ def test_average_from_step_0_starts_from_the_initial_weights(turns: tuple[str, .
     for _ in range(5):
         for part in module.values():
             part(torch.randn(4, 2))
-        for turn in turns or ("",):
+        for turn in turns or (None,):
             state.turn = turn
             state.optimizer = optimizers.get(turn)
             for parameter in module[turn or "only"].parameters():
@@ -374,7 +374,7 @@ def test_checkpoint_has_loadable_averages_and_raw_weights() -> None:
     fresh = small_model(seed=9)
     fresh.load_state_dict(checkpoint["ema"]["model"])
     assert same(weights(fresh), averages(hook, state))
-    assert (checkpoint["hook"]["updates"], checkpoint["ema"]["decay"]) == ({"": 5}, 0.9)
+    assert (checkpoint["hook"]["updates"], checkpoint["ema"]["decay"]) == ({None: 5}, 0.9)
     assert checkpoint["ema"]["exact"] == {}  # nothing is stored twice
     assert checkpoint["rank"] == {}
 

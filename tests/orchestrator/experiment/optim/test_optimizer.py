@@ -22,7 +22,7 @@ def experiment(**more: Any) -> Experiment:
 
 def groups(described: Experiment) -> list[dict[str, Any]]:
     task = resolve(described.source).task
-    return build_optimizer(described.optimizations[""], task, task.model()).param_groups
+    return build_optimizer(described.optimizations[None], task, task.model()).param_groups
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,7 @@ def test_scaled_group_equals_that_of_torch(kind: str) -> None:
     optimizer = {"type": kind, "lr": 0.25, "groups": groups}
     model = Blocks()
     built = build_optimizer(
-        written(optimizer=optimizer, scheduler=None).optimizations[""], Layered(), model
+        written(optimizer=optimizer, scheduler=None).optimizations[None], Layered(), model
     )
     rest = [
         parameter for name, parameter in model.named_parameters() if not name.startswith("blocks")
@@ -213,7 +213,7 @@ def test_no_decay_needs_weight_decay() -> None:
 def test_pattern_without_match_is_refused_before_training(groups: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build_optimizer(
-            written(optimizer={**FINE, "groups": groups}).optimizations[""], Layered(), Blocks()
+            written(optimizer={**FINE, "groups": groups}).optimizations[None], Layered(), Blocks()
         )
 
 
@@ -223,7 +223,7 @@ def test_parameter_with_two_names_is_in_one_group() -> None:
     optimizer = build_optimizer(
         written(
             optimizer={**FINE, "groups": [{"match": "blocks.1.*", "lr_scale": 0.5}]}
-        ).optimizations[""],
+        ).optimizations[None],
         Layered(),
         model,
     )

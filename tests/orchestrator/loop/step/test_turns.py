@@ -375,14 +375,14 @@ def test_each_turn_fires_its_events_with_its_own_gradients_and_columns(tmp_path:
         ("on_backward", "d", 4),
         ("on_loss", "g", 0),
         ("on_backward", "g", 6),
-        ("on_step", "", 10),
+        ("on_step", None, 10),
     ]
     ended = [
         (event, turn, there)
         for turn, there in (("d", 4), ("g", 6))
         for event in ("on_loss", "on_backward", "on_gradients", "on_update")
     ]
-    assert notes.seen[:14] == [*begun, *ended, ("on_step", "", 0)]
+    assert notes.seen[:14] == [*begun, *ended, ("on_step", None, 0)]
     row = next(row for row in rows.rows if row["step"] == 1)
     assert {"grad_norm_d", "grad_norm_g", "update_norm_g", "update_ratio_d"} <= row.keys()
     assert not {"grad_norm", "update_norm"} & row.keys()
