@@ -11,9 +11,9 @@ from re import fullmatch
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hooks.errors import WrongHook
+from hooks.interval import Interval
 
 if TYPE_CHECKING:
-    from hooks.interval import Interval
     from hooks.setup import Setup
     from hooks.state import State
 
@@ -286,17 +286,20 @@ class Hook:
         """
         return getattr(type(self), event) is not getattr(Hook, event)
 
-    def get_interval(self, event: str) -> Interval | int | None:
+    def get_interval(self, event: str) -> Interval | None:
         """Return the interval at which the hook gets an event, set with `at_interval`.
 
         Args:
             event: Name of the event, such as `on_step`.
 
         Returns:
-            The interval, or a number of iterations; None means always.
+            The interval; None means always.
         """
         field = getattr(getattr(type(self), event), "interval_field", None)
-        return None if field is None else getattr(self, field)
+        if field is None:
+            return None
+        interval = getattr(self, field)
+        return Interval(interval, "iterations") if isinstance(interval, int) else interval
 
 
 def _check_events(cls: type[Hook]) -> None:

@@ -1,5 +1,4 @@
-"""Intervals (`1`, `2 epochs`, `100 steps`, `50 iterations`) and durations (`300` seconds, `90s`,
-`5m`, `1d 12h`)."""
+"""Intervals: `1`, `2 epochs`, `100 steps`, `50 iterations`."""
 
 from __future__ import annotations
 
@@ -59,9 +58,8 @@ class Interval:
         """
         if self.count == 0:
             return False
-        done = self._done(state)
-        fresh = {"epochs": state.epoch_completed, "steps": state.stepped}.get(self.unit, True)
-        return fresh and done > 0 and done >= begin and (done - begin) % self.count == 0
+        done, has_advanced = self._get_progress(state)
+        return has_advanced and done >= max(begin, 1) and (done - begin) % self.count == 0
 
     def reached(self, state: State) -> bool:
         """Return whether the run has completed this many epochs, steps or iterations.
@@ -72,15 +70,23 @@ class Interval:
         Returns:
             Whether it has.
         """
-        return self._done(state) >= self.count
+        done, _ = self._get_progress(state)
+        return done >= self.count
 
-    def _done(self, state: State) -> int:
-        return {"epochs": state.epoch, "steps": state.step, "iterations": state.iteration}[
-            self.unit
-        ]
+    def _get_progress(self, state: State) -> tuple[int, bool]:
+        """Return how many epochs, steps or iterations are complete, and whether one was just
+        completed."""
+        match self.unit:
+            case "epochs":
+                return state.epoch, state.epoch_completed
+            case "steps":
+                return state.step, state.stepped
+            case "iterations":
+                return state.iteration, True
 
     def __str__(self) -> str:
-        return f"{self.count} {self.unit if self.count != 1 else self.unit[:-1]}"
+        unit = self.unit.removesuffix("s") if self.count == 1 else self.unit
+        return f"{self.count} {unit}"
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
@@ -116,21 +122,29 @@ class Units:
         return interval
 
     def _read(self, value: Any) -> Interval | None:
+        if isinstance(value, str):
+            return self._read_text(value)
         # A count of more digits would not read back from text.
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**18:
-            return Interval(value, self.names[0])
-        match = re.match(self._pattern(), value) if isinstance(value, str) else None
+        is_count = type(value) is int and 0 <= value < 10**18
+        return Interval(value, self.names[0]) if is_count else None
+
+    def _read_text(self, text: str) -> Interval | None:
+        match = re.match(self._pattern(), text)
         if match is None:
             return None
-        written = match[2] or self.names[0]
-        unit = next(name for name in self.names if written.startswith(name[:-1]))
-        return Interval(int(match[1]), unit)
+        count, written = match.groups()
+        unit = self.names[0]
+        for name in self.names:
+            if written in (name, name.removesuffix("s")):
+                unit = name
+        return Interval(int(count), unit)
 
     def _examples(self) -> str:
         return " or ".join(_EXAMPLES[name] for name in self.names)
 
     def _pattern(self) -> str:
-        return rf"^\s*(\d{{1,18}})\s*({'|'.join(f'{name}?' for name in self.names)})?\s*$"
+        units = "|".join(f"{name}?" for name in self.names)
+        return rf"^\s*(\d{{1,18}})\s*({units})?\s*$"
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
         from pydantic_core import core_schema
@@ -208,69 +222,3 @@ def at_interval(field: str) -> Callable[[_Handler], _Handler]:
         return handler
 
     return mark
-
-
-def is_never(interval: Interval | int | None) -> bool:
-    """Return whether an interval is never due; None means always."""
-    return (interval.count if isinstance(interval, Interval) else interval) == 0
-
-
-def get_iterations(interval: Interval | int) -> int:
-    """Return an interval's number of iterations, or 0 if its unit is another one."""
-    if isinstance(interval, int):
-        return interval
-    return interval.count if interval.unit == "iterations" else 0
-
-
-def is_step_due(interval: Interval | int, state: State, *, counted: bool) -> bool:
-    """Return whether an interval in steps ends with the current iteration, which the counters
-    include if `counted`."""
-    if isinstance(interval, int) or interval.unit != "steps":
-        return False
-    if interval.count == 0 or state.phase != "train":
-        return False
-    if counted:
-        return state.stepped and state.step % interval.count == 0
-    return (state.step + 1) % interval.count == 0
-
-
-_UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
-_PATTERN = r"^(?=.*\d)" + "".join(rf"\s*(?:(\d+(?:\.\d+)?)\s*{unit})?" for unit in _UNITS) + r"\s*$"
-
-
-def parse_duration(value: Any) -> float:
-    """Return a duration in seconds, or raise ValueError."""
-    match = re.match(_PATTERN, value) if isinstance(value, str) else None
-    seconds = value
-    if match:
-        parts = zip(match.groups(), _UNITS.values(), strict=True)
-        seconds = sum(float(count or 0) * unit for count, unit in parts)
-
-    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not is_number or not 0 < seconds < math.inf:
-        raise ValueError(
-            "must be a positive duration, in seconds or as a string such as 90s, 5m or 2h30m,"
-            f" got {value!r:.80}"
-        )
-    return float(seconds)
-
-
-class _Seconds:
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
-        from pydantic_core import core_schema
-
-        return core_schema.no_info_plain_validator_function(parse_duration)
-
-    def __get_pydantic_json_schema__(
-        self, schema: Any, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        return {
-            "anyOf": [
-                {"type": "number", "exclusiveMinimum": 0},
-                {"type": "string", "pattern": _PATTERN},
-            ]
-        }
-
-
-Duration = Annotated[float, _Seconds()]
-"""Seconds, written as a number or as 90s, 5m, 2h30m, 1d."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from hooks.errors import HookError, describe_error
 from hooks.hook import EVENTS, Hook, Priority, Ranks
-from hooks.interval import Interval, get_iterations, is_step_due
+from hooks.interval import Interval
 from hooks.state import State
 
 logger = logging.getLogger("hookyard")
@@ -28,7 +28,7 @@ class Call:
     event: str
     run: Callable[..., None]
     best_effort: bool = False
-    interval: Interval | int | None = None
+    interval: Interval | None = None
     """Interval between calls; None calls it at every event."""
     priority: int = Priority.NORMAL
     calls: int = 0
@@ -86,7 +86,7 @@ class Plan:
         )
 
     def _group_by_interval(self) -> None:
-        self._intervals: dict[str, tuple[tuple[Interval | int, int], ...]] = {}
+        self._intervals: dict[str, tuple[tuple[Interval, int], ...]] = {}
         """Different intervals of each event, each with its number of iterations or 0."""
         self._common_divisors: dict[str, int] = {}
         """Number that divides every iteration in which an interval of the event is due."""
@@ -95,7 +95,10 @@ class Plan:
         """Number that divides every iteration in which an event has a call to make."""
         for event, calls in self.calls.items():
             intervals = {call.interval for call in calls if call.interval is not None}
-            lengths = [(interval, get_iterations(interval)) for interval in intervals]
+            lengths = [
+                (interval, interval.count if interval.unit == "iterations" else 0)
+                for interval in intervals
+            ]
             self._intervals[event] = tuple(lengths)
             # An interval in steps may be due in any iteration.
             self._common_divisors[event] = gcd(*(iterations or 1 for _, iterations in lengths))
@@ -104,7 +107,7 @@ class Plan:
             )
             is_each = bool(self._calls_without_interval[event])
             self.strides[event] = 1 if is_each else self._common_divisors[event]
-        self._due_calls: dict[tuple[str, tuple[Interval | int, ...]], tuple[Call, ...]] = {}
+        self._due_calls: dict[tuple[str, tuple[Interval, ...]], tuple[Call, ...]] = {}
 
     def _all_calls(self) -> Iterable[Call]:
         return chain.from_iterable(self.calls.values())
@@ -189,12 +192,12 @@ class Plan:
         iteration = state.iterations_before + state.phase_iteration + (not counted)
         if iteration % self._common_divisors[event]:
             return self._calls_without_interval[event]
-        due: tuple[Interval | int, ...] = ()
+        due: tuple[Interval, ...] = ()
         for interval, iterations in self._intervals[event]:
             is_due = (
                 not iteration % iterations
                 if iterations
-                else is_step_due(interval, state, counted=counted)
+                else _is_step_due(interval, state, counted=counted)
             )
             if is_due:
                 due += (interval,)
@@ -253,3 +256,13 @@ class Plan:
 def format_priority(value: int) -> str:
     """Format a priority: `NORMAL (50)` for a named level, otherwise the number."""
     return f"{Priority(value).name} ({value})" if value in set(Priority) else str(value)
+
+
+def _is_step_due(interval: Interval, state: State, *, counted: bool) -> bool:
+    """Return whether an interval in steps ends with the current iteration, which the counters
+    include if `counted`."""
+    if interval.unit != "steps" or interval.count == 0 or state.phase != "train":
+        return False
+    if counted:
+        return state.stepped and state.step % interval.count == 0
+    return (state.step + 1) % interval.count == 0

@@ -4,17 +4,12 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from hooks.hook import EVENTS, WITHIN_ITERATION, Hook, list_fields
-from hooks.interval import Interval, is_never
 from hooks.setup import Setup
 
 
 def find_reason_against(hook: Hook, setup: Setup) -> str:
     """Return why a hook cannot work in this setup; empty if it can."""
-    acts_in = [
-        event
-        for event in WITHIN_ITERATION
-        if hook.handles(event) and not is_never(hook.get_interval(event))
-    ]
+    acts_in = [event for event in WITHIN_ITERATION if _acts_in(hook, event)]
     missed = [event for event in acts_in if event != "on_step"]
     reason = ""
     if missed:
@@ -26,6 +21,12 @@ def find_reason_against(hook: Hook, setup: Setup) -> str:
         or hook.unsuitable(setup)
         or _explain_no_event(hook)
     )
+
+
+def _acts_in(hook: Hook, event: str) -> bool:
+    """Return whether a hook handles an event, at an interval that is ever due."""
+    interval = hook.get_interval(event)
+    return hook.handles(event) and (interval is None or interval.count > 0)
 
 
 def _explain_no_event(hook: Hook) -> str:
@@ -42,7 +43,7 @@ def _explain_epochs(hook: Hook, events: Sequence[str]) -> str:
         return ""
     for event in events:
         interval = hook.get_interval(event)
-        if isinstance(interval, Interval) and interval.unit == "epochs":
+        if interval is not None and interval.unit == "epochs":
             return (
                 f"{event} is never called at an interval of {interval};"
                 " set one in steps or iterations"

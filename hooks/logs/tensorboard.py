@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
+from hooks.duration import Duration
 from hooks.hook import Cleanup
-from hooks.interval import Duration, Interval, StepsOrNever, at_interval
+from hooks.interval import Interval, StepsOrNever, at_interval
 from hooks.logs.shared.curves import CurveLogger
 from hooks.logs.shared.readings import current_row, flatten
 from hooks.logs.shared.window_statistics import LookBack

@@ -5,8 +5,8 @@ from datetime import timedelta
 from time import monotonic
 from typing import Any, ClassVar
 
+from hooks.duration import Duration
 from hooks.hook import Hook
-from hooks.interval import Duration
 from hooks.state import State
 
 

@@ -3,10 +3,10 @@ from itertools import product
 from typing import Any, get_args, get_type_hints
 
 import pytest
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from hooks import HOOKS, Interval, State
-from hooks.interval import EPOCHS_OR_STEPS, Duration, Units, count_iterations, parse_duration
+from hooks.interval import EPOCHS_OR_STEPS, Units, count_iterations
 from orchestrator.experiment.fields.field_values import list_parameters
 
 
@@ -131,32 +131,3 @@ def test_every_hook_s_intervals_are_read_with_their_units(
     if units.le:
         with pytest.raises(ValueError, match="must be at most"):
             adapter.validate_python(units.le + 1)
-
-
-@pytest.mark.parametrize(
-    ("value", "seconds"),
-    [
-        (90, 90),
-        (1.5, 1.5),
-        ("90s", 90),
-        ("10m", 600),
-        ("1.5 h", 5400),
-        ("1d", 86400),
-        (" 1d 12h ", 129600),
-        ("2h30m", 9000),
-    ],
-)
-def test_durations_are_read_as_seconds(value: Any, seconds: float) -> None:
-    assert parse_duration(value) == seconds
-    assert TypeAdapter(Duration).validate_python(value) == seconds
-
-
-@pytest.mark.parametrize(
-    "value",
-    ["", "2", "30m2h", "-1h", "0h", "two hours", "01:30:00", 0, -1, True, None, float("inf")],
-)
-def test_invalid_duration_error_has_the_value(value: Any) -> None:
-    with pytest.raises(ValueError, match="must be a positive duration"):
-        parse_duration(value)
-    with pytest.raises(ValidationError, match="90s, 5m or 2h30m, got"):
-        TypeAdapter(Duration).validate_python(value)

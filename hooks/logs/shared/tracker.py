@@ -10,7 +10,7 @@ from queue import Full, Queue
 from time import monotonic, time
 from typing import ClassVar
 
-from hooks.interval import Duration
+from hooks.duration import Duration
 from hooks.logs.shared.curves import CurveLogger
 from hooks.state import State
 

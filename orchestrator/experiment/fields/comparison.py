@@ -7,7 +7,7 @@ from typing import Any, Literal, Self, cast
 
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
-from hooks.interval import parse_duration
+from hooks.duration import parse_duration
 from orchestrator.units import is_number
 
 _PATTERN = re.compile(r"\s*(<=|>=)\s*(.+?)\s*")

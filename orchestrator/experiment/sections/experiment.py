@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal, Self, get_args
 from annotated_types import Ge
 from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 
-from hooks.interval import Duration, Interval
+from hooks.duration import Duration
+from hooks.interval import Interval
 from hooks.needs import Needs
 from hooks.optimizer_name import OptimizerName
 from hooks.parameter_names import Patterns, list_patterns

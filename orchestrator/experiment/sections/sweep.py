@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from hooks.interval import Duration
+from hooks.duration import Duration
 from hooks.metrics.direction import Mode, directions
 from hooks.stats.row_stats import PREFIX
 from orchestrator.errors import shorten

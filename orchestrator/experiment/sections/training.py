@@ -5,7 +5,8 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Lt
 from pydantic import Field
 
-from hooks.interval import Duration, Interval
+from hooks.duration import Duration
+from hooks.interval import Interval
 from orchestrator.experiment.fields.section import Model
 
 BatchSize = Annotated[int, Ge(1), Lt(2**31)]
