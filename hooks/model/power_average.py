@@ -20,43 +20,52 @@ Profile = tuple[float, float]
 """The step and the std of an average."""
 
 
-def exponent(std: float) -> float:
+def compute_exponent(std: float) -> float:
     """Return the g of a std: the largest root of (g+1) = std^2 (g+2)^2 (g+3)."""
-    t = std**-2
-    return float(np.roots([1.0, 7.0, 16.0 - t, 12.0 - t]).real.max())
+    inverse_variance = std**-2
+    polynomial = [1.0, 7.0, 16.0 - inverse_variance, 12.0 - inverse_variance]
+    return float(np.roots(polynomial).real.max())
 
 
-def update_coefficient(before: int, step: int, exponent: float) -> float:
+def compute_update_coefficient(before: int, step: int, exponent: float) -> float:
     """Return the share of the new weights in the update at `step`, after one at `before` (0 for the
     first)."""
     return float(1 - (before / step) ** (exponent + 1))
 
 
-def combination(stored: Sequence[Profile], wanted: Profile) -> tuple[list[float], float]:
+def find_combination(stored: Sequence[Profile], wanted: Profile) -> tuple[list[float], float]:
     """Return the factors of the stored averages whose sum comes nearest to the wanted profile, and
     its distance.
 
     Nearest by least squares over all steps; the distance is relative to the norm of the wanted
     profile.
     """
-    steps, exponents = np.array([[step, exponent(std)] for step, std in [*stored, wanted]]).T
-    products = _products(steps, exponents)
+    products = _compute_inner_products([*stored, wanted])
     norms = np.sqrt(np.diag(products))
+    # Between profiles of norm 1, so that the rank tolerance means the same for each.
     products /= np.outer(norms, norms)
-    among = products[:-1, :-1]
-    towards = products[:-1, -1]
-    factors = np.linalg.lstsq(among, towards, rcond=_RANK_TOLERANCE)[0]
+    among_stored = products[:-1, :-1]
+    with_wanted = products[:-1, -1]
+    solution = np.linalg.lstsq(among_stored, with_wanted, rcond=_RANK_TOLERANCE)[0]
+    factors = solution * norms[-1] / norms[:-1]
+
+    square = 1 - 2 * solution @ with_wanted + solution @ among_stored @ solution
     # Rounding may make the square of a small distance negative.
-    distance = math.sqrt(max(1 - 2 * factors @ towards + factors @ among @ factors, 0.0))
-    return [float(factor) for factor in factors * norms[-1] / norms[:-1]], distance
+    return factors.tolist(), math.sqrt(max(square, 0.0))
 
 
-def _products(steps: np.ndarray, exponents: np.ndarray) -> np.ndarray:
-    """Return the inner products of all pairs of profiles, (n, n)."""
+def _compute_inner_products(profiles: Sequence[Profile]) -> np.ndarray:
+    """Return the integral of the product of each pair of profiles, (n, n).
+
+    It is (g+1) (h+1) / (g+h+1) / t (s/t)^h, for a profile with exponent g up to step s, and a later
+    one with exponent h up to step t.
+    """
+    steps = np.array([step for step, _ in profiles])
+    exponents = np.array([compute_exponent(std) for _, std in profiles])
     first = np.minimum.outer(steps, steps)
     last = np.maximum.outer(steps, steps)
-    own, other = np.broadcast_arrays(exponents[:, None], exponents[None, :])
-    later = np.where(steps[:, None] < steps[None, :], other, own)
-    shape = (first / last) ** later
-    products: np.ndarray = (own + 1) * (other + 1) * shape / ((own + other + 1) * last)
+    later_exponents = np.where(np.less.outer(steps, steps), exponents, exponents[:, None])
+    factors = np.multiply.outer(exponents + 1, exponents + 1)
+    sums = np.add.outer(exponents, exponents) + 1
+    products: np.ndarray = factors * (first / last) ** later_exponents / (sums * last)
     return products

@@ -94,7 +94,7 @@ class EMA(Hook):
                 f"decay={self.decay} has no effect with average: {self.average}; remove it"
             )
         self._stds = self._check_stds()
-        self._exponents = [power_average.exponent(std) for std in self._stds]
+        self._exponents = [power_average.compute_exponent(std) for std in self._stds]
         self._snapshots = Snapshots(self.snapshots, self.keep_snapshots)
         self._updates: Counter[OptimizerName] = Counter()
         """Number of updates by optimizer name; None stands for a single optimizer, or for the buffers
@@ -263,7 +263,7 @@ class EMA(Hook):
         self._count_update(name, step)
         if self._exponents:
             return [
-                power_average.update_coefficient(last_step, step, exponent)
+                power_average.compute_update_coefficient(last_step, step, exponent)
                 for exponent in self._exponents
             ]
         return [self.weight(updates) if updates else 1.0]

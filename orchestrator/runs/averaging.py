@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hooks.model.power_average import LARGEST_STD, combination
+from hooks.model.power_average import LARGEST_STD, find_combination
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import CheckpointError, StorageError, UsageError
@@ -99,7 +99,7 @@ def make_average(
         stored: list[Term] = []
         for terms_there in snapshots.values():
             stored += [term for term in terms_there if term.step <= step]
-        factors, error = combination([(term.step, term.std) for term in stored], (step, std))
+        factors, error = find_combination([(term.step, term.std) for term in stored], (step, std))
         if error > MAX_ERROR:
             raise UsageError(_format_error(folder, std, error, stored, step))
         terms = [
