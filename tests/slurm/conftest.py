@@ -172,13 +172,13 @@ class Points(Task):
 
 @dataclass
 class SlowUntil(Hook):
-    """Takes time in each step until a file exists."""
+    """Takes a second in each step until a file exists, so a job lasts as long as its test."""
 
     file: str = ""
 
     def on_step(self, state):
         if not Path(self.file).exists():
-            time.sleep(0.2)
+            time.sleep(1)
 '''
 
 EXPERIMENT = """
