@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from annotated_types import Ge, MinLen
 
 from hooks.hook import Hook, Priority, Ranks
 from hooks.interval import Interval
+from hooks.loop_services import Checkpoints
 from hooks.metrics.best_checkpoints import BestCheckpoints
 from hooks.metrics.direction import Mode
 from hooks.needs import Needs
@@ -24,6 +25,13 @@ class _InProgress:
     position: Position
     is_requested: bool
     metrics: list[str]
+
+
+class _Stored(NamedTuple):
+    """A stored checkpoint, and the position that it holds."""
+
+    position: Position
+    name: str
 
 
 @dataclass
@@ -75,15 +83,21 @@ class Checkpoint(Hook):
     def __post_init__(self) -> None:
         self._bests = BestCheckpoints(self.best, self.mode)
         self._names: list[str] = []
+        """Checkpoints that this hook requested and has not dropped, oldest first."""
         self._requested = False
+        """True if this hook requested the next checkpoint for its interval or the end."""
         self._pending: list[str] = []
+        """Metrics for which the next checkpoint is the best."""
         self._in_progress: _InProgress | None = None
-        self._saved: tuple[Position, str] | None = None
+        self._saved: _Stored | None = None
+        """The newest checkpoint of this attempt."""
         self._should_keep_restored = False
         """True if the restored checkpoint is one to keep: this hook requested it, or the run starts
         from it."""
         self._run: str | None = None
         """Name of the run that the fields above describe."""
+
+    # Events
 
     def on_load(self, state: State, checkpoint: Mapping[str, Any]) -> None:
         self._reset_if_from_another_run(state)
@@ -116,7 +130,7 @@ class Checkpoint(Hook):
         written = self._in_progress
         self._in_progress = None
         name = path.rstrip("/").rpartition("/")[2]
-        self._saved = (written.position, name)
+        self._saved = _Stored(written.position, name)
         if written.is_requested:
             self._names = [known for known in self._names if known != name]
             self._names.append(name)
@@ -126,32 +140,39 @@ class Checkpoint(Hook):
     def on_end(self, state: State) -> None:
         if self.publish is None or state.checkpoints is None:
             return
-        last = self._saved[1] if self._saved else None
-        if last is None and self._names:
-            last = self._names[-1]
+        last = self._saved.name if self._saved else next(reversed(self._names), None)
         for name in self._add_bests([last]):
-            places = {"model": state.checkpoints.find_evaluated_weights(name), "raw_model": "model"}
-            parts = {key: places.get(key, key) for key in map(_resolve_alias, self.publish)}
+            parts = _locate_parts(self.publish, name, state.checkpoints)
             state.checkpoints.publish(name, parts, "published", state.config)
 
-    def unsuitable(self, setup: Setup) -> str:
-        if setup.hooks.get("checkpoint") is not self:
-            for key, is_set in (
-                ("out_dir", self.out_dir is not None),
-                ("background", self.background),
-            ):
-                if is_set:
-                    return (
-                        f"`{key}` applies to all checkpoints of a run;"
-                        " set it in the hook named checkpoint"
-                    )
+    # Settings
 
-        records = (name for name, hook in setup.hooks.items() if hook.keeps_record)
+    def unsuitable(self, setup: Setup) -> str:
+        return self._explain_key_of_the_run(setup) or self._explain_unknown_part(setup)
+
+    def _explain_key_of_the_run(self, setup: Setup) -> str:
+        """Return which key is set that only the hook named checkpoint may set; empty if none."""
+        if setup.hooks.get("checkpoint") is self:
+            return ""
+        are_set = {"out_dir": self.out_dir is not None, "background": self.background}
+        for key, is_set in are_set.items():
+            if is_set:
+                return (
+                    f"`{key}` applies to all checkpoints of a run;"
+                    " set it in the hook named checkpoint"
+                )
+        return ""
+
+    def _explain_unknown_part(self, setup: Setup) -> str:
+        """Return which parts to publish no checkpoint has; empty if none."""
+        records = [name for name, hook in setup.hooks.items() if hook.keeps_record]
         known = ["model", "raw_model", "optimizer", "hooks", "meta", *records]
         unknown = [key for key in self.publish or () if _resolve_alias(key) not in known]
-        if unknown:
-            return f"publish: a checkpoint has no {', '.join(unknown)}; it has {', '.join(known)}"
-        return ""
+        if not unknown:
+            return ""
+        return f"publish: a checkpoint has no {', '.join(unknown)}; it has {', '.join(known)}"
+
+    # State
 
     def state_dict(self) -> dict[str, Any]:
         """Return the names of saved checkpoints that stay once this one is stored, and the metrics
@@ -159,12 +180,12 @@ class Checkpoint(Hook):
 
         Its own name is not known yet.
         """
-        names = list(self._names)
+        names = self._names
         if self.keep is not None:
-            others = self.keep - self._requested
-            names = names[max(0, len(names) - others) :]
+            count = self.keep - 1 if self._requested else self.keep
+            names = names[max(0, len(names) - count) :]
         return {
-            "names": names,
+            "names": list(names),
             "bests": self._bests.state_dict(),
             "pending": self._pending,
             "requested": self._requested,
@@ -177,6 +198,8 @@ class Checkpoint(Hook):
         self._pending = self._bests.select_known(state["pending"])
         self._should_keep_restored = state["requested"]
         self._run = state.get("run")
+
+    # Requests
 
     def _request(self, state: State, reason: str) -> None:
         self._requested = True
@@ -219,15 +242,15 @@ class Checkpoint(Hook):
         """Return the checkpoint that this attempt made at this position."""
         if self._saved is None:
             return None
-        position, name = self._saved
-        return name if position == state.position else None
+        return self._saved.name if self._saved.position == state.position else None
 
     def _has_checkpoint_of_these_weights(self, state: State) -> bool:
         """Return whether no step was made since the newest checkpoint, whose buffers may be of an
         earlier iteration."""
-        if self._in_progress:
-            return self._in_progress.position.has_same_weights(state.position)
-        return self._saved is not None and self._saved[0].has_same_weights(state.position)
+        newest = self._in_progress or self._saved
+        return newest is not None and newest.position.has_same_weights(state.position)
+
+    # Retention
 
     def _retain(self, state: State) -> None:
         if state.checkpoints is None:
@@ -239,6 +262,8 @@ class Checkpoint(Hook):
     def _add_bests(self, names: Iterable[str | None]) -> list[str]:
         """Return names and those of the best checkpoints, without duplicates."""
         return _deduplicate([*names, *self._bests.names])
+
+    # Resuming
 
     def _reset_if_from_another_run(self, state: State) -> None:
         """Discard names and scores if the restored checkpoint comes from another run."""
@@ -256,7 +281,15 @@ class Checkpoint(Hook):
         self._names = [name for name in _deduplicate(names) if name in stored]
         self._bests.reconcile(state, stored, dict.fromkeys(self._pending, restored))
         self._pending = []
-        self._saved = (state.position, restored)
+        self._saved = _Stored(state.position, restored)
+
+
+def _locate_parts(
+    parts: Iterable[str], checkpoint: str, checkpoints: Checkpoints
+) -> dict[str, str]:
+    """Return where in a checkpoint each part is, by the part's name in the published file."""
+    places = {"model": checkpoints.find_evaluated_weights(checkpoint), "raw_model": "model"}
+    return {part: places.get(part, part) for part in map(_resolve_alias, parts)}
 
 
 def _resolve_alias(key: str) -> str:
