@@ -4,7 +4,6 @@ tests are skipped."""
 import os
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 import yaml
 
 from tests.cluster.hosts import BIN, ROOT, SHARED, Host, Hosts, hosts, why_not
+from tests.real_systems import mark_tests, wait_until
 
 RUNS = SHARED / "runs"
 NAMES = ("alpha", "beta", "gamma")
@@ -21,13 +21,7 @@ HEAD = NAMES[0]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = [item for item in items if Path(__file__).parent in item.path.parents]
-    reason = why_not() if here else ""
-    for item in here:
-        item.add_marker(pytest.mark.cluster)
-        item.add_marker(pytest.mark.timeout(600))
-        if reason:
-            item.add_marker(pytest.mark.skip(reason=reason))
+    mark_tests(items, Path(__file__).parent, "cluster", 600, why_not)
 
 
 @dataclass
@@ -95,14 +89,14 @@ class Cluster:
     def wait_until_quiet(self) -> None:
         """Wait until Ray runs on no host: `ray down` stops the head, and workers end some time
         after it."""
-        deadline = time.monotonic() + 180
-        while left := [
+        wait_until(lambda: not self._list_hosts_with_ray(), "`ray down` has ended Ray on each host")
+
+    def _list_hosts_with_ray(self) -> list[str]:
+        return [
             host.name
             for host in self.hosts.hosts.values()
             if "raylet" in host.run("ps", "-eo", "comm").stdout
-        ]:
-            assert time.monotonic() < deadline, f"`ray down` left Ray on {left}"
-            time.sleep(1)
+        ]
 
 
 _WAIT = """

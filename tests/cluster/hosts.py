@@ -8,7 +8,6 @@ first process is.
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import textwrap
@@ -17,6 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.real_systems import explain_missing
 
 ROOT = Path(__file__).parents[2]
 BIN = ROOT / ".venv/bin"
@@ -48,18 +49,10 @@ while :; do sleep 1; done
 
 def why_not() -> str:
     """Why there can be no hosts here; empty where there can."""
-    if os.geteuid() != 0:
-        return "the test hosts are namespaces, which only root can make"
-    missing = [
-        program
-        for program in ("ip", "sshd", "ssh", "ssh-keygen", "rsync", "unshare", "nsenter")
-        if shutil.which(program) is None
-    ]
-    if missing:
-        return (
-            f"the test hosts need {', '.join(missing)}, not installed here; on Debian:"
-            " apt-get install iproute2 openssh-server openssh-client rsync util-linux"
-        )
+    programs = ("ip", "sshd", "ssh", "ssh-keygen", "rsync", "unshare", "nsenter")
+    packages = "iproute2 openssh-server openssh-client rsync util-linux"
+    if reason := explain_missing("the test hosts", programs, packages):
+        return reason
     made = subprocess.run(
         [
             "unshare",

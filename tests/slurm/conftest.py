@@ -5,18 +5,19 @@ import getpass
 import os
 import re
 import secrets
-import shutil
 import socket
 import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.real_systems import explain_missing, mark_tests, wait_until
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "scancel", "sinfo", "squeue")
@@ -24,24 +25,11 @@ PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "scancel", "s
 
 def why_not() -> str:
     """Return why there can be no Slurm here; nothing where there can."""
-    if os.geteuid() != 0:
-        return "the nodes of the test's Slurm need root"
-    missing = [program for program in PROGRAMS if shutil.which(program) is None]
-    if not missing:
-        return ""
-    return (
-        f"Slurm's {', '.join(missing)} is not installed; on Debian: apt-get install slurm-wlm munge"
-    )
+    return explain_missing("the nodes of the test's Slurm", PROGRAMS, "slurm-wlm munge")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = [item for item in items if Path(__file__).parent in item.path.parents]
-    reason = why_not() if here else ""
-    for item in here:
-        item.add_marker(pytest.mark.slurm)
-        item.add_marker(pytest.mark.timeout(900))
-        if reason:
-            item.add_marker(pytest.mark.skip(reason=reason))
+    mark_tests(items, Path(__file__).parent, "slurm", 900, why_not)
 
 
 @dataclass
@@ -129,13 +117,6 @@ class Slurm:
                 time.sleep(1)
             assert process.stdout is not None
             return process.returncode, process.stdout.read()
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 600
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain until {what}"
-        time.sleep(0.5)
 
 
 TASK = '''
