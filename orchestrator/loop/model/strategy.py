@@ -71,6 +71,10 @@ class WithinOneCall(nn.Module):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
+        named = [*module.named_parameters()]
+        self.trained = [name for name, parameter in named if parameter.requires_grad]
+        """Parameters whose gradients DDP exchanges: those that are trained at the start."""
+        self.frozen = {name: parameter for name, parameter in named if not parameter.requires_grad}
 
     def forward(
         self, *inputs: Any, run: Callable[[nn.Module], Any] | None = None, **named: Any
@@ -144,15 +148,18 @@ def set_gradient_sync(model: nn.Module, now: bool) -> None:
 
 def check_gradients_synced(model: DistributedDataParallel) -> None:
     """Raise TaskError if the last backward pass did not synchronize all gradients: some parameters
-    are unused."""
+    are unused, or have been unfrozen since the start."""
+    unfrozen = [name for name, value in model.module.frozen.items() if value.requires_grad]
+    if unfrozen:
+        raise TaskError(
+            f"{listed(unfrozen, 4)} did not require gradients when the ranks started, so DDP does not exchange them."
+            " Let model() return trainable parameters, and freeze them with the hook freeze_parameters, whose `until`"
+            " says for how long"
+        )
     indices = gradients_never_exchanged(model)
     if indices is None:
         return
-    trained = [
-        name
-        for name, parameter in model.module.module.named_parameters()
-        if parameter.requires_grad
-    ]
+    trained = model.module.trained
     names = [trained[index] for index in indices if index < len(trained)]
     unused = "the model"
     if names:

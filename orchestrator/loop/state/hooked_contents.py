@@ -48,6 +48,7 @@ class HookedContents:
         self._schedules = schedules
         self._schedule_records = {name: schedule.record() for name, schedule in schedules.items()}
         self._buffers_at_start = describe_buffers(state.module)
+        self._trained_at_start = self._find_trained()
 
     @property
     def mesh(self) -> Any:
@@ -90,7 +91,19 @@ class HookedContents:
             **optimizers.get(None, {"optimizers": optimizers}),
             "microbatches": self._iterations.microbatches,
             "remade_buffers": self._list_remade_buffers(),
+            "requires_grad": self._find_changed_trained(),
         }
+
+    def _find_trained(self) -> dict[str, bool]:
+        """Return for each parameter whether it is trained, rather than frozen."""
+        return {name: value.requires_grad for name, value in self._state.module.named_parameters()}
+
+    def _find_changed_trained(self) -> dict[str, bool]:
+        """Return the parameters that training has frozen or unfrozen since the start. All others
+        follow the task, also if it is changed before a resume."""
+        before = self._trained_at_start
+        now = self._find_trained()
+        return {name: now[name] for name in now if now[name] != before.get(name)}
 
     def _list_remade_buffers(self) -> list[str]:
         """Return the buffers that were made, or changed in shape or dtype, since the start."""
@@ -107,6 +120,8 @@ class HookedContents:
             if saved[name]["scheduler"] != record
         }
         self._restore_training(loaded, rescheduled)
+        for name, is_trained in manifest.get("requires_grad", {}).items():
+            self._state.module.get_parameter(name).requires_grad_(is_trained)
         self._iterations.microbatches = manifest.get("microbatches", 1)
         self._check_data(loaded)
         self._changes.restore(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
-from hooks import Hook, Interval
+from hooks import Hook, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.ema import EMA
 from hooks.training.gradient_clip import GradientClip
@@ -57,6 +57,49 @@ def test_ranks_exchange_gradients_once_per_step_not_per_micro_batch() -> None:
     assert (calls, steps, iterations) == (6, 6, 14)
     for name, value in raw_training(Points(), batch_size=8, accumulate=3).state_dict().items():
         torch.testing.assert_close(torch.tensor(weights[name]), value, rtol=1e-5, atol=1e-6)
+
+
+@dataclass
+class Frozen(Points):
+    """Points, whose first layer is frozen."""
+
+    def model(self) -> nn.Module:
+        model = super().model()
+        model[0].requires_grad_(False)  # type: ignore[index]
+        return model
+
+
+@dataclass
+class Change(Hook):
+    """Freeze or unfreeze the first layer at the end of the first epoch."""
+
+    trained: bool
+
+    def on_phase_end(self, state: State) -> None:
+        if state.phase == "train" and state.epoch == 1:
+            state.module.get_submodule("0").requires_grad_(self.trained)
+
+
+def _change(rank: int, world_size: int) -> list[str]:
+    errors = []
+    for task, trained in ((Frozen(), True), (Points(), False)):
+        loop = Loop(
+            task,
+            experiment(batch_size=4, epochs=2),
+            {"change": Change(trained)},
+            RunContext(world=World(rank, world_size, rank)),
+        )
+        with pytest.raises(TaskError) as error:
+            list(loop.run())
+        errors.append(str(error.value))
+    return errors
+
+
+def test_ranks_refuse_what_ddp_does_not_exchange_when_parameters_are_frozen_later() -> None:
+    for unfrozen, frozen in on_ranks(_change):
+        assert "0.weight, 0.bias did not require gradients when the ranks started" in unfrozen
+        assert "freeze_parameters" in unfrozen
+        assert "does not depend on 2 of the model's 4 parameters (0.weight, 0.bias)" in frozen
 
 
 # Shards

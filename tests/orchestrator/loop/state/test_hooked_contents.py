@@ -1,4 +1,4 @@
-"""Buffers that a forward pass makes or enlarges, in checkpoints."""
+"""Buffers that a forward pass makes or enlarges, and parameters that are frozen, in checkpoints."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import Dataset, SequentialSampler, TensorDataset
 
-from hooks import Hook
+from hooks import Hook, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.interval import Interval
 from hooks.training.ema import EMA
@@ -20,7 +20,7 @@ from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_run import RunContext
 from orchestrator.storage import Storage
-from tests.tasks import described, experiment
+from tests.tasks import Points, described, experiment
 
 
 class Positions(nn.Module):
@@ -146,3 +146,47 @@ def test_a_continued_run_has_the_buffers_that_its_arguments_make(tmp_path: Path)
     loop.restore("epoch-0002")
     assert loop.state.module.get_buffer("causal").shape == (5, 5)
     assert loop.state.module.get_buffer("0.used").shape == (3,)
+
+
+# Parameters that are trained
+
+
+@dataclass
+class Frozen(Points):
+    """Points, whose first layer is frozen if it is asked for."""
+
+    freezes: bool = True
+
+    def model(self) -> nn.Module:
+        model = super().model()
+        model[0].requires_grad_(not self.freezes)  # type: ignore[index]
+        return model
+
+
+class Unfreeze(Hook):
+    """Train the first layer, and freeze the last one, from the end of the first epoch on."""
+
+    def on_phase_end(self, state: State) -> None:
+        if state.phase == "train" and state.epoch == 1:
+            state.module.get_submodule("0").requires_grad_(True)
+            state.module.get_submodule("4").requires_grad_(False)
+
+
+def test_parameters_that_a_hook_has_unfrozen_are_trained_after_a_resume(tmp_path: Path) -> None:
+    whole = _train(Frozen(train=12), tmp_path, unfreeze=Unfreeze())
+    for name in ("step-00000002", "step-00000004", "epoch-0002"):
+        resumed = _train(Frozen(train=12), tmp_path, name, unfreeze=Unfreeze())
+        assert resumed["tensors"] == whole["tensors"], name
+
+
+def test_a_continued_run_trains_the_parameters_that_its_task_now_trains(tmp_path: Path) -> None:
+    """Only flags that training has changed come back."""
+    _train(Frozen(train=12), tmp_path)
+    loop = Loop(
+        Frozen(train=12, freezes=False),
+        experiment(batch_size=4, epochs=3),
+        {},
+        RunContext(store=CheckpointStore(Storage(tmp_path))),
+    )
+    loop.restore("epoch-0002")
+    assert all(parameter.requires_grad for parameter in loop.state.module.parameters())
