@@ -20,6 +20,11 @@ _DRAW_ELSEWHERE = (
     " worker seeds them"
 )
 _IN_MODEL = "Make it a part of the module that model() returns, which is trained, saved and equal on all ranks"
+_REMEDIES = {
+    "task": "Return it from the task's state_dict(), and restore it in load_state_dict()",
+    "model": "Make it a buffer, or return it from the module's get_extra_state()",
+    "hooks": "Name it in the hook's state_fields, or rank_state_fields if ranks differ",
+}
 
 _STATE_METHODS = ("state_dict", "rank_state_dict")
 _MAX_COMPARED_BYTES = 65536
@@ -61,9 +66,10 @@ class UnsavedState:
         known = self._saved_ids.union(map(id, values.values()))
         for phase, dataset in self._datasets.items():
             name = f"the {phase} data: {type(dataset).__name__}"
-            values |= _list_generators(dataset, name, known)
+            values |= _list_of(dataset, name, known, GENERATORS)
+        # A tensor or an array of a model is as a rule a constant that moves to the device.
         module = self._state.module
-        values |= _list_generators(module, "model", known - {id(module)})
+        values |= _list_of(module, "model", known - {id(module)}, (int, float, *GENERATORS))
         for name, hook in self._plan.hooks.items():
             if not hook.observes and not type(hook).__module__.startswith("hooks."):
                 values |= list_values(hook, f"hooks.{name}", known)
@@ -130,12 +136,7 @@ class UnsavedState:
                 continue
             if _describe(value) == before or self._is_time(value):
                 continue
-            if path.startswith("task."):
-                remedy = (
-                    "Return it from the task's state_dict(), and restore it in load_state_dict()"
-                )
-            else:
-                remedy = "Name it in the hook's state_fields, or rank_state_fields if ranks differ"
+            remedy = _REMEDIES[path.partition(".")[0]]
             yield (
                 f"{path} has changed since the start, and no checkpoint holds it: a resumed run begins with its first"
                 f" value. {remedy}, if training depends on it"
@@ -150,6 +151,9 @@ class UnsavedState:
             if _has_own_method(hook, Hook):
                 saved.append(f"hooks.{name}.")
             saved += [f"hooks.{name}.{field}." for field in list_state_fields(hook)]
+        for place, part in self._state.module.named_modules():
+            if type(part).get_extra_state is not nn.Module.get_extra_state:
+                saved.append(f"model.{place}." if place else "model.")
         return tuple(saved)
 
     def _is_time(self, value: object) -> bool:
@@ -161,9 +165,10 @@ class UnsavedState:
         )
 
 
-def _list_generators(root: object, name: str, ignored: set[int]) -> dict[str, Any]:
+def _list_of(root: object, name: str, ignored: set[int], kinds: tuple[type, ...]) -> dict[str, Any]:
+    """Return the values of these types in an object's attributes by path."""
     values = list_values(root, name, ignored)
-    return {path: value for path, value in values.items() if isinstance(value, GENERATORS)}
+    return {path: value for path, value in values.items() if isinstance(value, kinds)}
 
 
 def _is_within(path: str, beginnings: tuple[str, ...]) -> bool:

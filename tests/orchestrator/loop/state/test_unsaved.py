@@ -187,6 +187,44 @@ def test_attributes_of_hooks_and_callables_are_named() -> None:
     assert "state_dict()" in line
 
 
+class Annealed(nn.Linear):
+    """Cools with each batch, by a number or by one that is saved; caches its last output."""
+
+    def __init__(self) -> None:
+        super().__init__(5, 3)
+        self.temperature = 1.0
+        self.last = torch.zeros(1)
+
+    def forward(self, points: Tensor) -> Tensor:
+        self.temperature *= 0.9
+        self.last = super().forward(points) / self.temperature
+        return self.last
+
+
+class AnnealedAndSaved(Annealed):
+    def get_extra_state(self) -> dict[str, float]:
+        return {"temperature": self.temperature}
+
+    def set_extra_state(self, state: dict[str, float]) -> None:
+        self.temperature = state["temperature"]
+
+
+@dataclass
+class AnnealedTask(SmallTask):
+    saved: bool = False
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(AnnealedAndSaved() if self.saved else Annealed())
+
+
+def test_number_of_a_module_is_named_unless_its_extra_state_is_saved() -> None:
+    (line,) = _warnings(AnnealedTask())
+    assert line.startswith("model.0.temperature has changed since the start")
+    assert "buffer" in line
+    assert "get_extra_state()" in line
+    assert _warnings(AnnealedTask(saved=True)) == []
+
+
 @dataclass
 class Prompted(SmallTask):
     """Keeps values that never change: one unequal to itself, and one without a version."""
