@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 FOLDER = "mlflow"
+_TAG = "hookyard.run_id"
+"""Tag of an MLflow run by which a resumed run finds it. MLflow's own ID is not known before the
+server has answered, and a checkpoint may be saved earlier."""
 _ESCAPED = re.compile(
     r"[^\w./ :-]"
     r"|_(?=x[0-9A-F]{2,}(?:_|\W))"  # could look like the code of a character
@@ -60,7 +63,8 @@ class MLflow(Tracker):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._client: MlflowClient | None = None
+        self._connected: tuple[MlflowClient, str] | None = None
+        """The client, and MLflow's ID of the run."""
 
     def on_start(self, state: State) -> None:
         if find_spec("mlflow") is None:
@@ -81,40 +85,37 @@ class MLflow(Tracker):
     # The methods below run in the sender's thread.
 
     def _connect(self) -> tuple[MlflowClient, str]:
-        if self._client is None or self.run_id is None:
+        if self._connected is None:
             from mlflow.tracking import MlflowClient
 
             client = MlflowClient(tracking_uri=self._uri)
-            reopened = self._reopen(client)
-            self.run_id = reopened or self._create(client)
-            self._client = client
+            experiment_id = self._find_experiment(client)
+            reopened = self._reopen(client, experiment_id)
+            mlflow_id = reopened or self._create(client, experiment_id)
+            self._connected = client, mlflow_id
 
             if reopened is None:
-                self._log_params(client, self.run_id)
-        return self._client, self.run_id
+                self._log_params(client, mlflow_id)
+        return self._connected
 
-    def _reopen(self, client: MlflowClient) -> str | None:
-        """Continue the checkpoint's MLflow run, if there is one."""
-        from mlflow.exceptions import MlflowException
-
-        if self.run_id is None:
-            return None
-        try:
-            client.update_run(self.run_id, status="RUNNING")
-        except MlflowException as error:
-            # Its own database is on another machine.
-            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-                return None
-            raise
-        return self.run_id
-
-    def _create(self, client: MlflowClient) -> str:
+    def _find_experiment(self, client: MlflowClient) -> str:
         experiment = client.get_experiment_by_name(self._experiment_name)
         if experiment is None:
-            experiment_id = client.create_experiment(self._experiment_name)
-        else:
-            experiment_id = experiment.experiment_id
-        run = client.create_run(experiment_id, tags=dict(self.tags), run_name=self._run_name)
+            return str(client.create_experiment(self._experiment_name))
+        return str(experiment.experiment_id)
+
+    def _reopen(self, client: MlflowClient, experiment_id: str) -> str | None:
+        """Continue the MLflow run of an earlier attempt, if there is one."""
+        found = client.search_runs([experiment_id], f"tags.`{_TAG}` = '{self.run_id}'")
+        if not found:
+            return None
+        mlflow_id = str(found[0].info.run_id)
+        client.update_run(mlflow_id, status="RUNNING")
+        return mlflow_id
+
+    def _create(self, client: MlflowClient, experiment_id: str) -> str:
+        tags = {**self.tags, _TAG: self.run_id}
+        run = client.create_run(experiment_id, tags=tags, run_name=self._run_name)
         return str(run.info.run_id)
 
     def _log_params(self, client: MlflowClient, run_id: str) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
-from uuid import uuid4
 
 from hooks.logs.shared.readings import flatten
 from hooks.logs.shared.tracker import Tracker
@@ -43,7 +42,6 @@ class WandB(Tracker):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._run: Run | None = None
-        self.run_id = uuid4().hex[:8]
 
     def on_start(self, state: State) -> None:
         if find_spec("wandb") is None:

@@ -9,6 +9,7 @@ from functools import partial
 from queue import Full, Queue
 from time import monotonic, time
 from typing import ClassVar
+from uuid import uuid4
 
 from hooks.duration import Duration
 from hooks.logs.shared.curves import CurveLogger
@@ -74,7 +75,8 @@ class Tracker(CurveLogger):
     on the master.
 
     A hook calls `open` in `on_start` and implements `log`, `note` and `finish`, which run in the
-    sender's thread and may fail. Checkpoints keep `run_id`, the service's ID of the run.
+    sender's thread and may fail. Checkpoints keep `run_id`, by which a resumed run finds the
+    service's record of this one.
     """
 
     wait: Duration = 30.0
@@ -86,7 +88,7 @@ class Tracker(CurveLogger):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.run_id: str | None = None
+        self.run_id = uuid4().hex[:8]
         self._sender: BackgroundSender | None = None
 
     @abstractmethod

@@ -52,7 +52,9 @@ def begin(hook: MLflow, folder: Path, **fields: Any) -> State:
 def find(folder: Path, hook: MLflow) -> tuple[MlflowClient, Any]:
     """Return a client, and the MLflow run of a hook."""
     client = MlflowClient(tracking_uri=f"sqlite:///{folder}/mlflow/mlflow.db")
-    return client, client.get_run(hook.run_id)
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    (run,) = client.search_runs(experiments, f"tags.`hookyard.run_id` = '{hook.run_id}'")
+    return client, run
 
 
 def curve(folder: Path, hook: MLflow, name: str) -> list[tuple[int, float]]:
@@ -91,6 +93,22 @@ def test_run_is_sent_and_continued_after_a_resume(folder: Path) -> None:
     assert math.isnan(curve(folder, hook, "val/f1")[0][1])
     assert curve(folder, hook, "train/samples_per_s") == [(2, 100.0)]
     assert curve(folder, hook, "iteration")[:3] == [(1, 2), (2, 4), (2, 5)]
+
+
+def test_checkpoint_that_is_saved_before_the_server_answers_continues_the_run(
+    folder: Path,
+) -> None:
+    first = MLflow(every=Interval(1, "iterations"), wait=120)
+    early = first.state_dict()
+    run_phase(first, begin(first, folder, name="digits-6"), "train", loss_rows(1), length=3)
+    first.on_end(State())
+
+    hook = MLflow(every=Interval(1, "iterations"), wait=120)
+    hook.load_state_dict(early)
+    state = begin(hook, folder, name="digits-6", step=1, iteration=1, phase_iteration=1)
+    run_phase(hook, state, "train", loss_rows(2), length=3)
+    hook.on_end(State())
+    assert curve(folder, hook, "train/loss") == [(1, 1.0), (2, 2.0)]
 
 
 @settings(max_examples=2000, deadline=None)
@@ -197,6 +215,6 @@ def test_failing_server_is_retried_and_the_run_continues(
 
 def test_resume_without_the_earlier_database_starts_a_new_mlflow_run(folder: Path) -> None:
     hook = MLflow(wait=120)
-    hook.load_state_dict({**hook.state_dict(), "run_id": "0" * 32})
+    hook.load_state_dict({**hook.state_dict(), "run_id": "0" * 8})
     hook.on_end(begin(hook, folder, name="digits-3"))
     assert find(folder, hook)[1].info.run_name == "digits-3"
