@@ -1,14 +1,19 @@
 """Pages in a real browser: headless Chromium, without a network."""
 
+import base64
+import fcntl
 import json
+import os
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
 from threading import Timer
+from time import monotonic, sleep
 from typing import Any
 
 CHROMIUM = (
@@ -86,3 +91,134 @@ def _output(command: Sequence[str], timeout_s: float) -> str:
         finally:
             too_late.cancel()
             process.terminate()
+
+
+class Tab:
+    """A page in headless Chromium, driven over a pipe by Chrome's DevTools protocol."""
+
+    def __init__(self, write: int, read: int) -> None:
+        self._write = write
+        self._read = read
+        self._received = b""
+        self._last = 0
+        self._session = ""
+        self.messages: list[str] = []
+        """Errors of the page."""
+
+    def call(self, method: str, **parameters: Any) -> Any:
+        """Call a method of the protocol, and return its result."""
+        self._last += 1
+        request = {"id": self._last, "method": method, "params": parameters}
+        if self._session:
+            request["sessionId"] = self._session
+        os.write(self._write, json.dumps(request).encode() + b"\0")
+        while (answer := self._receive()).get("id") != self._last:
+            self._note(answer)
+        assert "error" not in answer, answer["error"]
+        return answer["result"]
+
+    def _receive(self) -> dict[str, Any]:
+        while b"\0" not in self._received:
+            received = os.read(self._read, 2**16)
+            assert received, "the browser has ended"
+            self._received += received
+        message, _, self._received = self._received.partition(b"\0")
+        answer: dict[str, Any] = json.loads(message)
+        return answer
+
+    def _note(self, event: dict[str, Any]) -> None:
+        if event.get("method") == "Runtime.exceptionThrown":
+            self.messages.append(str(event["params"]["exceptionDetails"]))
+        elif event.get("method") == "Log.entryAdded":
+            self.messages.append(event["params"]["entry"]["text"])
+
+    def attach(self) -> None:
+        """Open an empty page, and drive it from now on."""
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Log"):
+            self.call(f"{domain}.enable")
+
+    def open(self, url: str) -> None:
+        """Open an address, and wait until its scripts have run."""
+        self.call("Page.navigate", url=url)
+        self.wait("document.readyState === 'complete' && location.href !== 'about:blank'")
+
+    def see(self, expression: str) -> Any:
+        """Return the value of an expression of JavaScript."""
+        answer = self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    def wait(self, expression: str, timeout_s: float = 60) -> None:
+        """Wait until an expression is true."""
+        until = monotonic() + timeout_s
+        while not self.see(expression):
+            assert monotonic() < until, f"{expression} is still false"
+            sleep(0.05)
+
+    def press(self, key: str, code: int, text: str = "") -> None:
+        """Press a key, such as Tab (9) or Enter (13)."""
+        for kind in ("keyDown", "keyUp"):
+            self.call(
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=key,
+                windowsVirtualKeyCode=code,
+                text=text if kind == "keyDown" else "",
+            )
+
+    def show(self, width: int, theme: str) -> None:
+        """Set the width in pixels, and the theme, `light` or `dark`."""
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=900,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+        feature = {"name": "prefers-color-scheme", "value": theme}
+        self.call("Emulation.setEmulatedMedia", features=[feature])
+
+    def photograph(self, file: Path) -> None:
+        """Write a picture of what is in sight."""
+        file.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
+
+
+@contextmanager
+def open_tab() -> Iterator[Tab]:
+    """Start a browser, and yield its page."""
+    assert CHROMIUM is not None
+    to_read, write = os.pipe()
+    read, to_write = os.pipe()
+
+    def place_pipe() -> None:  # where the browser expects it
+        low = fcntl.fcntl(to_read, fcntl.F_DUPFD, 10)
+        high = fcntl.fcntl(to_write, fcntl.F_DUPFD, 10)
+        os.dup2(low, 3)
+        os.dup2(high, 4)
+
+    flags = [flag for flag in FLAGS if not flag.startswith(("--remote-debugging", "--enable-log"))]
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        command = [CHROMIUM, *flags, "--remote-debugging-pipe", f"--user-data-dir={profile}"]
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            preexec_fn=place_pipe,
+            close_fds=False,
+        )
+        os.close(to_read)
+        os.close(to_write)
+        try:
+            tab = Tab(write, read)
+            tab.attach()
+            yield tab
+        finally:
+            os.close(write)
+            os.close(read)
+            process.terminate()
+            process.wait(30)

@@ -34,6 +34,7 @@ SETTINGS = {
     "wandb": r"^\s*(hooks: \{)?wandb:",
     "optuna": r"search: optuna",
     "safetensors": r"from: .*\.safetensors",
+    "serve": r"^(\$ )?hookyard serve ",
     "cluster": r"^(hookyard (submit|status|logs|stop)|ray) ",
 }
 """How a file or a command asks for what an extra brings."""

@@ -14,6 +14,7 @@ from orchestrator.cli.jobs import logs, status, stop, submit
 from orchestrator.cli.manage import ls, note, rm
 from orchestrator.cli.reference import hooks, init, schema, validate
 from orchestrator.cli.report import report
+from orchestrator.cli.serve import serve
 from orchestrator.cli.show import show
 from orchestrator.cli.stats import query, samples, stats
 from orchestrator.cli.training import resume, run, sweep
@@ -22,7 +23,20 @@ from orchestrator.cli.watch import watch
 
 PANELS = {
     "Train": (init, validate, verify, run, sweep, resume),
-    "Results": (watch, ls, show, stats, query, report, compare, doctor, export_optuna, note, rm),
+    "Results": (
+        watch,
+        serve,
+        ls,
+        show,
+        stats,
+        query,
+        report,
+        compare,
+        doctor,
+        export_optuna,
+        note,
+        rm,
+    ),
     "Checkpoints and samples": (evaluate, predict, average, samples, replay),
     "Clusters": (submit, status, logs, stop),
     "Reference": (hooks, schema),

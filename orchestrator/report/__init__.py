@@ -1,18 +1,32 @@
 """Reports: one HTML file about a run or a sweep, which opens offline. Imports neither ray nor
 torch."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from orchestrator.disk.metadata import format_now
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.runs.result import Run
 from orchestrator.sweeps.results.result import Sweep
 
+if TYPE_CHECKING:
+    from orchestrator.report.page import Page
+
 
 def make_report(folder: RunFolder) -> str:
-    """Make the page of a run or sweep, which may still be running."""
-    from orchestrator.report.run import make_run_page
-    from orchestrator.report.sweep import make_sweep_page
+    """Make the page of a run or sweep, which may still be running, as one file."""
+    from orchestrator.report.page import make_file
+
+    return make_file(outline(folder), str(folder), format_now())
+
+
+def outline(folder: RunFolder) -> Page:
+    """Read what the page of a run or sweep shows."""
+    from orchestrator.report.run import outline_run
+    from orchestrator.report.sweep import outline_sweep
 
     if folder.read_metadata().sweep:
-        return make_sweep_page(Sweep(folder), format_now())
+        return outline_sweep(Sweep(folder))
 
-    return make_run_page(Run(folder), format_now())
+    return outline_run(Run(folder))

@@ -37,6 +37,11 @@ _PEAKS = {
 
 def make_run_page(run: Run, made: str) -> str:
     """Make the page of a run, which may still be running. `made` is the time of creation."""
+    return page.make_file(outline_run(run), str(run.folder), made)
+
+
+def outline_run(run: Run) -> page.Page:
+    """Read what the page of a run shows."""
     metadata = run.folder.read_metadata()
     reports = run.reports()
     modes = run.modes
@@ -55,13 +60,8 @@ def make_run_page(run: Run, made: str) -> str:
         render_experiment(run.folder.read_experiment_text(), metadata, run.folder.read_attempts()),
     ]
     tiles = [*_make_metric_tiles(reports, modes), *_make_cost_tiles(by_rank)]
-    return page.make_page(
-        run.name,
-        str(run.folder),
-        page.make_headline(run.name, run.status, metadata, tiles),
-        sections,
-        made,
-    )
+    header = page.make_headline(run.name, run.status, metadata, tiles)
+    return page.Page(run.name, header, sections)
 
 
 def _read_costs_of_ranks(rows: Rows) -> pd.DataFrame:

@@ -16,7 +16,8 @@ const draw = (plot) => {
 };
 const sight = (entries) => entries.filter((entry) => entry.isIntersecting).forEach((entry) => draw(entry.target));
 const observer = new IntersectionObserver(sight, { rootMargin: "800px" });
-for (const plot of all(".plot")) observer.observe(plot);
+const watch = () => { for (const plot of all(".plot")) observer.observe(plot); };
+watch();
 const resize = (size) => { for (const plot of all(".plot")) Plotly.relayout(plot, size); };
 addEventListener("beforeprint", () => {
   all(".plot").forEach(draw);
@@ -31,25 +32,33 @@ const key = (row, index) => {
   return Number.isNaN(number) ? cell.textContent : number;
 };
 const compare = (a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(b, undefined, { numeric: true }));
-for (const head of all("table.sortable thead th")) {
-  const button = document.createElement("button");
-  button.type = "button";
-  button.append(...head.childNodes);
-  head.append(button);
-  button.onclick = () => {
-    const sign = head.ariaSort === "ascending" ? -1 : 1;
-    for (const other of head.parentElement.cells) other.removeAttribute("aria-sort");
-    head.ariaSort = sign > 0 ? "ascending" : "descending";
-    const body = head.closest("table").tBodies[0];
-    const rows = [...body.rows].map((row) => [key(row, head.cellIndex), row]);
-    // An empty cell stays at the end in both directions.
-    rows.sort(([a], [b]) => (a === "") - (b === "") || sign * compare(a, b));
-    body.append(...rows.map(([, row]) => row));
-  };
-}
-for (const search of all("input[type=search]")) {
-  search.oninput = () => {
-    const text = search.value.toLowerCase();
-    for (const row of search.closest("section").querySelector("tbody").rows) row.hidden = !row.textContent.toLowerCase().includes(text);
-  };
-}
+const addButtons = (root) => {
+  for (const head of all("table.sortable thead th", root)) {
+    const button = root.createElement("button");
+    button.type = "button";
+    button.append(...head.childNodes);
+    head.append(button);
+  }
+};
+addButtons(document);
+const sort = (head) => {
+  const sign = head.ariaSort === "descending" ? -1 : 1;
+  const body = head.closest("table").tBodies[0];
+  const rows = [...body.rows].map((row) => [key(row, head.cellIndex), row]);
+  // An empty cell stays at the end in both directions.
+  rows.sort(([a], [b]) => (a === "") - (b === "") || sign * compare(a, b));
+  body.append(...rows.map(([, row]) => row));
+};
+addEventListener("click", ({ target }) => {
+  const head = target.closest("table.sortable thead button")?.parentElement;
+  if (!head) return;
+  const order = head.ariaSort === "ascending" ? "descending" : "ascending";
+  for (const other of head.parentElement.cells) other.removeAttribute("aria-sort");
+  head.ariaSort = order;
+  sort(head);
+});
+const filter = (search) => {
+  const text = search.value.toLowerCase();
+  for (const row of search.closest("section").querySelector("tbody").rows) row.hidden = !row.textContent.toLowerCase().includes(text);
+};
+addEventListener("input", ({ target }) => { if (target.matches("section input[type=search]:not([name])")) filter(target); });

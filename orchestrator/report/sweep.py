@@ -31,6 +31,11 @@ MAX_CURVES = 200
 
 def make_sweep_page(sweep: Sweep, made: str) -> str:
     """Make the page of a sweep, which may still be running. `made` is the time of creation."""
+    return page.make_file(outline_sweep(sweep), str(sweep.folder), made)
+
+
+def outline_sweep(sweep: Sweep) -> page.Page:
+    """Read what the page of a sweep shows."""
     metadata = sweep.folder.read_metadata()
     objectives = dict(sweep.objectives)
     metric = next(iter(objectives))
@@ -61,13 +66,8 @@ def make_sweep_page(sweep: Sweep, made: str) -> str:
         Tile("trials", Quantity("", len(ordered)), counts_text),
         *make_cost_tiles(ordered),
     ]
-    return page.make_page(
-        sweep.name,
-        str(sweep.folder),
-        page.make_headline(sweep.name, sweep.status, metadata, tiles),
-        sections,
-        made,
-    )
+    header = page.make_headline(sweep.name, sweep.status, metadata, tiles)
+    return page.Page(sweep.name, header, sections)
 
 
 def compute_mean_spans(sweep: Sweep, names: Sequence[str]) -> pd.DataFrame:

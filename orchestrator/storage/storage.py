@@ -68,7 +68,7 @@ class Storage:
 
     def at(self, path: str) -> "Storage":
         """Return the storage at another path, with the options and credentials of this one."""
-        return Storage(with_access_of(self.location, path))
+        return type(self)(with_access_of(self.location, path))
 
     def __truediv__(self, part: str) -> "Storage":
         inside = copy.copy(self)

@@ -91,21 +91,64 @@ def load_runs(storage: Storage) -> pa.Table:
     Reads the files of runs that have changed, and writes the index if there are any. Warns of
     damaged runs. Raises UsageError if the storage is not a folder of runs.
     """
-    signatures = list_signatures(storage)
-    if not signatures:
-        explain_no_runs(storage.location)
-    table = _update(storage, _read_index(storage), signatures)
-    for error in table.filter(pc.is_in(table["status"], pa.array(["damaged", "newer"])))["error"]:
-        warn_once(error.as_py())
-    columns = {}
-    for name in table.column_names:
-        columns[name] = _unify(table[name]) if table[name].type == _MIXED else table[name]
-    table = _drop_infeasible(pa.table(columns))
+    table = RunIndex(storage).read()
     root = str(storage)
     paths = [join_location(root, path) for path in table["path"].to_pylist()]
-    status = pa.array(_find_statuses(storage, table), _TEXT)
-    table = _set_columns(table, {"status": status, "path": pa.array(paths, _TEXT)})
+    table = _set_columns(table, {"path": pa.array(paths, _TEXT)})
     return table.drop_columns([*_INTERNAL])
+
+
+class RunIndex:
+    """The rows of all runs in a storage. Each `read` reads the files of runs that have changed
+    since the last one, in this process or before.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._rows: pa.Table | None = None
+
+    def read(self) -> pa.Table:
+        """Return the rows, with paths within the storage, and the internal columns.
+
+        Warns of damaged runs. Raises UsageError if the storage is not a folder of runs.
+        """
+        signatures = list_signatures(self._storage)
+        if not signatures:
+            explain_no_runs(self._storage.location)
+        stored = _read_index(self._storage) if self._rows is None else self._rows
+        table = self._update(stored, signatures)
+        self._rows = table
+        is_bad = pc.is_in(table["status"], pa.array(["damaged", "newer"]))
+        for error in table.filter(is_bad)["error"]:
+            warn_once(error.as_py())
+        columns = {}
+        for name in table.column_names:
+            columns[name] = _unify(table[name]) if table[name].type == _MIXED else table[name]
+        table = _drop_infeasible(pa.table(columns))
+        statuses = _find_statuses(self._storage, table)
+        return _set_columns(table, {"status": pa.array(statuses, _TEXT)})
+
+    def _update(self, stored: pa.Table, signatures: Mapping[str, str]) -> pa.Table:
+        """Return the rows of the runs that exist, and store them if any have changed."""
+        known = dict(
+            zip(stored["path"].to_pylist(), stored["signature"].to_pylist(), strict=True),
+        )
+        changed = [path for path, signature in signatures.items() if known.get(path) != signature]
+        if not changed and known.keys() == signatures.keys():
+            return stored
+
+        rows = []
+        for row in self._storage.map(partial(read_run_record, self._storage), changed):
+            if row:
+                rows.append({**row, "signature": signatures[row["path"]]})
+        is_current = [signatures.get(path) == signature for path, signature in known.items()]
+        kept = stored.filter(pa.array(is_current, pa.bool_()))
+        table = _share_with_trials(_concat(kept, _make_table(rows)))
+        table = table.sort_by([("started", "ascending"), ("path", "ascending")])
+        # A storage may be read-only.
+        with suppress(StorageError), self._storage.create(INDEX) as file:
+            pq.write_table(table.replace_schema_metadata(_FORMAT), file, compression="zstd")
+        return table
 
 
 # The index
@@ -119,28 +162,6 @@ def _read_index(storage: Storage) -> pa.Table:
         if has_columns and _FORMAT.items() <= (table.schema.metadata or {}).items():
             return table
     return _make_table([])
-
-
-def _update(storage: Storage, stored: pa.Table, signatures: Mapping[str, str]) -> pa.Table:
-    """Return the rows of the runs that exist, and store them if any have changed."""
-    known = dict(
-        zip(stored["path"].to_pylist(), stored["signature"].to_pylist(), strict=True),
-    )
-    changed = [path for path, signature in signatures.items() if known.get(path) != signature]
-    if not changed and known.keys() == signatures.keys():
-        return stored
-
-    rows = []
-    for row in storage.map(partial(read_run_record, storage), changed):
-        if row:
-            rows.append({**row, "signature": signatures[row["path"]]})
-    is_current = [signatures.get(path) == signature for path, signature in known.items()]
-    kept = stored.filter(pa.array(is_current, pa.bool_()))
-    table = _share_with_trials(_concat(kept, _make_table(rows)))
-    table = table.sort_by([("started", "ascending"), ("path", "ascending")])
-    with suppress(StorageError), storage.create(INDEX) as file:  # a storage may be read-only
-        pq.write_table(table.replace_schema_metadata(_FORMAT), file, compression="zstd")
-    return table
 
 
 def _share_with_trials(table: pa.Table) -> pa.Table:

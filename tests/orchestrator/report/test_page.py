@@ -8,16 +8,11 @@ from tests.orchestrator.report.reading import parsed
 
 
 def made() -> str:
-    return page.make_page(
-        "a <b>",
-        "runs/<a>",
-        element("h1", "x"),
-        [
-            page.Section("one", "One", element("p", "y"), "why"),
-            page.Section("two", "Two", "none <b>"),
-        ],
-        "now",
-    )
+    sections = [
+        page.Section("one", "One", element("p", "y"), "why"),
+        page.Section("two", "Two", "none <b>"),
+    ]
+    return page.make_file(page.Page("a <b>", element("h1", "x"), sections), "runs/<a>", "now")
 
 
 def test_page_allows_only_its_own_scripts_and_fetches_nothing() -> None:

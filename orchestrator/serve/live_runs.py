@@ -1,0 +1,91 @@
+"""What the live page has read: the rows of all runs, and the pages of some. Threads share it."""
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from hashlib import sha256
+from threading import Lock
+from time import monotonic
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from orchestrator.disk.run_folder import RunFolder
+from orchestrator.storage.read_only import ReadOnlyStorage
+from orchestrator.tables.run_index import RunIndex
+
+_MAX_PAGES = 32
+"""Maximum number of pages that are kept."""
+_PAUSE = 4.0
+"""Pause after a read, as a multiple of the time that it took."""
+
+
+class LiveRuns:
+    """The rows of all runs in a storage, which are read again after a pause."""
+
+    def __init__(self, storage: ReadOnlyStorage) -> None:
+        self.storage = storage
+        self.interval_s = RunFolder(storage).read_interval_s
+        self._index = RunIndex(storage)
+        self._lock = Lock()
+        self._next_read = 0.0
+        self._table: pa.Table | None = None
+
+    def read(self) -> pa.Table:
+        """Return a row for each run, with its path within the storage.
+
+        Raises UsageError if the storage is not a folder of runs.
+        """
+        with self._lock:
+            began = monotonic()
+            if self._table is None or began >= self._next_read:
+                self._table = self._index.read()
+                ended = monotonic()
+                self._next_read = ended + max(self.interval_s, _PAUSE * (ended - began))
+            return self._table
+
+    def find(self, path: str) -> tuple[RunFolder, str] | None:
+        """Return the run at a path, and a signature that changes with what its page shows.
+
+        Return None if there is no such run. A path that is no run's is never looked up on the disk.
+        """
+        table = self.read()
+        if not pc.any(pc.equal(table["path"], path)).as_py():
+            return None
+        is_own = pc.equal(table["path"], path)
+        is_inside = pc.starts_with(table["path"], f"{path}/")
+        rows = table.filter(pc.or_(is_own, is_inside)).select(["path", "status", "signature"])
+        folder = RunFolder(self.storage, path)
+        states = [rows.to_pylist(), folder.storage.state("log.txt")]
+        if pc.any(pc.equal(table.filter(is_own)["status"], "running")).as_py():
+            states.append([*folder.storage.tree("stats").items()])
+        return folder, sha256(json.dumps(states).encode()).hexdigest()
+
+
+@dataclass
+class _LivePage:
+    lock: Lock = field(default_factory=Lock)
+    signature: str = ""
+    html: str = ""
+
+
+class LivePages:
+    """The pages that were made last, which are made again once their signature has changed."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._pages: OrderedDict[str, _LivePage] = OrderedDict()
+
+    def get(self, path: str, signature: str, make: Callable[[], str]) -> str:
+        """Return the page at a path. Several requests for it wait for the first."""
+        with self._lock:
+            page = self._pages.setdefault(path, _LivePage())
+            self._pages.move_to_end(path)
+            while len(self._pages) > _MAX_PAGES:
+                self._pages.popitem(last=False)
+        with page.lock:
+            if page.signature != signature:
+                page.html = make()
+                page.signature = signature
+            return page.html

@@ -1,0 +1,262 @@
+"""The list of runs and sweeps: one table, which the address sorts, filters and groups."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from orchestrator import units
+from orchestrator.report.markup import (
+    Markup,
+    Quantity,
+    concatenate,
+    element,
+    format_exactly,
+    make_cell,
+)
+from orchestrator.report.page import Page, make_status_badge, make_tags
+from orchestrator.tables.run_record import CONFIG
+
+MAX_ROWS = 1000
+"""Maximum number of rows of the table."""
+_COLUMNS = {
+    "name": "name",
+    "kind": "kind",
+    "status": "status",
+    "metric": "metric",
+    "best": "best",
+    "tags": "tags",
+    "notes": "notes",
+    "started": "started (UTC)",
+    "total_s": "took",
+}
+"""Columns of the table, with their headings."""
+_READ = ("path", "mode", "diverged", "error", *_COLUMNS)
+_DESCENDING_FIRST = ("best", "started", "total_s")
+"""Columns whose largest values are wanted first."""
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which runs to show, and in which order."""
+
+    filter: str = ""
+    """Words that a row must have; `key=value` for a value of the configuration."""
+    group: str = ""
+    """Path of the configuration by whose values to group; empty for no groups."""
+    sort: str = "started"
+    descending: bool = True
+
+    @classmethod
+    def read(cls, parameters: Mapping[str, str]) -> "Selection":
+        """Read the parameters of an address. Unknown columns are ignored."""
+        sort = parameters.get("sort", "")
+        if sort not in _COLUMNS:
+            sort = cls.sort
+        order = parameters.get("order", "")
+        descending = order == "descending" if order else sort in _DESCENDING_FIRST
+        return cls(parameters.get("filter", ""), parameters.get("group", ""), sort, descending)
+
+    def make_link(self) -> str:
+        order = "descending" if self.descending else "ascending"
+        chosen = {"filter": self.filter, "group": self.group, "sort": self.sort, "order": order}
+        return f"/?{urlencode({name: value for name, value in chosen.items() if value})}"
+
+
+def make_run_link(path: str) -> str:
+    """Return the address of a run's page."""
+    return f"/runs/{quote(path)}"
+
+
+def outline_runs(table: pa.Table, selection: Selection, storage: str) -> Page:
+    """Make the page of the runs and sweeps of a storage, whose name is `storage`."""
+    # A damaged run has no kind.
+    kinds = pc.fill_null(table["kind"], "run")
+    is_listed = pc.and_(pc.is_in(kinds, pa.array(["run", "sweep"])), pc.is_null(table["sweep"]))
+    listed = table.filter(is_listed)
+    group = f"{CONFIG}{selection.group}"
+    columns = [*_READ, group] if group in listed.column_names else [*_READ]
+    rows = sort_rows(filter_rows(listed, selection.filter, columns), selection)
+    header = [
+        element("h1", "Runs"),
+        element("p", storage, class_="note"),
+        _render_form(selection, list_keys(listed)),
+        element("p", describe_rows(len(rows), len(listed)), class_="note"),
+        _render_table(rows[:MAX_ROWS], selection, group if group in columns else None),
+    ]
+    return Page("Runs", concatenate(header), [])
+
+
+def describe_rows(matching: int, listed: int) -> str:
+    """Say how many runs there are, and how many of them the table has."""
+    if not listed:
+        return "There are no runs yet."
+    text = f"{matching:,} of {listed:,} runs and sweeps"
+    return f"{text}, of which the first {MAX_ROWS:,} are shown" if matching > MAX_ROWS else text
+
+
+def list_keys(table: pa.Table) -> list[str]:
+    """Return the paths of the configuration in which runs differ."""
+    keys = []
+    for name in table.column_names:
+        if name.startswith(CONFIG) and pc.count_distinct(table[name], mode="all").as_py() > 1:
+            keys.append(name.removeprefix(CONFIG))
+    return keys
+
+
+def filter_rows(table: pa.Table, text: str, columns: Sequence[str]) -> list[Row]:
+    """Return the rows that have all words of a text."""
+    words = []
+    for word in text.casefold().split():
+        key, is_value, value = word.partition("=")
+        column = next((name for name in table.column_names if name.casefold() == CONFIG + key), "")
+        if is_value and column:
+            matches = [_format(cell).casefold() == value for cell in table[column].to_pylist()]
+            table = table.filter(pa.array(matches, pa.bool_()))
+        else:
+            words.append(word)
+    rows: list[Row] = table.select([*columns]).to_pylist()
+    return [row for row in rows if _has_words(row, words)]
+
+
+def _has_words(row: Row, words: Sequence[str]) -> bool:
+    cells = [row[name] for name in ("name", "kind", "status", "metric", "notes")]
+    cells += row["tags"] or []
+    text = " ".join(cell for cell in cells if cell).casefold()
+    return all(word in text for word in words)
+
+
+def sort_rows(rows: Sequence[Row], selection: Selection) -> list[Row]:
+    """Return the sorted rows; those without a value come last in both directions."""
+
+    def has_value(row: Row) -> bool:
+        return row[selection.sort] not in (None, [])
+
+    known = [row for row in rows if has_value(row)]
+    known.sort(key=lambda row: row[selection.sort], reverse=selection.descending)
+    return [*known, *(row for row in rows if not has_value(row))]
+
+
+def _format(value: Any) -> str:
+    return "not set" if value is None else units.format_parameter(value)
+
+
+# Markup
+
+
+def _render_form(selection: Selection, keys: Sequence[str]) -> Markup:
+    options = [element("option", "nothing", value="")]
+    for key in keys:
+        options.append(element("option", key, value=key, selected=key == selection.group))
+    order = "descending" if selection.descending else "ascending"
+    return element(
+        "form",
+        element(
+            "label",
+            "Filter ",
+            element(
+                "input",
+                type="search",
+                name="filter",
+                value=selection.filter,
+                placeholder="words, or optimizer.lr=0.1",
+            ),
+        ),
+        element("label", "Group by ", element("select", *options, name="group")),
+        element("input", type="hidden", name="sort", value=selection.sort),
+        element("input", type="hidden", name="order", value=order),
+        element("button", "Show"),
+        class_="tools",
+        id="selection",
+        action="/",
+    )
+
+
+def _render_table(rows: Sequence[Row], selection: Selection, group: str | None) -> Markup:
+    head = []
+    for name, heading in _COLUMNS.items():
+        head.append(_render_heading(name, heading, selection))
+    bodies = []
+    if group:
+        for value, members in _group_rows(rows, group):
+            heading = _render_group(selection.group, value, members)
+            bodies.append(
+                element("tbody", heading, *map(_render_row, members), id=f"group:{value}")
+            )
+    else:
+        bodies.append(element("tbody", *map(_render_row, rows)))
+    table = element("table", element("thead", element("tr", *head)), *bodies, class_="runs")
+    return element("div", table, class_="scroll")
+
+
+def _render_heading(name: str, heading: str, selection: Selection) -> Markup:
+    is_sorted = name == selection.sort
+    descending = not selection.descending if is_sorted else name in _DESCENDING_FIRST
+    link = replace(selection, sort=name, descending=descending).make_link()
+    order = "descending" if selection.descending else "ascending"
+    return element(
+        "th",
+        element("a", heading, href=link),
+        scope="col",
+        aria_sort=order if is_sorted else None,
+        class_="numbers" if name in ("best", "total_s") else None,
+    )
+
+
+def _group_rows(rows: Sequence[Row], group: str) -> list[tuple[str, list[Row]]]:
+    """Return the rows of each value, in the order of the values."""
+    groups: dict[Any, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row[group], []).append(row)
+    known = sorted(value for value in groups if value is not None)
+    if None in groups:
+        known.append(None)
+    return [(_format(value), groups[value]) for value in known]
+
+
+def _render_group(key: str, value: str, rows: Sequence[Row]) -> Markup:
+    text = units.format_count(len(rows), "run")
+    measured = {(row["metric"], row["mode"]) for row in rows if row["best"] is not None}
+    if len(measured) == 1:
+        ((metric, mode),) = measured
+        values = [row["best"] for row in rows if row["best"] is not None]
+        best = max(values) if mode == "max" else min(values)
+        best_text = units.format_value(metric, best)
+        text += f"; {metric}: best {best_text}, median {units.format_value(metric, median(values))}"
+    heading = element(
+        "th",
+        f"{key} = {value} ",
+        element("small", text),
+        scope="rowgroup",
+        colspan=len(_COLUMNS),
+    )
+    return element("tr", heading, class_="group")
+
+
+def _render_row(row: Row) -> Markup:
+    path = row["path"]
+    best, exact = make_cell(row["metric"] or "", row["best"])
+    started = row["started"]
+    took = Quantity("total_s", row["total_s"])
+    diverged = f"diverged: {row['diverged']}" if row["diverged"] else None
+    return element(
+        "tr",
+        element("th", element("a", row["name"], href=make_run_link(path)), scope="row"),
+        element("td", row["kind"]),
+        element("td", make_status_badge(row["status"])),
+        element("td", row["metric"]),
+        element("td", best, element("small", diverged), title=exact or ""),
+        element("td", make_tags(row["tags"] or ())),
+        element("td", row["notes"], class_="notes"),
+        element("td", started and f"{started:%Y-%m-%d %H:%M}"),
+        element(
+            "td", make_cell("", took)[0], title=format_exactly("total_s", row["total_s"]) or ""
+        ),
+        id=f"run:{path}",
+    )

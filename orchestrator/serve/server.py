@@ -1,0 +1,48 @@
+"""The server of the live page."""
+
+import secrets
+import socket
+from collections.abc import Callable
+
+import uvicorn
+
+from orchestrator.disk.listing import explain_no_runs, open_storage
+from orchestrator.errors import UsageError
+from orchestrator.serve.access import TOKEN
+from orchestrator.serve.app import make_app
+from orchestrator.storage.read_only import ReadOnlyStorage
+
+
+def serve(storage: str, host: str, port: int, announce: Callable[[str], object]) -> None:
+    """Serve the live page of a storage until Ctrl-C or SIGTERM.
+
+    `announce` is called with its address once it can be opened. Port 0 is any free one. Raises
+    UsageError if the storage is not a folder of runs, or the port is taken.
+    """
+    explain_no_runs(open_storage(storage).location)
+    token = secrets.token_urlsafe(32)
+    app = make_app(ReadOnlyStorage(storage), token, host)
+    config = uvicorn.Config(
+        app,
+        access_log=False,  # it would have the token
+        log_level="warning",
+        lifespan="off",
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=3,
+    )
+    with listen(host, port) as listener:
+        name = f"[{host}]" if ":" in host else host
+        announce(f"http://{name}:{listener.getsockname()[1]}/?{TOKEN}={token}")
+        uvicorn.Server(config).run([listener])
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Open the socket of a server; raises UsageError if that is impossible."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise UsageError(
+            f"cannot listen to port {port} of {host}: {error.strerror}. Use --port 0 for a free one"
+        ) from None
