@@ -1,27 +1,14 @@
 """`hookyard compare`"""
 
-from collections.abc import Mapping
 from itertools import chain
-from math import isfinite
 from typing import Annotated, Any
 
 import typer
 
-from orchestrator import units
 from orchestrator.cli.options import AsJson, complete_runs
 from orchestrator.cli.output import echo, print_json, print_table
 from orchestrator.errors import UsageError
 from orchestrator.terminal.printable import escape_data
-
-TABLES = {
-    "config": ("config", "no difference"),
-    "environment": ("environment", "no difference"),
-    "chosen": ("best trial", "no values"),
-    "metrics": ("metrics", "none yet"),
-    "same_values": ("with the same values", "no trials"),
-    "costs": ("costs", "none yet"),
-}
-"""Table of a comparison -> title, and text if it is empty."""
 
 
 def compare(
@@ -41,40 +28,19 @@ def compare(
     Example: hookyard compare runs/spirals runs/slower
     """
     from orchestrator.disk.run_folder import RunFolder
-    from orchestrator.runs.comparison import compare_runs
-    from orchestrator.runs.result import Run
-    from orchestrator.sweeps.results.comparison import compare_sweeps
-    from orchestrator.sweeps.results.result import Sweep
-    from orchestrator.tables.config_differences import find_config_differences
+    from orchestrator.sweeps.results.differences import find_differences
 
     if len(runs) < 2:
         raise UsageError(
             "compare needs two or more runs, or two or more sweeps: hookyard compare runs/a runs/b"
         )
-    folders = [RunFolder.open(path) for path in runs]
-    metadata = [folder.read_metadata() for folder in folders]
-    are_sweeps = {
-        str(folder): bool(run.sweep) for folder, run in zip(folders, metadata, strict=True)
-    }
-    if len({*are_sweeps.values()}) > 1:
-        kinds = ", ".join(
-            f"{folder} is a {'sweep' if sweep else 'run'}" for folder, sweep in are_sweeps.items()
-        )
-        raise UsageError(
-            f"{kinds}; compare runs with runs (such as a sweep's trials/trial-0000) and sweeps with sweeps"
-        )
-    if any(are_sweeps.values()):
-        differences = compare_sweeps([Sweep(folder) for folder in folders])
-    else:
-        differences = compare_runs([Run(folder) for folder in folders])
-    differences["environment"] = find_config_differences(
-        [run.describe_environment() for run in metadata]
-    )
+    differences = find_differences([RunFolder.open(path) for path in runs])
     return print_json(differences) if as_json else _print(escape_data(differences))
 
 
 def _print(differences: dict[str, Any]) -> None:
     from hooks.metrics.direction import explain_unknown_direction
+    from orchestrator.sweeps.results.differences import TABLES, format_entry, make_headings
 
     names = make_headings(differences)
     echo(", ".join(f"{name} ({kind})" for name, kind in names))
@@ -92,48 +58,3 @@ def _print(differences: dict[str, Any]) -> None:
         echo("\n?: too few values to tell from noise")
     if differences.get("not_known"):
         echo(f"\n{explain_unknown_direction(differences['not_known'])}")
-
-
-def make_headings(differences: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the name of each run or sweep with its number of ranks or trials."""
-    if "runs" in differences:
-        counts = [f"{ranks} {'rank' if ranks == 1 else 'ranks'}" for ranks in differences["ranks"]]
-        return [*zip(differences["runs"], counts, strict=True)]
-    counts = [_format_counts(trials) for trials in differences["trials"]]
-    return [*zip(differences["sweeps"], counts, strict=True)]
-
-
-def _format_counts(trials: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {status}" for status, count in trials.items()) or "no trial"
-
-
-def format_entry(name: str, entry: Any) -> list[str]:
-    """Format the value of each run or sweep, with its change from the first."""
-    if not isinstance(entry, Mapping):
-        # With four digits, different values could look equal.
-        exact = [f"{value:.12g}" if units.is_number(value) else value for value in entry]
-        return [units.format_value("", value) or "-" for value in exact]
-    if "trials" in entry:
-        rows = zip(entry["values"], entry["trials"], entry["findings"], strict=True)
-        return [
-            "-"
-            if value is None
-            else f"{value:+.4g} in {units.format_count(trials, 'trial')}, {finding}"
-            for value, trials, finding in rows
-        ]
-    first = entry["values"][0]
-    return [
-        _format_change(name, value, first, finding)
-        for value, finding in zip(entry["values"], entry["findings"], strict=True)
-    ]
-
-
-def _format_change(name: str, value: float | None, first: float | None, finding: str | None) -> str:
-    shown = units.format_value(name, value) or ("-" if value is None else "nan")
-    if finding is None or value is None or first is None or not isfinite(value - first):
-        return shown
-    if value == first:
-        return f"{shown} (equal)"
-    change = [f"{(value - first) / abs(first):+.1%}"] if first else []
-    doubt = {"noise": ["noise"], "unknown": ["?"]}.get(finding, [])
-    return f"{shown} ({', '.join([*change, *doubt])})" if change or doubt else shown

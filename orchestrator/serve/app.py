@@ -11,8 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from orchestrator.errors import HookyardError
+from orchestrator.errors import HookyardError, UsageError
 from orchestrator.report import outline
+from orchestrator.report.comparison import outline_comparison
 from orchestrator.report.markup import Content, Markup, concatenate, element
 from orchestrator.report.page import CHARTS, SCRIPT, STYLE, Page, read_resource
 from orchestrator.serve.access import Access
@@ -23,6 +24,7 @@ from orchestrator.storage.read_only import ReadOnlyStorage
 
 _LIVE = "live.js"
 _LIVE_STYLE = "live.css"
+_TO_LIST = element("a", "All runs", href="/")
 
 
 def make_app(storage: ReadOnlyStorage, token: str, host: str) -> Starlette:
@@ -35,6 +37,7 @@ def make_app(storage: ReadOnlyStorage, token: str, host: str) -> Starlette:
         routes=[
             Route("/", site.list_runs),
             Route("/runs/{path:path}", site.show_run),
+            Route("/compare", site.compare),
             Route("/style.css", _serve_file(_read_styles(), "text/css")),
             Route("/charts.js", _serve_file(read_resource(CHARTS), "text/javascript")),
             Route("/script.js", _serve_file(_read_scripts(), "text/javascript")),
@@ -72,8 +75,24 @@ class _Site:
 
         return _respond(request, self._pages.get(path, signature, make))
 
+    def compare(self, request: Request) -> Response:
+        paths = request.query_params.getlist("run")
+        found = [self._runs.find(path) for path in paths]
+        for path, run in zip(paths, found, strict=True):
+            if run is None:
+                return _answer_missing(path)
+        chosen = [run for run in found if run is not None]
+        signature = " ".join(signature for _, signature in chosen)
+
+        def make() -> str:
+            page = outline_comparison([folder for folder, _ in chosen])
+            links = [element("a", path, href=make_run_link(path)) for path in paths]
+            return self._render(page, links)
+
+        return _respond(request, self._pages.get(f"/compare {paths}", signature, make))
+
     def _render(self, page: Page, links: Sequence[Content]) -> str:
-        return _render(page, [element("a", "All runs", href="/"), *links], self._runs.interval_s)
+        return _render(page, [_TO_LIST, *links], self._runs.interval_s)
 
 
 def _list_parents(path: str) -> list[Markup]:
@@ -126,16 +145,15 @@ def _read_own(name: str) -> str:
 
 
 def _answer_missing(path: str) -> Response:
-    header = concatenate([element("h1", "No such run"), element("p", path)])
-    page = Page("No such run", header, [])
-    return Response(
-        _render(page, [element("a", "All runs", href="/")], None), 404, media_type="text/html"
-    )
+    return _answer_without_page(404, "No such run", path)
 
 
 def _answer_error(request: Request, error: Exception) -> Response:
-    header = concatenate([element("h1", "This cannot be read"), element("pre", str(error))])
-    page = Page("Error", header, [])
-    return Response(
-        _render(page, [element("a", "All runs", href="/")], None), 500, media_type="text/html"
-    )
+    code = 400 if isinstance(error, UsageError) else 500
+    return _answer_without_page(code, "This cannot be shown", str(error))
+
+
+def _answer_without_page(code: int, title: str, text: str) -> Response:
+    header = concatenate([element("h1", title), element("pre", text, tabindex=0)])
+    html = _render(Page(title, header, []), [_TO_LIST], None)
+    return Response(html, code, media_type="text/html")

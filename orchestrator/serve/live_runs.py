@@ -66,7 +66,7 @@ class LiveRuns:
 @dataclass
 class _LivePage:
     lock: Lock = field(default_factory=Lock)
-    signature: str = ""
+    signature: str | None = None
     html: str = ""
 
 

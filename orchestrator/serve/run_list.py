@@ -179,7 +179,7 @@ def _render_form(selection: Selection, keys: Sequence[str]) -> Markup:
 
 
 def _render_table(rows: Sequence[Row], selection: Selection, group: str | None) -> Markup:
-    head = []
+    head = [element("td")]
     for name, heading in _COLUMNS.items():
         head.append(_render_heading(name, heading, selection))
     bodies = []
@@ -192,7 +192,9 @@ def _render_table(rows: Sequence[Row], selection: Selection, group: str | None) 
     else:
         bodies.append(element("tbody", *map(_render_row, rows)))
     table = element("table", element("thead", element("tr", *head)), *bodies, class_="runs")
-    return element("div", table, class_="scroll")
+    button = element("button", "Compare the chosen")
+    scroll = element("div", table, class_="scroll")
+    return element("form", element("div", button, class_="tools"), scroll, action="/compare")
 
 
 def _render_heading(name: str, heading: str, selection: Selection) -> Markup:
@@ -234,19 +236,21 @@ def _render_group(key: str, value: str, rows: Sequence[Row]) -> Markup:
         f"{key} = {value} ",
         element("small", text),
         scope="rowgroup",
-        colspan=len(_COLUMNS),
+        colspan=len(_COLUMNS) + 1,
     )
     return element("tr", heading, class_="group")
 
 
 def _render_row(row: Row) -> Markup:
     path = row["path"]
+    choose = element("input", type="checkbox", name="run", value=path, aria_label=f"Choose {path}")
     best, exact = make_cell(row["metric"] or "", row["best"])
     started = row["started"]
     took = Quantity("total_s", row["total_s"])
     diverged = f"diverged: {row['diverged']}" if row["diverged"] else None
     return element(
         "tr",
+        element("td", choose),
         element("th", element("a", row["name"], href=make_run_link(path)), scope="row"),
         element("td", row["kind"]),
         element("td", make_status_badge(row["status"])),

@@ -102,7 +102,7 @@ def test_path_without_a_run_is_an_error_of_one_line(
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("text")
     Path("empty").mkdir()
-    for path in ("missing", "file", *(["empty"] if verb not in ("ls", "query") else [])):
+    for path in ("missing", "file", *(["empty"] if verb not in ("ls", "query", "serve") else [])):
         result = CliRunner().invoke(app, [verb, *PATHS.get(verb, "{}").format(path).split()])
         assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1), (
             result.output

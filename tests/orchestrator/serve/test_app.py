@@ -12,7 +12,7 @@ from orchestrator.serve import live_runs
 from orchestrator.serve.app import make_app
 from orchestrator.storage.read_only import ReadOnlyStorage
 from tests.orchestrator.doctor.runs import training
-from tests.orchestrator.report.reading import main_of, text_of
+from tests.orchestrator.report.reading import charts_of, lines_of, main_of, tables_of, text_of
 from tests.orchestrator.runs.written import NOBODY, rows_of, written_run
 from tests.orchestrator.serve.asking import Browser
 from tests.orchestrator.tables.test_run_index import change, write_run
@@ -161,7 +161,7 @@ def test_removed_storage_is_an_answer(tmp_path: Path) -> None:
     assert "no runs yet" in browser.get("/").text
     os.rmdir(storage)
     answered = browser.get("/")
-    assert answered.code == 500
+    assert answered.code == 400
     assert "does not exist" in answered.text
 
 
@@ -194,3 +194,37 @@ def test_scripts_and_styles_are_served(tmp_path: Path) -> None:
         answered = browser.get(f"/{name}")
         assert kind in answered.headers["content-type"]
         assert len(answered.text) > 100
+
+
+def test_chosen_runs_are_compared(tmp_path: Path) -> None:
+    write_run(tmp_path, "first", batch_size=8)
+    write_run(tmp_path, "second", batch_size=16)
+    browser = browse(tmp_path)
+    assert 'value="second"' in browser.get("/").text
+
+    page = main_of(browser.get("/compare?run=second&run=first").text)
+    tables = tables_of(page)
+    assert tables["config"][:2] == [["", "second", "first"], ["batch_size", "16", "8"]]
+    assert ["val/accuracy best", "0.9", "0.9 (equal)"] in tables["metrics"]
+    accuracy = lines_of(charts_of(page)["val/accuracy"])
+    assert accuracy == {name: ([10, 20, 30], [0.5, 0.9, 0.7]) for name in ("second", "first")}
+
+
+@pytest.mark.parametrize(
+    ("address", "code", "text"),
+    [
+        ("/compare", 400, "choose 2 to"),
+        ("/compare?run=first", 400, "choose 2 to"),
+        ("/compare?run=first&run=../secret", 404, "No such run"),
+        ("/compare?run=first&run=rates", 400, "is a sweep"),
+    ],
+)
+def test_what_cannot_be_compared_is_said(
+    tmp_path: Path, address: str, code: int, text: str
+) -> None:
+    settings: dict[str, Any] = {"objectives": [["val/accuracy", "max"]], "trials": 1}
+    write_run(tmp_path, "first")
+    write_run(tmp_path, "rates", metadata={"sweep": settings})
+    answered = browse(tmp_path).get(address)
+    assert answered.code == code
+    assert text in answered.text

@@ -1,0 +1,81 @@
+"""The page of several runs or sweeps: their differences, and the curves of runs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hooks.metrics.direction import explain_unknown_direction
+from orchestrator.disk.run_folder import RunFolder
+from orchestrator.errors import UsageError
+from orchestrator.report import page
+from orchestrator.report.figures import COLORS, Line, draw_lines
+from orchestrator.report.markup import Markup, concatenate, element, make_table
+from orchestrator.report.views.learning import Reports, list_names, select_points
+from orchestrator.runs.result import Run
+from orchestrator.sweeps.results.differences import (
+    TABLES,
+    find_differences,
+    format_entry,
+    make_headings,
+)
+from orchestrator.units import COSTS
+
+MAX_SIDES = len(COLORS)
+"""Maximum number of runs or sweeps: each curve has a color of its own."""
+
+
+def outline_comparison(folders: Sequence[RunFolder]) -> page.Page:
+    """Read what the page of several runs or sweeps shows. The first is the reference.
+
+    Raises UsageError if there are too few or too many of them, or both runs and sweeps.
+    """
+    if not 2 <= len(folders) <= MAX_SIDES:
+        raise UsageError(f"choose 2 to {MAX_SIDES} runs or sweeps to compare, not {len(folders)}")
+    differences = find_differences(folders)
+    sections = [render_differences(differences)]
+    if "runs" in differences:
+        reports = {folder.name: Run(folder).reports() for folder in folders}
+        sections.append(render_curves(reports))
+    names = " and ".join(folder.name for folder in folders)
+    header = element("h1", f"Comparison of {names}")
+    return page.Page("Comparison", header, sections)
+
+
+def render_differences(differences: Mapping[str, Any]) -> page.Section:
+    """Show a table of each kind of difference."""
+    headings = make_headings(differences)
+    columns = [name for name, _ in headings]
+    pieces: list[Markup] = []
+    for key, (title, empty) in TABLES.items():
+        if key not in differences:
+            continue
+        rows = [(name, *format_entry(name, entry)) for name, entry in differences[key].items()]
+        if rows:
+            pieces.append(make_table(title, ("", *columns), rows))
+        else:
+            pieces.append(page.make_note(f"{title}: {empty}"))
+    if differences.get("not_known"):
+        pieces.append(page.make_note(explain_unknown_direction(differences["not_known"])))
+    counts = ", ".join(f"{name} ({kind})" for name, kind in headings)
+    note = (
+        f"{counts}. Changes are from the first. A change that may be noise says so; ? stands for"
+        " too few values to tell."
+    )
+    return page.Section("differences", "Differences", concatenate(pieces), note)
+
+
+def render_curves(reports: Mapping[str, Reports]) -> page.Section:
+    """Draw each reported metric over steps, with a line per run. `reports` is by run."""
+    every_report = [report for own in reports.values() for report in own]
+    charts = []
+    for metric in list_names(every_report):
+        if "/" not in metric or metric.endswith(COSTS):
+            continue
+        lines = []
+        for color, (name, own) in zip(COLORS, reports.items(), strict=False):
+            steps, values = select_points(metric, own)
+            if len(steps):
+                lines.append(Line(name, steps, values, color))
+        if lines:
+            charts.append(draw_lines(metric, metric, lines, "step"))
+    content = element("div", *charts, class_="charts") if charts else "No run has reported yet."
+    return page.Section("curves", "Learning curves", content)
