@@ -101,7 +101,8 @@ def _plan_sweep(experiment: Experiment, sweep: Sweep, present: Resources | None)
         trainings = len(sharing.group_trials([*enumerate(draw_trials(sweep, experiment.seed))]))
     plan: dict[str, Any] = {
         "trials": count_trials(sweep),
-        "repeats": sweep.repeats,
+        "repeats": sweep.repeat_count,
+        "repeated_path": sweep.repeated_path,
         "scheduler": sweep.scheduler.type,
         "at_once": None
         if present is None
@@ -135,11 +136,13 @@ def _format_lines(
     if "sweep" in plan:
         at_once = plan["sweep"]["at_once"]
         repeats = plan["sweep"]["repeats"]
-        seeds = f", {repeats} seeds per configuration" if repeats > 1 else ""
+        path = plan["sweep"]["repeated_path"]
+        kind = "seeds" if path == "seed" else f"values of {path}"
+        repeated = f", {repeats} {kind} per configuration" if repeats > 1 else ""
         rate = "" if at_once is None else f", {at_once} at a time ({required} each)"
         sharing = plan["sweep"].get("shared_training", {"shared": [], "not_shared": {}})
         trainings = f" in {sharing['trainings']} trainings" if sharing["shared"] else ""
-        lines.append(("trials", f"{plan['sweep']['trials']}{trainings}{seeds}{rate}"))
+        lines.append(("trials", f"{plan['sweep']['trials']}{trainings}{repeated}{rate}"))
         lines += [("shared training over", path) for path in sharing["shared"]]
         lines += [
             ("not shared", f"{path}, because {reason}" if path else reason)

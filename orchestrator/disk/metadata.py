@@ -48,6 +48,10 @@ class SweepMetadata:
     trials: int
     repeats: int = 1
     """Trials of each configuration."""
+    repeated_path: str = "seed"
+    """Path in which they differ."""
+    repeated_values: Sequence[Any] = ()
+    """Its values; empty for consecutive seeds."""
     aggregate: str = "mean"
     """Aggregation of repeats."""
     constraints: Mapping[str, str] = field(default_factory=dict)

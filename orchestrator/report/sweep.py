@@ -48,12 +48,14 @@ def outline_sweep(sweep: Sweep) -> page.Page:
 
     sections = []
     if sweep.repeats > 1:
-        sections.append(render_configurations(ordered, objectives, sweep.aggregate))
+        sections.append(
+            render_configurations(ordered, objectives, sweep.aggregate, sweep.repeated_path)
+        )
     sections += [
         render_trials(ordered, objectives, str(sweep.folder)),
         render_best_checkpoint(sweep.folder, sweep.trial(best).best if best else None, best),
         render_coordinates(ordered, objectives, best),
-        render_importance(ordered, objectives, sweep.aggregate),
+        render_importance(ordered, objectives, sweep.aggregate, sweep.repeated_path),
         render_front(ordered, objectives),
         render_progress(dict(zip(drawn, reports, strict=True)), objectives, len(reported), best),
         render_spending(compute_mean_spans(sweep, names[:MAX_BARS])),

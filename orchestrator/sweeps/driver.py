@@ -161,7 +161,8 @@ def resume(folder: RunFolder, lease: Lease, *, failed: bool, address: str | None
         address = choose_address(address, local=metadata.local)
         experiment = load_experiment_to_resume(folder)
         settings = experiment.sweep
-        if settings is None or metadata.sweep is None or settings.repeats != metadata.sweep.repeats:
+        began_with = asdict(metadata.sweep) if metadata.sweep else {}
+        if settings is None or not _summarize_repeats(settings).items() <= began_with.items():
             raise UsageError(
                 f"{folder}/experiment.yaml must have a sweep section with the original"
                 " sweep.repeats; restore it"
@@ -214,9 +215,18 @@ def _summarize(settings: SweepSettings) -> dict[str, Any]:
     return {
         "objectives": settings.objectives,
         "trials": count_trials(settings),
-        "repeats": settings.repeats,
+        **_summarize_repeats(settings),
         "aggregate": settings.aggregate,
         "constraints": settings.constraints,
+    }
+
+
+def _summarize_repeats(settings: SweepSettings) -> dict[str, Any]:
+    is_seed = isinstance(settings.repeats, int)
+    return {
+        "repeats": settings.repeat_count,
+        "repeated_path": settings.repeated_path,
+        "repeated_values": [] if is_seed else settings.list_repeated_values(0),
     }
 
 

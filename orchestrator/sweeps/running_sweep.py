@@ -167,7 +167,7 @@ class RunningSweep:
     def _show_progress(self) -> None:
         best = ""
         if self._best:
-            label = "best trial" if self.settings.repeats > 1 else "best"
+            label = "best trial" if self.settings.repeat_count > 1 else "best"
             best = f"{label} {self._metric} {self._better(self._best.values()):.4g}"
         self._display.progress("trials", self._ended, self._total, best)
 

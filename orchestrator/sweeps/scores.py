@@ -28,8 +28,8 @@ class Scores:
         as many reports. The result of a repeated report replaces the earlier one.
         """
         results = {trial: result}
-        if self._settings.repeats > 1:
-            results = self._results[trial // self._settings.repeats, report]
+        if self._settings.repeat_count > 1:
+            results = self._results[trial // self._settings.repeat_count, report]
             results[trial] = result
 
         score = compute_score([*results.values()], self._mode, self._settings.aggregate)

@@ -73,7 +73,7 @@ def begin_trial(
     if is_new:
         metadata: dict[str, Any] = {
             "values": values,
-            "configuration": number // settings.repeats if settings.repeats > 1 else None,
+            "configuration": number // settings.repeat_count if settings.repeat_count > 1 else None,
             "modes": dict(settings.objectives),
             "init": init,
         }

@@ -199,6 +199,24 @@ def _check_constraint(text: str) -> str:
 
 SweptPath = Annotated[str, AfterValidator(_check_swept_path)]
 
+
+def _check_repeated(repeats: Any) -> Any:
+    """Check a mapping of one path to its values before its type, so that it is not taken for a
+    number."""
+    if not isinstance(repeats, Mapping):
+        return repeats
+    if len(repeats) != 1:
+        raise ValueError(f"must map one path to its values, got {len(repeats)} paths")
+    ((path, values),) = repeats.items()
+    _check_swept_path(str(path))
+    if not isinstance(values, list) or len(values) < 2:
+        raise ValueError(f"must list at least 2 values of {path}, got {shorten(repr(values))}")
+    for value in values:
+        if values.count(value) > 1:
+            raise ValueError(f"must list different values of {path}, got {value!r} twice")
+    return repeats
+
+
 # Ends
 
 
@@ -253,10 +271,14 @@ class Sweep(Model):
     trials: Annotated[int, Ge(1)] | None = None
     """Number of trials. By default each point of the grid has `repeats` trials; without a grid it
     is `repeats`."""
-    repeats: Annotated[int, Ge(1)] = 1
-    """Trials of each configuration, each with another seed: the experiment's `seed`, the next
-    number, and so on. They cannot be combined with `pbt` or a space that contains `seed`, and
-    cannot change when the sweep is resumed."""
+    repeats: Annotated[
+        Annotated[int, Ge(1)] | dict[str, Annotated[list[Any], Len(2, MAX_VALUES)]],
+        BeforeValidator(_check_repeated),
+    ] = 1
+    """Trials of each configuration. A number gives each another seed: the experiment's `seed`, the
+    next number, and so on. A mapping of one path to its values gives each one of these, such as
+    `{task_args.fold: [0, 1, 2, 3, 4]}` for cross-validation. They cannot be combined with `pbt` or a
+    space that contains the path, and cannot change when the sweep is resumed."""
     aggregate: Literal["mean", "lower_bound"] = "mean"
     """How the results of `repeats` are combined: `mean`, or `lower_bound`, which is one standard
     error worse than the mean."""
@@ -307,6 +329,24 @@ class Sweep(Model):
     inside a choice (`hooks.ema.decay` where `hooks.ema` is a choice) is sampled only if the choice
     is on and does not set it. A sweep cannot vary `name`, `tags`, `notes`, `workers`, `base` or
     `sweep`."""
+
+    @property
+    def repeated_path(self) -> str:
+        """Path in which the trials of a configuration differ."""
+        return "seed" if isinstance(self.repeats, int) else next(iter(self.repeats))
+
+    @property
+    def repeat_count(self) -> int:
+        """Number of trials of a configuration."""
+        if isinstance(self.repeats, int):
+            return self.repeats
+        return len(self.repeats[self.repeated_path])
+
+    def list_repeated_values(self, seed: int) -> list[Any]:
+        """Return the value of each trial of a configuration; `seed` is that of the experiment."""
+        if isinstance(self.repeats, int):
+            return [*range(seed, seed + self.repeats)]
+        return self.repeats[self.repeated_path]
 
     @property
     def metrics(self) -> list[str]:

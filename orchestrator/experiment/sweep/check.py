@@ -44,7 +44,9 @@ def check_sweep(
     problems = list(_find_overridden_paths(source, sweep))
     problems.extend(_check_sections(sweep, sections.experiment))
     if not problems:
-        problems.extend(_check_values(sweep.space, {**data, **_write_objectives(sweep)}))
+        data = {**data, **_write_objectives(sweep)}
+        problems.extend(_check_values(sweep.space, data))
+        problems.extend(_check_repeated_values(sweep, data))
     if not problems and not known:
         problems.extend(find_unshareable_paths(source, sweep))
     return problems
@@ -63,6 +65,9 @@ def _check_sections(sweep: Sweep, experiment: Experiment) -> Iterator[Problem]:
 
 def _find_overridden_paths(source: ExperimentSource, sweep: Sweep) -> Iterator[Problem]:
     overrides = dict(source.values)
+    repeated = sweep.repeated_path
+    if not isinstance(sweep.repeats, int) and overrides.get(repeated) is not None:
+        yield Problem(repeated, "has no effect: sweep.repeats sets it in each trial; remove it")
     for path in sweep.space:
         if overrides.get(path) is not None:
             yield Problem(
@@ -132,12 +137,24 @@ def _check_values(space: Mapping[str, Domain], data: Mapping[str, Any]) -> Itera
         yield from _check_path(name, space, context, data, known[key])
 
 
+def _check_repeated_values(sweep: Sweep, data: Mapping[str, Any]) -> Iterator[Problem]:
+    """Check each value of `repeats` in the experiment, unless they are seeds."""
+    if isinstance(sweep.repeats, int):
+        return
+    name = sweep.repeated_path
+    space = {**sweep.space, name: Domain.model_validate({"choice": sweep.repeats[name]})}
+    context = choose_context(name, space)
+    known = _check_experiment_with(context, data)
+    yield from _check_path(name, space, context, data, known, "sweep.repeats")
+
+
 def _check_path(
     name: str,
     space: Mapping[str, Domain],
     context: Mapping[str, Any],
     data: Mapping[str, Any],
     known: Sequence[Problem],
+    section: str = "sweep.space",
 ) -> Iterator[Problem]:
     """Yield each problem that values of a path add to the `known` ones, once."""
     domain = space[name]
@@ -156,7 +173,7 @@ def _check_path(
                 low, high = domain.ends
                 message = f"must be an integer, but {domain.kind} samples any number"
                 hint = f"write {_INTEGER_KINDS[domain.kind]}: [{math.ceil(low)}, {math.floor(high) + 1}]"
-            yield Problem(join("sweep.space", name), message, suggestion=hint)
+            yield Problem(join(section, name), message, suggestion=hint)
 
 
 def _is_about(path: str, others: Sequence[str]) -> bool:

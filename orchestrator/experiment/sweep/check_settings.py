@@ -20,6 +20,7 @@ from orchestrator.experiment.sweep.space import (
     list_mutated_paths,
     make_fan_out_points,
 )
+from orchestrator.experiment.yaml.document import join
 from orchestrator.task import has_custom_loop
 
 TRIAL_COLUMNS = (
@@ -98,15 +99,30 @@ def _check_search(sweep: Sweep) -> Iterator[Problem]:
 
 
 def _check_repeats(sweep: Sweep) -> Iterator[Problem]:
-    if sweep.repeats == 1 and sweep.aggregate == "lower_bound":
+    if sweep.repeat_count == 1 and sweep.aggregate == "lower_bound":
         yield Problem(
             "sweep.aggregate",
-            "lower_bound needs several seeds; set sweep.repeats, such as repeats: 5",
+            "lower_bound needs several trials of a configuration; set sweep.repeats, such as"
+            " repeats: 5",
         )
-    if sweep.repeats > 1 and isinstance(sweep.scheduler, PBT):
+    if sweep.repeat_count > 1 and isinstance(sweep.scheduler, PBT):
         yield Problem(
             "sweep.repeats", "cannot be combined with scheduler: pbt; increase trials instead"
         )
+    if sweep.repeat_count > 1:
+        yield from _check_repeated_path(sweep)
+
+
+def _check_repeated_path(sweep: Sweep) -> Iterator[Problem]:
+    """Yield a problem for each path of the space that is, or is around or inside, the repeated
+    one."""
+    repeated = sweep.repeated_path
+    for name in sweep.space:
+        if f"{name}.".startswith(f"{repeated}.") or f"{repeated}.".startswith(f"{name}."):
+            yield Problem(
+                join("sweep.space", name),
+                f"conflicts with sweep.repeats, which sets {repeated} in each trial; remove one",
+            )
 
 
 def _check_scheduler(sweep: Sweep) -> Iterator[Problem]:
@@ -122,7 +138,7 @@ def _check_scheduler(sweep: Sweep) -> Iterator[Problem]:
 
 
 def _check_race(sweep: Sweep) -> Iterator[Problem]:
-    if sweep.repeats == 1:
+    if sweep.repeat_count == 1:
         yield Problem("sweep.repeats", "must be at least 2 with scheduler: race")
     if sweep.aggregate == "lower_bound":
         yield Problem(
@@ -152,14 +168,8 @@ def _check_workers(sweep: Sweep, experiment: Experiment) -> Iterator[Problem]:
 
 
 def check_trial_count(sweep: Sweep) -> Iterator[Problem]:
-    per_round = count_points(sweep) * sweep.repeats
+    per_round = count_points(sweep) * sweep.repeat_count
     trials = sweep.trials or per_round
-    if sweep.repeats > 1 and "seed" in sweep.space:
-        yield Problem(
-            "sweep.space.seed",
-            f"conflicts with repeats: {sweep.repeats}, which sets the seeds; remove one",
-        )
-
     if count_trials(sweep) > MAX_TRIALS:
         path = "sweep.trials" if sweep.trials else "sweep.space"
         yield Problem(
@@ -183,13 +193,13 @@ def check_trial_count(sweep: Sweep) -> Iterator[Problem]:
 
 
 def _describe_round(sweep: Sweep) -> str:
-    counts = {"points of the grid": count_points(sweep), "repeats": sweep.repeats}
+    counts = {"points of the grid": count_points(sweep), "repeats": sweep.repeat_count}
     return " x ".join(f"{count} {noun}" for noun, count in counts.items() if count > 1)
 
 
 def _check_points_fit(sweep: Sweep, trials: int) -> Iterator[Problem]:
     combinations = sum(1 for _ in combine_points_with_grid(sweep))
-    needed = combinations * len(make_fan_out_points(sweep)) * sweep.repeats
+    needed = combinations * len(make_fan_out_points(sweep)) * sweep.repeat_count
     if needed > trials:
         yield Problem(
             "sweep.points",

@@ -157,7 +157,7 @@ def _extend(
 
 def count_trials(sweep: Sweep) -> int:
     """Return the number of trials within the budget."""
-    trials = sweep.trials or count_points(sweep) * sweep.repeats
+    trials = sweep.trials or count_points(sweep) * sweep.repeat_count
     if sweep.budget and sweep.budget.trials:
         return min(trials, sweep.budget.trials)
     return trials
@@ -165,9 +165,9 @@ def count_trials(sweep: Sweep) -> int:
 
 def count_trainings(sweep: Sweep, first: int = 0) -> int:
     """Return how many trainings the trials from number `first` on share."""
-    trials_per_draw = len(make_fan_out_points(sweep)) * sweep.repeats
+    trials_per_draw = len(make_fan_out_points(sweep)) * sweep.repeat_count
     numbers = range(first, count_trials(sweep))
-    trainings = {(number // trials_per_draw, number % sweep.repeats) for number in numbers}
+    trainings = {(number // trials_per_draw, number % sweep.repeat_count) for number in numbers}
     return len(trainings)
 
 

@@ -92,10 +92,10 @@ def render_coordinates(
 
 
 def render_configurations(
-    trials: pd.DataFrame, objectives: Mapping[str, str], aggregate: str
+    trials: pd.DataFrame, objectives: Mapping[str, str], aggregate: str, repeated_path: str = "seed"
 ) -> page.Section:
     metric, mode = next(iter(objectives.items()))
-    ranked = make_configurations_table(trials, metric, mode, aggregate)
+    ranked = make_configurations_table(trials, metric, mode, aggregate, repeated_path)
     if not len(ranked) or not ranked["mean"].notna().any():
         return page.Section("configurations", "Configurations", "No trial has reported yet.")
     shown = ranked.head(MOST_CONFIGURATIONS)
@@ -122,11 +122,14 @@ def render_configurations(
 
 
 def render_importance(
-    trials: pd.DataFrame, objectives: Mapping[str, str], aggregate: str = "mean"
+    trials: pd.DataFrame,
+    objectives: Mapping[str, str],
+    aggregate: str = "mean",
+    repeated_path: str = "seed",
 ) -> page.Section:
     metric, mode = next(iter(objectives.items()))
     title = "Parameter importance"
-    units = aggregate_repeats(trials, metric, mode, aggregate)
+    units = aggregate_repeats(trials, metric, mode, aggregate, repeated_path)
     if len(units) < MIN_TRIALS:
         what = "configurations" if "configuration" in trials else "trials"
         return page.Section(

@@ -10,7 +10,6 @@ from orchestrator.tables.configurations import Configuration, Repeat, rank_confi
 
 CONFIG = "config/"
 """Prefix of the columns of parameters."""
-SEED = f"{CONFIG}seed"
 MIN_TRIALS = 10
 """Minimum number of trials, or with repeats of configurations, for parameter importance."""
 N_RESAMPLES = 50
@@ -88,15 +87,20 @@ def list_configurations(
 
 
 def make_configurations_table(
-    trials: pd.DataFrame, metric: str, mode: str, aggregate: str = "mean"
+    trials: pd.DataFrame,
+    metric: str,
+    mode: str,
+    aggregate: str = "mean",
+    repeated_path: str = "seed",
 ) -> pd.DataFrame:
-    """Return one row per configuration, best first: its values, its metrics over seeds, and its
+    """Return one row per configuration, best first: its values, its metrics over repeats, and its
     best trial."""
     configurations = list_configurations(trials, metric, mode, aggregate)
     if not configurations:
         return pd.DataFrame()
 
-    paths = [name for name in trials if str(name).startswith(CONFIG) and name != SEED]
+    parameters = [name for name in trials if str(name).startswith(CONFIG)]
+    paths = [name for name in parameters if name != CONFIG + repeated_path]
     values = trials.groupby("configuration")[paths].first()
     rows = [_describe_configuration(configuration, aggregate) for configuration in configurations]
     table = pd.DataFrame(rows, index=[configuration.number for configuration in configurations])
@@ -121,13 +125,16 @@ def _describe_configuration(configuration: Configuration, aggregate: str) -> dic
     return row
 
 
-def aggregate_repeats(trials: pd.DataFrame, metric: str, mode: str, aggregate: str) -> pd.DataFrame:
+def aggregate_repeats(
+    trials: pd.DataFrame, metric: str, mode: str, aggregate: str, repeated_path: str = "seed"
+) -> pd.DataFrame:
     """Return the candidates; with repeats, one row per configuration, with the aggregated metric
-    and without a seed."""
+    and without the repeated value."""
     known = select_candidates(trials, metric)
     if "configuration" not in known:
         return known
-    first = known.drop(columns=[SEED], errors="ignore").groupby("configuration").head(1)
+    column = CONFIG + repeated_path
+    first = known.drop(columns=[column], errors="ignore").groupby("configuration").head(1)
     scores = {
         group.number: group.score for group in list_configurations(known, metric, mode, aggregate)
     }

@@ -6,14 +6,13 @@ with repeats, Welch's t test compares the best configurations.
 
 from collections.abc import Callable, Mapping, Sequence
 from math import comb, isnan, sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from orchestrator.sweeps.results.analysis import (
     CONFIG,
-    SEED,
     aggregate_repeats,
     list_configurations,
     select_candidates,
@@ -45,7 +44,7 @@ def compare_sweeps(sweeps: Sequence[Sweep]) -> dict[str, Any]:
     trial. `metrics`, `same_values` and `costs` have, for each name, one of the `values` per sweep,
     and `findings`: None, then `less`, `more`, `noise`, or `unknown` if there are too few trials.
     `same_values` is the mean difference over trials with the same values (with repeats also the
-    same seed), and their number.
+    same seed or repeated value), and their number.
     """
     tables = []
     objectives: dict[str, str] = {}
@@ -59,7 +58,9 @@ def compare_sweeps(sweeps: Sequence[Sweep]) -> dict[str, Any]:
         "config": find_config_differences([sweep.config for sweep in sweeps]),
         "chosen": _find_chosen_values(tables, [sweep.objective[0] for sweep in sweeps]),
         "metrics": _compare_metrics(tables, objectives, [sweep.aggregate for sweep in sweeps]),
-        "same_values": _compare_same_values(tables, objectives),
+        "same_values": _compare_same_values(
+            tables, objectives, [sweep.repeated_path for sweep in sweeps]
+        ),
         "costs": _compare_costs(tables),
     }
 
@@ -177,11 +178,14 @@ def _permute_trials(summary: Callable[..., Any]) -> Classify:
 
 
 def _compare_same_values(
-    tables: Sequence[pd.DataFrame], objectives: Mapping[str, str]
+    tables: Sequence[pd.DataFrame], objectives: Mapping[str, str], repeated_paths: Sequence[str]
 ) -> Comparison:
     compared: Comparison = {}
     for metric in objectives:
-        first, *others = (select_candidates(table, metric) for table in tables)
+        first, *others = (
+            _Candidates(select_candidates(table, metric), CONFIG + repeated_path)
+            for table, repeated_path in zip(tables, repeated_paths, strict=True)
+        )
         differences = [_compute_differences(first, other, metric) for other in others]
         if any(map(len, differences)):
             compared[metric] = {
@@ -192,28 +196,40 @@ def _compare_same_values(
     return compared
 
 
-def _compute_differences(first: pd.DataFrame, other: pd.DataFrame, metric: str) -> Series:
-    """Return the other sweep's metric minus the first's, by values; by values and seed if both
+class _Candidates(NamedTuple):
+    """The trials of a sweep that count, and the column in which its repeats differ."""
+
+    table: pd.DataFrame
+    repeated: str
+
+    @property
+    def has_repeats(self) -> bool:
+        return "configuration" in self.table
+
+    def list_paired_parameters(self, pairs_repeats: bool) -> list[str]:
+        """Return the parameters by which trials are paired, without the repeated one if the other
+        sweep has no repeats."""
+        paths = sorted(_list_parameters(self.table))
+        if self.has_repeats and not pairs_repeats:
+            paths = [path for path in paths if path != self.repeated]
+        return paths
+
+
+def _compute_differences(first: _Candidates, other: _Candidates, metric: str) -> Series:
+    """Return the other sweep's metric minus the first's, by values; by values and repeat if both
     sweeps have repeats."""
-    pairs_seeds = "configuration" in first and "configuration" in other
-    paths = _list_paired_parameters(first, pairs_seeds)
-    if first.empty or other.empty or not paths:
+    pairs_repeats = first.has_repeats and other.has_repeats
+    paths = first.list_paired_parameters(pairs_repeats)
+    if first.table.empty or other.table.empty or not paths:
         return np.empty(0)
-    if paths != _list_paired_parameters(other, pairs_seeds):
+    if paths != other.list_paired_parameters(pairs_repeats):
         return np.empty(0)
 
-    means = _average_by_values(other, paths, metric) - _average_by_values(first, paths, metric)
-    differences = np.asarray(means, dtype=np.float64)
+    before = _average_by_values(first.table, paths, metric)
+    differences = np.asarray(
+        _average_by_values(other.table, paths, metric) - before, dtype=np.float64
+    )
     return differences[np.isfinite(differences)]
-
-
-def _list_paired_parameters(table: pd.DataFrame, pairs_seeds: bool) -> list[str]:
-    """Return the parameters by which trials are paired, without the seed of repeats if the other
-    sweep has none."""
-    paths = sorted(_list_parameters(table))
-    if "configuration" in table and not pairs_seeds:
-        paths = [path for path in paths if path != SEED]
-    return paths
 
 
 def _average_by_values(table: pd.DataFrame, paths: list[str], metric: str) -> "pd.Series[float]":

@@ -42,7 +42,7 @@ def _compute_importance(
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Return the importance of each parameter and its standard error; both empty for too few trials."""
     metric, mode = sweep.objective
-    units = analysis.aggregate_repeats(trials, metric, mode, sweep.aggregate)
+    units = analysis.aggregate_repeats(trials, metric, mode, sweep.aggregate, sweep.repeated_path)
     if len(units) < analysis.MIN_TRIALS:
         return {}, {}
     table: Any = analysis.make_importance_table(units, metric)
@@ -73,7 +73,9 @@ def _list_configurations(sweep: Sweep, trials: pd.DataFrame) -> list[dict[str, A
     if sweep.repeats == 1:
         return []
     metric, mode = sweep.objective
-    table: Any = analysis.make_configurations_table(trials, metric, mode, sweep.aggregate)
+    table: Any = analysis.make_configurations_table(
+        trials, metric, mode, sweep.aggregate, sweep.repeated_path
+    )
     rows: list[dict[str, Any]] = table.reset_index().to_dict("records")
     return rows
 

@@ -66,7 +66,10 @@ class Sweep(Result):
         self.objective = self.objectives[0]
         """The first of the objectives."""
         self.repeats = settings.repeats
-        """Number of trials of each configuration, each with a different seed."""
+        """Number of trials of each configuration, each with a different seed, or a different value
+        of another path."""
+        self.repeated_path = settings.repeated_path
+        """Path in which they differ, such as `seed`."""
         self.aggregate = settings.aggregate
         """Aggregate of `repeats`: `mean` or `lower_bound`."""
         self.constraints = settings.constraints
@@ -150,7 +153,7 @@ class Sweep(Result):
             * `configuration`: Number of the configuration, with `repeats`.
             * `leader`: The trial that trained, with shared training. The others have the leader's
               `step_s`, `data_wait_share` and `samples_per_s`, but no `train_s`.
-            * `config/<path>`: The trial's values, and with `repeats` its `seed`. Mappings and null
+            * `config/<path>`: The trial's values, and with `repeats` its `seed` or repeated value. Mappings and null
               are text; a value that was not drawn is empty.
             * `<phase>/<name>` and other metrics: Values at the trial's best report, by the sweep's
               first metric.
@@ -183,7 +186,7 @@ class Sweep(Result):
         Columns:
             * `config/<path>`: The configuration's values.
             * `mean`, `std`: Mean of the sweep's first metric, and its standard deviation between
-              seeds.
+              repeats.
             * `low`, `high`: The mean's 95% interval by Student's t.
             * `n`: Trials that ended well; until then 0, and the others count.
             * `failed`, `stopped`: Number of trials that failed or stopped early.
@@ -197,7 +200,9 @@ class Sweep(Result):
                 f"{self.folder} has one trial of each configuration; use `trials`, or set"
                 " sweep.repeats for several seeds"
             )
-        return make_configurations_table(self.trials, *self.objective, self.aggregate)
+        return make_configurations_table(
+            self.trials, *self.objective, self.aggregate, self.repeated_path
+        )
 
     def records(self) -> dict[str, TrialRecord | DamagedFile]:
         """Return the record of each trial.
@@ -391,7 +396,8 @@ class Sweep(Result):
         check_columns([metric], [*trials.columns])
         # There is no lower bound without a mode.
         mode = direction(metric, dict(self.objectives))
-        units = aggregate_repeats(trials, metric, mode or "max", self.aggregate if mode else "mean")
+        aggregate = self.aggregate if mode else "mean"
+        units = aggregate_repeats(trials, metric, mode or "max", aggregate, self.repeated_path)
         if len(units) < MIN_TRIALS:
             kind = "trials" if self.repeats == 1 else "configurations"
             raise UsageError(

@@ -22,20 +22,20 @@ from orchestrator.experiment.sweep.space import (
 
 
 def draw_trials(sweep: Sweep, seed: int) -> list[dict[str, Any]]:
-    """Draw the values of each trial of a grid or random search. First repeats have the seed
-    `seed`."""
+    """Draw the values of each trial of a grid or random search. `seed` is that of the
+    experiment."""
     trials = []
     for point in draw_points(sweep):
-        trials.extend(add_seeds(sweep, point, seed))
+        trials.extend(repeat(sweep, point, seed))
     return trials
 
 
-def add_seeds(sweep: Sweep, values: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
-    """Return the values of each trial of a configuration. Repeats have consecutive seeds, starting
-    at `seed`."""
-    if sweep.repeats == 1:
+def repeat(sweep: Sweep, values: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
+    """Return the values of each trial of a configuration, which differ in the repeated path."""
+    if sweep.repeat_count == 1:
         return [dict(values)]
-    return [{**values, "seed": seed + repeat} for repeat in range(sweep.repeats)]
+    path = sweep.repeated_path
+    return [{**values, path: value} for value in sweep.list_repeated_values(seed)]
 
 
 def draw_points(sweep: Sweep) -> list[dict[str, Any]]:
@@ -43,7 +43,7 @@ def draw_points(sweep: Sweep) -> list[dict[str, Any]]:
     same ones."""
     random = np.random.RandomState(sweep.seed)
     fan_out = make_fan_out_points(sweep)
-    count = math.ceil(count_trials(sweep) / sweep.repeats / len(fan_out))
+    count = math.ceil(count_trials(sweep) / sweep.repeat_count / len(fan_out))
 
     points: list[dict[str, Any]] = []
     for fixed in itertools.islice(_combine_points_and_grid(sweep), count):

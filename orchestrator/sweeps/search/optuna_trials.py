@@ -15,7 +15,7 @@ from orchestrator.experiment.sections.search import OptunaSearch
 from orchestrator.experiment.sections.sweep import Domain, Sweep
 from orchestrator.experiment.sweep.shared_training import SharedPaths
 from orchestrator.experiment.sweep.space import count_trainings, count_trials, make_fan_out_points
-from orchestrator.sweeps.search.drawing import add_seeds, fill_point
+from orchestrator.sweeps.search.drawing import fill_point, repeat
 from orchestrator.sweeps.search.search import Search, TrialConfig
 from orchestrator.tables.configurations import compute_score
 from orchestrator.tables.constraints import Constraints, make_measured_cells
@@ -51,7 +51,7 @@ class OptunaTrials(Search):
     """Optuna's suggestions, which also learn from earlier attempts of the sweep; unfinished
     trials come first.
 
-    Each suggestion has a trial for each seed and each `fan_out` value. Once all of these have
+    Each suggestion has a trial for each repeat and each `fan_out` value. Once all of these have
     ended, Optuna learns the aggregate of the best configuration, without failed trials. Trials keep
     their numbers, so a resumed sweep repeats a suggestion whose trials never started.
     """
@@ -66,7 +66,7 @@ class OptunaTrials(Search):
     ) -> None:
         super().__init__(settings, shared)
         self._seed = seed
-        self._size = len(make_fan_out_points(settings)) * settings.repeats
+        self._size = len(make_fan_out_points(settings)) * settings.repeat_count
         """Number of trials per suggestion."""
         self._study = _make_study(settings, search, len(previous))
         if search.earlier:
@@ -125,7 +125,7 @@ class OptunaTrials(Search):
         trials = []
         for point in fan_out:
             values = {**suggested, **copy.deepcopy(point)}
-            trials.extend(add_seeds(self._settings, values, self._seed))
+            trials.extend(repeat(self._settings, values, self._seed))
         return enumerate(trials, first_number)
 
     def suggest(self) -> TrialConfig | None:
@@ -168,7 +168,7 @@ class OptunaTrials(Search):
         configurations: defaultdict[int, list[_Result]] = defaultdict(list)
         for number, result in results.items():
             if result and self._metric in result.report:
-                configurations[number // self._settings.repeats].append(result)
+                configurations[number // self._settings.repeat_count].append(result)
         outcomes = [self._combine(repeats) for repeats in configurations.values()]
         _, mode = self._settings.objectives[0]
         sign = 1 if mode == "max" else -1

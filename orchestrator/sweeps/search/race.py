@@ -52,8 +52,8 @@ class Race(Search):
     ) -> None:
         super().__init__(settings)
         assert isinstance(settings.scheduler, RaceSettings)
-        self._repeats = settings.repeats
-        self._configurations = count_trials(settings) // settings.repeats
+        self._repeats = settings.repeat_count
+        self._configurations = count_trials(settings) // settings.repeat_count
         self._level = settings.scheduler.level / max(1, self._configurations - 1)
         self._metric, mode = settings.objectives[0]
         self._sign = 1 if mode == "max" else -1

@@ -66,6 +66,7 @@ def test_plan_counts_trials_and_trainings() -> None:
     assert make_plan(swept, "runs", None)["sweep"] == {
         "trials": 6,
         "repeats": 1,
+        "repeated_path": "seed",
         "scheduler": "fifo",
         "at_once": 1,
     }
@@ -75,12 +76,14 @@ def test_plan_counts_trials_and_trainings() -> None:
     assert make_plan(wide, "runs", None)["sweep"] == {
         "trials": 6,
         "repeats": 1,
+        "repeated_path": "seed",
         "scheduler": "fifo",
         "at_once": 0,
     }
     assert make_plan(wide, "runs", None, "auto")["sweep"] == {
         "trials": 6,
         "repeats": 1,
+        "repeated_path": "seed",
         "scheduler": "fifo",
         "at_once": None,
     }

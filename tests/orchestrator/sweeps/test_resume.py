@@ -177,11 +177,12 @@ def test_trial_with_an_incomplete_folder_begins(finished: Path, outside: Path) -
 def test_resume_reads_edits_of_the_sweep_but_not_of_repeats(finished: Path, outside: Path) -> None:
     file = interrupted_after_one(finished, outside) / "experiment.yaml"
     text = file.read_text()
-    file.write_text(text.replace("repeats: 1", "repeats: 3"))
-    with pytest.raises(
-        UsageError, match=r"experiment\.yaml must have a sweep section with the original"
-    ):
-        resume_sweep(file.parent)
+    for edited in ("repeats: 3", "repeats: {seed: [0, 1]}"):
+        file.write_text(text.replace("repeats: 1", edited))
+        with pytest.raises(
+            UsageError, match=r"experiment\.yaml must have a sweep section with the original"
+        ):
+            resume_sweep(file.parent)
     file.write_text(text.replace("- 0.05", "- 0.3"))
     done = resume_sweep(file.parent)
     assert done.trials["config/optimizer.lr"].tolist() == [0.1, 0.3, 0.02]

@@ -88,7 +88,7 @@ def space_problems(file: Path, space: str) -> list[tuple[str, int | None, str]]:
             {"repeats": 2, "scheduler": "pbt"},
             "sweep.repeats: cannot be combined with scheduler: pbt",
         ),
-        ({"aggregate": "lower_bound"}, "sweep.aggregate: lower_bound needs several seeds"),
+        ({"aggregate": "lower_bound"}, "sweep.aggregate: lower_bound needs several trials of"),
         (
             {"space": GRID, "points": [{}], "search": "grid", "trials": 6},
             "sweep.points: has no effect with search",
@@ -192,7 +192,44 @@ def space_problems(file: Path, space: str) -> list[tuple[str, int | None, str]]:
         ),
         (
             {"space": {"seed": {"choice": [1, 2]}}, "repeats": 2},
-            "sweep.space.seed: conflicts with repeats: 2",
+            "sweep.space.seed: conflicts with sweep.repeats, which sets seed in each trial",
+        ),
+        (
+            {"repeats": {"optimizer.lr": [0.1, 0.2]}},
+            "sweep.space.optimizer.lr: conflicts with sweep.repeats, which sets optimizer.lr in",
+        ),
+        (
+            {
+                "space": {"hooks.ema": {"choice": [None, {}]}},
+                "repeats": {"hooks.ema.decay": [0, 1]},
+            },
+            "sweep.space.hooks.ema: conflicts with sweep.repeats, which sets hooks.ema.decay in",
+        ),
+        (
+            {"repeats": {"task_args.scala": [1, 2]}},
+            "sweep.repeats.task_args.scala: unknown key (did you mean 'scale'?)",
+        ),
+        (
+            {"repeats": {"batch_size": [4, 0]}},
+            "sweep.repeats.batch_size: must be at least 1, got 0",
+        ),
+        ({"repeats": {"workers.count": [1, 2]}}, "cannot be swept: all trials share `workers`"),
+        ({"repeats": {"seed": []}}, "sweep.repeats: must list at least 2 values of seed, got []"),
+        ({"repeats": {"seed": [4]}}, "sweep.repeats: must list at least 2 values of seed, got [4]"),
+        (
+            {"repeats": {"seed": [4, 5, 4]}},
+            "sweep.repeats: must list different values of seed, got 4 twice",
+        ),
+        ({"repeats": {}}, "sweep.repeats: must map one path to its values, got 0 paths"),
+        (
+            {"repeats": {"seed": [1, 2], "task_args.val": [8, 9]}},
+            "sweep.repeats: must map one path to its values, got 2 paths",
+        ),
+        ({"repeats": 0}, "sweep.repeats: must be at least 1"),
+        ({"repeats": "seed"}, "sweep.repeats: must be an integer or a mapping"),
+        (
+            {"trials": 10, "repeats": {"seed": [1, 5, 9, 7]}},
+            "must be a multiple of 4 (4 repeats), got 10 (use 8 or 12)",
         ),
         (
             {"space": GRID, "search": "grid", "trials": None, "seed": 3},

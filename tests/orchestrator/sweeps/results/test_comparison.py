@@ -109,6 +109,7 @@ def test_costs_of_a_shared_training_count_once() -> None:
         "config": {},
         "objectives": [("val/accuracy", "max")],
         "aggregate": "mean",
+        "repeated_path": "seed",
     }
     sweeps: list[Any] = [
         SimpleNamespace(trials=table, objective=("val/accuracy", "max"), **fields)
