@@ -76,6 +76,10 @@ def set_environment(address: str | None) -> None:
     if "ray" in sys.modules:
         # Ray has already read the other variables, and all its processes must have the same.
         return
+    if address is None:
+        # Under `uv run`, Ray would copy the folder and install the environment again for its
+        # workers, which find both on this machine.
+        os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     token_file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser()
     if address is None and "RAY_AUTH_TOKEN" not in os.environ and not token_file.exists():

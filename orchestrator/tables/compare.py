@@ -55,6 +55,16 @@ class Side:
     """Directions, `max` or `min`, of the metrics for which the run defines them."""
 
 
+@dataclass(frozen=True)
+class Totals:
+    """What all training iterations of a run have taken and seen; NaN is unknown."""
+
+    train_s: float = math.nan
+    """Time of the slowest rank."""
+    samples: float = math.nan
+    """Samples of all ranks."""
+
+
 def compare(sides: Sequence[Side]) -> dict[str, Any]:
     """Compare every run with the first, and return plain data.
 
@@ -148,12 +158,14 @@ def _compare_costs(runs: Sequence[Rows], halves: Sequence[pd.DataFrame]) -> Comp
     """Compare the times and the memory that the runs have measured."""
     tables = [_load_iterations(rows, table) for rows, table in zip(runs, halves, strict=True)]
     compared = {}
-    for name in ("step_s", "data_wait_s", "samples_per_s"):
+    for name in ("step_s", "data_wait_s"):
         series = [get_numbers(table, name) for table in tables]
         blocks = [summarize_blocks(numbers) for numbers in series]
         medians = summarize(series, np.median)
         compared[name] = compare_with_first(medians, blocks, classify_cost_difference)
-    compared["train_s"] = _compare_training_times(runs, tables)
+    totals = [_load_totals(rows) for rows in runs]
+    compared["samples_per_s"] = _compare_throughputs(totals, tables)
+    compared["train_s"] = _compare_training_times(totals, tables)
     for name in MEMORY:
         series = [get_numbers(table, name) for table in halves]
         compared[f"peak_{name.removeprefix('cuda_peak_')}"] = compare_with_first(
@@ -162,17 +174,34 @@ def _compare_costs(runs: Sequence[Rows], halves: Sequence[pd.DataFrame]) -> Comp
     return drop_unmeasured(compared)
 
 
-def _compare_training_times(
-    runs: Sequence[Rows], tables: Sequence[pd.DataFrame]
+def _compare_throughputs(
+    totals: Sequence[Totals], tables: Sequence[pd.DataFrame]
 ) -> dict[str, list[Any]]:
-    totals = [compute_train_s(rows) for rows in runs]
-    values = [total if math.isfinite(total) else None for total in totals]
+    """Compare the training samples of all ranks by the training time, as in the trials of a
+    sweep."""
+    values = [_get_finite(total.samples / (total.train_s or math.nan)) for total in totals]
+    parts = []
+    for table in tables:
+        step_s = summarize_blocks(get_numbers(table, "step_s"), np.sum)
+        samples = summarize_blocks(get_numbers(table, "samples"), np.sum)
+        parts.append(samples / step_s if len(samples) else samples)
+    return compare_with_first(values, parts, classify_cost_difference)
+
+
+def _compare_training_times(
+    totals: Sequence[Totals], tables: Sequence[pd.DataFrame]
+) -> dict[str, list[Any]]:
+    values = [_get_finite(total.train_s) for total in totals]
     parts = []
     for table in tables:
         step_s = get_numbers(table, "step_s")
         # The mean of the blocks is the total.
         parts.append(summarize_blocks(step_s, np.mean) * len(step_s))
     return compare_with_first(values, parts, classify_cost_difference)
+
+
+def _get_finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def drop_unmeasured(compared: Comparison) -> Comparison:
@@ -184,11 +213,15 @@ def drop_unmeasured(compared: Comparison) -> Comparison:
     return measured
 
 
-def compute_train_s(rows: Rows) -> float:
-    """Return the training time of the slowest rank, in seconds; NaN if nothing was timed."""
+def _load_totals(rows: Rows) -> Totals:
     if "step_s" not in rows.columns:
-        return math.nan
-    return float(rows.aggregate({"s": "sum(step_s)"}, ["rank"], TRAINING)["s"].max())
+        return Totals()
+    columns = {"seconds": "sum(step_s)"}
+    if "batch_size" in rows.columns:
+        columns["samples"] = "sum(batch_size)"
+    by_rank = rows.aggregate(columns, ["rank"], TRAINING)
+    samples = float(by_rank["samples"].sum(min_count=1)) if "samples" in by_rank else math.nan
+    return Totals(float(by_rank["seconds"].max()), samples)
 
 
 def get_numbers(table: pd.DataFrame, name: str) -> Series:
@@ -206,7 +239,7 @@ def _load_halves(rows: Rows) -> pd.DataFrame:
 
 
 def _load_iterations(rows: Rows, halves: pd.DataFrame) -> pd.DataFrame:
-    """Return the slowest rank's times and all ranks' `samples_per_s` for each training iteration.
+    """Return the slowest rank's times and all ranks' `samples` of each training iteration.
 
     A long run is sampled: stretches of STRETCH_LENGTH iterations, evenly spaced. `halves` is from
     _load_halves.
@@ -218,7 +251,7 @@ def _load_iterations(rows: Rows, halves: pd.DataFrame) -> pd.DataFrame:
     if "data_wait_s" in rows.columns:
         columns["data_wait_s"] = "max(data_wait_s)"
     if "batch_size" in rows.columns:
-        columns["samples_per_s"] = "sum(batch_size) / max(step_s)"
+        columns["samples"] = "sum(batch_size)"
 
     rows_of_ranks = halves["rows"].groupby("rank").sum()
     every = max([1, *(rows_of_ranks // MAX_ITERATIONS)])

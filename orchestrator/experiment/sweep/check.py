@@ -23,7 +23,7 @@ from orchestrator.experiment.sweep.check_space import (
     find_unsearchable,
 )
 from orchestrator.experiment.sweep.shared_training import find_unshareable_paths
-from orchestrator.experiment.sweep.space import choose_context
+from orchestrator.experiment.sweep.space import choose_context, leaves_open
 from orchestrator.experiment.yaml.document import join
 from orchestrator.experiment.yaml.source import ExperimentSource, with_value
 
@@ -158,10 +158,11 @@ def _check_path(
 ) -> Iterator[Problem]:
     """Yield each problem that values of a path add to the `known` ones, once."""
     domain = space[name]
-    others = [other for other in space if other != name and other not in context]
+    outside = [other for other in space if other != name and other not in context]
     is_unbounded = domain.kind == "normal" and len(domain.values) == 2
     reported: set[tuple[str, str]] = set()
     for value in domain.candidates():
+        others = [other for other in outside if _is_sampled_with(other, name, value)]
         for problem in _check_experiment_with({**context, name: value}, data):
             message = make_relative_message(name, problem)
             mistake = problem.path, problem.code or message
@@ -174,6 +175,11 @@ def _check_path(
                 message = f"must be an integer, but {domain.kind} samples any number"
                 hint = f"write {_INTEGER_KINDS[domain.kind]}: [{math.ceil(low)}, {math.floor(high) + 1}]"
             yield Problem(join(section, name), message, suggestion=hint)
+
+
+def _is_sampled_with(path: str, name: str, value: Any) -> bool:
+    """Return whether `path` is sampled in a trial in which `name` has the value."""
+    return not path.startswith(f"{name}.") or leaves_open(path.removeprefix(f"{name}."), value)
 
 
 def _is_about(path: str, others: Sequence[str]) -> bool:

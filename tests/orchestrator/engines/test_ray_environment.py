@@ -93,6 +93,20 @@ def test_ray_starts_only_without_one_to_join(
 
 
 @pytest.mark.parametrize(
+    ("address", "before", "after"),
+    [(None, None, "0"), (None, "1", "1"), ("10.0.0.1:6379", None, None)],
+)
+def test_workers_on_this_machine_get_no_environment_of_uv(
+    monkeypatch: pytest.MonkeyPatch, address: str | None, before: str | None, after: str | None
+) -> None:
+    name = "RAY_ENABLE_UV_RUN_RUNTIME_ENV"
+    monkeypatch.setattr(os, "environ", {} if before is None else {name: before})
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
+    set_environment(address)
+    assert os.environ.get(name) == after
+
+
+@pytest.mark.parametrize(
     ("address", "reason"),
     [("127.0.0.1:1", "Connection refused"), ("nonsense", "Invalid address format")],
 )

@@ -282,6 +282,14 @@ def test_consistent_sweep_settings_are_accepted(settings: dict[str, Any]) -> Non
 # Values
 
 
+def test_item_that_sets_a_sampled_path_is_checked_with_its_own_value() -> None:
+    item = {"average": "stochastic", "decay": 0.7}
+    space = {**MIXED, "hooks.ema": {"choice": [None, {}, item]}}
+    assert refused(space) == [
+        "sweep.space.hooks.ema: decay=0.7 has no effect with average: stochastic; remove it"
+    ]
+
+
 @pytest.mark.parametrize(
     "line",
     [
