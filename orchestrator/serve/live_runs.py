@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.errors import UsageError
 from orchestrator.storage.read_only import ReadOnlyStorage
 from orchestrator.tables.run_index import RunIndex
 
@@ -19,6 +20,10 @@ _MAX_PAGES = 32
 """Maximum number of pages that are kept."""
 _PAUSE = 4.0
 """Pause after a read, as a multiple of the time that it took."""
+
+
+class NoSuchRun(UsageError):
+    """There is no run at a path."""
 
 
 class LiveRuns:
@@ -31,29 +36,33 @@ class LiveRuns:
         self._lock = Lock()
         self._next_read = 0.0
         self._table: pa.Table | None = None
+        self._version = 0
 
-    def read(self) -> pa.Table:
-        """Return a row for each run, with its path within the storage.
+    def read(self) -> tuple[pa.Table, str]:
+        """Return a row for each run, with its path within the storage, and the number of their
+        version.
 
         Raises UsageError if the storage is not a folder of runs.
         """
         with self._lock:
             began = monotonic()
             if self._table is None or began >= self._next_read:
-                self._table = self._index.read()
+                table = self._index.read()
+                self._version += table is not self._table
+                self._table = table
                 ended = monotonic()
                 self._next_read = ended + max(self.interval_s, _PAUSE * (ended - began))
-            return self._table
+            return self._table, str(self._version)
 
-    def find(self, path: str) -> tuple[RunFolder, str] | None:
+    def find(self, path: str) -> tuple[RunFolder, str]:
         """Return the run at a path, and a signature that changes with what its page shows.
 
-        Return None if there is no such run. A path that is no run's is never looked up on the disk.
+        Raises NoSuchRun. A path that is no run's is never looked up in the storage.
         """
-        table = self.read()
-        if not pc.any(pc.equal(table["path"], path)).as_py():
-            return None
+        table, _ = self.read()
         is_own = pc.equal(table["path"], path)
+        if not pc.any(is_own).as_py():
+            raise NoSuchRun(f"There is no run {path} in {self.storage}")
         is_inside = pc.starts_with(table["path"], f"{path}/")
         rows = table.filter(pc.or_(is_own, is_inside)).select(["path", "status", "signature"])
         folder = RunFolder(self.storage, path)
@@ -77,11 +86,11 @@ class LivePages:
         self._lock = Lock()
         self._pages: OrderedDict[str, _LivePage] = OrderedDict()
 
-    def get(self, path: str, signature: str, make: Callable[[], str]) -> str:
-        """Return the page at a path. Several requests for it wait for the first."""
+    def get(self, address: str, signature: str, make: Callable[[], str]) -> str:
+        """Return the page at an address. Several requests for it wait for the first."""
         with self._lock:
-            page = self._pages.setdefault(path, _LivePage())
-            self._pages.move_to_end(path)
+            page = self._pages.setdefault(address, _LivePage())
+            self._pages.move_to_end(address)
             while len(self._pages) > _MAX_PAGES:
                 self._pages.popitem(last=False)
         with page.lock:

@@ -106,9 +106,15 @@ class RunIndex:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._rows: pa.Table | None = None
+        """The rows as they are stored."""
+        self._shown = pa.table({})
+        """The rows with their recorded statuses."""
+        self._table = pa.table({"status": []})
+        """The rows that were read last."""
 
     def read(self) -> pa.Table:
-        """Return the rows, with paths within the storage, and the internal columns.
+        """Return the rows, with paths within the storage, and the internal columns. It is the same
+        table if nothing has changed.
 
         Warns of damaged runs. Raises UsageError if the storage is not a folder of runs.
         """
@@ -116,17 +122,14 @@ class RunIndex:
         if not signatures:
             explain_no_runs(self._storage.location)
         stored = _read_index(self._storage) if self._rows is None else self._rows
-        table = self._update(stored, signatures)
-        self._rows = table
-        is_bad = pc.is_in(table["status"], pa.array(["damaged", "newer"]))
-        for error in table.filter(is_bad)["error"]:
-            warn_once(error.as_py())
-        columns = {}
-        for name in table.column_names:
-            columns[name] = _unify(table[name]) if table[name].type == _MIXED else table[name]
-        table = _drop_infeasible(pa.table(columns))
-        statuses = _find_statuses(self._storage, table)
-        return _set_columns(table, {"status": pa.array(statuses, _TEXT)})
+        rows = self._update(stored, signatures)
+        if rows is not self._rows:
+            self._shown = _convert(rows)
+        statuses = pa.chunked_array([_find_statuses(self._storage, self._shown)], _TEXT)
+        if rows is not self._rows or statuses != self._table["status"]:
+            self._table = _set_columns(self._shown, {"status": statuses})
+        self._rows = rows
+        return self._table
 
     def _update(self, stored: pa.Table, signatures: Mapping[str, str]) -> pa.Table:
         """Return the rows of the runs that exist, and store them if any have changed."""
@@ -149,6 +152,17 @@ class RunIndex:
         with suppress(StorageError), self._storage.create(INDEX) as file:
             pq.write_table(table.replace_schema_metadata(_FORMAT), file, compression="zstd")
         return table
+
+
+def _convert(rows: pa.Table) -> pa.Table:
+    """Return stored rows as users see them, with a warning of damaged runs."""
+    is_bad = pc.is_in(rows["status"], pa.array(["damaged", "newer"]))
+    for error in rows.filter(is_bad)["error"]:
+        warn_once(error.as_py())
+    columns = {}
+    for name in rows.column_names:
+        columns[name] = _unify(rows[name]) if rows[name].type == _MIXED else rows[name]
+    return _drop_infeasible(pa.table(columns))
 
 
 # The index

@@ -215,7 +215,7 @@ def test_chosen_runs_are_compared(tmp_path: Path) -> None:
     [
         ("/compare", 400, "choose 2 to"),
         ("/compare?run=first", 400, "choose 2 to"),
-        ("/compare?run=first&run=../secret", 404, "No such run"),
+        ("/compare?run=first&run=../secret", 404, "There is no run ../secret"),
         ("/compare?run=first&run=rates", 400, "is a sweep"),
     ],
 )

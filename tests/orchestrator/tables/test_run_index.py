@@ -22,8 +22,9 @@ from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import StorageError
 from orchestrator.runs.listing import query_runs
 from orchestrator.storage import Storage
+from orchestrator.storage.read_only import ReadOnlyStorage
 from orchestrator.tables import run_index
-from orchestrator.tables.run_index import INDEX
+from orchestrator.tables.run_index import INDEX, RunIndex
 from tests.orchestrator.runs.written import NOBODY, written_run
 from tests.orchestrator.sweeps.test_in_process import searching
 from tests.tasks import described
@@ -191,6 +192,20 @@ def test_only_what_has_changed_is_read(tmp_path: Path, reads: list[str]) -> None
     Storage(tmp_path).delete("a")
     assert sorted(list_runs(tmp_path)["name"]) == ["b", "c"]
     assert reads == []
+
+
+def test_rows_are_kept_in_memory(tmp_path: Path, reads: list[str]) -> None:
+    folders = [write_run(tmp_path, name) for name in ("a", "b")]
+    index = RunIndex(ReadOnlyStorage(tmp_path))
+    table = index.read()
+    assert index.read() is table
+    assert sorted(reads) == ["a", "b"]
+    assert not (tmp_path / INDEX).exists()
+
+    reads.clear()
+    folders[0].update(status="running", pid=NOBODY)
+    assert index.read()["status"].to_pylist() == ["lost", "finished"]
+    assert reads == ["a"]
 
 
 def test_table_is_the_same_whatever_index_there_was(tmp_path: Path, reads: list[str]) -> None:

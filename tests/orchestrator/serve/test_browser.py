@@ -1,0 +1,133 @@
+"""The live page in a browser, while a run starts, grows and ends: nothing is loaded again by hand."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+
+import pytest
+import uvicorn
+
+from orchestrator.serve.app import make_app
+from orchestrator.serve.server import listen
+from orchestrator.storage.read_only import ReadOnlyStorage
+from tests.browser import CHROMIUM, Tab, open_tab
+from tests.orchestrator.serve.stepping import stepping_run
+from tests.orchestrator.tables.test_run_index import write_run
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+FOCUSED = "document.activeElement"
+TABBED = f"[{FOCUSED}.tagName, {FOCUSED}.textContent, getComputedStyle({FOCUSED}).outlineStyle]"
+
+
+@contextmanager
+def served(storage: Path) -> Iterator[str]:
+    """Serve a storage in a thread, and yield its address without the token."""
+    app = make_app(ReadOnlyStorage(storage), "token", "127.0.0.1")
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
+    with listen("127.0.0.1", 0) as listener:
+        thread = Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def tab() -> Iterator[Tab]:
+    with open_tab() as tab:
+        yield tab
+
+
+def text(selector: str) -> str:
+    return f"document.querySelector('{selector}')?.textContent"
+
+
+def test_pages_follow_a_run(tmp_path: Path, tab: Tab) -> None:
+    storage = tmp_path / "runs"
+    storage.mkdir()
+    steps = tmp_path / "steps"
+    curve = "document.querySelector('[aria-label=accuracy]')?.calcdata?.at(0)?.length"
+    with served(storage) as address:
+        tab.open(f"{address}/?token=token")
+        assert "token" not in tab.see("location.href")
+        tab.wait(f"{text('main')}.includes('There are no runs yet')")
+        with stepping_run(storage, steps):
+            tab.wait(f"{text('tbody .status')} === 'running'")
+            tab.open(f"{address}/runs/digits")
+            tab.see("window.isFirst = true")
+            for epoch in range(2):
+                (steps / str(epoch)).touch()
+                tab.wait(f"{text('.tiles')}.includes('epoch {epoch + 1}, step')")
+            tab.see("document.querySelector('#learning').scrollIntoView()")
+            tab.wait(f"{curve} === 2")
+            tab.see("[...document.querySelectorAll('summary')].at(-1).focus()")
+
+            (steps / "2").touch()
+            tab.wait(f"{curve} === 3")
+            tab.wait(f"{text('h1 .status')} === 'finished'")
+        tab.wait(f"{text('#log pre')}.includes('epoch 3')")
+
+        assert tab.see("window.isFirst"), "the page was loaded again"
+        assert tab.see(f"{FOCUSED}.tagName") == "SUMMARY"
+        assert tab.see("window.scrollY") > 0
+        assert tab.messages == []
+
+
+def test_page_says_when_the_server_is_gone(tmp_path: Path, tab: Tab) -> None:
+    with served(tmp_path) as address:
+        tab.open(f"{address}/?token=token")
+    tab.wait(f"{text('[role=status]')}.startsWith('The server does not answer')")
+    tab.messages.clear()
+
+
+def test_list_is_filtered_grouped_and_compared_by_keyboard(tmp_path: Path, tab: Tab) -> None:
+    for name, size in (("first", 8), ("second", 16), ("third", 16)):
+        write_run(tmp_path, name, batch_size=size)
+    with served(tmp_path) as address:
+        tab.open(f"{address}/?token=token")
+        tab.wait("document.querySelectorAll('tbody tr').length === 3")
+        reached = []
+        while not reached or tab.see(FOCUSED + " !== document.body"):
+            tab.press("Tab", 9)
+            reached.append(tab.see(TABBED))
+        reached = reached[:-1]
+        assert all(outline != "none" for _, _, outline in reached)
+        controls = tab.see(
+            "document.querySelectorAll('a, button, input:not([type=hidden]), select').length"
+        )
+        assert len(reached) == controls
+
+        tab.see("document.querySelector('input[type=search]').focus()")
+        tab.call("Input.insertText", text="batch_size=16")
+        tab.wait("document.querySelectorAll('tbody tr').length === 2")
+        assert tab.see("location.search").startswith("?filter=batch_size%3D16")
+        for _ in range(2):
+            tab.see("document.querySelector('tbody input:not(:checked)').focus()")
+            tab.press(" ", 32, " ")
+        tab.see("document.querySelector('[action=\"/compare\"] button').focus()")
+        tab.press("Enter", 13, "\r")
+        tab.wait(f"{text('h1')}?.startsWith('Comparison of')")
+        assert tab.messages == []
+
+
+@pytest.mark.parametrize("width", [420, 1280])
+def test_nothing_sticks_out(tmp_path: Path, tab: Tab, width: int) -> None:
+    notes = "a-note-without-a-space-" * 20
+    for name in ("first", "x" * 200):
+        write_run(tmp_path, name, metadata={"notes": notes, "tags": [notes]})
+    with served(tmp_path) as address:
+        tab.open(f"{address}/?token=token")
+        tab.show(width, "dark")
+        for path in (
+            "/",
+            "/?group=batch_size",
+            "/runs/first",
+            f"/compare?run=first&run={'x' * 200}",
+        ):
+            tab.open(address + path)
+            root = "document.documentElement"
+            assert tab.see(f"{root}.scrollWidth - {root}.clientWidth") == 0, path
+        assert tab.messages == []
