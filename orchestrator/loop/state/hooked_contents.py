@@ -11,6 +11,7 @@ from orchestrator.disk.checkpoints.manifest import list_optimizers
 from orchestrator.errors import CheckpointError, UsageError
 from orchestrator.experiment.optim.learning_rate import Schedule
 from orchestrator.loop.data.phases import Data
+from orchestrator.loop.model.gradient_order import GradientOrder
 from orchestrator.loop.model.initial_weights import describe_mismatches
 from orchestrator.loop.model.strategy import mesh_of, sharded_model
 from orchestrator.loop.state.contents import LoadedCheckpoint
@@ -49,6 +50,7 @@ class HookedContents:
         self._schedule_records = {name: schedule.record() for name, schedule in schedules.items()}
         self._buffers_at_start = describe_buffers(state.module)
         self._trained_at_start = self._find_trained()
+        self._gradient_order = GradientOrder(state.model)
 
     @property
     def mesh(self) -> Any:
@@ -90,6 +92,7 @@ class HookedContents:
             "phases": [*self._data.phases],
             **optimizers.get(None, {"optimizers": optimizers}),
             "microbatches": self._iterations.microbatches,
+            "gradient_order": self._gradient_order.save(),
             "remade_buffers": self._list_remade_buffers(),
             "requires_grad": self._find_changed_trained(),
         }
@@ -120,6 +123,7 @@ class HookedContents:
             if saved[name]["scheduler"] != record
         }
         self._restore_training(loaded, rescheduled)
+        self._gradient_order.restore(manifest.get("gradient_order", ()))
         for name, is_trained in manifest.get("requires_grad", {}).items():
             self._state.module.get_parameter(name).requires_grad_(is_trained)
         self._iterations.microbatches = manifest.get("microbatches", 1)
