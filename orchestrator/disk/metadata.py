@@ -193,10 +193,16 @@ class RunMetadata:
         last_start = [self.started, *self.resumed][-1]
         return self.earlier_s + max(0.0, seconds_at(self.ended) - seconds_at(last_start))
 
-    @property
-    def seconds_before_resume(self) -> float:
-        """Value of `earlier_s` after a resume; a driver that died recorded no end."""
-        return self.earlier_s if self.wall_s is None else self.wall_s
+    def measure_seconds(self, reports: Sequence[Mapping[str, Any]]) -> float | None:
+        """Return the seconds that it ran, without pauses; until the last of its `reports` if no end
+        is recorded, and None if there is none."""
+        if self.wall_s is not None:
+            return self.wall_s
+        times = [seconds_at(report["time"]) for report in reports if "time" in report]
+        if not times:
+            return None
+        last_start = [self.started, *self.resumed][-1]
+        return self.earlier_s + max(0.0, times[-1] - seconds_at(last_start))
 
     def describe_environment(self) -> dict[str, Any]:
         """Return what may change results besides the experiment, by dotted path."""

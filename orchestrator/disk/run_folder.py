@@ -211,6 +211,21 @@ class RunFolder:
         replace(metadata, **changes)
         self._write_metadata({**entries, **changes})
 
+    def resume(self, **changes: Any) -> None:
+        """Record that this process continues the run, and how long it has run before. `changes` are
+        other entries."""
+        metadata = self.read_metadata()
+        seconds = metadata.measure_seconds(self.read_reports())
+        resumed = {
+            "status": "running",
+            "error": None,
+            "stopped": [],
+            "resumed": [*metadata.resumed, format_now()],
+            "earlier_s": metadata.earlier_s if seconds is None else seconds,
+            **asdict(Process.current()),
+        }
+        self.update(**{**resumed, **changes})
+
     def _write_metadata(self, entries: Mapping[str, Any]) -> None:
         check_lease(self.storage.path)
         write_json(self.storage, "run.json", entries)

@@ -5,9 +5,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from orchestrator.disk.lease import Lease
-from orchestrator.disk.metadata import COMPLETE, EngineName, IfExists, RunMetadata, format_now
+from orchestrator.disk.metadata import COMPLETE, EngineName, IfExists, RunMetadata
 from orchestrator.disk.new_run import create_run, taking_name
-from orchestrator.disk.process import Process
 from orchestrator.disk.run_folder import DEFAULT_STORAGE, RunFolder, errors_before_start
 from orchestrator.engines.ray_environment import choose_address
 from orchestrator.errors import CheckpointError, UsageError
@@ -175,15 +174,7 @@ def resume_with_lease(
             check_same_optimizers(folder, open_checkpoints(folder), checkpoint, experiment)
             check_same_ranks(folder, checkpoint, experiment, engine)
         folder.write_experiment(to_yaml(experiment), experiment.source)
-        resumed = [*metadata.resumed, format_now()]
-        folder.update(
-            status="running",
-            error=None,
-            stopped=[],
-            resumed=resumed,
-            earlier_s=metadata.seconds_before_resume,
-            **asdict(Process.current()),
-        )
+        folder.resume()
     drive(folder, experiment, engine, address, lease, resume_with=format_resume_command(folder))
     return Run(folder)
 

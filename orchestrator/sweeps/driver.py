@@ -10,9 +10,8 @@ from typing import Any
 
 from hooks.loop_services import Display
 from orchestrator.disk.lease import Lease
-from orchestrator.disk.metadata import IfExists, format_now
+from orchestrator.disk.metadata import IfExists
 from orchestrator.disk.new_run import create_run, taking_name
-from orchestrator.disk.process import Process
 from orchestrator.disk.provenance import collect_provenance
 from orchestrator.disk.run_folder import DEFAULT_STORAGE, RunFolder, errors_before_start
 from orchestrator.disk.sweep_folder import open_sweep_folder
@@ -168,11 +167,15 @@ def resume(folder: RunFolder, lease: Lease, *, failed: bool, address: str | None
                 " sweep.repeats; restore it"
             )
         previous = load_previous_trials(folder, settings, rerun_failed=failed)
+        earlier_s = metadata.wall_s
+        if earlier_s is None:  # its driver died
+            earlier_s = compute_seconds_used(metadata, previous)
 
     if not list_remaining_trials(settings, previous):
         if metadata.status not in ("running", "interrupted"):
             raise _make_nothing_to_resume_error(folder, previous, failed=failed)
         print_line(f"Every trial of {folder} has ended; recording the result.")
+        folder.resume(earlier_s=earlier_s)
         return record_end(folder, settings)
 
     check_can_run(experiment, settings, local=metadata.local, address=address)
@@ -181,15 +184,7 @@ def resume(folder: RunFolder, lease: Lease, *, failed: bool, address: str | None
         continued = [trial.name for trial in previous.values() if not trial.has_ended]
         wait_for_orphans(folder, continued)
         folder.write_experiment(to_yaml(experiment), experiment.source)
-        folder.update(
-            status="running",
-            error=None,
-            stopped=[],
-            sweep=_summarize(settings),
-            resumed=[*metadata.resumed, format_now()],
-            earlier_s=metadata.seconds_before_resume,
-            **asdict(Process.current()),
-        )
+        folder.resume(sweep=_summarize(settings), earlier_s=earlier_s)
     with Alerts(experiment.notify, folder) as alerts:
         return _run_trials(folder, experiment, previous, address, lease, alerts)
 

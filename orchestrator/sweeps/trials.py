@@ -6,12 +6,11 @@ This code runs in the driver, or under Tune in the trial's process.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.disk.metadata import seconds_at
-from orchestrator.disk.process import Process
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import trial_folder
 from orchestrator.engines.assignment import Assignment
@@ -80,7 +79,7 @@ def begin_trial(
         folder.begin(text, source, trial=folder.name, local=False, **metadata)
     else:
         folder.write_experiment(text, source)
-        folder.update(status="running", error=None, values=values, **asdict(Process.current()))
+        folder.resume(values=values)
     if error:
         folder.end("failed", error=str(error), is_user_error=True)
         raise error

@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.checkpoints.index import read_index
-from orchestrator.disk.metadata import RunMetadata, seconds_at
+from orchestrator.disk.metadata import RunMetadata
 from orchestrator.disk.reports import drop_superseded, read_reports
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import DamagedFile
@@ -92,7 +92,7 @@ def _describe_files(folder: RunFolder, metadata: RunMetadata) -> dict[str, Any]:
         record["leader"] = f"{folder.storage.parent.parent.name}/trials/{leader}"
     if metadata.status != "running":
         record |= load_usage(folder.storage, attempts)
-    total_s = _measure_total(metadata, reports)
+    total_s = metadata.measure_seconds(reports)
     if total_s is not None:
         record["total_s"] = total_s
         record["gpu_hours"] = _count_gpus(attempts, config) * total_s / 3600
@@ -168,17 +168,6 @@ def _describe_reports(
 
 def _select_metrics(report: Report) -> dict[str, Any]:
     return {name: value for name, value in report.items() if "/" in name}
-
-
-def _measure_total(metadata: RunMetadata, reports: Sequence[Report]) -> float | None:
-    """Return the seconds that a run took; until its last report if its end is not recorded."""
-    if metadata.wall_s is not None:
-        return metadata.wall_s
-    times = [seconds_at(report["time"]) for report in reports if "time" in report]
-    if not times:
-        return None
-    last_start = [metadata.started, *metadata.resumed][-1]
-    return metadata.earlier_s + max(0.0, times[-1] - seconds_at(last_start))
 
 
 def _count_gpus(attempts: Sequence[Attempt], config: Mapping[str, Any]) -> float:

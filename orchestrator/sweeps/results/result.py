@@ -171,7 +171,7 @@ class Sweep(Result):
             * `peak_allocated_bytes`, `peak_reserved_bytes`: The trial's own peaks on any rank, on
               CUDA.
             * `gpu_utilization_percent`, `gpu_power_w`: Means, with `device_stats`.
-            * `total_s`: Time from the trial's start to its end.
+            * `total_s`: Time that the trial ran, without pauses.
             * `stopped`: What ended the trial early: a rule, the scheduler, the budget, or a hook.
             * `error`: Why the trial failed.
             * `infeasible`: Which of the sweep's constraints it breaks, if there are any.

@@ -67,8 +67,12 @@ def test_the_time_of_a_run_leaves_out_the_pause_before_a_resume() -> None:
         first,
         status="finished",
         resumed=["2026-01-01T01:00:00+00:00"],
-        earlier_s=first.seconds_before_resume,
+        earlier_s=first.measure_seconds([]),
         ended="2026-01-01T01:00:06+00:00",
     )
     assert (first.wall_s, resumed.wall_s) == (4.0, 10.0)
-    assert replace(resumed, status="running").seconds_before_resume == 4.0, "its driver died"
+    running = replace(resumed, status="running")
+    assert running.measure_seconds([]) is None
+    reports = [{"time": f"2026-01-01T01:00:0{second}+00:00"} for second in (1, 5)]
+    assert running.measure_seconds(reports) == 9.0, "its driver died after the last report"
+    assert running.measure_seconds([{"time": "2026-01-01T00:00:03Z"}]) == 4.0, "before any"

@@ -67,6 +67,21 @@ def test_times_have_fractions_of_a_second() -> None:
     assert before - 0.001 <= moment <= time.time()
 
 
+@pytest.mark.parametrize("status", ["running", "interrupted"])
+def test_a_resume_keeps_the_time_that_the_run_took_until_its_end_or_its_last_report(
+    tmp_path: Path, status: str
+) -> None:
+    folder = make(tmp_path, started="2026-01-01T00:00:00Z", earlier_s=100.0)
+    folder.append_metrics({"attempt": 0, "iteration": 1, "time": "2026-01-01T00:00:20Z"})
+    if status == "interrupted":
+        folder.update(status=status, ended="2026-01-01T00:00:25Z", stopped=["interrupted"])
+    folder.resume(tags=["paper"])
+    metadata = folder.read_metadata()
+    assert metadata.earlier_s == (125.0 if status == "interrupted" else 120.0)
+    assert (metadata.status, metadata.stopped, metadata.tags) == ("running", [], ["paper"])
+    assert len(metadata.resumed) == 1
+
+
 def test_taken_name_is_refused_with_the_resume_command(tmp_path: Path) -> None:
     folder = make(tmp_path / "it's mine", seed=1)
     with pytest.raises(UsageError, match=r"exists.*\n.*--name") as refused:

@@ -2,6 +2,7 @@ import itertools
 import json
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -365,6 +366,21 @@ def test_a_trial_s_own_tables_know_the_sweep_s_mode(tmp_path: Path) -> None:
     assert experiment.sweep is not None
     begin_trial(str(tmp_path), 0, experiment.source, experiment.sweep, {"optimizer.lr": 0.1})
     assert open_run(tmp_path / "trials" / "trial-0000").modes == {"val/shift": "min"}
+
+
+def test_the_time_of_a_resumed_trial_leaves_out_the_pause(tmp_path: Path) -> None:
+    settings = {"metric": "val/loss", "space": {"optimizer.lr": {"choice": [0.1]}}}
+    experiment = described(epochs=1, sweep=settings)
+    assert experiment.sweep is not None
+    begin = partial(begin_trial, str(tmp_path), 0, experiment.source, experiment.sweep)
+    _, trial = begin({"optimizer.lr": 0.1})
+    first = {"started": "2026-01-01T00:00:00Z", "ended": "2026-01-01T00:00:10Z"}
+    trial.update(status="interrupted", **first)
+    begin({"optimizer.lr": 0.1})
+    trial.end("finished")
+    wall_s = trial.read_metadata().wall_s
+    assert wall_s is not None
+    assert 10 <= wall_s < 3600
 
 
 @pytest.mark.parametrize(

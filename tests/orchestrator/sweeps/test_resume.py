@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from orchestrator import UsageError, load_experiment, open_sweep, resume, resume_sweep, sweep
+from orchestrator.disk.metadata import seconds_at
 from orchestrator.disk.rows.file_format import make_stream
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.sweeps.end import count_failed_trials
@@ -151,7 +152,10 @@ def test_resume_only_ends_a_sweep_whose_driver_died_after_the_last_trial(
     undo_compaction(outside / "runs/kept/trials/trial-0002")
     folder.storage.write(".tune/notes", "left behind")
     folder.update(status="running", boot="an earlier one", ended=None)
+    begun = seconds_at(folder.read_metadata().started)
+    last_report = max(seconds_at(run.folder.read_reports()[-1]["time"]) for run in done.runs)
     ended = resume_sweep(done.path)
+    assert folder.read_metadata().earlier_s == last_report - begun, "without the pause"
     assert ended.status == "finished"
     assert folder.read_metadata().ended is not None
     assert [run.folder.read_metadata() for run in ended.runs] == trials
