@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hooks.hook import Hook, list_state_fields
+from hooks.parameter_names import listed
 from hooks.plan import Plan
 from hooks.private_torch import get_version
 from hooks.state import State
@@ -102,13 +103,18 @@ class UnsavedState:
     def _find_untrained(self) -> Iterator[str]:
         trained = self._list_trained()
         for path, value in self._values.items():
-            if not isinstance(value, nn.Parameter) or id(value) in trained:
-                continue
-            if value.grad is not None:
+            if isinstance(value, nn.Parameter) and _is_forgotten(value, trained):
                 yield (
                     f"{path} gets gradients, but no optimizer trains it, because it is not part of the model."
                     f" {_IN_MODEL}"
                 )
+        named = self._state.module.named_parameters()
+        forgotten = [name for name, value in named if _is_forgotten(value, trained)]
+        if forgotten:
+            yield (
+                f"parameters of the model get gradients, but no optimizer trains them: {listed(forgotten, 4)}. Create"
+                " them in model(), not later, and give them to the optimizer, or call requires_grad_(False) on them"
+            )
 
     def _find_generators(self) -> Iterator[str]:
         saved = self._list_saved()
@@ -163,6 +169,10 @@ class UnsavedState:
         return any(
             begin <= value <= clock() for begin, clock in zip(self._clocks, _CLOCKS, strict=True)
         )
+
+
+def _is_forgotten(parameter: nn.Parameter, trained: set[int]) -> bool:
+    return parameter.grad is not None and id(parameter) not in trained
 
 
 def _list_of(root: object, name: str, ignored: set[int], kinds: tuple[type, ...]) -> dict[str, Any]:

@@ -78,6 +78,45 @@ def test_parameter_outside_the_model_that_is_trained_is_named() -> None:
     assert _warnings(WeightedAndSaved(), **_own_optimizer()) == []
 
 
+@dataclass
+class BiasOnly(SmallTask):
+    """Gives the optimizer the biases alone, and perhaps freezes the weights."""
+
+    freezes: bool = False
+
+    def model(self) -> nn.Module:
+        model = super().model()
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name.endswith("bias") or not self.freezes)
+        return model
+
+    def optimizer(self, model: nn.Module, lr: float = 0.1) -> torch.optim.Optimizer:
+        named = model.named_parameters()
+        return torch.optim.SGD([value for name, value in named if name.endswith("bias")], lr=lr)
+
+
+@dataclass
+class NewScale(Hook):
+    """Scales the weights by a parameter that is made after the optimizer."""
+
+    def on_start(self, state: State) -> None:
+        layer: Any = next(part for part in state.module.modules() if isinstance(part, nn.Linear))
+        layer.scale = nn.Parameter(torch.ones(1))
+        layer.forward = lambda points: nn.functional.linear(
+            points, layer.weight * layer.scale, layer.bias
+        )
+
+
+def test_parameters_of_the_model_that_no_optimizer_trains_are_named() -> None:
+    (line,) = _warnings(BiasOnly(), **_own_optimizer())
+    assert line.startswith("parameters of the model get gradients, but no optimizer trains them: ")
+    assert ".weight" in line
+    assert ".bias" not in line
+    assert _warnings(BiasOnly(freezes=True), **_own_optimizer()) == []
+    (line,) = _warnings(SmallTask(), {"new": NewScale()})
+    assert "trains them: 0.scale. Create them in model()" in line
+
+
 class Drawing(Dataset[Any]):
     """Draws from a generator of its own, in each sample or only when it is made."""
 
