@@ -24,7 +24,7 @@ class Loader(Model):
     """Samples in a batch of `val` and `test`; by default `batch_size`."""
     drop_last: bool = False
     """Drops the last training batch of an epoch, or of a pass over an iterable dataset, if it is
-    smaller than the others."""
+    smaller than the others. With an iterable dataset, each loader process drops its own."""
     on_exhausted: Literal["restart", "stop"] = "restart"
     """What happens when a rank's part of an iterable dataset ends: `restart` begins the part again,
     and `stop` ends training on all ranks."""
