@@ -52,7 +52,10 @@ def find_class(
     """
     with catch_user_errors(path, f"'{name}' cannot be inspected"):
         cls = table.get(name) or (group and _load_entry_point(name, path, group))
-        cls = cls or _import(name, base, table, path, others, advice)
+        if not cls and not _IMPORT_PATH.match(name):
+            hint = advice or did_you_mean(name, {*table, *others} - {name})
+            raise _make_unknown_error(name, base, table, path, hint)
+        cls = cls or _import(name, base, path)
         if isinstance(cls, type) and issubclass(cls, base):
             return cls
         shown = f"a {type(cls).__name__}"
@@ -87,16 +90,7 @@ def _list_entry_points(group: str) -> EntryPoints:
     return entry_points(group=group)  # reads the metadata of all packages
 
 
-def _import(
-    name: str,
-    base: type[Any],
-    table: Mapping[str, Any],
-    path: str,
-    others: Iterable[str],
-    advice: str | None,
-) -> Any:
-    if not _IMPORT_PATH.match(name):
-        raise _make_unknown_error(name, base, table, path, others, advice)
+def _import(name: str, base: type[Any], path: str) -> Any:
     module_name, _, class_name = name.partition(":")
     with catch_user_errors(path, f"module '{module_name}' cannot be imported"):
         try:
@@ -122,20 +116,14 @@ def _import(
 
 
 def _make_unknown_error(
-    name: str,
-    base: type[Any],
-    table: Mapping[str, Any],
-    path: str,
-    others: Iterable[str],
-    advice: str | None,
+    name: str, base: type[Any], table: Mapping[str, Any], path: str, hint: str | None
 ) -> ConfigError:
     if not table:
         return ConfigError.at(path, f"must be module:Class, such as my_module:MyTask, got '{name}'")
     names = ", ".join(sorted(table)) if len(table) <= _MAX_NAMES else "those of `hookyard hooks`"
-    near = did_you_mean(name, {*table, *others} - {name})
     kind = base.__name__.removeprefix("LR").lower()
-    hint = advice or near or f"known: {names}, or module:Class"
-    return ConfigError.at(path, f"unknown {kind} '{name}'", hint)
+    known = f"known: {names}, or module:Class"
+    return ConfigError.at(path, f"unknown {kind} '{name}'", hint or known)
 
 
 # Where named classes come from

@@ -43,7 +43,11 @@ def find_closure_class(kind: str) -> type[Optimizer] | None:
 
 @cache
 def _fails_without_closure(step: Callable[..., Any]) -> bool:
-    """Return whether the code of a step refuses a missing closure, or calls it unasked."""
+    """Return whether the code of a step refuses a missing closure, or calls it unasked.
+
+    Only the code tells. The signature has a default, as that of every optimizer of torch, and a
+    call without a closure would need an instance, whose weights it may change.
+    """
     try:
         code = ast.parse(dedent(inspect.getsource(step)))
     except (OSError, TypeError, SyntaxError):

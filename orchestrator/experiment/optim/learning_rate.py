@@ -22,6 +22,7 @@ from orchestrator.experiment.optim.scheduler import (
     LRPhase,
     PhaseBounds,
     WarmUp,
+    WarmUpInSteps,
     add_length,
     count_from,
     needs_metric,
@@ -218,7 +219,8 @@ def _make_single(
     """Yield the phases of a single scheduler: a warm-up if there is one, then the scheduler."""
     kind = scheduler.type
     arguments, extra = split_arguments(scheduler, task, WarmUp, path)
-    warm = check(WarmUp, extra, path)
+    steps_with_optimizer = timeline.every is not None and timeline.every.unit == "steps"
+    warm = check(WarmUpInSteps if steps_with_optimizer else WarmUp, extra, path)
     if extra and "warmup" not in extra:
         raise ConfigError.at(
             f"{path}.warmup_factor", "has no effect without `warmup`; set its length"
@@ -232,8 +234,6 @@ def _make_single(
         return
 
     warmup = warm.warmup
-    if str(extra.get("warmup")).strip().isdigit():
-        warmup = Interval(warmup.count, timeline.every.unit)
     if warmup.count:
         _check_warmup(warmup, scheduler, timeline, path)
     begin = timeline.count(warmup) or 0

@@ -157,6 +157,12 @@ class WarmUp(Model):
     """Factor of the rate that the warm-up begins with."""
 
 
+class WarmUpInSteps(WarmUp):
+    """A warm-up before a scheduler that steps with the optimizer."""
+
+    warmup: Annotated[Interval, Units(("steps", "epochs"))] = Interval(0)
+
+
 class PhaseBounds(Model):
     """The part of a run in which a scheduler of a list acts, and its interval."""
 

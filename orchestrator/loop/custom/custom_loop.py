@@ -17,9 +17,11 @@ from orchestrator.errors import RankMismatch, TaskError
 from orchestrator.experiment.checks.train_method import list_train_parameters
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.base_loop import BaseLoop
+from orchestrator.loop.custom.custom_contents import CheckpointedParts
 from orchestrator.loop.custom.custom_run import CustomRun
 from orchestrator.loop.report import Report
 from orchestrator.loop.span_clock import Clock
+from orchestrator.loop.state.cursor import EpochProgress
 from orchestrator.loop.step.columns import make_columns
 from orchestrator.loop.stopping import StopCoordinator
 from orchestrator.loop.task_errors import COLUMNS, check_type, describe
@@ -49,7 +51,9 @@ class CustomLoop(BaseLoop[CustomRun]):
             loop_columns=frozenset(COLUMNS),
         )
         show_progress(task, state)
-        self._run = CustomRun(task, experiment, context, plan, clock, state)
+        contents = CheckpointedParts(context.world)
+        epoch = EpochProgress(state)
+        self._run = CustomRun(task, experiment, context, plan, clock, state, epoch, contents)
         super().__init__([self._run])
         self._arguments = {name: state.config[name] for name in list_train_parameters(type(task))}
         self._stopping = StopCoordinator(state, self.world, clock, context.stop_requested)
@@ -140,7 +144,7 @@ class CustomLoop(BaseLoop[CustomRun]):
         if self._run.stop:
             state.request_checkpoint("stop")
         elif not state.finished:
-            self._run.parts.has_ended = True
+            self._run.contents.has_ended = True
             state.max_steps = state.step
         return True
 
@@ -156,10 +160,10 @@ class CustomLoop(BaseLoop[CustomRun]):
         state = self.state
         if self._has_begun:
             return
-        if self._run.parts.pending_checkpoint is not None:
+        if self._run.contents.pending_checkpoint is not None:
             raise TaskError(
                 "train() must call session.restore() before training, to continue from"
-                f" '{self._run.parts.pending_checkpoint}'{find_source_location(self._run.task.train)}"
+                f" '{self._run.contents.pending_checkpoint}'{find_source_location(self._run.task.train)}"
             )
         self._has_begun = True
         state.phase = "train"
@@ -229,7 +233,7 @@ class CustomLoop(BaseLoop[CustomRun]):
 
     def restore_parts(self, parts: Mapping[str, Part], per_rank: Mapping[str, Part]) -> bool:
         """Restore the parts of checkpoints; returns whether there was a checkpoint."""
-        has_restored = self._run.parts.name(parts, per_rank)
+        has_restored = self._run.contents.name(parts, per_rank)
         self._begin_round()
         if self.world.rank:
             # All ranks have built the same parts. From here on, each rank draws its own random

@@ -2,15 +2,9 @@
 workers."""
 
 from hooks.metrics.names import PHASES
-from hooks.plan import Plan
-from hooks.state import State
 from orchestrator.errors import TaskError
-from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.custom.custom_contents import CheckpointedParts
-from orchestrator.loop.span_clock import Clock
-from orchestrator.loop.state.cursor import EpochProgress
-from orchestrator.loop.training_run import RunContext, TrainingRun
-from orchestrator.task import Task
+from orchestrator.loop.training_run import TrainingRun
 from orchestrator.user_code import find_source_location
 
 
@@ -18,30 +12,19 @@ class CustomRun(TrainingRun):
     """The run of a task with a custom loop; it can be saved once the task has named the parts of a
     checkpoint."""
 
-    def __init__(
-        self,
-        task: Task,
-        experiment: Experiment,
-        context: RunContext,
-        plan: Plan,
-        clock: Clock,
-        state: State,
-    ) -> None:
-        self.parts = CheckpointedParts(context.world)
-        epoch = EpochProgress(state)
-        super().__init__(task, experiment, context, plan, clock, state, epoch, self.parts)
-        self._has_warned = False
+    contents: CheckpointedParts
+    _has_warned = False
 
     def phases(self) -> tuple[str, ...]:
         return PHASES  # its phases are known only from its reports
 
     def restore(self, name: str) -> None:
         super().restore(name)
-        if self.parts.has_ended:
+        if self.contents.has_ended:
             self.state.max_steps = self.state.step
 
     def start_save(self) -> None:
-        if self.parts.are_named:
+        if self.contents.are_named:
             super().start_save()
         elif self.saving.last_position != self.state.position:
             raise TaskError(
@@ -50,13 +33,17 @@ class CustomRun(TrainingRun):
             )
 
     def save_if_requested(self) -> None:
-        if self.state.checkpoint_reasons and not self.parts.are_named:
+        if self.state.checkpoint_reasons and not self.contents.are_named:
             self.state.checkpoint_reasons.clear()
             self._warn_of_no_parts()
         super().save_if_requested()
 
     def _warn_of_no_parts(self) -> None:
-        if self.parts.pending_checkpoint is None and not self._has_warned and self.world.is_master:
+        if (
+            self.contents.pending_checkpoint is None
+            and not self._has_warned
+            and self.world.is_master
+        ):
             self.state.show(
                 "no checkpoint is saved, as train() does not call session.restore(); a resume"
                 " starts from the beginning"
