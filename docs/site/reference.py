@@ -8,7 +8,7 @@ from docs.site.fields import Entry, list_entries
 from docs.site.hook_entries import make_hook_entries
 from orchestrator.experiment.json_schema import make_experiment_schema
 from orchestrator.experiment.optim.parameter_groups import Groups
-from orchestrator.experiment.optim.scheduler import PhaseBounds, WarmUp
+from orchestrator.experiment.optim.scheduler_keys import PhaseBounds, WarmUp
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.sweep import Sweep
 

@@ -11,7 +11,7 @@ from pydantic_core import PydanticOmit
 from hooks import HOOKS, Hook, Priority
 from orchestrator.experiment.fields.parameters import get_field_docs, make_fields_model
 from orchestrator.experiment.optim.parameter_groups import Groups
-from orchestrator.experiment.optim.scheduler import PhaseBounds, WarmUp
+from orchestrator.experiment.optim.scheduler_keys import PhaseBounds, WarmUp
 from orchestrator.experiment.sections.experiment import Experiment
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -14,8 +14,9 @@ from orchestrator.errors import ConfigError, Problem, TaskError
 from orchestrator.experiment.checks.metrics import read_meter_modes
 from orchestrator.experiment.checks.optimizers import check_closure
 from orchestrator.experiment.optim.closures import needs_closure
-from orchestrator.experiment.optim.learning_rate import Schedule, Timeline
+from orchestrator.experiment.optim.learning_rate import Schedule
 from orchestrator.experiment.optim.optimizer import build_optimizers
+from orchestrator.experiment.optim.timeline import Timeline
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.source import InitialWeights
 from orchestrator.loop.data.phases import Data, DataOf, data_from_task

@@ -16,17 +16,19 @@ from orchestrator.experiment.optim.component import (
     Optimization,
 )
 from orchestrator.experiment.optim.construction import has_own_method
-from orchestrator.experiment.optim.learning_rate import Schedule, Timeline, find_list_interval
+from orchestrator.experiment.optim.learning_rate import Schedule
 from orchestrator.experiment.optim.optimizer import (
     check_optimizer,
     fill_optimizer_defaults,
 )
+from orchestrator.experiment.optim.schedule_phases import find_list_interval
 from orchestrator.experiment.optim.scheduler import (
     fill_scheduler_defaults,
     find_missing_momentum,
     find_unused_rate,
 )
 from orchestrator.experiment.optim.stepping import find_stepping_problems, is_stepped
+from orchestrator.experiment.optim.timeline import Timeline
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.source import with_value
 from orchestrator.task import Task, has_turns

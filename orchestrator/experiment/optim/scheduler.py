@@ -3,15 +3,13 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import torch.optim.lr_scheduler
 import torch.optim.swa_utils
-from annotated_types import Gt, Lt
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from hooks.interval import Interval, Units
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.experiment.fields.parameters import make_signature_model
 from orchestrator.experiment.fields.section import Model
@@ -31,6 +29,7 @@ from orchestrator.experiment.optim.construction import (
     make_method_model,
 )
 from orchestrator.experiment.optim.optimizer import OPTIMIZERS
+from orchestrator.experiment.optim.scheduler_keys import PhaseBounds, WarmUp
 from orchestrator.task import Task
 from orchestrator.user_code import find_class, find_source_location
 
@@ -145,42 +144,6 @@ def needs_metric(scheduler: Component, path: str) -> bool:
 
 
 # Keys beside the arguments
-
-
-class WarmUp(Model):
-    """The part of a run in which the rate rises to where the scheduler begins."""
-
-    warmup: Interval = Interval(0)
-    """Length of the linear rise, in epochs or optimizer steps; a bare number has the unit of the
-    scheduler's steps."""
-    warmup_factor: Annotated[float, Gt(0), Lt(1)] = 0.001
-    """Factor of the rate that the warm-up begins with."""
-
-
-class WarmUpInSteps(WarmUp):
-    """A warm-up before a scheduler that steps with the optimizer."""
-
-    warmup: Annotated[Interval, Units(("steps", "epochs"))] = Interval(0)
-
-
-class PhaseBounds(Model):
-    """The part of a run in which a scheduler of a list acts, and its interval."""
-
-    begin: Interval | None = None
-    """Completed epochs or optimizer steps after which it begins; by default where the one before it
-    ends."""
-    end: Interval | None = None
-    """Completed epochs or optimizer steps after which it ends; by default where the next begins, or
-    with the run."""
-    every: Annotated[Interval, Units(("epochs", "steps"), ge=1)] | None = None
-    """Interval of its steps; by default one optimizer step where begin or end is in steps, else one
-    epoch."""
-
-    def interval(self) -> Interval:
-        if self.every:
-            return self.every
-        units = {bound.unit for bound in (self.begin, self.end) if bound}
-        return Interval(1, "steps" if "steps" in units else "epochs")
 
 
 def split_arguments(

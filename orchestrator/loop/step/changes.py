@@ -16,8 +16,8 @@ from orchestrator.experiment.components import PLAN_KEYS
 from orchestrator.experiment.fields.field_values import list_parameters
 from orchestrator.experiment.fields.parameters import construct
 from orchestrator.experiment.optim.component import Component, Optimization, parse_optimizer_path
-from orchestrator.experiment.optim.learning_rate import Timeline
 from orchestrator.experiment.optim.optimizer import build_optimizer
+from orchestrator.experiment.optim.timeline import Timeline
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.training import Change
 from orchestrator.task import Task

@@ -1,0 +1,191 @@
+"""The phases of a schedule, from its schedulers as written: a warm-up and one scheduler, or a list."""
+
+from collections.abc import Iterator, Sequence
+
+from hooks import Interval
+from orchestrator.errors import ConfigError, collect_problems
+from orchestrator.experiment.fields.parameters import check
+from orchestrator.experiment.optim.component import Component, Optimization
+from orchestrator.experiment.optim.scheduler import (
+    LRPhase,
+    add_length,
+    count_from,
+    needs_metric,
+    split_arguments,
+)
+from orchestrator.experiment.optim.scheduler_keys import PhaseBounds, WarmUp, WarmUpInSteps
+from orchestrator.experiment.optim.timeline import Timeline, divide_up
+from orchestrator.task import Task
+
+
+def make_phases(
+    optimization: Optimization, task: type[Task], timeline: Timeline
+) -> Iterator[LRPhase]:
+    """Yield the phases of an optimizer's schedulers; none without a scheduler.
+
+    Raises ConfigError.
+    """
+    scheduler = optimization.scheduler
+    path = optimization.scheduler_path
+    if isinstance(scheduler, Component):
+        yield from _make_single(scheduler, task, timeline, path)
+    elif scheduler is not None:
+        yield from _make_several(scheduler, task, timeline, path)
+
+
+def _make_single(
+    scheduler: Component, task: type[Task], timeline: Timeline, path: str
+) -> Iterator[LRPhase]:
+    """Yield the phases of a single scheduler: a warm-up if there is one, then the scheduler."""
+    kind = scheduler.type
+    arguments, extra = split_arguments(scheduler, task, WarmUp, path)
+    steps_with_optimizer = timeline.every is not None and timeline.every.unit == "steps"
+    warm = check(WarmUpInSteps if steps_with_optimizer else WarmUp, extra, path)
+    if extra and "warmup" not in extra:
+        raise ConfigError.at(
+            f"{path}.warmup_factor", "has no effect without `warmup`; set its length"
+        )
+    if timeline.every is None:
+        if extra:
+            raise ConfigError.at(
+                f"{path}.warmup", "needs the hook param_scheduler to step the scheduler"
+            )
+        yield LRPhase(path, kind, arguments)
+        return
+
+    warmup = warm.warmup
+    if warmup.count:
+        _check_warmup(warmup, scheduler, timeline, path)
+    begin = timeline.count(warmup) or 0
+    total = timeline.count(timeline.length) or begin + 1
+    arguments = add_length(kind, arguments, task, total, path)
+    if begin:
+        rise = {"start_factor": warm.warmup_factor, "total_iters": begin}
+        yield LRPhase(path, "LinearLR", rise, last=begin - 1)
+        arguments = count_from(begin, arguments, path)
+    yield LRPhase(path, kind, arguments, begin)
+
+
+def _check_warmup(
+    warmup: Interval, scheduler: Component, timeline: Timeline, scheduler_path: str
+) -> None:
+    """Raise ConfigError for a warm-up that does not fit the scheduler or the run."""
+    path = f"{scheduler_path}.warmup"
+    if needs_metric(scheduler, scheduler_path):
+        raise ConfigError.at(
+            path, f"cannot be combined with {scheduler.type}, which steps by a metric"
+        )
+    every = timeline.every or Interval(1)
+    if (warmup.unit, every.unit) == ("steps", "epochs"):
+        raise ConfigError.at(
+            path,
+            f"must be in epochs, because the scheduler steps every {every}; got {warmup}",
+            "write hooks.param_scheduler.every: 1 step",
+        )
+    begin = timeline.count(warmup)
+    total = timeline.count(timeline.length)
+    if begin and total and begin >= total:
+        raise ConfigError.at(
+            path, f"must be shorter than the run of {timeline.length}, got {warmup}"
+        )
+
+
+def _make_several(
+    schedulers: Sequence[Component], task: type[Task], timeline: Timeline, path: str
+) -> Iterator[LRPhase]:
+    """Yield the phases of a list of schedulers, which begin together or one after another."""
+    if timeline.every is None:
+        raise ConfigError.at(path, "a list of schedulers needs the hook param_scheduler")
+    last_end = 0
+    all_bounds = _collect_bounds(schedulers, task, path)
+    begins = [timeline.count(bounds.begin or Interval(0)) for bounds in all_bounds]
+    for index, (scheduler, bounds) in enumerate(zip(schedulers, all_bounds, strict=True)):
+        entry_path = f"{path}.{index}"
+        arguments, _ = split_arguments(scheduler, task, PhaseBounds, entry_path)
+        begin = begins[index]
+        end = timeline.count(bounds.end or timeline.length)
+        every = timeline.count(bounds.interval())
+        if begin is None or end is None or every is None:
+            # Without data, any length serves to check the rest.
+            arguments = add_length(scheduler.type, arguments, task, 1, entry_path)
+            yield LRPhase(entry_path, scheduler.type, arguments)
+            continue
+
+        _check_order(bounds, begin, end, last_end, timeline, entry_path)
+        last_end = max(last_end, end)
+        length = divide_up(end - begin, every)
+        arguments = add_length(scheduler.type, arguments, task, length, entry_path)
+        last = None
+        if bounds.end:
+            is_followed = end in begins  # by a scheduler that takes the last step
+            last = end - 1 if is_followed else end
+        yield LRPhase(entry_path, scheduler.type, arguments, begin, last, every)
+
+
+def _check_order(
+    bounds: PhaseBounds, begin: int, end: int, last_end: int, timeline: Timeline, path: str
+) -> None:
+    """Raise ConfigError for a phase outside of the run, or one that begins within another."""
+    total = timeline.count(timeline.length)
+    if total is not None and begin >= total:
+        raise ConfigError.at(
+            path, f"must begin before the end at {timeline.length}, got {bounds.begin}"
+        )
+    if begin >= end:
+        raise ConfigError.at(path, f"begins after {bounds.begin}, but ends after {bounds.end}")
+    if 0 < begin < last_end:
+        raise ConfigError.at(
+            path,
+            f"begins after {bounds.begin}, before another has ended",
+            "begin later, or together at 0",
+        )
+
+
+def _collect_bounds(
+    schedulers: Sequence[Component], task: type[Task], path: str
+) -> list[PhaseBounds]:
+    """Return the bounds of a list's schedulers: each begin, and each end but the last.
+
+    Raises ConfigError.
+    """
+    begin: Interval | None = Interval(0)
+    written: list[PhaseBounds] = []
+    for index, scheduler in enumerate(schedulers):
+        entry_path = f"{path}.{index}"
+        if needs_metric(scheduler, entry_path):
+            raise ConfigError.at(
+                entry_path, f"cannot be in a list: {scheduler.type} steps by a metric"
+            )
+        _, extra = split_arguments(scheduler, task, PhaseBounds, entry_path)
+        bounds = check(PhaseBounds, extra, entry_path)
+        begin = bounds.begin or begin
+        if begin is None:
+            raise ConfigError.at(
+                entry_path,
+                "needs a begin, as the scheduler before it has no end",
+                f"write {path}.{index - 1}.end, or begin: 0 to have both together",
+            )
+        written.append(bounds.model_copy(update={"begin": begin}))
+        begin = bounds.end
+
+    all_bounds = []
+    for index, bounds in enumerate(written):
+        following = (later.begin for later in written[index + 1 :])
+        next_begin = next((begin for begin in following if begin and begin.count), None)
+        all_bounds.append(bounds.model_copy(update={"end": bounds.end or next_begin}))
+    return all_bounds
+
+
+def find_list_interval(optimizations: Sequence[Optimization], task: type[Task]) -> Interval | None:
+    """Return the interval at which the hook steps a list of schedulers; None without a valid one."""
+    units: set[str] = set()
+    for optimization in optimizations:
+        scheduler = optimization.scheduler
+        if isinstance(scheduler, list):
+            path = optimization.scheduler_path
+            for bounds in collect_problems([], _collect_bounds, scheduler, task, path) or ():
+                intervals = (bounds.begin, bounds.end, bounds.interval())
+                units.update(at.unit for at in intervals if at)
+    if not units:
+        return None
+    return Interval(1, "steps" if "steps" in units else "epochs")
