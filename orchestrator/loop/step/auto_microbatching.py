@@ -12,7 +12,12 @@ from hooks.distributed import collectives
 from hooks.model.layers import BatchNorm
 from orchestrator.errors import RunError, TaskError
 from orchestrator.loop.step.iterations import IterationRunner
-from orchestrator.loop.step.stages import Timestamps, make_clear_gradients
+from orchestrator.loop.step.stages import (
+    AFTER_FORWARD,
+    BEFORE_ALL_REDUCE,
+    Timestamps,
+    make_clear_gradients,
+)
 from orchestrator.loop.step.transfer import container_with, items_in, leaves, moves_itself
 from orchestrator.loop.step.weights import weigh
 from orchestrator.loop.task_errors import check_has_gradient
@@ -60,12 +65,13 @@ class MicrobatchRunner(IterationRunner):
             self._set_batch(batch)
             start = parts[-1][-1]
             self._average_gradients()
-            t_backward = t_gradients = mark()
+            t_backward = t_on_backward = mark()
             if on_backward:
                 self.plan.fire("on_backward", state)
-                t_gradients = mark()
+                t_on_backward = mark()
             self._record_learning_rates(optimizer)
-            parts.append((*[start] * 6, t_backward, t_gradients, *update(), mark()))
+            before = [start] * BEFORE_ALL_REDUCE
+            parts.append((*before, t_backward, t_on_backward, *update(), mark()))
             previous_end = finish(previous_end, fetch_times, parts)
             yield
 
@@ -188,7 +194,7 @@ class MicrobatchRunner(IterationRunner):
         except RuntimeError:
             check_has_gradient(self.task.loss, loss)
             raise
-        return *forward_times, *[self.clock.mark()] * 8
+        return *forward_times, *[self.clock.mark()] * AFTER_FORWARD
 
     def _agree_on_failure(self, has_failed: bool, cannot_split: bool) -> tuple[int | None, bool]:
         """Return a rank that ran out of memory, if any, and whether its batch cannot be split.

@@ -8,11 +8,8 @@ from typing import Any
 
 from orchestrator.loop.model.strategy import set_gradient_sync
 from orchestrator.loop.step.collective_calls import Loss
-from orchestrator.loop.step.stages import IterationStages
+from orchestrator.loop.step.stages import AFTER_FORWARD, UPDATE_LENGTH, IterationStages
 from orchestrator.loop.step.weights import count_microbatches, weigh_each
-
-_AFTER_FORWARD = 8
-"""Number of an iteration's timestamps after the forward pass: backward pass, update, and the end."""
 
 
 class IterationRunner(IterationStages):
@@ -44,7 +41,9 @@ class IterationRunner(IterationStages):
             else:
                 self._record_learning_rates(optimizer)
             state.stepped = False
-            update_times = update() if position == microbatches else backward_times[-1:] * 4
+            update_times = (
+                update() if position == microbatches else backward_times[-1:] * UPDATE_LENGTH
+            )
             times = (*fetch_times, *forward_times, *backward_times, *update_times, mark())
             previous_end = finish(previous_end, times)
             yield
@@ -91,6 +90,6 @@ class IterationRunner(IterationStages):
                 # The first batch tells whether the task has a loss here.
                 columns = ("loss",) if "loss" in self.state.row else ()
                 finish = self._begin_rows(epoch, columns, offset)
-            rest = forward_times[-1:] * _AFTER_FORWARD
+            rest = forward_times[-1:] * AFTER_FORWARD
             previous_end = finish(previous_end, (*fetch_times, *forward_times, *rest))
             yield

@@ -16,7 +16,7 @@ from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.errors import TaskError
 from orchestrator.loop.model.strategy import check_gradients_synced
 from orchestrator.loop.model.torch_settings import Precision
-from orchestrator.loop.span_clock import Clock
+from orchestrator.loop.span_clock import BACKWARD_TIMES, FORWARD_TIMES, UPDATE_TIMES, Clock
 from orchestrator.loop.step.backward_timer import BackwardTimer
 from orchestrator.loop.step.collective_calls import Loss
 from orchestrator.loop.step.columns import make_columns
@@ -28,10 +28,17 @@ from orchestrator.loop.world import World
 from orchestrator.task import Task, has_weights
 
 Timestamps = tuple[Any, ...]
-"""Timestamps of one stage or of several, in the order of `INTERVALS` of the span clock.
+"""Timestamps of one stage or of several, in the order of `TIMESTAMPS` of the span clock.
 
-Fetching a batch has 5, the forward pass with the loss 4, the backward pass 3, and the update 4.
+A tuple costs less than an object with names. Each stage returns those of its table there:
+`FETCH_TIMES`, `FORWARD_TIMES`, `BACKWARD_TIMES` or `UPDATE_TIMES`.
 """
+UPDATE_LENGTH = len(UPDATE_TIMES)
+"""Number of timestamps of an update, also of one that is not due."""
+BEFORE_ALL_REDUCE = 1 + len(FORWARD_TIMES) + 1
+"""Number of timestamps of a turn from its start to the end of this rank's own backward pass."""
+AFTER_FORWARD = len(BACKWARD_TIMES) + UPDATE_LENGTH + 1
+"""Number of timestamps of an iteration after the forward pass, up to its last stage."""
 
 
 class IterationStages:
@@ -95,10 +102,10 @@ class IterationStages:
         on_batch = self.plan.calls["on_batch"]
 
         def fetch() -> Timestamps:
-            t_begin = t_started = mark()
+            t_begin = t_on_iteration_start = mark()
             if on_iteration_start:
                 fire("on_iteration_start", state)
-                t_started = mark()
+                t_on_iteration_start = mark()
             try:
                 state.batch = batch = next(batches)
             except StopIteration:
@@ -120,7 +127,7 @@ class IterationStages:
             if on_batch:
                 fire("on_batch", state)
                 t_on_batch = mark()
-            return t_begin, t_started, t_fetched, t_moved, t_on_batch
+            return t_begin, t_on_iteration_start, t_fetched, t_moved, t_on_batch
 
         return fetch
 
@@ -203,14 +210,14 @@ class IterationStages:
             except RuntimeError:
                 check_has_gradient(task.loss, loss)
                 raise
-            t_local_backward = t_backward = t_gradients = mark()
+            t_local_backward = t_backward = t_on_backward = mark()
             if timer is not None:
                 t_local_backward = timer.take(t_backward)
                 check_gradients_synced(model)
             if on_backward:
                 fire("on_backward", state)
-                t_gradients = mark()
-            return t_local_backward, t_backward, t_gradients
+                t_on_backward = mark()
+            return t_local_backward, t_backward, t_on_backward
 
         return backward
 
@@ -256,21 +263,27 @@ class IterationStages:
     def _begin_rows(
         self, epoch: int, cpu_columns: Sequence[str], offset: int | None = None
     ) -> Callable[..., float]:
-        """Begin the rows of a phase, and return a function that counts an iteration and records it.
+        """Begin the rows of a phase, and return a function that ends each of its iterations.
 
-        The function takes the end of the previous iteration, and the timestamps of this iteration
-        and of each optimizer's turn. It returns the end of this iteration. `cpu_columns` names the
-        row's values that are already on the CPU. In an evaluation, `offset` is the number of
-        iterations before the phase.
+        `cpu_columns` names the row's values that are already on the CPU. In an evaluation, `offset`
+        is the number of iterations before the phase.
         """
-        state = self.state
         if not self._on_cpu:
             # Values stay tensors.
             cpu_columns = ()
         if self._has_weights:  # a batch of weight 0 has no loss
             cpu_columns = [name for name in cpu_columns if name != "loss"]
         layout = make_columns(cpu_columns, self.clock.columns)
-        self.recorder.begin({"phase": state.phase, "epoch": epoch}, layout)
+        self.recorder.begin({"phase": self.state.phase, "epoch": epoch}, layout)
+        return self._make_finish(cpu_columns, offset)
+
+    def _make_finish(self, cpu_columns: Sequence[str], offset: int | None) -> Callable[..., float]:
+        """Return a function that counts an iteration and records its row.
+
+        It takes the end of the previous iteration, and the timestamps of this iteration and of each
+        optimizer's turn. It returns the end of this iteration.
+        """
+        state = self.state
         close = self.clock.close
         append = self.recorder.append
         plan = self.plan

@@ -14,7 +14,7 @@ from hooks.parameter_names import listed
 from orchestrator.errors import TaskError, did_you_mean
 from orchestrator.loop.model.torch_settings import Precision
 from orchestrator.loop.step.iterations import IterationRunner
-from orchestrator.loop.step.stages import Timestamps
+from orchestrator.loop.step.stages import BEFORE_ALL_REDUCE, UPDATE_LENGTH, Timestamps
 from orchestrator.loop.step.weights import make_zero_loss
 from orchestrator.loop.task_errors import check_has_gradient, check_type, describe
 from orchestrator.user_code import find_source_location
@@ -144,14 +144,14 @@ class TurnRunner(IterationRunner):
         if is_last and state.world_size > 1:
             self._average_gradients(player)
             t_backward = mark()
-        t_gradients = t_backward
+        t_on_backward = t_backward
         if calls["on_backward"]:
             fire("on_backward", state)
-            t_gradients = mark()
+            t_on_backward = mark()
         state.stepped = False
-        update_times = player.update() if is_last else (t_gradients,) * 4
+        update_times = player.update() if is_last else (t_on_backward,) * UPDATE_LENGTH
         forward_times = (t_forward, t_on_forward, t_loss, t_on_loss)
-        backward_times = (t_local_backward, t_backward, t_gradients)
+        backward_times = (t_local_backward, t_backward, t_on_backward)
         return *forward_times, *backward_times, *update_times, mark()
 
     def _check_trainable(self, player: Player, loss: Tensor) -> None:
@@ -199,7 +199,7 @@ class TurnRunner(IterationRunner):
             update_times = player.update()
             has_stepped |= state.stepped
             # Neither a forward nor a backward pass takes time.
-            before = [start] * 6
+            before = [start] * BEFORE_ALL_REDUCE
             timestamps.append((*before, t_backward, t_backward, *update_times, self.clock.mark()))
             start = timestamps[-1][-1]
         state.stepped = has_stepped
