@@ -20,6 +20,7 @@ from orchestrator.errors import TaskError
 from orchestrator.experiment.checks.data import is_map_style
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.data.map_style import MapStyleData
+from orchestrator.loop.data.phase_data import PhaseContext
 from orchestrator.loop.data.sampling import Order
 from orchestrator.loop.evaluation import Evaluation
 from orchestrator.loop.loop import EvaluationLoop
@@ -102,9 +103,8 @@ class _Prediction(Evaluation):
             )
         if len(dataset) == 0:
             raise TaskError(f"the {phase} data is {describe(dataset)} without a sample to predict")
-        return _ConsecutiveSamples(
-            self._task, dataset, phase, self._experiment, self._world, torch.Generator()
-        )
+        context = PhaseContext(self._task, phase, self._experiment, self._world, torch.Generator())
+        return _ConsecutiveSamples(context, dataset)
 
     def _find_dataset(self) -> Any:
         """Return the dataset of the phase, or another kind of data."""
@@ -175,7 +175,7 @@ class _ConsecutiveSamples(MapStyleData):
 
     def _find_order(self) -> tuple[Order, int]:
         length = len(self.dataset)
-        ranks = self._world.world_size
+        ranks = self._context.world.world_size
         order = np.empty(length, dtype=np.int64)
         # The sampler gives every rank each `ranks`-th entry.
         for rank, share in enumerate(np.array_split(np.arange(length), ranks)):
@@ -188,7 +188,7 @@ class _ConsecutiveSamples(MapStyleData):
 
     def iterate_indices(self) -> Iterator[list[int]]:
         """Yield the samples of each of this rank's batches."""
-        return iter(BatchSampler(self.sampler, self._batch_size, drop_last=False))
+        return iter(BatchSampler(self.sampler, self._context.batch_size, drop_last=False))
 
 
 def _load_dataset(data: Any) -> Any:

@@ -21,6 +21,7 @@ from orchestrator.errors import ConfigError, UsageError
 from orchestrator.experiment.checks.data import is_map_style
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve
 from orchestrator.loop.data.map_style import MapStyleData
+from orchestrator.loop.data.phase_data import PhaseContext
 from orchestrator.loop.data.phases import data_from_task
 from orchestrator.loop.data.sampling import SeededBatches
 from orchestrator.loop.state.cursor import EpochProgress, RunCursor
@@ -188,9 +189,8 @@ class _DataOrder:
         restore_random_state(self._initial_random_state)
         # The task's samplers draw random numbers in order when they are made.
         for name in self._list_indexed_phases():
-            data = MapStyleData(
-                self._task, self._datasets[name], name, self._experiment, world, torch.Generator()
-            )
+            context = PhaseContext(self._task, name, self._experiment, world, torch.Generator())
+            data = MapStyleData(context, self._datasets[name])
             if name == phase:
                 break
         batches = getattr(data.loader, "batch_sampler", None)

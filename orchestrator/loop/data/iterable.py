@@ -1,52 +1,35 @@
-"""Passes over an iterable dataset, and its position in a checkpoint. Runs in workers."""
+"""An iterable dataset in training and in evaluations, and its position in a checkpoint. Runs in
+workers."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-import torch
-
 from hooks.loader_parts import find_parts_with_epoch
-from orchestrator.errors import CheckpointError, RunError, TaskError
-from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.loop.data.iterable_length import BatchCounter
-from orchestrator.loop.data.iterable_loader import IterableLoader
-from orchestrator.loop.world import World
+from orchestrator.errors import CheckpointError, TaskError
+from orchestrator.loop.data.iterable_reader import IterableReader
+from orchestrator.loop.data.phase_data import PhaseContext, PhaseData
 from orchestrator.randomness import random_state, restore_random_state
-from orchestrator.task import Task
 
 _END: Any = object()
 _NOT_FETCHED: Any = object()
 
 
-class IterableData(IterableLoader):
-    """A phase's iterable dataset or loader.
+class IterableData(PhaseData):
+    """A phase's iterable dataset or loader, and the position in it.
 
-    Training iterates over it in passes. If the length of a pass is known and `epoch_steps` is not
-    set, an epoch is a pass; otherwise epochs and passes are independent. If a rank's pass ends
-    before the epoch, the rank begins the next pass, or all ranks end the run there
-    (`loader.on_exhausted`).
+    Training reads it in passes. If the length of a pass is known and `epoch_steps` is not set, an
+    epoch is a pass; otherwise epochs and passes are independent. If a rank's pass ends before the
+    epoch, the rank begins the next pass, or all ranks end the run there (`loader.on_exhausted`).
     """
 
-    def __init__(
-        self,
-        task: Task,
-        data: Any,
-        phase: str,
-        experiment: Experiment,
-        world: World,
-        generator: torch.Generator,
-        build_again: Callable[[], Any],
-    ) -> None:
-        super().__init__(task, data, phase, experiment, world, generator, build_again)
-        self._counter = BatchCounter(
-            phase,
-            world.place,
-            self._own_length,
-            is_training=self._is_training,
-            is_epoch_one_pass=self._is_epoch_one_pass,
-        )
+    def __init__(self, context: PhaseContext, data: Any, build_again: Callable[[], Any]) -> None:
+        super().__init__(context)
+        on_exhausted = context.experiment.loader.on_exhausted
+        self.stops_when_exhausted = context.is_training and on_exhausted == "stop"
+        self._reader = IterableReader(context, data, build_again)
+        self.loader = self._reader.loader
         self._epoch = 0
         self._passes = 0
         self._batches: Iterator[Any] | None = None
@@ -56,32 +39,34 @@ class IterableData(IterableLoader):
         self._next = _NOT_FETCHED
         self._position_ahead: dict[str, Any] | None = None
         """Position and random state before the batch that was fetched ahead of its phase."""
-        self.is_exhausted = False
+
+    def length(self, offset: int = 0) -> int:
+        return self._reader.length
 
     # Training
 
     def begin(self, epoch: int, offset: int) -> Iterator[Any]:
-        if self._batches is not None and not self._is_epoch_one_pass:
+        if self._batches is not None and not self._reader.is_epoch_one_pass:
             return self._batches
         state = self._restored
         self._restored = None
         is_new_pass = state is None or self._is_new_pass(state, epoch)
         if self._batches is not None:
             self._end_pass()
-        elif state and is_new_pass and self._share is None and state["loader"] is not None:
+        elif state and is_new_pass and self._reader.share is None and state["loader"] is not None:
             # Finish the last pass first, because a loader may derive the order of the next pass
             # from it.
             self._passes = state["pass"]
-            self._pass = self._start_pass(state["loader"])
+            self._pass = self._reader.read(self._passes, state["loader"])
             self._end_pass()
         if is_new_pass:
             following = state["pass"] + 1 if state else 0
-            state = {"pass": epoch if self._is_epoch_one_pass else following, "loader": None}
+            state = {"pass": epoch if self._reader.is_epoch_one_pass else following, "loader": None}
         assert state is not None
 
         self._epoch = epoch
         self._passes = state["pass"]
-        self._pass = self._start_pass(state["loader"])
+        self._pass = self._reader.read(self._passes, state["loader"])
         if self.stops_when_exhausted:
             if "random" in state:
                 self._fetch_ahead_again(state)
@@ -92,14 +77,14 @@ class IterableData(IterableLoader):
 
     def _is_new_pass(self, state: Mapping[str, Any], epoch: int) -> bool:
         """Return whether training begins a new pass after the position `state`."""
-        return state["is_exhausted"] or (self._is_epoch_one_pass and state["epoch"] != epoch)
+        return state["is_exhausted"] or (self._reader.is_epoch_one_pass and state["epoch"] != epoch)
 
     def _end_pass(self) -> None:
         """Exhaust a pass after its last batch, as a `for` loop does.
 
         This does not change the training's random state.
         """
-        if self._is_whole and self._passes == self._epoch:
+        if self._reader.is_whole and self._passes == self._epoch:
             before = random_state()
             next(self._pass, _END)
             restore_random_state(before)
@@ -112,46 +97,12 @@ class IterableData(IterableLoader):
                 yield batch
             if not has_batch:
                 raise TaskError(
-                    f"the train dataset has no batch{self._world.place} in pass {self._passes + 1}; __iter__"
+                    f"the train dataset has no batch{self._context.world.place} in pass {self._passes + 1}; __iter__"
                     " must start over in each pass"
                 )
             self._passes += 1
-            self._pass = self._start_pass()
+            self._pass = self._reader.read(self._passes)
             has_batch = False
-
-    def _start_pass(self, position: Any = None) -> Iterator[Any]:
-        """Return a pass, or its rest from `position` on.
-
-        Skipping to it does not change the training's random state.
-        """
-        if self._share is not None:
-            self._share.passes = self._passes
-        self._seed_generator(self._passes)
-        self._counter.begin(is_from_start=position is None)
-        if position is None:
-            return self._with_located_errors(iter(self.loader))
-        before = random_state()
-        self.loader.load_state_dict(position)
-        batches = iter(self.loader)
-        restore_random_state(before)
-        return self._with_located_errors(batches)
-
-    def _with_located_errors(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Yield the batches; raises RunError if one cannot be loaded."""
-        while True:
-            try:
-                batch = next(batches, _END)
-            except Exception as error:
-                raise RunError(
-                    f"the {self._phase} dataset fails{self._world.place}: {type(error).__name__}: {error}"
-                ) from error
-            if batch is _END:
-                self._counter.end()
-                if not self._is_training and self._own_length is not None:
-                    self._length = self._counter.count or 0
-                return
-            self._counter.add()
-            yield batch
 
     def fetch_ahead(self) -> bool:
         if not self.stops_when_exhausted:
@@ -159,12 +110,12 @@ class IterableData(IterableLoader):
             return True
         if self._next is _NOT_FETCHED:
             self._next = next(self._pass, _END)
-        (is_exhausted,) = self._world.maximum([float(self._next is _END)])
+        (is_exhausted,) = self._context.world.maximum([float(self._next is _END)])
         self.is_exhausted = bool(is_exhausted)
         return not self.is_exhausted
 
     def has_more(self) -> bool:
-        if not self.stops_when_exhausted or self._is_epoch_one_pass:
+        if not self.stops_when_exhausted or self._reader.is_epoch_one_pass:
             return True
         self._position_ahead = self._make_position(self.loader.state_dict())
         self._position_ahead["random"] = random_state()
@@ -201,22 +152,22 @@ class IterableData(IterableLoader):
         return {
             "epoch": self._epoch,
             "pass": self._passes,
-            "processes": self._experiment.loader.num_workers,
+            "processes": self._context.experiment.loader.num_workers,
             "loader": loader_state,
             "is_exhausted": self.is_exhausted,
         }
 
     def restore(self, state: dict[str, Any] | None, world_size: int) -> None:
-        if world_size != self._world.world_size:
+        if world_size != self._context.world.world_size:
             raise CheckpointError(
                 f"an iterable dataset continues only on as many ranks as before: {world_size}, "
-                f"got {self._world.world_size}; resume with --workers {world_size}"
+                f"got {self._context.world.world_size}; resume with --workers {world_size}"
             )
         if state is None:
             raise CheckpointError(
                 "the train data is iterable, but the checkpoint was made with map-style data and has no position in it"
             )
-        processes = self._experiment.loader.num_workers
+        processes = self._context.experiment.loader.num_workers
         if state["loader"] is not None and state["processes"] != processes:
             raise CheckpointError(
                 f"an iterable dataset continues only with as many DataLoader workers as before: set"
@@ -232,8 +183,7 @@ class IterableData(IterableLoader):
     def evaluation_batches(self, number: int) -> tuple[Iterator[Any], Iterable[object]]:
         for part in find_parts_with_epoch(self.loader):
             part.set_epoch(number)
-        self._passes = number
-        batches = self._start_pass()
+        batches = self._reader.read(number)
         # The batch fetched ahead tells whether there is another one.
         ahead = deque(islice(batches, 1))
 
@@ -245,8 +195,18 @@ class IterableData(IterableLoader):
 
         return take(), iter(lambda: len(ahead), 0)
 
+    def first_sample(self) -> Any:
+        return next(self._reader.read_again(0, 1, batch_size=1))
+
+    def fresh_batches(self, *, shuffled: bool) -> Iterator[Any]:
+        world = self._context.world
+        batches = self._reader.read_again(world.rank, world.world_size)
+        return islice(batches, self._reader.length if self._context.is_training else None)
+
     def close(self) -> None:
-        if self._batches is not None and self._counter.count == self._own_length:
+        if self._batches is not None and self._reader.is_at_end:
             self._end_pass()
-        self._batches = self.loader = None
+        self._batches = None
         self._pass = iter(())
+        self._reader.close()
+        super().close()

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Sequence, Sized
 from traceback import extract_tb
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
-import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from hooks.errors import describe_error
@@ -15,14 +14,11 @@ from hooks.parameter_names import listed
 from hooks.private_torch import end_processes, tree_leaves
 from orchestrator.errors import ConfigError, RunError, TaskError
 from orchestrator.experiment.checks.data import describe_size, get_length, make_drop_last_error
-from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.loop.data.phase_data import PhaseData
+from orchestrator.loop.data.phase_data import PhaseContext, PhaseData
 from orchestrator.loop.data.sampler_order import find_sampler_order
 from orchestrator.loop.data.sampling import Order, SeededBatches, ShardedSampler, default_order
 from orchestrator.loop.task_errors import check_type, unexpected
-from orchestrator.loop.world import World
 from orchestrator.randomness import with_own_generators
-from orchestrator.task import Task
 from orchestrator.units import number_epoch
 
 _BATCH = "a batch made from the samples"
@@ -41,16 +37,9 @@ class MapStyleData(PhaseData):
 
     by_index = True
 
-    def __init__(
-        self,
-        task: Task,
-        dataset: Any,
-        phase: str,
-        experiment: Experiment,
-        world: World,
-        generator: torch.Generator,
-    ) -> None:
-        super().__init__(task, phase, experiment, world, generator)
+    def __init__(self, context: PhaseContext, dataset: Any) -> None:
+        super().__init__(context)
+        world = context.world
         self.dataset = dataset
         self._samples = len(dataset)
         self._attributes: list[Any] = []
@@ -59,59 +48,67 @@ class MapStyleData(PhaseData):
         self.size = length
         self._check_meters(length)
         self.sampler = ShardedSampler(
-            order, length, world.rank, world.world_size, even=self._is_training
+            order, length, world.rank, world.world_size, even=context.is_training
         )
         self.loader = self._make_loader(self.sampler)
-        if self._is_training and self.length() == 0:
+        if context.is_training and self.length() == 0:
             raise self._explain_no_batch(length)
 
     def _find_order(self) -> tuple[Order, int]:
         """Return the order of the samples of all ranks, and their number; collective."""
-        experiment = self._experiment
-        own = find_sampler_order(self._task, self.dataset, self._phase, experiment, self._world)
+        context = self._context
+        own = find_sampler_order(context, self.dataset)
         if own is not None:
             return own
         length = len(self.dataset)
-        return default_order(length, experiment.seed, is_shuffled=self._is_training), length
+        seed = context.experiment.seed
+        return default_order(length, seed, is_shuffled=context.is_training), length
 
     def _check_meters(self, samples: int) -> None:
         """Raise ConfigError if meters would have no sample on a rank."""
-        is_evaluated = kind_of(self._phase) == "test" or (
-            not self._is_training and self._experiment.validate_every.count > 0
+        context = self._context
+        is_evaluated = kind_of(context.phase) == "test" or (
+            not context.is_training and context.experiment.validate_every.count > 0
         )
-        world_size = self._world.world_size
-        if is_evaluated and samples < world_size and self._task.meters():
+        world_size = context.world.world_size
+        if is_evaluated and samples < world_size and context.task.meters():
             raise ConfigError.at(
                 "task",
-                f"has meters, which need a {self._phase} sample on each rank; there are {samples} for {world_size}"
-                " ranks",
+                f"has meters, which need a {context.phase} sample on each rank; there are {samples} for"
+                f" {world_size} ranks",
             )
 
     def _explain_no_batch(self, samples: int) -> ConfigError:
-        world_size = self._world.world_size
-        if self._experiment.loader.drop_last:
-            return make_drop_last_error(samples, world_size, self._batch_size)
+        context = self._context
+        world_size = context.world.world_size
+        if context.experiment.loader.drop_last:
+            return make_drop_last_error(samples, world_size, context.batch_size)
         size = describe_size(samples, world_size)
         return ConfigError.at(
             "task",
-            f"{type(self._task).__name__}.loader() gives no batch of the train data, of {size}",
+            f"{type(context.task).__name__}.loader() gives no batch of the train data, of {size}",
         )
 
     def _make_loader(self, sampler: ShardedSampler) -> Any:
-        processes = self._experiment.loader.num_workers
-        arguments: dict[str, Any] = {"generator": self._generator, "pin_memory": self._pin_memory}
-        batches = BatchSampler(sampler, self._batch_size, self._drop_last)
+        context = self._context
+        processes = context.experiment.loader.num_workers
+        arguments: dict[str, Any] = {
+            "generator": context.generator,
+            "pin_memory": context.pin_memory,
+        }
+        batches = BatchSampler(sampler, context.batch_size, context.drop_last)
         if processes:
-            seed = self._experiment.seed
-            batches = SeededBatches(sampler, self._batch_size, self._drop_last, seed)
+            seed = context.experiment.seed
+            batches = SeededBatches(sampler, context.batch_size, context.drop_last, seed)
             arguments |= {"num_workers": processes, "persistent_workers": True}
-        loader = self._task.loader(self.dataset, batches, self._phase, arguments)
+        loader = context.task.loader(self.dataset, batches, context.phase, arguments)
         expected = "an iterable with a length, such as a DataLoader"
-        check_type(self._task.loader, loader, Loader, expected)
+        check_type(context.task.loader, loader, Loader, expected)
         if get_length(loader) is None:
             raise ConfigError.at(
                 "task",
-                f"{type(self._task).__name__}.loader() gives a loader of {self._phase} whose length is unknown",
+                f"{type(context.task).__name__}.loader() gives a loader of {context.phase} whose"
+                " length is unknown",
                 suggestion="define __len__ of its batch sampler",
             )
         return loader
@@ -132,7 +129,7 @@ class MapStyleData(PhaseData):
                 " Keep its length, and choose samples by their index and the epoch"
             )
         self.sampler.begin(epoch, offset)
-        self._seed_generator(epoch)
+        self._context.seed_generator(epoch)
         return self._iterate()
 
     def evaluation_batches(self, number: int) -> tuple[Iterator[Any], Iterable[object]]:
@@ -150,23 +147,26 @@ class MapStyleData(PhaseData):
             if has_epoch or attributes != self._attributes:
                 end_processes(loader)
             self._attributes = attributes
-        return iterate_batches(loader, self._phase)
+        return iterate_batches(loader, self._context.phase)
 
     def first_sample(self) -> Any:
+        context = self._context
         batches = BatchSampler([0], 1, drop_last=False)
-        arguments = {"generator": self._generator}
-        loader = self._task.loader(self.dataset, batches, self._phase, arguments)
+        arguments = {"generator": context.generator}
+        loader = context.task.loader(self.dataset, batches, context.phase, arguments)
         return next(self._with_own_generators(loader))
 
     def fresh_batches(self, *, shuffled: bool) -> Iterator[Any]:
+        context = self._context
         length = len(self.dataset)
-        world = self._world
-        order = default_order(length, self._experiment.seed, is_shuffled=shuffled)
+        world = context.world
+        order = default_order(length, context.experiment.seed, is_shuffled=shuffled)
         sampler = ShardedSampler(order, length, world.rank, world.world_size, even=False)
         return self._with_own_generators(self._make_loader(sampler))
 
     def _with_own_generators(self, loader: Any) -> Iterator[Any]:
-        return with_own_generators(iterate_batches(loader, self._phase), self._experiment.seed)
+        batches = iterate_batches(loader, self._context.phase)
+        return with_own_generators(batches, self._context.experiment.seed)
 
 
 def iterate_batches(loader: Iterable[Any], phase: str) -> Iterator[Any]:

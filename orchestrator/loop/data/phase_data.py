@@ -1,7 +1,8 @@
-"""The interface of one phase's data."""
+"""The interface of one phase's data, and what decides how it is loaded."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,12 +12,49 @@ from orchestrator.loop.world import World
 from orchestrator.task import Task
 
 
+@dataclass(frozen=True)
+class PhaseContext:
+    """What decides how a phase's data is loaded on this rank. Used in workers."""
+
+    task: Task
+    phase: str
+    experiment: Experiment
+    world: World
+    generator: torch.Generator
+    """Generator of the loader. It is not torch's default, because creating an iterator must not
+    change the random state that a resume restores."""
+
+    @property
+    def is_training(self) -> bool:
+        return self.phase == "train"
+
+    @property
+    def batch_size(self) -> int:
+        eval_batch_size = self.experiment.loader.eval_batch_size
+        if eval_batch_size and not self.is_training:
+            return eval_batch_size
+        return self.experiment.batch_size
+
+    @property
+    def drop_last(self) -> bool:
+        return self.is_training and self.experiment.loader.drop_last
+
+    @property
+    def pin_memory(self) -> bool:
+        pin_memory = self.experiment.loader.pin_memory
+        return self.world.device.type == "cuda" if pin_memory is None else pin_memory
+
+    def seed_generator(self, number: int) -> None:
+        """Seed the generator for an epoch or pass."""
+        seed = self.experiment.seed * 1_000_003 + number * 1_009 + self.world.rank
+        self.generator.manual_seed(seed)
+
+
 class PhaseData(ABC):
     """A phase's data on this rank, in a worker.
 
     Training iterates over it epoch by epoch, an evaluation once. The default methods suit data
-    whose position follows from the loop's counters. `generator` is not torch's default: creating an
-    iterator must not change the random state that a resume restores.
+    whose position follows from the loop's counters.
     """
 
     loader: Any
@@ -36,35 +74,8 @@ class PhaseData(ABC):
     is_exhausted = False
     """True if training has ended because a rank had no batch left."""
 
-    def __init__(
-        self,
-        task: Task,
-        phase: str,
-        experiment: Experiment,
-        world: World,
-        generator: torch.Generator,
-    ) -> None:
-        self._task = task
-        self._phase = phase
-        self._experiment = experiment
-        self._world = world
-        self._generator = generator
-        self._is_training = phase == "train"
-
-        options = experiment.loader
-        self._batch_size = experiment.batch_size
-        if not self._is_training and options.eval_batch_size:
-            self._batch_size = options.eval_batch_size
-        self._drop_last = self._is_training and options.drop_last
-        self._pin_memory = options.pin_memory
-        if self._pin_memory is None:
-            self._pin_memory = world.device.type == "cuda"
-
-    def _seed_generator(self, number: int) -> None:
-        """Seed the loader's generator for an epoch or pass."""
-        self._generator.manual_seed(
-            self._experiment.seed * 1_000_003 + number * 1_009 + self._world.rank
-        )
+    def __init__(self, context: PhaseContext) -> None:
+        self._context = context
 
     @abstractmethod
     def length(self, offset: int = 0) -> int:

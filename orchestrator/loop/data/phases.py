@@ -11,9 +11,9 @@ from orchestrator.errors import ConfigError, Problem
 from orchestrator.experiment.checks.data import PHASES_OF_DATA, check_phases, is_map_style
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.data.iterable import IterableData
-from orchestrator.loop.data.iterable_loader import is_loader
+from orchestrator.loop.data.iterable_reader import is_loader
 from orchestrator.loop.data.map_style import MapStyleData
-from orchestrator.loop.data.phase_data import PhaseData
+from orchestrator.loop.data.phase_data import PhaseContext, PhaseData
 from orchestrator.loop.step.transfer import to_device
 from orchestrator.loop.task_errors import check_type
 from orchestrator.loop.world import World
@@ -44,14 +44,15 @@ class Data:
 
         def build(phase: str) -> PhaseData:
             dataset = datasets[phase]
+            context = PhaseContext(task, phase, experiment, world, generator)
             if is_map_style(dataset):
-                return MapStyleData(task, dataset, phase, experiment, world, generator)
+                return MapStyleData(context, dataset)
 
             def build_again() -> Any:
                 with seeded(experiment.seed):
                     return data_of(task, experiment, World(device=world.device))[phase]
 
-            return IterableData(task, dataset, phase, experiment, world, generator, build_again)
+            return IterableData(context, dataset, build_again)
 
         self.phases: dict[str, PhaseData] = {}
         for kind in PHASES:
