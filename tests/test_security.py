@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 from orchestrator import Run, run, sweep
 from orchestrator.cli import app
 from orchestrator.experiment.load import make_experiment
-from orchestrator.experiment.sections.sweep import MAX_PATHS, MAX_VALUES
+from orchestrator.experiment.sections.domain import MAX_VALUES
+from orchestrator.experiment.sections.sweep import MAX_PATHS
 from orchestrator.experiment.sweep.check import MAX_CHECKED_VALUES
 from orchestrator.experiment.sweep.check_settings import MAX_TRIALS
 from orchestrator.experiment.yaml.reader import MAX_BYTES

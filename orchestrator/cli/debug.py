@@ -45,7 +45,8 @@ def replay(
 
     Example: hookyard replay runs/spirals --iteration 12
     """
-    from orchestrator.engines.rank_failures import RankFailed, find_root_cause_in_user_code
+    from orchestrator.engines.error_origin import find_root_cause_in_user_code
+    from orchestrator.engines.rank_failures import RankFailed
     from orchestrator.process.interrupts import interrupt_at_sigterm
     from orchestrator.replay.replay import replay as repeat
     from orchestrator.runs.result import open_run
@@ -146,7 +147,7 @@ def post_mortem(enabled: bool) -> Iterator[None]:
 
 
 def _start_debugger(error: Exception) -> None:
-    from orchestrator.engines.rank_failures import (
+    from orchestrator.engines.error_origin import (
         count_frames_below_user_code,
         find_root_cause_in_user_code,
     )

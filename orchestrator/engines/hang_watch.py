@@ -19,7 +19,7 @@ import torch
 
 from hooks.state import State
 from orchestrator.disk.hang import HangReports, RankStack, tick_s
-from orchestrator.engines.rank_failures import is_user_file
+from orchestrator.engines.error_origin import is_user_file
 from orchestrator.errors import HookyardError
 from orchestrator.experiment.sections.training import Hang
 from orchestrator.loop.step.auto_microbatching import MicrobatchRunner

@@ -1,46 +1,23 @@
-"""Failures of ranks: find the first one, and decide whether a retry would fail the same way. Does
-not import ray."""
+"""Failures of ranks: what a rank reports, and the failure that caused the others. Does not import
+ray."""
 
-import os
-import sysconfig
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import hooks
 from hooks.errors import HookError, SettingError, describe_error, error_text
 from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.hang import find_hang
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.errors import HookyardError, RunError, UsageError, raised_in_python
-
-USER_ERRORS = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    HookyardError,
-    ImportError,
-    LookupError,
-    NameError,
-    TypeError,
-    ValueError,
+from orchestrator.engines.error_origin import (
+    find_root_cause,
+    format_location,
+    is_gpu_failure,
+    is_user_error,
+    may_be_secondary,
 )
-"""Errors that user code would raise again."""
-
-_LIBRARY_PREFIXES = (
-    *(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "purelib", "platlib")),
-    *(f"{folder}{os.sep}" for folder in (*hooks.__path__, Path(__file__).parents[1])),
-    "<",
-)
-"""Prefixes of paths that are not user code: libraries, this project, and code without a file."""
-
-_TASK = str(Path(__file__).parents[1] / "task.py")
-"""File with the methods that tasks inherit."""
-
-_DEVICE_ASSERT = "device-side assert"
-"""Text of a GPU error that user code caused, and would cause again."""
+from orchestrator.errors import HookyardError, RunError, UsageError
 
 _MAX_TRACE = 200_000
 """Maximum length of a traceback in characters."""
@@ -49,50 +26,6 @@ DIED = (
     "the process died without an error message: it was killed, ran out of memory, crashed outside"
     " Python, or its node failed"
 )
-
-
-def is_user_error(error: BaseException) -> bool:
-    """Return whether user code, rather than a lost peer, a device or a disk, caused a failure.
-
-    True for the classes in USER_ERRORS, and for other errors whose traceback contains user code. A
-    RuntimeError or MemoryError counts only if user code raised it directly: PyTorch raises both for
-    device failures.
-    """
-    if may_be_secondary(error):
-        return False
-    if is_gpu_failure(error):
-        return _DEVICE_ASSERT in str(_root_cause(error))
-    cause = error.__cause__ if isinstance(error, HookError) else error
-    if isinstance(cause, USER_ERRORS):
-        return True
-    root = _root_cause(error)
-    if not isinstance(cause, RuntimeError | MemoryError):
-        return _passed_through_user_code(root)
-    frames = _frames(root)
-    is_own_line = bool(frames) and is_user_file(frames[-1].filename)
-    return is_own_line and raised_in_python(root.__traceback__)
-
-
-def may_be_secondary(error: BaseException) -> bool:
-    """Return whether a rank may have failed only because it lost a peer. Call it before pickling
-    drops the traceback.
-
-    True for torch.distributed's errors, and for a RuntimeError raised in C++, such as gloo's;
-    others are its own.
-    """
-    import torch.distributed as dist
-
-    first = _root_cause(error)
-    return isinstance(first, dist.DistError) or (
-        type(first) is RuntimeError and not raised_in_python(first.__traceback__)
-    )
-
-
-def is_gpu_failure(error: BaseException) -> bool:
-    """Return whether the GPU raised an error, after which the process cannot use it any more."""
-    import torch
-
-    return isinstance(_root_cause(error), torch.AcceleratorError)
 
 
 def get_traceback(error: BaseException) -> str:
@@ -120,58 +53,6 @@ def escape_surrogates(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _format_location(error: BaseException) -> str:
-    """Return the innermost line of user code as ` (file:line, in function)`, or an empty string."""
-    frames = _frames(_root_cause(error))
-    own = [frame for frame in frames if is_user_file(frame.filename)]
-    if own:
-        return f" ({own[-1].filename}:{own[-1].lineno}, in {own[-1].name})"
-    # If all modules are torch's, no frame is user code.
-    inherited = [frame.name for frame in frames if frame.filename == _TASK]
-    return f" (in {inherited[-1]}() of the task)" if inherited else ""
-
-
-def _frames(error: BaseException) -> list[traceback.FrameSummary]:
-    return list(traceback.extract_tb(error.__traceback__))
-
-
-def is_user_file(file: str) -> bool:
-    """Return whether a file belongs to user code."""
-    return not file.startswith(_LIBRARY_PREFIXES)
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error, then its cause or context, and so on."""
-    current: BaseException | None = error
-    while current:
-        yield current
-        context = None if current.__suppress_context__ else current.__context__
-        current = current.__cause__ or context
-
-
-def _root_cause(error: BaseException) -> BaseException:
-    return list(_chain(error))[-1]
-
-
-def find_root_cause_in_user_code(error: BaseException) -> BaseException:
-    """Return the innermost error of a chain that passed through user code, or the root cause if
-    none did."""
-    chain = list(_chain(error))
-    in_user_code = [link for link in chain if _passed_through_user_code(link)]
-    return (in_user_code or chain)[-1]
-
-
-def _passed_through_user_code(error: BaseException) -> bool:
-    return any(is_user_file(frame.filename) for frame in _frames(error))
-
-
-def count_frames_below_user_code(error: BaseException) -> int:
-    """Return the number of frames between user code and the line that raised; 0 if no frame is user
-    code."""
-    frames = enumerate(reversed(_frames(error)))
-    return next((depth for depth, frame in frames if is_user_file(frame.filename)), 0)
-
-
 def _format_gpu_error(error: BaseException) -> str:
     """Return the message for a GPU failure, which surfaces wherever the CPU next synchronizes with
     the GPU."""
@@ -181,7 +62,7 @@ def _format_gpu_error(error: BaseException) -> str:
             f" It surfaced in hook '{error.hook}' ({error.event}), but may have happened earlier."
         )
     advice = " Usually a label or a token ID is out of range." if is_user_error(error) else ""
-    message = str(_root_cause(error)).partition("\n")[0]
+    message = str(find_root_cause(error)).partition("\n")[0]
     return (
         f"the GPU failed: {message}.{place}{advice} To find the line, set the environment variable"
         " CUDA_LAUNCH_BLOCKING=1, or run on the CPU with workers.gpu=false"
@@ -244,7 +125,7 @@ class RankFailed(RunError):
         failure = cls(
             rank,
             world_size,
-            escape_surrogates(message + _format_location(error)),
+            escape_surrogates(message + format_location(error)),
             time.time(),
             may_be_secondary(error),
             is_user_error(error),

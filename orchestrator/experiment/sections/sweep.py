@@ -1,19 +1,10 @@
 """The `sweep:` section: the search and its space, the comparison of trials, their end."""
 
-import math
-import sys
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, Len
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    model_serializer,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from hooks.duration import Duration
 from hooks.metrics.direction import Mode, directions
@@ -21,6 +12,7 @@ from hooks.stats.row_stats import PREFIX
 from orchestrator.errors import shorten
 from orchestrator.experiment.fields.comparison import Comparison
 from orchestrator.experiment.fields.section import Model
+from orchestrator.experiment.sections.domain import MAX_VALUES, Domain
 from orchestrator.experiment.sections.schedulers.asha import Asha
 from orchestrator.experiment.sections.schedulers.fifo import Fifo
 from orchestrator.experiment.sections.schedulers.hyperband import HyperBand
@@ -29,148 +21,6 @@ from orchestrator.experiment.sections.schedulers.pbt import PBT
 from orchestrator.experiment.sections.schedulers.race import Race
 from orchestrator.experiment.sections.search import RandomSearch, SearchName, TrialSearch
 from orchestrator.experiment.yaml.source import expand_short_form
-
-MAX_VALUES = 1_000
-"""Values of one list of a sweep's space, and points to try first."""
-
-
-_ABSENT: Any = Field(default_factory=list)
-_List = Annotated[list[Any], Len(1, MAX_VALUES), _ABSENT]
-_Range = Annotated[list[float], Len(2, 2), _ABSENT]
-_IntegerRange = Annotated[list[int], Len(2, 2), _ABSENT]
-_Steps = Annotated[list[int | float], Len(3, 3), _ABSENT]
-_Normal = Annotated[list[float], Len(2, 4), _ABSENT]
-
-_QUANTIZED = ("quniform", "qloguniform")
-
-
-class Domain(Model):
-    """The values of a parameter: exactly one of these."""
-
-    model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
-
-    choice: _List
-    """One item of a list, which may hold numbers, text, null and mappings; with `search: grid`, each
-    of them."""
-    grid: _List
-    """Every item of a list."""
-    fan_out: _List
-    """Every item of a list, for fields of observing hooks. These trials share one training run, and
-    the values of all other parameters."""
-    uniform: _Range
-    """`[low, high]`: a number between low and high."""
-    loguniform: _Range
-    """`[low, high]`: a number, uniform on a logarithmic scale."""
-    quniform: _Steps
-    """`[low, high, step]`: one of low, low + step, low + 2 step and so on; an integer if all three
-    are."""
-    qloguniform: _Steps
-    """`[low, high, step]`: the same values, uniform on a logarithmic scale."""
-    randint: _IntegerRange
-    """`[low, high]`: an integer from low to high - 1."""
-    lograndint: _IntegerRange
-    """`[low, high]`: an integer from low to high - 1, uniform on a logarithmic scale."""
-    normal: _Normal
-    """`[mean, sd]`: a normally distributed number, for fields without bounds; `[mean, sd, low,
-    high]` clips it to low and high."""
-
-    @model_validator(mode="after")
-    def _check_values(self) -> Self:
-        if len(self.model_fields_set) != 1:
-            known = ", ".join(type(self).model_fields)
-            written = {key: getattr(self, key) for key in sorted(self.model_fields_set)}
-            raise ValueError(f"must have exactly one of {known}, got {shorten(repr(written))}")
-        if self.is_list:
-            return self
-        if len(self.values) == 3 and self.kind == "normal":
-            raise ValueError(f"must be [mean, sd] or [mean, sd, low, high], got {self}")
-        low, high = self._bounds
-        if self.kind == "normal" and self.values[1] <= 0:
-            raise ValueError(f"sd must be greater than 0, got {self}")
-        if not low < high:
-            raise ValueError(f"low must be below high, got {self}")
-        if self.is_logarithmic and low <= 0:
-            raise ValueError(f"low must be greater than 0, got {self}")
-        if self.kind in _QUANTIZED and self.values[2] <= 0:
-            raise ValueError(f"step must be greater than 0, got {self}")
-        return self
-
-    def __str__(self) -> str:
-        return f"{self.kind}: {self.values}"
-
-    @model_serializer
-    def _serialize(self) -> dict[str, list[Any]]:
-        return {self.kind: self.values}
-
-    @property
-    def kind(self) -> str:
-        """Name of the domain in a file."""
-        (kind,) = self.model_fields_set
-        return kind
-
-    @property
-    def values(self) -> list[Any]:
-        """Values beside the name in a file."""
-        return list(getattr(self, self.kind))
-
-    @property
-    def is_list(self) -> bool:
-        """True for a list of values, False for a range of numbers."""
-        return self.kind in ("choice", "grid", "fan_out")
-
-    @property
-    def is_logarithmic(self) -> bool:
-        """True if numbers are drawn uniformly in their logarithm."""
-        return self.kind in ("loguniform", "qloguniform", "lograndint")
-
-    @property
-    def is_integer(self) -> bool:
-        """True if the numbers of a range are integers."""
-        return all(isinstance(value, int) for value in self.values)
-
-    @property
-    def ends(self) -> tuple[Any, Any]:
-        """Smallest and largest value of a range; infinite for an unbounded normal distribution."""
-        low, high = self._bounds
-        return (low, high - 1) if self.kind in ("randint", "lograndint") else (low, high)
-
-    @property
-    def _bounds(self) -> list[Any]:
-        if self.kind == "normal":
-            return self.values[2:] or [-math.inf, math.inf]
-        return self.values[:2]
-
-    def candidates(self) -> list[Any]:
-        """Return the values to check: each of a list, or both ends of a range.
-
-        An end that is infinite is the largest float.
-        """
-        if self.is_list:
-            return self.values
-        largest = sys.float_info.max
-        low, high = (min(max(end, -largest), largest) for end in self.ends)
-        return [low, high] if self.is_integer else [float(low), float(high)]
-
-    def __contains__(self, value: Any) -> bool:
-        if self.is_list:
-            return value in self.values
-        if type(value) not in (int, float):
-            return False
-        low, high = self.ends
-        return bool(low <= value <= high and self.nearest(value) == value)
-
-    def nearest(self, number: float) -> int | float:
-        """Return the nearest value of a range, on its steps; an integer if its ends are."""
-        low, high = self.ends
-        if self.kind in _QUANTIZED:
-            step = self.values[2]
-            max_steps = math.floor((high - low) / step + 1e-9)
-            steps = min(max(round((number - low) / step), 0), max_steps)
-            # Remove the rounding errors of steps such as 0.01.
-            number = float(f"{low + steps * step:.12g}")
-        number = min(max(number, low), high)
-        return round(number) if self.is_integer else float(number)
-
 
 MAX_SEED = 2**32 - 1
 """The largest seed that Python's, NumPy's and torch's generators all take."""

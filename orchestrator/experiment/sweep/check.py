@@ -10,8 +10,9 @@ from orchestrator.experiment.checks.changes import make_relative_message
 from orchestrator.experiment.checks.metrics import with_inferred_modes
 from orchestrator.experiment.fields.parameters import check
 from orchestrator.experiment.resolve import Sections, build, check_sections
+from orchestrator.experiment.sections.domain import Domain
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.experiment.sections.sweep import Domain, Sweep
+from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.experiment.sweep.check_settings import (
     check_mutation,
     check_settings,

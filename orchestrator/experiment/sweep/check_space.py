@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.errors import Problem, did_you_mean, shorten
-from orchestrator.experiment.sections.sweep import Domain, Sweep
+from orchestrator.experiment.sections.domain import Domain
+from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.experiment.sweep.space import find_enclosing_path, leaves_open
 from orchestrator.experiment.yaml.document import join
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from orchestrator.experiment.components import PLAN_KEYS
 from orchestrator.experiment.optim.component import parse_optimizer_path
+from orchestrator.experiment.sections.domain import Domain
 from orchestrator.experiment.sections.schedulers.pbt import PBT
-from orchestrator.experiment.sections.sweep import Domain, Sweep
+from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.experiment.sections.workers import Workers
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.experiment.sections.domain import Domain
 from orchestrator.experiment.sections.schedulers.pbt import PBT
-from orchestrator.experiment.sections.sweep import Domain, Sweep
+from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.experiment.sweep.space import (
     combine_points_with_grid,
     count_trials,

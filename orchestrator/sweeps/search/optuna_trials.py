@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from orchestrator.disk.metadata import COMPLETE
 from orchestrator.disk.sweep_folder import open_sweep_folder, trial_number
 from orchestrator.errors import DamagedFile, UsageError
+from orchestrator.experiment.sections.domain import Domain
 from orchestrator.experiment.sections.search import OptunaSearch
-from orchestrator.experiment.sections.sweep import Domain, Sweep
+from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.experiment.sweep.shared_training import SharedPaths
 from orchestrator.experiment.sweep.space import count_trainings, count_trials, make_fan_out_points
 from orchestrator.sweeps.search.drawing import fill_point, repeat

@@ -11,12 +11,8 @@ import torch
 import torch.distributed as dist
 
 from hooks.errors import HookError
-from orchestrator.engines.rank_failures import (
-    RankFailed,
-    find_root_failure,
-    is_user_error,
-    may_be_secondary,
-)
+from orchestrator.engines.error_origin import is_user_error, may_be_secondary
+from orchestrator.engines.rank_failures import RankFailed, find_root_failure
 from tests.ranks import on_ranks
 from tests.tasks import Points
 

@@ -7,7 +7,8 @@ import pytest
 
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.fields.parameters import check
-from orchestrator.experiment.sections.sweep import Domain, Sweep
+from orchestrator.experiment.sections.domain import Domain
+from orchestrator.experiment.sections.sweep import Sweep
 
 SPACE = {"optimizer.lr": {"uniform": [0.1, 0.9]}}
 

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
-from orchestrator.engines.rank_failures import RankFailed, is_user_error
+from orchestrator.engines.error_origin import is_user_error
+from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.errors import RunError, TaskError
 from orchestrator.loop.data.map_style import iterate_batches
 from orchestrator.loop.loop import Loop
