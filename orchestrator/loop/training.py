@@ -85,22 +85,19 @@ class Training:
             name: Precision(experiment.precision, self.world.device, experiment.scaler.model_dump())
             for name in experiment.optimizations
         }
-        self.timeline = self._make_timeline()
+        timeline = self._make_timeline()
         self.schedules = {
-            name: Schedule.make(optimization, type(task), self.timeline)
+            name: Schedule.make(optimization, type(task), timeline)
             for name, optimization in experiment.optimizations.items()
         }
 
-        module, model = self._build_model()
-        lines = [] if resumes else load_initial_weights(module, experiment, self.world, origin)
-        if self.world.world_size == 1:
-            lines += settings_without_effect(experiment)
+        module, model, lines = self._build_model(origin, resumes)
         self.state = self._make_state(module, model, context)
         show_progress(task, self.state)
         self._show(lines)
 
         self._unsaved: UnsavedState | None = None
-        self.changes = Changes(experiment, task, self.plan, self.state, self.timeline)
+        self.changes = Changes(experiment, task, self.plan, self.state, timeline)
         self.iterations = self._make_runner()
         self.epoch = self._make_epoch()
         self.modes = OptimizerModes(self.state.optimizers)
@@ -123,15 +120,21 @@ class Training:
             self.plan.hooks, experiment.epochs, experiment.steps, steps_per_epoch
         )
 
-    def _build_model(self) -> tuple[nn.Module, nn.Module]:
-        """Return the task's model, and the wrapper that shares it among ranks."""
+    def _build_model(
+        self, origin: InitialWeights | None, resumes: bool
+    ) -> tuple[nn.Module, nn.Module, list[str]]:
+        """Return the task's model, the wrapper that shares it among ranks, and lines about both."""
         experiment = self.experiment
         on_meta = experiment.workers.meta_device and self.world.world_size > 1
         module = apply_settings(build_model(self.task, on_meta), experiment, self.world)
         model = wrap_model(module, self.task, experiment, self.world)
         if on_meta:
             initialize_shards(module, experiment.seed, self.world)
-        return module, model
+
+        lines = [] if resumes else load_initial_weights(module, experiment, self.world, origin)
+        if self.world.world_size == 1:
+            lines += settings_without_effect(experiment)
+        return module, model, lines
 
     def _make_state(self, module: nn.Module, model: nn.Module, context: RunContext) -> State:
         optimizers = build_optimizers(self.experiment.optimizations, self.task, module)

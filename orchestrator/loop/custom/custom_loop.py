@@ -1,30 +1,26 @@
 """The loop around a task's own `train`: rounds, rows, reports and checkpoints. Runs in workers."""
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from numbers import Real
-from operator import itemgetter
-from statistics import mean
+from collections.abc import Generator, Iterator, Mapping
 from time import perf_counter
 from typing import Any
-
-from torch import Tensor
 
 from hooks.hook import Hook
 from hooks.metrics.names import phase_of
 from hooks.position import Stage
 from hooks.state import State
-from orchestrator.errors import RankMismatch, TaskError
+from orchestrator.errors import TaskError
 from orchestrator.experiment.checks.train_method import list_train_parameters
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.base_loop import BaseLoop
 from orchestrator.loop.custom.custom_contents import CheckpointedParts
+from orchestrator.loop.custom.custom_report import average_report
 from orchestrator.loop.custom.custom_run import CustomRun
 from orchestrator.loop.report import Report
 from orchestrator.loop.span_clock import Clock
 from orchestrator.loop.state.cursor import EpochProgress
 from orchestrator.loop.step.columns import make_columns
 from orchestrator.loop.stopping import StopCoordinator
-from orchestrator.loop.task_errors import COLUMNS, check_type, describe
+from orchestrator.loop.task_errors import COLUMNS, check_type
 from orchestrator.loop.training_run import RunContext, make_plan
 from orchestrator.randomness import seed_all
 from orchestrator.task import Task, hide_progress, show_progress
@@ -112,7 +108,7 @@ class CustomLoop(BaseLoop[CustomRun]):
         report = next(self._training, None)
         self._begin_round()
 
-        metrics = self._mean_over_ranks(report)
+        metrics = average_report(report, self._run.task.train, self.world)
         if metrics is None and not self._ends_with_steps():
             if not self._run.stop and self._run.saves_last():
                 self._save_last_report()
@@ -176,41 +172,6 @@ class CustomLoop(BaseLoop[CustomRun]):
             {"phase": "train", "epoch": state.epoch}, make_columns((), self._run.clock.columns)
         )
         self._ended = self._run.clock.restart()
-
-    def _mean_over_ranks(self, report: Any) -> dict[str, float] | None:
-        """Return the means across ranks of a report, or None if training is over; collective.
-
-        Raises RankMismatch if ranks differ.
-        """
-        ranks = self.world.gather(None if report is None else self._check_report(report))
-        descriptions = [
-            "has ended" if metrics is None else _describe_names(metrics) for metrics in ranks
-        ]
-        for rank, other in enumerate(descriptions):
-            if other != descriptions[0]:
-                raise RankMismatch(
-                    f"train() must yield the same metrics on all ranks, but rank 0 {descriptions[0]} and"
-                    f" rank {rank} {other}{find_source_location(self._run.task.train)}"
-                )
-        if ranks[0] is None:
-            return None
-        return {name: mean(map(itemgetter(name), ranks)) for name in ranks[0]}
-
-    def _check_report(self, report: Any) -> dict[str, float]:
-        """Return a report as plain numbers; raises TaskError if it is not one."""
-        if not isinstance(report, Mapping) or not report:
-            raise self._unexpected(f"{describe(report)}; expected a mapping of metrics to numbers")
-        for name, value in report.items():
-            if not isinstance(name, str) or not phase_of(name) or not name.partition("/")[2]:
-                raise self._unexpected(
-                    f"{name!r}; metrics begin with train/, val/ or test/, as in 'train/{name}'"
-                )
-            if not _is_number(value):
-                raise self._unexpected(f"{describe(value)} for '{name}'; expected a number")
-        return {name: _to_float(value) for name, value in report.items()}
-
-    def _unexpected(self, problem: str) -> TaskError:
-        return TaskError(f"train() yields {problem}{find_source_location(self._run.task.train)}")
 
     def _fire_validation(self) -> None:
         """Fire the events of the phases that the task has validated itself."""
@@ -291,19 +252,3 @@ class CustomLoop(BaseLoop[CustomRun]):
             self._has_to_stop = self._stopping.is_stop_requested()
             self._calls_until_check = self._stopping.next_check - state.iteration
         return self._has_to_stop
-
-
-def _describe_names(metrics: Iterable[str]) -> str:
-    return f"yields {', '.join(sorted(metrics))}"
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, Tensor):
-        return value.numel() == 1
-    return isinstance(value, Real)
-
-
-def _to_float(value: Any) -> float:
-    if isinstance(value, Tensor):
-        return float(value.item())
-    return float(value)
