@@ -9,6 +9,7 @@ from typing import Any
 from orchestrator.engines.ray_environment import Ray
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.loop.data.phase_data import PhaseContext
 from orchestrator.loop.data.phases import data_from_task
 from orchestrator.loop.world import World
 from orchestrator.task import Task
@@ -71,7 +72,7 @@ def data_of(
     if message:
         raise ConfigError.at("workers.cpus", message)
     shares = {
-        phase: _make_share(data, phase, experiment, world, of_train)
+        phase: _make_share(data, PhaseContext(task, phase, experiment, world), of_train)
         for phase, data in ray_datasets.items()
     }
     return {**datasets, **shares}
@@ -136,42 +137,36 @@ def _explain_lack_of_cpus(experiment: Experiment, world: World) -> str | None:
     )
 
 
-def _make_share(
-    dataset: Any, phase: str, experiment: Experiment, world: World, of_train: bool
-) -> RayShare:
-    options = experiment.loader
-    is_training = phase == "train"
-    size = experiment.batch_size
-    if not is_training and options.eval_batch_size:
-        size = options.eval_batch_size
-    drop_last = is_training and options.drop_last
+def _make_share(dataset: Any, context: PhaseContext, of_train: bool) -> RayShare:
+    experiment = context.experiment
+    world = context.world
+    size = context.batch_size
     batches = None
-    if is_training and experiment.epochs is not None and experiment.epoch_steps is None:
+    if context.is_training and experiment.epochs is not None and experiment.epoch_steps is None:
         rows = world.broadcast(dataset.count) // world.world_size
-        batches = rows // size if drop_last else -(-rows // size)
-    rows_of_rank = _make_iterator(dataset, is_training, experiment, world, of_train)
-    return RayShare(rows_of_rank, size, drop_last, batches)
+        batches = rows // size if context.drop_last else -(-rows // size)
+    rows_of_rank = _make_iterator(dataset, context, of_train)
+    return RayShare(rows_of_rank, size, context.drop_last, batches)
 
 
-def _make_iterator(
-    dataset: Any, is_training: bool, experiment: Experiment, world: World, of_train: bool
-) -> Any:
+def _make_iterator(dataset: Any, context: PhaseContext, of_train: bool) -> Any:
     """Return an iterator of this rank's rows: the same number on each rank in training, all rows in
     an evaluation."""
+    world = context.world
     if world.world_size == 1:
         return dataset.iterator()
     from ray import cloudpickle
     from ray.data import ExecutionResources
 
     def split() -> list[bytes]:
-        taken = experiment.workers.bundle()
+        taken = context.experiment.workers.bundle()
         count = world.world_size
         # Ray Train has already excluded what the ranks take.
         if not of_train:
             dataset.context.execution_options.exclude_resources = ExecutionResources(
                 cpu=taken.get("CPU", 0) * count, gpu=taken.get("GPU", 0) * count
             )
-        shares = dataset.streaming_split(count, equal=is_training)
+        shares = dataset.streaming_split(count, equal=context.is_training)
         return [cloudpickle.dumps(share) for share in shares]
 
     return cloudpickle.loads(world.broadcast(split)[world.rank])

@@ -103,7 +103,7 @@ class _Prediction(Evaluation):
             )
         if len(dataset) == 0:
             raise TaskError(f"the {phase} data is {describe(dataset)} without a sample to predict")
-        context = PhaseContext(self._task, phase, self._experiment, self._world, torch.Generator())
+        context = PhaseContext(self._task, phase, self._experiment, self._world)
         return _ConsecutiveSamples(context, dataset)
 
     def _find_dataset(self) -> Any:

@@ -3,60 +3,15 @@
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial, reduce
+from functools import partial
 from itertools import pairwise
-from operator import add
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from orchestrator.loop.timestamps import INTERVALS, SPAN_COLUMNS, Column, wall_time
 from orchestrator.units import SPANS
-
-FETCH_TIMES = {
-    "begin": "other_s",  # since the previous iteration ended, without saving and waiting
-    "on_iteration_start": "hooks_s",
-    "fetched": "data_wait_s",
-    "moved": "to_device_s",
-    "on_batch": "hooks_s",
-}
-"""Timestamps of fetching a batch, each with the span of the interval before it."""
-FORWARD_TIMES = {
-    "forward": "forward_s",
-    "on_forward": "hooks_s",
-    "loss": "loss_s",
-    "on_loss": "hooks_s",
-}
-"""Timestamps of the forward pass and the loss."""
-BACKWARD_TIMES = {
-    "local_backward": "backward_s",
-    "backward": "all_reduce_wait_s",
-    "on_backward": "hooks_s",
-}
-"""Timestamps of the backward pass."""
-UPDATE_TIMES = {
-    "unscaled": "optimizer_s",
-    "on_gradients": "hooks_s",
-    "stepped": "optimizer_s",
-    "on_update": "hooks_s",
-}
-"""Timestamps of the optimizer's step."""
-TIMESTAMPS = {
-    **FETCH_TIMES,
-    **FORWARD_TIMES,
-    **BACKWARD_TIMES,
-    **UPDATE_TIMES,
-    "counted": "optimizer_s",  # clearing the gradients, counting
-    "on_step": "hooks_s",
-}
-"""All timestamps of an iteration in order, each with the span of the interval before it."""
-INTERVALS = tuple(TIMESTAMPS.values())
-"""Spans between consecutive timestamps of an iteration, in order."""
-Column = Callable[[NDArray[np.float64]], NDArray[np.float64]]
-"""Function that computes a column from the numbers that `Clock.close` returns, shape (rows,
-any)."""
 
 
 class Clock:
@@ -119,7 +74,7 @@ class Clock:
     @property
     def columns(self) -> Mapping[str, Column]:
         """Columns of the numbers that `close` returns."""
-        return SPAN_COLUMNS if self.recording else {"step_s": _wall_time}
+        return SPAN_COLUMNS if self.recording else {"step_s": wall_time}
 
 
 _UNREAD = 64
@@ -223,7 +178,7 @@ class CudaClock(Clock):
 
     @property
     def columns(self) -> Mapping[str, Column]:
-        return {"host_step_s": _wall_time}
+        return {"host_step_s": wall_time}
 
     def close(
         self,
@@ -267,41 +222,6 @@ def _device_spans(
     last = turns[-1][-1] if turns else timestamps[-1]
     add(intervals[-1:], (last, ended))
     return spans
-
-
-def _wall_time(times: NDArray[np.float64]) -> NDArray[np.float64]:
-    return times[:, -1] - times[:, -2]
-
-
-_NUMBERS = {name: index for index, name in enumerate(("saving", "waiting", "last", *TIMESTAMPS))}
-"""Index of each number that `Clock.close` returns while it records."""
-
-
-def _get_number(name: str, times: NDArray[np.float64]) -> NDArray[np.float64]:
-    return times[:, _NUMBERS[name]]
-
-
-def _make_span_column(span: str) -> Column:
-    """Return the column of a span: the sum of its intervals."""
-    ends = [_NUMBERS[name] for name, ended in TIMESTAMPS.items() if ended == span]
-    return lambda times: reduce(add, [times[:, end] - times[:, end - 1] for end in ends])
-
-
-_COLUMNS_OF_INTERVALS = {span: _make_span_column(span) for span in SPANS if span in INTERVALS}
-SPAN_COLUMNS: Mapping[str, Column] = {
-    **_COLUMNS_OF_INTERVALS,
-    "all_reduce_wait_s": lambda times: (
-        _COLUMNS_OF_INTERVALS["all_reduce_wait_s"](times) + _get_number("waiting", times)
-    ),
-    "other_s": lambda times: (
-        _COLUMNS_OF_INTERVALS["other_s"](times)
-        - _get_number("saving", times)
-        - _get_number("waiting", times)
-    ),
-    "checkpoint_s": partial(_get_number, "saving"),
-    "step_s": lambda times: _get_number("on_step", times) - _get_number("last", times),
-}
-"""Columns of the spans, and of `step_s`, the wall time that they add up to."""
 
 
 def clock_for(device: torch.device) -> Clock:

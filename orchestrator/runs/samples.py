@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pandas as pd
-import torch
 from torch.utils.data import BatchSampler
 
 from hooks import State
@@ -189,7 +188,7 @@ class _DataOrder:
         restore_random_state(self._initial_random_state)
         # The task's samplers draw random numbers in order when they are made.
         for name in self._list_indexed_phases():
-            context = PhaseContext(self._task, name, self._experiment, world, torch.Generator())
+            context = PhaseContext(self._task, name, self._experiment, world)
             data = MapStyleData(context, self._datasets[name])
             if name == phase:
                 break

@@ -44,7 +44,7 @@ def _check_report(report: Any, method: Callable[..., Any]) -> dict[str, float]:
     problem = _find_problem(report)
     if problem:
         raise TaskError(f"train() yields {problem}{find_source_location(method)}")
-    return {name: float(value) for name, value in report.items()}
+    return {name: _to_float(value) for name, value in report.items()}
 
 
 def _find_problem(report: Any) -> str | None:
@@ -58,3 +58,7 @@ def _find_problem(report: Any) -> str | None:
         if not is_number:
             return f"{describe(value)} for '{name}'; expected a number"
     return None
+
+
+def _to_float(value: Any) -> float:
+    return float(value.item() if isinstance(value, Tensor) else value)

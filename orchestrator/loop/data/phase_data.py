@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ class PhaseContext:
     phase: str
     experiment: Experiment
     world: World
-    generator: torch.Generator
+    generator: torch.Generator = field(default_factory=torch.Generator)
     """Generator of the loader. It is not torch's default, because creating an iterator must not
     change the random state that a resume restores."""
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 from hooks.distributed import collectives
 from hooks.model.layers import BatchNorm
 from orchestrator.errors import RunError, TaskError
+from orchestrator.loop.step.batch_pieces import count_rows, split_batch
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.stages import (
     AFTER_FORWARD,
@@ -18,7 +18,6 @@ from orchestrator.loop.step.stages import (
     Timestamps,
     make_clear_gradients,
 )
-from orchestrator.loop.step.transfer import container_with, items_in, leaves, moves_itself
 from orchestrator.loop.step.weights import weigh
 from orchestrator.loop.task_errors import check_has_gradient
 from orchestrator.user_code import find_source_location
@@ -255,49 +254,3 @@ def is_out_of_memory(error: RuntimeError) -> bool:
         return True
     message = str(error)
     return any(name in message for name in _OUT_OF_MEMORY)
-
-
-def count_rows(batch: Any) -> int:
-    """Return the first dimension of a batch's first tensor with dimensions; 1 if there is none."""
-    for leaf in leaves(batch):
-        if isinstance(leaf, Tensor) and leaf.ndim:
-            return len(leaf)
-    return 1
-
-
-def split_batch(batch: Any, number: int) -> list[Any]:
-    """Split a batch along the first dimension of its tensors, into at most a piece for each row.
-
-    Each piece repeats numbers, text and tensors without dimensions. Raises ValueError for a batch
-    that cannot be split.
-    """
-    rows = count_rows(batch)
-    number = min(number, rows)
-    ends = [rows * place // number for place in range(number + 1)]
-    return [_cut(batch, rows, slice(begin, end)) for begin, end in pairwise(ends)]
-
-
-def _cut(part: Any, rows: int, cut: slice) -> Any:
-    if isinstance(part, Tensor):
-        if part.ndim == 0:
-            return part
-        if len(part) != rows:
-            raise ValueError(
-                f"it has a tensor of shape {tuple(part.shape)} beside others of {rows} rows"
-            )
-        return part[cut]
-    if moves_itself(part):
-        raise ValueError(f"it has a {type(part).__name__}, whose samples are not known")
-    parts = items_in(part)
-    if parts is None:
-        return part
-    # A list with an entry for each sample, of text or of tensors of any shape.
-    is_of_samples = isinstance(part, Sequence) and len(part) == rows
-    if is_of_samples and not any(isinstance(leaf, Tensor) for leaf in leaves(part)):
-        return part[cut]
-    try:
-        return container_with(part, [_cut(inner, rows, cut) for inner in parts])
-    except ValueError:
-        if is_of_samples:
-            return part[cut]
-        raise

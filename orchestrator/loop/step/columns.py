@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.disk.rows.batches import Layout
-from orchestrator.loop.span_clock import Column
+from orchestrator.loop.timestamps import Column
 
 COUNTERS = ("iteration", "step", "samples", "batch_size")
 """Counters, the first numbers of every iteration's row."""

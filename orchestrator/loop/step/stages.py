@@ -16,7 +16,7 @@ from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.errors import TaskError
 from orchestrator.loop.model.strategy import check_gradients_synced
 from orchestrator.loop.model.torch_settings import Precision
-from orchestrator.loop.span_clock import BACKWARD_TIMES, FORWARD_TIMES, UPDATE_TIMES, Clock
+from orchestrator.loop.span_clock import Clock
 from orchestrator.loop.step.backward_timer import BackwardTimer
 from orchestrator.loop.step.collective_calls import Loss
 from orchestrator.loop.step.columns import make_columns
@@ -24,6 +24,7 @@ from orchestrator.loop.step.metrics import PhaseMetrics
 from orchestrator.loop.step.transfer import make_transfer
 from orchestrator.loop.step.weights import WeighedBatches
 from orchestrator.loop.task_errors import check_has_gradient, unexpected
+from orchestrator.loop.timestamps import BACKWARD_TIMES, FORWARD_TIMES, UPDATE_TIMES
 from orchestrator.loop.world import World
 from orchestrator.task import Task, has_weights
 
