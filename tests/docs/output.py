@@ -112,7 +112,7 @@ def _make_looser_patterns(lines: list[str], number: int) -> list[str]:
 
 def _make_countless_pattern(line: str) -> str:
     """Return the pattern of a line with any numbers."""
-    return _make_pattern(re.sub(r"\d+", "0.0", line))
+    return _make_pattern(re.sub(r"\d+", "0.0", _mask(line)))
 
 
 def _make_pattern(line: str) -> str:

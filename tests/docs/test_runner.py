@@ -271,3 +271,6 @@ def test_counts_may_differ_only_where_they_depend_on_timing() -> None:
     assert find_difference(shown, printed) is not None
     assert find_difference(shown, printed, counts_vary=True) is None
     assert find_difference(shown, "Best: none", counts_vary=True) is not None
+    dated = "scratch  val/loss 0.3 (epoch-0010)  2026-11-29 14:32  4 s"
+    other = "scratch  val/loss 0.2 (epoch-0009)  2026-12-01 09:05  16 s"
+    assert find_difference(dated, other, counts_vary=True) is None
