@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from annotated_types import Ge, MinLen
 
@@ -65,6 +65,11 @@ class Checkpoint(Hook):
     meter's `higher_is_better`, or inferred from the name."""
     begin: Annotated[int, Ge(0), Needs("every")] = 0
     """First epoch or step (in the unit of `every`) at which to save."""
+    weights: Literal["all", "trainable"] = "all"
+    """Weights in a checkpoint. `trainable` leaves out the parameters that `model()` returns frozen
+    (`requires_grad` is False), while they have their initial values. A restore takes them from
+    `model()` and `init`, and refuses others by their digests. Buffers stay in, because BatchNorm
+    changes those of frozen layers too."""
     background: bool = False
     """Background writes: training waits only until the state is copied to host memory."""
     out_dir: str | None = None
@@ -148,13 +153,21 @@ class Checkpoint(Hook):
     # Settings
 
     def unsuitable(self, setup: Setup) -> str:
-        return self._explain_key_of_the_run(setup) or self._explain_unknown_part(setup)
+        return (
+            self._explain_key_of_the_run(setup)
+            or self._explain_need_of_frozen_weights(setup)
+            or self._explain_unknown_part(setup)
+        )
 
     def _explain_key_of_the_run(self, setup: Setup) -> str:
         """Return which key is set that only the hook named checkpoint may set; empty if none."""
         if setup.hooks.get("checkpoint") is self:
             return ""
-        are_set = {"out_dir": self.out_dir is not None, "background": self.background}
+        are_set = {
+            "out_dir": self.out_dir is not None,
+            "background": self.background,
+            "weights": self.weights != "all",
+        }
         for key, is_set in are_set.items():
             if is_set:
                 return (
@@ -162,6 +175,16 @@ class Checkpoint(Hook):
                     " set it in the hook named checkpoint"
                 )
         return ""
+
+    def _explain_need_of_frozen_weights(self, setup: Setup) -> str:
+        """Return why checkpoints cannot leave out the frozen weights, if they should."""
+        if self.weights == "all":
+            return ""
+        reason = setup.explain(
+            fsdp="a rank has only its shards of the frozen weights, and cannot compare them",
+            custom_loop="it saves what the task names; leave the frozen weights out there",
+        )
+        return f"weights: trainable {reason}" if reason else ""
 
     def _explain_unknown_part(self, setup: Setup) -> str:
         """Return which parts to publish no checkpoint has; empty if none."""

@@ -21,6 +21,7 @@ from hooks.model.averaged_parameters import AveragedParameters
 from hooks.model.snapshots import Snapshots
 from hooks.needs import Needs
 from hooks.optimizer_name import OptimizerName
+from hooks.setup import Setup
 from hooks.state import State, Weights
 
 Std = Annotated[float, Gt(0), Le(power_average.LARGEST_STD)]
@@ -117,6 +118,14 @@ class EMA(Hook):
         if len({*stds}) < len(stds):
             raise ValueError(f"std has duplicate values: {stds}")
         return stds
+
+    def unsuitable(self, setup: Setup) -> str:
+        saver = setup.hooks.get("checkpoint")
+        if self._stds and getattr(saver, "weights", "all") == "trainable":
+            return (
+                "average: power keeps snapshots of all weights; set hooks.checkpoint.weights to all"
+            )
+        return ""
 
     # Events
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.hook import Hook
 from hooks.plan import Plan
 from hooks.state import State
@@ -20,6 +21,7 @@ from orchestrator.experiment.optim.timeline import Timeline
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.source import InitialWeights
 from orchestrator.loop.data.phases import Data, DataOf, data_from_task
+from orchestrator.loop.model.frozen_weights import FrozenWeights
 from orchestrator.loop.model.initial_weights import load_initial_weights
 from orchestrator.loop.model.strategy import (
     build_model,
@@ -102,7 +104,13 @@ class Training:
         self.epoch = self._make_epoch()
         self.modes = OptimizerModes(self.state.optimizers)
         self.contents = contents(
-            self.state, self.iterations, self.data, self.changes, self.schedules, self.modes
+            self.state,
+            self.iterations,
+            self.data,
+            self.changes,
+            self.schedules,
+            self.modes,
+            self._find_frozen_weights(origin),
         )
         self.stopping = StopCoordinator(self.state, self.world, self.clock, context.stop_requested)
         self.after_phase: dict[str, Any] | None = None
@@ -185,6 +193,13 @@ class Training:
             self.recorder,
             self.world,
         )
+
+    def _find_frozen_weights(self, origin: InitialWeights | None) -> FrozenWeights | None:
+        """Return the weights that checkpoints leave out; None if they hold all."""
+        hooks = self.plan.hooks.values()
+        if any(isinstance(hook, Checkpoint) and hook.weights == "trainable" for hook in hooks):
+            return FrozenWeights(self.state.module, self.experiment, origin)
+        return None
 
     def _make_epoch(self) -> EpochProgress:
         train = self.data.train

@@ -11,6 +11,7 @@ from hooks.import_path import extend_import_path
 from hooks.model.buffers import copy_expanded_buffers, restore_buffers
 from orchestrator.errors import CheckpointError, ConfigError, UsageError
 from orchestrator.experiment.components import make_task
+from orchestrator.loop.model.frozen_weights import RECORD, add_frozen_weights
 from orchestrator.loop.model.initial_weights import describe_mismatches
 from orchestrator.randomness import seeded
 from orchestrator.runs.continuation import open_checkpoints
@@ -37,6 +38,9 @@ def load_model(folder: RunFolder, label: str) -> nn.Module:
             model = task.model().cpu()
     except NotImplementedError as error:
         raise UsageError(f"{error}. {weights_only}") from None
+    name = store.resolve(label)
+    if record := store.read_manifest(name).get(RECORD):
+        add_frozen_weights({"model": weights}, record, model, name)
     copy_expanded_buffers(model)
     buffers, remade = store.load_buffers(label)
     restore_buffers(model, buffers, remade, persistent=weights)

@@ -297,7 +297,8 @@ class Run(Result):
             The model, on the CPU, in evaluation mode, in plain PyTorch.
 
         Raises:
-            CheckpointError: If the checkpoint is missing, damaged, or does not fit the model.
+            CheckpointError: If the checkpoint is missing, damaged, or does not fit the model, whose
+                frozen weights may have changed since.
             UsageError: If the task cannot be imported.
         """
         from orchestrator.runs.model import load_model
@@ -306,6 +307,8 @@ class Run(Result):
 
     def weights(self, label: str = "best") -> dict[str, Tensor]:
         """Return the state dict of `load`'s model, without importing the task.
+
+        With `checkpoint: {weights: trainable}`, it lacks the frozen parameters.
 
         Args:
             label: `best`, `last`, or a name such as `epoch-0003`.

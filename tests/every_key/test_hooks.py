@@ -206,6 +206,7 @@ WALK: dict[str, dict[str, Key]] = {
         mode=Key("min", {"best": "val/accuracy"}),
         begin=2,
         publish=["model"],
+        weights="trainable",
     ),
     "export": of(
         {"format": "trace"},

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hooks import EVENTS, HOOKS, ParamScheduler, PreciseBatchNorm
+from hooks import EVENTS, HOOKS, Checkpoint, ParamScheduler, PreciseBatchNorm
 from hooks.metrics.names import phase_of
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.experiment.components import PLAN_KEYS
@@ -138,6 +138,8 @@ def _explain_hook(path: str, sweep: Sweep, resolved: ResolvedExperiment) -> str:
     if any(path != other and other.startswith(f"hooks.{name}.type") for other in sweep.space):
         return f"hooks.{name}.type is swept too"
     hook = resolved.hooks.get(name)
+    if isinstance(hook, Checkpoint) and hook.weights == "trainable":
+        return f"the checkpoints of hooks.{name} have only the trainable weights"
     return f"hooks.{name} does not declare `observes`" if hook and not hook.observes else ""
 
 

@@ -236,6 +236,13 @@ def load_initial_weights(
     ]
 
 
+def read_matching(
+    init: Init, origin: InitialWeights, model: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return the tensors of `origin` that fit a model, by the model's names."""
+    return _match(init, _tensors_in(read(origin)), _tensors_in(model))[0]
+
+
 def _match(
     init: Init, source: Mapping[str, Tensor], model: Mapping[str, Tensor]
 ) -> tuple[dict[str, Tensor], list[str]]:

@@ -63,6 +63,9 @@ class CheckpointContents(Protocol):
     def shared(self) -> dict[str, Any]:
         """Return the contents that all ranks share, by file."""
 
+    def trim(self, content: dict[str, Any]) -> None:
+        """Leave out what a restore can make again, also of what hooks have added."""
+
     def per_rank(self) -> dict[str, Any]:
         """Return this rank's own contents."""
 

@@ -11,6 +11,7 @@ from orchestrator.disk.checkpoints.manifest import list_optimizers
 from orchestrator.errors import CheckpointError, UsageError
 from orchestrator.experiment.optim.learning_rate import Schedule
 from orchestrator.loop.data.phases import Data
+from orchestrator.loop.model.frozen_weights import RECORD, FrozenWeights, add_frozen_weights
 from orchestrator.loop.model.gradient_order import GradientOrder
 from orchestrator.loop.model.initial_weights import describe_mismatches
 from orchestrator.loop.model.strategy import mesh_of, sharded_model
@@ -40,12 +41,15 @@ class HookedContents:
         changes: Changes,
         schedules: Mapping[OptimizerName, Schedule],
         modes: OptimizerModes,
+        frozen: FrozenWeights | None = None,
     ) -> None:
         self._state = state
         self._iterations = iterations
         self._data = data
         self._changes = changes
         self._modes = modes
+        self._frozen = frozen
+        """Weights that checkpoints leave out; None if they hold all."""
         self._schedules = schedules
         self._schedule_records = {name: schedule.record() for name, schedule in schedules.items()}
         self._buffers_at_start = describe_buffers(state.module)
@@ -73,6 +77,10 @@ class HookedContents:
             "kept_weights": self._modes.get_kept_weights(name),
         }
 
+    def trim(self, content: dict[str, Any]) -> None:
+        if self._frozen and self._state.is_master:
+            self._frozen.leave_out(content)
+
     def per_rank(self) -> dict[str, Any]:
         return {
             "buffers": dict(self._state.module.named_buffers()),
@@ -95,6 +103,7 @@ class HookedContents:
             "gradient_order": self._gradient_order.save(),
             "remade_buffers": self._list_remade_buffers(),
             "requires_grad": self._find_changed_trained(),
+            **({RECORD: self._frozen.describe()} if self._frozen else {}),
         }
 
     def _find_trained(self) -> dict[str, bool]:
@@ -206,6 +215,7 @@ class HookedContents:
         not fit.
         """
         module = self._state.module
+        self._add_frozen_weights(loaded)
         weights = loaded.shared["model"]
         remade = loaded.manifest.get("remade_buffers", ())
         remade_weights = {name: weights[name] for name in remade if name in weights}
@@ -229,6 +239,17 @@ class HookedContents:
                 f"checkpoint '{loaded.name}' does not fit this experiment: {'; '.join(reasons)}. Undo the change, or"
                 " start another run with init.from"
             ) from error
+
+    def _add_frozen_weights(self, loaded: LoadedCheckpoint) -> None:
+        record = loaded.manifest.get(RECORD)
+        if self._frozen:
+            self._frozen.continue_from(record, loaded.name)
+        if record is None:
+            return
+        try:
+            add_frozen_weights(loaded.shared, record, self._state.module, loaded.name)
+        except CheckpointError as error:
+            raise UsageError(str(error)) from None
 
     def _restore_optimizer(
         self, name: OptimizerName, saved: Mapping[str, Any], rescheduled: Position | None

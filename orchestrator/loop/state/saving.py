@@ -124,6 +124,7 @@ class CheckpointSaver:
         content = self._contents.shared()
         content["hooks"] = {name: hook.state_dict() for name, hook in self._plan.hooks.items()}
         self._plan.fire("on_save", self._state, content)
+        self._contents.trim(content)
         if self._contents.mesh is None:
             return placeholders.encode(content), {}
         shards: placeholders.Sharded = {}

@@ -69,6 +69,13 @@ def test_hooks_that_observe_share_a_training_and_others_do_not() -> None:
     assert found({"optimizer.lr": {"grid": [0.1, 0.2]}}) == ([], "")
 
 
+def test_checkpoints_of_trainable_weights_are_not_those_of_another_trial() -> None:
+    """Its files would be linked, as those of one training are alike."""
+    paths, reason = found({"hooks.checkpoint.weights": {"grid": ["all", "trainable"]}})
+    assert paths == []
+    assert reason == "the checkpoints of hooks.checkpoint have only the trainable weights"
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
