@@ -1,6 +1,7 @@
 """What Ray is given of the environment; nothing is started."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from orchestrator.engines.ray_environment import (
     find_local_resources,
     needs_start,
     read_environment,
+    set_environment,
 )
 from orchestrator.errors import RunError, UsageError
 from orchestrator.experiment.sections.workers import Workers
