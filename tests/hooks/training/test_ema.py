@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
 from hooks import Interval, State
-from hooks.model.power_average import exponent
+from hooks.model.power_average import compute_exponent
 from hooks.state import Weights
 from hooks.training.ema import EMA
 from orchestrator.errors import ConfigError
@@ -436,7 +436,9 @@ STDS = [0.05, 0.2]
 def direct(values: list[list[Tensor]], steps: list[int], std: float) -> list[Tensor]:
     """The sum of what the weights were after these steps by (i^(g+1) - (i-1)^(g+1)) / t^(g+1), in
     float64."""
-    edges = (torch.tensor([0, *steps], dtype=torch.float64) / steps[-1]) ** (exponent(std) + 1)
+    edges = (torch.tensor([0, *steps], dtype=torch.float64) / steps[-1]) ** (
+        compute_exponent(std) + 1
+    )
     chosen = [values[step - 1] for step in steps]
     return [
         torch.tensordot(edges.diff(), torch.stack(parameter), 1)

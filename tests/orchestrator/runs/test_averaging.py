@@ -13,7 +13,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from hooks import Hook, State
-from hooks.model.power_average import exponent
+from hooks.model.power_average import compute_exponent
 from orchestrator import Run, run
 from orchestrator.cli import app
 from orchestrator.runs.averaging import MAX_ERROR
@@ -70,7 +70,7 @@ def test_average_is_the_weighted_sum_within_its_error(
     made = done.average(std, at)
     assert (made.step, made.std) == (at or 42, std)
     values = torch.load(Path(done.path) / "trail.pt", weights_only=True)[: made.step]
-    g = exponent(std)
+    g = compute_exponent(std)
     norm = (g + 1) / ((2 * g + 1) * made.step) ** 0.5
     names = [name for name, _ in done.load("last").named_parameters()]
     for place, (name, expected) in enumerate(
