@@ -35,8 +35,8 @@ def outline_comparison(folders: Sequence[RunFolder]) -> page.Page:
     if "runs" in differences:
         reports = {folder.name: Run(folder).reports() for folder in folders}
         sections.append(render_curves(reports))
-    names = " and ".join(folder.name for folder in folders)
-    header = element("h1", f"Comparison of {names}")
+    *names, last = [folder.name for folder in folders]
+    header = element("h1", f"Comparison of {', '.join(names)} and {last}")
     return page.Page("Comparison", header, sections)
 
 

@@ -38,9 +38,20 @@ const redraw = (plot) => {
   }
   plot.drawn = text;
 };
+// Each trial has a page of its own
+const addLinks = (root) => {
+  for (const name of all(".trials tbody span[id]", root)) {
+    const link = root.createElement("a");
+    link.href = `${location.pathname}/trials/${encodeURIComponent(name.id)}`;
+    link.append(...name.childNodes);
+    name.append(link);
+  }
+};
+addLinks(document);
 const update = (text) => {
   const fresh = new DOMParser().parseFromString(text, "text/html");
   addButtons(fresh);
+  addLinks(fresh);
   for (const part of ["nav", "main"]) morph(document.querySelector(part), fresh.querySelector(part));
   document.title = fresh.title;
   all(".plot").forEach(redraw);

@@ -12,10 +12,8 @@ import pyarrow.compute as pc
 from orchestrator import units
 from orchestrator.report.markup import (
     Markup,
-    Quantity,
     concatenate,
     element,
-    format_exactly,
     make_cell,
 )
 from orchestrator.report.page import Page, make_status_badge, make_tags
@@ -25,17 +23,16 @@ MAX_ROWS = 1000
 """Maximum number of rows of the table."""
 _COLUMNS = {
     "name": "name",
-    "kind": "kind",
     "status": "status",
-    "metric": "metric",
     "best": "best",
     "tags": "tags",
     "notes": "notes",
+    "kind": "kind",
     "started": "started (UTC)",
     "total_s": "took",
 }
 """Columns of the table, with their headings."""
-_READ = ("path", "mode", "diverged", "error", *_COLUMNS)
+_READ = ("path", "metric", "mode", "diverged", *_COLUMNS)
 _DESCENDING_FIRST = ("best", "started", "total_s")
 """Columns whose largest values are wanted first."""
 
@@ -207,7 +204,7 @@ def _render_heading(name: str, heading: str, selection: Selection) -> Markup:
         element("a", heading, href=link),
         scope="col",
         aria_sort=order if is_sorted else None,
-        class_="numbers" if name in ("best", "total_s") else None,
+        class_="numbers" if name == "total_s" else None,
     )
 
 
@@ -231,36 +228,33 @@ def _render_group(key: str, value: str, rows: Sequence[Row]) -> Markup:
         best = max(values) if mode == "max" else min(values)
         best_text = units.format_value(metric, best)
         text += f"; {metric}: best {best_text}, median {units.format_value(metric, median(values))}"
-    heading = element(
-        "th",
-        f"{key} = {value} ",
-        element("small", text),
-        scope="rowgroup",
-        colspan=len(_COLUMNS) + 1,
-    )
+    label = element("span", f"{key} = {value} ", element("small", text))
+    heading = element("th", label, scope="rowgroup", colspan=len(_COLUMNS) + 1)
     return element("tr", heading, class_="group")
 
 
 def _render_row(row: Row) -> Markup:
     path = row["path"]
     choose = element("input", type="checkbox", name="run", value=path, aria_label=f"Choose {path}")
-    best, exact = make_cell(row["metric"] or "", row["best"])
     started = row["started"]
-    took = Quantity("total_s", row["total_s"])
-    diverged = f"diverged: {row['diverged']}" if row["diverged"] else None
     return element(
         "tr",
         element("td", choose),
         element("th", element("a", row["name"], href=make_run_link(path)), scope="row"),
-        element("td", row["kind"]),
         element("td", make_status_badge(row["status"])),
-        element("td", row["metric"]),
-        element("td", best, element("small", diverged), title=exact or ""),
+        _render_best(row),
         element("td", make_tags(row["tags"] or ())),
         element("td", row["notes"], class_="notes"),
+        element("td", row["kind"]),
         element("td", started and f"{started:%Y-%m-%d %H:%M}"),
-        element(
-            "td", make_cell("", took)[0], title=format_exactly("total_s", row["total_s"]) or ""
-        ),
+        element("td", units.format_value("total_s", row["total_s"]), class_="numbers"),
         id=f"run:{path}",
     )
+
+
+def _render_best(row: Row) -> Markup:
+    """Show the best value with its metric, or what diverged."""
+    text, exact = make_cell(row["metric"] or "", row["best"])
+    named = concatenate([text, " ", element("small", row["metric"])]) if text else None
+    diverged = row["diverged"] and element("small", f"diverged: {row['diverged']}", class_="failed")
+    return element("td", named, diverged, title=exact)
