@@ -2,9 +2,9 @@
 
 The runs are made up, as in `benchmarks.all_runs`; the rows of the long run are compacted, as those of
 a run that has ended are. The server is `hookyard serve` in a process of its own, asked over HTTP.
-"First" is the first answer of a server that has just started, without an index in the storage;
-"changed" comes after one of the runs has changed, and "unchanged" is what an open page asks for
-every second. With Chromium, the pages are also opened in it, until the second painted frame.
+"First" is the first answer of a server, "again" the same page once more, and "unchanged" what an open
+page asks for every second, which is answered without the page. With Chromium, the pages are also
+opened in it, until the second painted frame.
 
     python -m benchmarks.serve [runs [rows [rounds]]]
 """
@@ -12,17 +12,20 @@ every second. With Chromium, the pages are also opened in it, until the second p
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, sleep
 from urllib.parse import urlsplit
+
+import psutil
 
 from benchmarks.all_runs import change_run, write_runs
 from benchmarks.tables import write
 from benchmarks.timing import print_table
+from orchestrator import list_runs
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.rows.compaction import compact
 from tests.browser import CHROMIUM, open_tab
@@ -32,6 +35,8 @@ PAINTED = """new Promise((done) => requestAnimationFrame(() => requestAnimationF
 LIST = "/"
 RUN = "/runs/long"
 RANKS = 8
+PAUSE_S = 2.0
+"""Time after which the server reads the storage again."""
 
 
 def write_long_run(storage: Path, rows: int) -> None:
@@ -43,50 +48,64 @@ def write_long_run(storage: Path, rows: int) -> None:
 
 
 @contextmanager
-def serving(storage: Path) -> Iterator[str]:
-    """Serve a storage, and yield the address."""
+def serving(storage: Path) -> Iterator[tuple[str, psutil.Process]]:
+    """Serve a storage, and yield the address and the process."""
     command = [sys.executable, "-m", "orchestrator", "serve", str(storage), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            yield process.stdout.readline().strip()
+            yield process.stdout.readline().strip(), psutil.Process(process.pid)
         finally:
             process.terminate()
 
 
 class Client:
-    """A browser without scripts, which has the token."""
+    """A browser without scripts, which has the token. `server` is the server's process."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, server: psutil.Process) -> None:
         parts = urlsplit(address)
         assert parts.hostname is not None
         self._connection = HTTPConnection(parts.hostname, parts.port or 80)
-        self._headers: dict[str, str] = {}
+        self._server = server
         self._connection.request("GET", f"{parts.path}?{parts.query}")
         response = self._connection.getresponse()
         response.read()
-        self._headers["Cookie"] = str(response.headers["set-cookie"]).partition(";")[0]
+        self._cookie = str(response.headers["set-cookie"]).partition(";")[0]
+        self.size_bytes = 0
+        """Size of the last page."""
+        self.tag = ""
+        """Tag of the last page."""
 
-    def get(self, path: str, tag: str = "") -> tuple[float, int, str]:
-        """Return the seconds until a page has come, its bytes, and its tag."""
+    def get(self, path: str, tag: str = "") -> tuple[float, float]:
+        """Return the seconds until a page has come, and the server's seconds of processor time."""
+        used = sum(self._server.cpu_times()[:2])
         began = perf_counter()
-        self._connection.request("GET", path, headers={**self._headers, "If-None-Match": tag})
+        headers = {"Cookie": self._cookie, "If-None-Match": tag}
+        self._connection.request("GET", path, headers=headers)
         response = self._connection.getresponse()
-        body = response.read()
+        self.size_bytes = len(response.read())
         seconds = perf_counter() - began
-        assert response.status == (304 if tag else 200), body
-        return seconds, len(body), str(response.headers["etag"])
+        assert response.status == (304 if tag else 200), response.status
+        self.tag = str(response.headers["etag"])
+        return seconds, sum(self._server.cpu_times()[:2]) - used
+
+
+def make_line(what: str, times: Sequence[tuple[float, float]]) -> list[str]:
+    seconds, processor_seconds = zip(*times, strict=True)
+    shown = (median(seconds), max(seconds), median(processor_seconds))
+    return [what, *(f"{time:.3f}" for time in shown)]
 
 
 def ask(client: Client, path: str, rounds: int) -> list[list[str]]:
-    """Return lines of the table: what the page costs at first, and unchanged."""
-    first_s, size, tag = client.get(path)
-    unchanged = [client.get(path, tag)[0] for _ in range(rounds)]
-    again = [client.get(path)[0] for _ in range(rounds)]
+    """Return lines of the table: what the page costs at first, again, and unchanged."""
+    first = client.get(path)
+    name = f"{path}, {client.size_bytes / 1e6:.2f} MB"
+    again = [client.get(path) for _ in range(rounds)]
+    unchanged = [client.get(path, client.tag) for _ in range(rounds)]
     return [
-        [f"{path} first, {size / 1e6:.2f} MB", f"{first_s:.2f}", ""],
-        [f"{path} again", f"{median(again):.3f}", f"{max(again):.3f}"],
-        [f"{path} unchanged", f"{median(unchanged):.3f}", f"{max(unchanged):.3f}"],
+        make_line(f"{name}: first", [first]),
+        make_line(f"{name}: again", again),
+        make_line(f"{name}: unchanged", unchanged),
     ]
 
 
@@ -95,16 +114,9 @@ def ask_after_changes(client: Client, storage: Path, rounds: int) -> list[str]:
     times = []
     for _ in range(rounds):
         change_run(storage)
-        sleep_until_stale(client)
-        times.append(client.get(LIST)[0])
-    return [f"{LIST} after a change", f"{median(times):.3f}", f"{max(times):.3f}"]
-
-
-def sleep_until_stale(client: Client) -> None:
-    """Wait until the server reads the storage again, which it does at most once a second."""
-    from time import sleep
-
-    sleep(1.5)
+        sleep(PAUSE_S)
+        times.append(client.get(LIST))
+    return make_line(f"{LIST} after a run has changed", times)
 
 
 def open_in_browser(address: str, rounds: int) -> list[list[str]]:
@@ -119,7 +131,7 @@ def open_in_browser(address: str, rounds: int) -> list[list[str]]:
                 tab.open(root + path)
                 times.append(tab.see(PAINTED) / 1000)
             times = times[1:]
-            lines.append([f"{path} in Chromium", f"{median(times):.2f}", f"{max(times):.2f}"])
+            lines.append([f"{path} in Chromium", f"{median(times):.3f}", f"{max(times):.3f}", ""])
     return lines
 
 
@@ -128,17 +140,22 @@ def main(runs: int = 1000, rows: int = 1_000_000, rounds: int = 5) -> None:
         storage = Path(temporary) / "runs"
         write_runs(storage, runs - 1)
         write_long_run(storage, rows)
-        began = perf_counter()
-        with serving(storage) as address:
-            started_s = perf_counter() - began
-            client = Client(address)
-            lines = [["until the address is printed", f"{started_s:.2f}", ""]]
+        lines = []
+        for index in ("without an index", "with an index"):
+            with serving(storage) as (address, process):
+                line = make_line(f"{LIST} {index}: first", [Client(address, process).get(LIST)])
+            lines.append(line)
+            list_runs(storage)  # writes the index
+
+        with serving(storage) as (address, process):
+            client = Client(address, process)
             lines += ask(client, LIST, rounds)
             lines.append(ask_after_changes(client, storage, rounds))
             lines += ask(client, RUN, rounds)
             if CHROMIUM:
                 lines += open_in_browser(address, rounds)
-    print_table(f"{runs:,} runs, one of {rows:,} rows", ["what", "s, median", "s, worst"], lines)
+    columns = ["what", "s, median", "s, worst", "s of processor, median"]
+    print_table(f"{runs:,} runs, one of {rows:,} rows", columns, lines)
 
 
 if __name__ == "__main__":

@@ -228,7 +228,7 @@ def _render_group(key: str, value: str, rows: Sequence[Row]) -> Markup:
         best = max(values) if mode == "max" else min(values)
         best_text = units.format_value(metric, best)
         text += f"; {metric}: best {best_text}, median {units.format_value(metric, median(values))}"
-    label = element("span", f"{key} = {value} ", element("small", text))
+    label = element("span", element("b", f"{key} = {value}"), " ", element("small", text))
     heading = element("th", label, scope="rowgroup", colspan=len(_COLUMNS) + 1)
     return element("tr", heading, class_="group")
 

@@ -50,6 +50,7 @@ COMMANDS_NOT_RUN = {
     "squeue": "needs Slurm",
     "docker": "needs a daemon",
     "tensorboard": "serves until it is interrupted",
+    "hookyard serve": "serves until it is interrupted",
     "hookyard submit": "needs a Ray cluster with a job server, or Slurm",
     "hookyard status": "needs a Ray cluster with a job server, or Slurm",
     "hookyard logs": "needs a Ray cluster with a job server, or Slurm",
