@@ -29,7 +29,7 @@ from orchestrator.loop.world import World
 from orchestrator.task import Task, has_weights
 
 Timestamps = tuple[Any, ...]
-"""Timestamps of one stage or of several, in the order of `TIMESTAMPS` of the span clock.
+"""Timestamps of one stage or of several, in the order of `TIMESTAMPS`.
 
 A tuple costs less than an object with names. Each stage returns those of its table there:
 `FETCH_TIMES`, `FORWARD_TIMES`, `BACKWARD_TIMES` or `UPDATE_TIMES`.
