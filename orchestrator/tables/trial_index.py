@@ -78,6 +78,12 @@ class TrialRecord:
             for report in zip(*self.compared.values(), strict=True)
         )
 
+    def get_leader(
+        self, records: "Mapping[str, TrialRecord | DamagedFile]"
+    ) -> "TrialRecord | DamagedFile | None":
+        """Return the record of the trial whose training it shared."""
+        return records.get(self.leader) if self.leader else None
+
     @classmethod
     def read(cls, folder: RunFolder, objectives: Sequence[tuple[str, str]]) -> "TrialRecord":
         """Read a trial's folder. Raises DamagedFile."""

@@ -163,7 +163,7 @@ class LiveSweep:
                     status=record.status,
                     best=record.best.get(metric),
                     infeasible=constraints.describe_broken(
-                        make_measured_cells(record, records.get(record.leader or ""))
+                        make_measured_cells(record, record.get_leader(records))
                     ),
                 )
         return settled

@@ -14,7 +14,7 @@ from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.experiment.load import make_experiment_from_source
 from orchestrator.experiment.sections.search import EXTRA
 from orchestrator.sweeps.results.result import Sweep
-from orchestrator.sweeps.search.optuna_trials import make_distribution
+from orchestrator.sweeps.search.optuna_space import make_distribution
 from orchestrator.tables.constraints import Constraints, make_measured_cells
 from orchestrator.tables.trial_index import TrialRecord
 
@@ -66,7 +66,7 @@ def export_study(sweep: Sweep, url: str) -> int:
     records = sweep.records()
     trials = _TrialMaker(sweep)
     ended = [
-        trials.make(record, records.get(record.leader or ""))
+        trials.make(record, record.get_leader(records))
         for record in records.values()
         if isinstance(record, TrialRecord) and record.has_ended
     ]

@@ -49,7 +49,7 @@ def _make_row(
         **row,
         **make_value_cells(record),
         metric: record.best.get(metric),
-        **make_measured_cells(record, records.get(record.leader or "")),
+        **make_measured_cells(record, record.get_leader(records)),
         "stopped": "; ".join(record.stopped) or None,
         "error": record.error,
     }

@@ -1,0 +1,49 @@
+"""A sweep's space as Optuna has it. It names the values of a list by their index, because a value may
+be a mapping."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.experiment.sections.domain import Domain
+from orchestrator.experiment.sections.sweep import Sweep
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.distributions import BaseDistribution
+
+
+def make_distribution(domain: Domain, categories: Sequence[Any]) -> BaseDistribution:
+    """Return Optuna's form of a domain; `categories` stand for the values of a list."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if domain.is_list:
+        return CategoricalDistribution(categories)
+    low, high = domain.ends
+    if domain.kind in ("randint", "lograndint"):
+        return IntDistribution(low, high, log=domain.is_logarithmic)
+    return FloatDistribution(low, high, log=domain.is_logarithmic)
+
+
+def make_params(sweep: Sweep, point: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of Optuna's trial for a point, without values that the space no longer
+    contains."""
+    params = {}
+    for name, value in point.items():
+        domain = sweep.space.get(name)
+        if domain is None or domain.kind == "fan_out" or value not in domain:
+            continue
+        params[name] = domain.values.index(value) if domain.is_list else value
+    return params
+
+
+def suggest(domain: Domain, name: str, trial: optuna.Trial) -> Any:
+    """Return Optuna's suggestion for a path; for a list Optuna chooses an index, because a value
+    may be a mapping."""
+    if domain.is_list:
+        return domain.values[trial.suggest_categorical(name, range(len(domain.values)))]
+    low, high = domain.ends
+    if domain.kind in ("randint", "lograndint"):
+        return trial.suggest_int(name, low, high, log=domain.is_logarithmic)
+    return domain.nearest(trial.suggest_float(name, low, high, log=domain.is_logarithmic))
