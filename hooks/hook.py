@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from enum import IntEnum, StrEnum
 from inspect import get_annotations, isroutine, signature
-from re import fullmatch
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hooks.errors import WrongHook
 from hooks.interval import Interval
+from hooks.other_systems import find_counterpart
 
 if TYPE_CHECKING:
     from hooks.setup import Setup
@@ -28,35 +28,6 @@ WITHIN_ITERATION = (
     "on_step",
 )
 """The events of an iteration. A hook may set how often it gets them, with `at_interval`."""
-
-
-_OTHER_SYSTEMS = {
-    "on_start": r"before_(run|train)|on_(fit|train|run)_(start|begin)",
-    "on_end": r"after_(run|train)|on_(fit|train|run)_end",
-    "on_phase_start": (
-        r"before_((train|val|test)_epoch|val|test)"
-        r"|on_((train|validation|test)_epoch_start|(validation|test)_start|epoch_(start|begin))"
-    ),
-    "on_batch": (
-        r"before_(train|val|test)_iter|on_(train|validation|test)_batch_(start|begin)"
-        r"|on_(batch|step)_(start|begin)"
-    ),
-    "on_step": (
-        r"after_(train|val|test)_iter|on_(train|validation|test)_batch_end|on_(batch|step)_end"
-    ),
-    "on_phase_end": (
-        r"after_((train|val|test)_epoch|val|test)"
-        r"|on_((train|validation|test)_epoch_end|(validation|test)_end|epoch_end|evaluate)"
-    ),
-    "on_loss": r"on_loss_and_meter|on_before_backward",
-    "on_backward": r"on_after_backward",
-    "on_gradients": r"on_(before|pre)_optimizer_step",
-    "on_update": r"on_before_zero_grad|on_optimizer_step",
-    "on_load": r"after_load_checkpoint|on_load_checkpoint",
-    "on_save": r"before_save_checkpoint|on_save_checkpoint",
-    "on_report": r"on_log",
-}
-"""Names of events in MMEngine, ClassyVision, Lightning and Transformers, by the event here."""
 
 
 class Priority(IntEnum):
@@ -313,8 +284,9 @@ def _check_events(cls: type[Hook]) -> None:
     for name, value in vars(cls).items():
         if not isroutine(value):
             continue
-        counterpart = _find_counterpart(name)
-        if counterpart or (name.startswith("on_") and name not in EVENTS):
+        counterpart = find_counterpart(name)
+        is_event = name in EVENTS
+        if not is_event and (counterpart or name.startswith("on_")):
             near = [counterpart] if counterpart else get_close_matches(name, EVENTS, n=1)
             hint = f"did you mean {near[0]}?" if near else f"events: {', '.join(EVENTS)}"
             raise WrongHook(f"{cls.__name__}.{name}: there is no such event ({hint})")
@@ -323,13 +295,6 @@ def _check_events(cls: type[Hook]) -> None:
                 f"{cls.__name__}.{name} cannot have an interval;"
                 f" events that can: {', '.join(WITHIN_ITERATION)}"
             )
-
-
-def _find_counterpart(name: str) -> str | None:
-    """Return the event that other systems call by this name; None if there is none."""
-    if name in EVENTS:
-        return None
-    return next((event for event, names in _OTHER_SYSTEMS.items() if fullmatch(names, name)), None)
 
 
 def _check_signatures(cls: type[Hook]) -> None:
