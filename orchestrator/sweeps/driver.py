@@ -1,38 +1,25 @@
-"""The driver of a sweep: runs its trials under Ray Tune or in this process, and shows their
-progress."""
+"""Starting and resuming a sweep. Runs in the driver."""
 
-import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hooks.loop_services import Display
 from orchestrator.disk.lease import Lease
 from orchestrator.disk.metadata import IfExists
 from orchestrator.disk.new_run import create_run, taking_name
 from orchestrator.disk.provenance import collect_provenance
 from orchestrator.disk.run_folder import DEFAULT_STORAGE, RunFolder, errors_before_start
 from orchestrator.disk.sweep_folder import open_sweep_folder
-from orchestrator.engines.hang_reporter import HangReporter
-from orchestrator.engines.lifecycle import recording_failure
-from orchestrator.engines.ray_environment import (
-    Ray,
-    choose_address,
-    describe_connection,
-    read_environment,
-)
-from orchestrator.errors import MetricMissing, UsageError
+from orchestrator.engines.ray_environment import choose_address
+from orchestrator.errors import UsageError
 from orchestrator.experiment.load import check_experiment, to_dict, to_yaml
 from orchestrator.experiment.sections.experiment import Experiment, check_run_name
 from orchestrator.experiment.sections.sweep import Sweep as SweepSettings
 from orchestrator.experiment.sweep.space import count_trials
 from orchestrator.loop.model.initial_weights import describe_initial_weights
-from orchestrator.process.interrupts import Interrupts
 from orchestrator.process.streams import print_line
-from orchestrator.runs.alerts import Alerts
-from orchestrator.runs.display import open_display
 from orchestrator.runs.driver import format_resume_command, load_experiment_to_resume
 from orchestrator.storage import Storage
 from orchestrator.sweeps.earlier_attempts import (
@@ -41,9 +28,9 @@ from orchestrator.sweeps.earlier_attempts import (
     wait_for_orphans,
 )
 from orchestrator.sweeps.end import record_end
-from orchestrator.sweeps.requirements import check_can_run, compute_concurrency
+from orchestrator.sweeps.launch import run_trials
+from orchestrator.sweeps.requirements import check_can_run
 from orchestrator.sweeps.results.result import Sweep
-from orchestrator.sweeps.running_sweep import RunningSweep
 from orchestrator.sweeps.search.search import list_remaining_trials
 from orchestrator.tables.trial_index import TrialIndex, TrialRecord
 from orchestrator.units import format_count
@@ -87,8 +74,23 @@ def sweep(
         ```
     """
     experiment = check_experiment(experiment)
-    settings = experiment.sweep
-    if settings is None:
+    settings = _get_settings(experiment)
+    address = choose_address(address, local=local)
+    Storage(storage).reach()
+    check_can_run(experiment, settings, local=local, address=address)
+    init = describe_initial_weights(experiment)  # raises ConfigError before a trial starts
+    metadata = _collect_metadata(experiment, settings, local=local, fail_fast=fail_fast)
+
+    wanted = RunFolder(storage, check_run_name(experiment, name))
+    read_folders = [Storage(init["path"])] if init else []
+    with taking_name(wanted, if_exists, read_folders) as (folder, lease):
+        folder = create_run(storage, folder.name, to_yaml(experiment), **metadata)
+        return run_trials(folder, experiment, {}, address, lease)
+
+
+def _get_settings(experiment: Experiment) -> SweepSettings:
+    """Return the sweep of an experiment; raises UsageError if there is none that can start."""
+    if experiment.sweep is None:
         raise UsageError(
             f"{experiment.name} has no `sweep` section; add one, or use `hookyard run` (run() in"
             " Python)"
@@ -98,28 +100,7 @@ def sweep(
             f"a sweep cannot continue from {experiment.source.continued_from}; set init.from"
             " instead"
         )
-
-    address = choose_address(address, local=local)
-    Storage(storage).reach()
-    check_can_run(experiment, settings, local=local, address=address)
-    init = describe_initial_weights(experiment)  # raises ConfigError before a trial starts
-    metadata = {
-        **collect_provenance(experiment.import_paths),
-        "code": read_main_source(to_dict(experiment)),
-        "source": experiment.source,
-        "tags": experiment.tags,
-        "notes": experiment.notes,
-        "local": local,
-        "fail_fast": fail_fast,
-        "sweep": _summarize(settings),
-    }
-
-    wanted = RunFolder(storage, check_run_name(experiment, name))
-    read_folders = [Storage(init["path"])] if init else []
-    with taking_name(wanted, if_exists, read_folders) as (folder, lease):
-        folder = create_run(storage, folder.name, to_yaml(experiment), **metadata)
-        with Alerts(experiment.notify, folder) as alerts:
-            return _run_trials(folder, experiment, {}, address, lease, alerts)
+    return experiment.sweep
 
 
 def resume_sweep(
@@ -185,8 +166,7 @@ def resume(folder: RunFolder, lease: Lease, *, failed: bool, address: str | None
         wait_for_orphans(folder, continued)
         folder.write_experiment(to_yaml(experiment), experiment.source)
         folder.resume(sweep=_summarize(settings), earlier_s=earlier_s)
-    with Alerts(experiment.notify, folder) as alerts:
-        return _run_trials(folder, experiment, previous, address, lease, alerts)
+    return run_trials(folder, experiment, previous, address, lease)
 
 
 def _make_nothing_to_resume_error(
@@ -203,6 +183,22 @@ def _make_nothing_to_resume_error(
         f"every trial of {folder} has ended, so there is nothing to resume."
         f" To see them: hookyard show {shlex.quote(str(folder))}"
     )
+
+
+def _collect_metadata(
+    experiment: Experiment, settings: SweepSettings, *, local: bool, fail_fast: bool
+) -> dict[str, Any]:
+    """Collect the entries of `run.json` that are known before a sweep starts."""
+    return {
+        **collect_provenance(experiment.import_paths),
+        "code": read_main_source(to_dict(experiment)),
+        "source": experiment.source,
+        "tags": experiment.tags,
+        "notes": experiment.notes,
+        "local": local,
+        "fail_fast": fail_fast,
+        "sweep": _summarize(settings),
+    }
 
 
 def _summarize(settings: SweepSettings) -> dict[str, Any]:
@@ -223,89 +219,3 @@ def _summarize_repeats(settings: SweepSettings) -> dict[str, Any]:
         "repeated_path": settings.repeated_path,
         "repeated_values": [] if is_seed else settings.list_repeated_values(0),
     }
-
-
-def _run_trials(
-    folder: RunFolder,
-    experiment: Experiment,
-    previous: Mapping[int, TrialRecord],
-    address: str | None,
-    lease: Lease,
-    alerts: Alerts,
-) -> Sweep:
-    settings = experiment.sweep
-    assert settings is not None
-    metadata = folder.read_metadata()
-    # Tune would handle Ctrl-C itself.
-    os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
-    command = format_resume_command(folder)
-    note = (
-        "Each trial ends at its next report; `hookyard resume` continues it from its newest"
-        " checkpoint."
-    )
-    with (
-        recording_failure(folder),
-        open_display(folder, is_sweep=True) as display,
-        Interrupts(command, note) as interrupts,
-    ):
-
-        def is_stop_requested() -> bool:
-            lease.check()
-            return interrupts.requested
-
-        running = RunningSweep(
-            experiment,
-            folder,
-            previous,
-            display,
-            alerts,
-            ranks=1 if metadata.local else experiment.workers.max_count,
-            seconds_used=compute_seconds_used(metadata, previous),
-            fail_fast=metadata.fail_fast,
-            stop_requested=is_stop_requested,
-        )
-        hang_reporter = HangReporter(
-            running.active_trials,
-            display,
-            lambda: interrupts.requested,
-            alerts.tell_hang,
-        )
-        if metadata.local:
-            _run_in_process(running, interrupts, hang_reporter)
-        else:
-            _run_on_ray(running, address, display, hang_reporter)
-            if interrupts.requested:
-                print_line(f"Interrupted. To continue: {command}")
-        if running.rules.metric_missing:
-            raise MetricMissing(running.rules.metric_missing)
-    return record_end(folder, settings, interrupted=interrupts.requested)
-
-
-def _run_in_process(
-    sweep: RunningSweep, interrupts: Interrupts, hang_reporter: HangReporter
-) -> None:
-    """Run the remaining trials one after the other."""
-    from orchestrator.sweeps.in_process import SequentialTrials
-
-    with hang_reporter:
-        SequentialTrials(sweep, interrupts.fail).run()
-
-
-def _run_on_ray(
-    sweep: RunningSweep, address: str | None, display: Display, hang_reporter: HangReporter
-) -> None:
-    """Run the remaining trials under Ray Tune, as many at a time as fit."""
-    experiment = sweep.experiment
-    display.line(describe_connection(address))
-    with Ray(address, environment=read_environment(experiment.environment)) as ray:
-        from orchestrator.sweeps.tune.launch import launch
-
-        max_concurrent, explanation = compute_concurrency(ray, experiment, sweep.settings)
-        count = len(list_remaining_trials(sweep.settings, sweep.previous))
-        remaining = "remaining " if sweep.previous else ""
-        display.line(
-            f"{count} {remaining}trials of {experiment.workers.describe('rank')},"
-            f" {max_concurrent} at a time: {explanation}"
-        )
-        with hang_reporter:
-            launch(sweep, max_concurrent)

@@ -1,4 +1,5 @@
-"""What Optuna learns of a suggestion, whose trials differ in their seed and their `fan_out` values."""
+"""What Optuna learns of a suggestion, whose trials differ in the repeated path and in `fan_out`
+values."""
 
 import math
 from collections import defaultdict

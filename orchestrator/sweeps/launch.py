@@ -1,0 +1,129 @@
+"""Runs the trials of a sweep to their end, under Ray Tune or in this process, with a display. Used
+in the driver."""
+
+import os
+from collections.abc import Mapping
+
+from hooks.loop_services import Display
+from orchestrator.disk.lease import Lease
+from orchestrator.disk.run_folder import RunFolder
+from orchestrator.engines.hang_reporter import HangReporter
+from orchestrator.engines.lifecycle import recording_failure
+from orchestrator.engines.ray_environment import Ray, describe_connection, read_environment
+from orchestrator.errors import MetricMissing
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.process.interrupts import Interrupts
+from orchestrator.process.streams import print_line
+from orchestrator.runs.alerts import Alerts
+from orchestrator.runs.display import open_display
+from orchestrator.runs.driver import format_resume_command
+from orchestrator.sweeps.earlier_attempts import compute_seconds_used
+from orchestrator.sweeps.end import record_end
+from orchestrator.sweeps.requirements import compute_concurrency
+from orchestrator.sweeps.results.result import Sweep
+from orchestrator.sweeps.running_sweep import RunningSweep
+from orchestrator.sweeps.search.search import list_remaining_trials
+from orchestrator.tables.trial_index import TrialRecord
+
+_NOTE = (
+    "Each trial ends at its next report; `hookyard resume` continues it from its newest checkpoint."
+)
+
+
+def run_trials(
+    folder: RunFolder,
+    experiment: Experiment,
+    previous: Mapping[int, TrialRecord],
+    address: str | None,
+    lease: Lease,
+) -> Sweep:
+    """Run the remaining trials to their end, and record that of the sweep.
+
+    `previous` are the trials of earlier attempts, by number. Raises RunError if the sweep fails.
+    """
+    assert experiment.sweep is not None
+    # Alerts tell the end as it is recorded.
+    with Alerts(experiment.notify, folder) as alerts:
+        is_interrupted = _run_remaining(folder, experiment, previous, address, lease, alerts)
+        return record_end(folder, experiment.sweep, interrupted=is_interrupted)
+
+
+def _run_remaining(
+    folder: RunFolder,
+    experiment: Experiment,
+    previous: Mapping[int, TrialRecord],
+    address: str | None,
+    lease: Lease,
+    alerts: Alerts,
+) -> bool:
+    """Run the remaining trials; return whether they were interrupted."""
+    metadata = folder.read_metadata()
+    # Tune would handle Ctrl-C itself.
+    os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
+    command = format_resume_command(folder)
+    with (
+        recording_failure(folder),
+        open_display(folder, is_sweep=True) as display,
+        Interrupts(command, _NOTE) as interrupts,
+    ):
+
+        def is_stop_requested() -> bool:
+            lease.check()
+            return interrupts.requested
+
+        running = RunningSweep(
+            experiment,
+            folder,
+            previous,
+            display,
+            alerts,
+            ranks=1 if metadata.local else experiment.workers.max_count,
+            seconds_used=compute_seconds_used(metadata, previous),
+            fail_fast=metadata.fail_fast,
+            stop_requested=is_stop_requested,
+        )
+        hang_reporter = HangReporter(
+            running.active_trials,
+            display,
+            lambda: interrupts.requested,
+            alerts.tell_hang,
+        )
+        if metadata.local:
+            _run_in_process(running, interrupts, hang_reporter)
+        else:
+            _run_on_ray(running, address, display, hang_reporter)
+            if interrupts.requested:
+                print_line(f"Interrupted. To continue: {command}")
+        if running.rules.metric_missing:
+            raise MetricMissing(running.rules.metric_missing)
+    return interrupts.requested
+
+
+def _run_in_process(
+    sweep: RunningSweep, interrupts: Interrupts, hang_reporter: HangReporter
+) -> None:
+    """Run the remaining trials one after the other."""
+    from orchestrator.sweeps.in_process import SequentialTrials
+
+    with hang_reporter:
+        SequentialTrials(sweep, interrupts.fail).run()
+
+
+def _run_on_ray(
+    sweep: RunningSweep, address: str | None, display: Display, hang_reporter: HangReporter
+) -> None:
+    """Run the remaining trials under Ray Tune, as many at a time as fit."""
+    experiment = sweep.experiment
+    display.line(describe_connection(address))
+    with Ray(address, environment=read_environment(experiment.environment)) as ray:
+        from orchestrator.sweeps.tune.launch import launch
+
+        max_concurrent, explanation = compute_concurrency(ray, experiment, sweep.settings)
+        count = len(list_remaining_trials(sweep.settings, sweep.previous))
+        remaining = "remaining " if sweep.previous else ""
+        display.line(
+            f"{count} {remaining}trials of {experiment.workers.describe('rank')},"
+            f" {max_concurrent} at a time: {explanation}"
+        )
+        with hang_reporter:
+            launch(sweep, max_concurrent)
