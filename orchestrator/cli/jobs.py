@@ -109,11 +109,7 @@ def submit(
     }
     given = {option: value for option, value in options.items() if value is not None}
     if not slurm:
-        flags = [f"--{option.replace('_', '-')}" for option in given]
-        flags += ["--print"] if print_script else []
-        if flags:
-            needs = "needs" if len(flags) == 1 else "need"
-            raise UsageError(f"{', '.join(flags)} {needs} --slurm")
+        _refuse_slurm_flags([*given, "print"] if print_script else [*given])
         return submit_to_ray(experiment, config, overrides or [], address, storage, name, detach)
     if address:
         raise UsageError("--address belongs to a Ray cluster; remove it or --slurm")
@@ -126,6 +122,14 @@ def submit(
         return typer.echo(script, nl=False)
     jobs = SlurmJobs()
     return finish_submission(jobs, jobs.submit(script), detach)
+
+
+def _refuse_slurm_flags(options: list[str]) -> None:
+    """Raise UsageError if there are options that only Slurm has."""
+    if options:
+        flags = [f"--{option.replace('_', '-')}" for option in options]
+        needs = "needs" if len(flags) == 1 else "need"
+        raise UsageError(f"{', '.join(flags)} {needs} --slurm")
 
 
 def submit_to_ray(

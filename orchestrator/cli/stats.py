@@ -59,36 +59,41 @@ def stats(
 
     Example: hookyard stats runs/spirals --by rank
     """
-    from orchestrator.disk.run_folder import RunFolder
     from orchestrator.runs.result import Run
 
     form = _choose_format(form, output, as_json)
     if query is not None and (by or columns or where):
         raise UsageError("--query is a complete query: leave out --by, --columns and --where")
-    names = None if columns is None else [name.strip() for name in columns.split(",")]
-    folder = RunFolder.open(run)
-    opened: Run | Sweep
-    if folder.read_metadata().sweep:
-        from orchestrator.sweeps.results.result import Sweep
-
-        if query is not None:
+    opened = _open(run)
+    if query is not None:
+        if not isinstance(opened, Run):
             raise UsageError(
-                f"{folder} is a sweep; --query reads one run, such as {folder}/trials/trial-0000"
+                f"{opened.folder} is a sweep; --query reads one run, such as"
+                f" {opened.folder}/trials/trial-0000"
             )
-        opened = Sweep(folder)
-        by = by or "trial"
+        return _print(opened.query(query), "row", form, output)
+
+    names = None if columns is None else [name.strip() for name in columns.split(",")]
+    if by == "row":
+        table = opened.load_stats(columns=names, where=where)
     else:
-        opened = Run(folder)
-        if query is not None:
-            return _print(opened.query(query), "row", form, output)
-    table = (
-        opened.load_stats(columns=names, where=where)
-        if by == "row"
-        else opened.summary(by, names, where)
-    )
+        by = by or (None if isinstance(opened, Run) else "trial")
+        table = opened.summary(by, names, where)
     if table.empty and form == "table" and isinstance(opened, Run):
         return echo(_explain_no_rows(opened, by, where), err=True)
     return _print(table, by, form, output)
+
+
+def _open(path: str) -> Run | Sweep:
+    from orchestrator.disk.run_folder import RunFolder
+    from orchestrator.runs.result import Run
+
+    folder = RunFolder.open(path)
+    if not folder.read_metadata().sweep:
+        return Run(folder)
+    from orchestrator.sweeps.results.result import Sweep
+
+    return Sweep(folder)
 
 
 def _explain_no_rows(run: Run, by: By | None, where: str | None) -> str:

@@ -87,6 +87,18 @@ def make_script(
     check_name_is_free(folder)
 
     arguments = list_arguments(experiment, str(config), overrides, storage, name)
+    lines = [
+        "#!/bin/bash",
+        *_list_directives(name, arguments, allocation.list_options(experiment)),
+        "",
+        *_list_variables(folder, arguments),
+        "",
+    ]
+    return "\n".join([*lines, _SCRIPT.read_text()])
+
+
+def _list_directives(name: str, arguments: Sequence[str], allocation: Sequence[str]) -> list[str]:
+    """Return the lines that sbatch reads; raises UsageError for a control character."""
     options = [
         f"--job-name={name}",
         f"--comment=hookyard {shlex.join(arguments)}",
@@ -95,11 +107,16 @@ def make_script(
         "--requeue",
         "--open-mode=append",
         f"--signal=B:USR1@{LEAD_S}",
-        *allocation.list_options(experiment),
+        *allocation,
     ]
     for option in options:
         if not option.isprintable():
             raise UsageError(f"{option!r} contains a control character, which sbatch cannot read")
+    return [f"#SBATCH {shlex.quote(option)}" for option in options]
+
+
+def _list_variables(folder: RunFolder, arguments: Sequence[str]) -> list[str]:
+    """Return the lines that set the variables of the script."""
     hookyard = [sys.executable, "-m", "orchestrator"]
     variables = {
         "python": shlex.quote(sys.executable),
@@ -109,11 +126,4 @@ def make_script(
         "resume": f"({shlex.join([*hookyard, 'resume', str(folder), '--force-lease'])})",
         "address_file": ADDRESS_FILE,
     }
-    lines = [
-        "#!/bin/bash",
-        *(f"#SBATCH {shlex.quote(option)}" for option in options),
-        "",
-        *(f"{variable}={value}" for variable, value in variables.items()),
-        "",
-    ]
-    return "\n".join([*lines, _SCRIPT.read_text()])
+    return [f"{variable}={value}" for variable, value in variables.items()]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from orchestrator.engines.script_classes import with_classes_of_main
 from orchestrator.errors import ConfigError, Problem, UsageError, collect_problems
 from orchestrator.experiment.resolve import ResolvedExperiment, take_resolved
 from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.sections.workers import Workers
 from orchestrator.loop.model.initial_weights import describe_initial_weights
 from orchestrator.process.interrupts import Interrupts
 from orchestrator.process.streams import print_line
@@ -139,19 +140,32 @@ def drive(
             display.line(f"continues {parent}")
         resolved = take_resolved(experiment)
         if engine == "in-process":
-            from orchestrator.engines.in_process import InProcess
-
-            workers = resolved.experiment.workers
-            if workers.max_count > 1:
-                display.line(f"local: one process instead of {workers.describe('worker')}")
-            in_process = InProcess(
-                workers, display=display, stop_requested=is_stop_requested, end_hung=interrupts.fail
+            _drive_in_process(
+                assignment, resolved, display, alerts, is_stop_requested, interrupts.fail
             )
-            Lifecycle(in_process, assignment, resolved).train(alerts.check_report)
         else:
             _drive_on_ray(engine, assignment, resolved, display, alerts, is_stop_requested, address)
     if folder.read_metadata().status == "interrupted":
         print_line(f"Interrupted after a checkpoint. To resume: {resume_with}")
+
+
+def _drive_in_process(
+    assignment: Assignment,
+    resolved: ResolvedExperiment,
+    display: Display,
+    alerts: Alerts,
+    is_stop_requested: Callable[[], bool],
+    end_hung: Callable[[str], None],
+) -> None:
+    from orchestrator.engines.in_process import InProcess
+
+    workers = resolved.experiment.workers
+    if workers.max_count > 1:
+        display.line(f"local: one process instead of {workers.describe('worker')}")
+    trainer = InProcess(
+        workers, display=display, stop_requested=is_stop_requested, end_hung=end_hung
+    )
+    Lifecycle(trainer, assignment, resolved).train(alerts.check_report)
 
 
 def _drive_on_ray(
@@ -165,55 +179,57 @@ def _drive_on_ray(
 ) -> None:
     display.line(describe_connection(address))
     experiment = resolved.experiment
-    workers = experiment.workers
-    with (
-        Ray(address, environment=read_environment(experiment.environment)) as ray,
-        ExitStack() as on_exit,
-    ):
-        from orchestrator.engines.mailbox import Mailbox, start_mailbox
+    with Ray(address, environment=read_environment(experiment.environment)) as ray:
+        from orchestrator.engines.mailbox import Mailbox, ReportQueue, start_mailbox
+        from orchestrator.engines.preemption import PreemptionWatch, is_preempted
+
+        name, mailbox = start_mailbox(Mailbox if engine == "gang" else ReportQueue)
 
         def show_line(line: str) -> None:
             mailbox.post.remote(("line", line))
 
-        trainer: Gang | TrainJobs
-        if engine == "gang":
-            from orchestrator.engines.gang import Gang
+        with _open_trainer(engine, experiment.workers, display, show_line, address) as trainer:
+            watch = PreemptionWatch(trainer.nodes, show_line)
+            lifecycle = Lifecycle(
+                trainer,
+                replace(assignment, mailbox=name),
+                resolved,
+                # Ray Train restarts workers itself.
+                restarts=experiment.max_failures if engine == "gang" else 0,
+                preemptions=experiment.max_preemptions,
+                is_preempted=partial(is_preempted, is_stop_requested=is_stop_requested),
+                show_line=show_line,
+            )
+            # In a thread, because only the main thread gets signals.
+            work = ThreadPoolExecutor(max_workers=1).submit(lifecycle.train, alerts.check_report)
+            import orchestrator.disk.rows.compaction  # needed at the end; imported while the ranks start
+            import orchestrator.disk.rows.usage  # noqa: F401
 
-            name, mailbox = start_mailbox(Mailbox)
-            trainer = Gang(workers, in_trial=False, show_line=show_line)
-            restarts = experiment.max_failures
-            on_exit.callback(trainer.close)
+            _show_until_done(
+                ray, mailbox, work, display, lambda: is_stop_requested() or watch.is_warned()
+            )
+
+
+@contextmanager
+def _open_trainer(
+    engine: EngineName,
+    workers: Workers,
+    display: Display,
+    show_line: Callable[[str], None],
+    address: str | None,
+) -> Iterator[Gang | TrainJobs]:
+    if engine == "gang":
+        from orchestrator.engines.gang import Gang
+
+        with closing(Gang(workers, in_trial=False, show_line=show_line)) as gang:
             spares = f", with {workers.spares} spare" if workers.spares else ""
             display.line(f"training with a gang of {workers.describe('rank')}{spares}")
-        else:
-            from orchestrator.engines.mailbox import ReportQueue
-            from orchestrator.engines.train_engine import TrainJobs
+            yield gang
+    else:
+        from orchestrator.engines.train_engine import TrainJobs
 
-            name, mailbox = start_mailbox(ReportQueue)
-            trainer = TrainJobs(workers, lean=address is None)
-            restarts = 0  # Ray Train restarts workers itself
-            display.line(f"training with Ray Train on {workers.describe('worker')}")
-
-        from orchestrator.engines.preemption import PreemptionWatch, is_preempted
-
-        watch = PreemptionWatch(trainer.nodes, show_line)
-        lifecycle = Lifecycle(
-            trainer,
-            replace(assignment, mailbox=name),
-            resolved,
-            restarts=restarts,
-            preemptions=experiment.max_preemptions,
-            is_preempted=partial(is_preempted, is_stop_requested=is_stop_requested),
-            show_line=show_line,
-        )
-        # In a thread, because only the main thread gets signals.
-        work = ThreadPoolExecutor(max_workers=1).submit(lifecycle.train, alerts.check_report)
-        import orchestrator.disk.rows.compaction  # needed at the end; imported while the ranks start
-        import orchestrator.disk.rows.usage  # noqa: F401
-
-        _show_until_done(
-            ray, mailbox, work, display, lambda: is_stop_requested() or watch.is_warned()
-        )
+        display.line(f"training with Ray Train on {workers.describe('worker')}")
+        yield TrainJobs(workers, lean=address is None)
 
 
 def _show_until_done(
@@ -232,9 +248,9 @@ def _show_until_done(
         calls.append(mailbox.collect.remote(is_stop_requested()))
         ready, calls = ray.wait(calls, num_returns=len(calls), timeout=5 if is_done else 2)
         for call in ready:
-            with suppress(
-                ray.exceptions.RayActorError
-            ):  # the mailbox actor died and was restarted empty
+            # The mailbox's actor may have died and been restarted empty.
+            with suppress(ray.exceptions.RayActorError):
                 for kind, *content in ray.get(call):
-                    (display.line if kind == "line" else display.progress)(*content)
+                    show = display.line if kind == "line" else display.progress
+                    show(*content)
     work.result()
