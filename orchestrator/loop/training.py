@@ -37,6 +37,7 @@ from orchestrator.loop.model.torch_settings import (
 from orchestrator.loop.span_clock import clock_for
 from orchestrator.loop.state.cursor import EpochProgress
 from orchestrator.loop.state.hooked_contents import HookedContents
+from orchestrator.loop.state.saved_optimizers import SavedOptimizers
 from orchestrator.loop.state.unsaved import UnsavedState
 from orchestrator.loop.step.auto_microbatching import MicrobatchRunner
 from orchestrator.loop.step.changes import Changes
@@ -107,9 +108,7 @@ class Training:
             self.state,
             self.iterations,
             self.data,
-            self.changes,
-            self.schedules,
-            self.modes,
+            SavedOptimizers(self.state, self.changes, self.schedules, self.modes),
             self._find_frozen_weights(origin),
         )
         self.stopping = StopCoordinator(self.state, self.world, self.clock, context.stop_requested)

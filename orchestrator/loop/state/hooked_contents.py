@@ -1,30 +1,21 @@
 """Checkpoint contents of the hooked loop: model, optimizers, position in the data, means."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection
 from typing import Any
 
 from hooks.model.buffers import describe_buffers, restore_buffers
 from hooks.optimizer_name import OptimizerName
-from hooks.position import Position
 from hooks.state import State
-from orchestrator.disk.checkpoints.manifest import list_optimizers
 from orchestrator.errors import CheckpointError, UsageError
-from orchestrator.experiment.optim.learning_rate import Schedule
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.model.frozen_weights import RECORD, FrozenWeights, add_frozen_weights
 from orchestrator.loop.model.gradient_order import GradientOrder
 from orchestrator.loop.model.initial_weights import describe_mismatches
 from orchestrator.loop.model.strategy import mesh_of, sharded_model
 from orchestrator.loop.state.contents import LoadedCheckpoint
-from orchestrator.loop.state.optimizer_state import (
-    load_state,
-    load_with_present_settings,
-    save_state,
-)
-from orchestrator.loop.step.changes import Changes
+from orchestrator.loop.state.saved_optimizers import SavedOptimizers
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.metrics import Means
-from orchestrator.loop.step.optimizer_modes import OptimizerModes
 
 
 class HookedContents:
@@ -38,20 +29,15 @@ class HookedContents:
         state: State,
         iterations: IterationRunner,
         data: Data,
-        changes: Changes,
-        schedules: Mapping[OptimizerName, Schedule],
-        modes: OptimizerModes,
+        optimizers: SavedOptimizers,
         frozen: FrozenWeights | None = None,
     ) -> None:
         self._state = state
         self._iterations = iterations
         self._data = data
-        self._changes = changes
-        self._modes = modes
+        self._optimizers = optimizers
         self._frozen = frozen
         """Weights that checkpoints leave out; None if they hold all."""
-        self._schedules = schedules
-        self._schedule_records = {name: schedule.record() for name, schedule in schedules.items()}
         self._buffers_at_start = describe_buffers(state.module)
         self._trained_at_start = self._find_trained()
         self._gradient_order = GradientOrder(state.model)
@@ -61,20 +47,9 @@ class HookedContents:
         return mesh_of(self._state.module)
 
     def shared(self) -> dict[str, Any]:
-        optimizers = {name: self._save_optimizer(name) for name in self._state.optimizers}
         return {
             "model": self._state.module.state_dict(),
-            "optimizer": optimizers.get(None, optimizers),
-        }
-
-    def _save_optimizer(self, name: OptimizerName) -> dict[str, Any]:
-        scheduler = self._state.schedulers[name]
-        scaler = self._state.scalers[name]
-        return {
-            "optimizer": save_state(self._state.optimizers[name]),
-            "scheduler": scheduler.state_dict() if scheduler else None,
-            "scaler": scaler.state_dict() if scaler else None,
-            "kept_weights": self._modes.get_kept_weights(name),
+            "optimizer": self._optimizers.save(),
         }
 
     def trim(self, content: dict[str, Any]) -> None:
@@ -91,14 +66,10 @@ class HookedContents:
         }
 
     def details(self) -> dict[str, Any]:
-        optimizers: dict[OptimizerName, dict[str, Any]] = {
-            name: {"optimizer": self._changes.current_settings(name), "scheduler": record}
-            for name, record in self._schedule_records.items()
-        }
         return {
             "data": self._data.sizes(),
             "phases": [*self._data.phases],
-            **optimizers.get(None, {"optimizers": optimizers}),
+            **self._optimizers.describe(),
             "microbatches": self._iterations.microbatches,
             "gradient_order": self._gradient_order.save(),
             "remade_buffers": self._list_remade_buffers(),
@@ -125,29 +96,21 @@ class HookedContents:
 
     def restore(self, loaded: LoadedCheckpoint) -> None:
         manifest = loaded.manifest
-        saved = self._read_saved_optimizers(manifest)
-        rescheduled = {
-            name
-            for name, record in self._schedule_records.items()
-            if saved[name]["scheduler"] != record
-        }
+        rescheduled = self._optimizers.find_rescheduled(manifest)
         self._restore_training(loaded, rescheduled)
         self._gradient_order.restore(manifest.get("gradient_order", ()))
         for name, is_trained in manifest.get("requires_grad", {}).items():
             self._state.module.get_parameter(name).requires_grad_(is_trained)
-        self._iterations.microbatches = manifest.get("microbatches", 1)
         self._check_data(loaded)
-        self._changes.restore(
-            {
-                name: {} if name in rescheduled else entry["optimizer"]
-                for name, entry in saved.items()
-            }
-        )
+        self._optimizers.restore_settings(manifest, rescheduled)
         self._restore_buffers(loaded)
+
+        self._iterations.microbatches = manifest.get("microbatches", 1)
         task_state = loaded.read_per_rank("task", self._state.world_size)
         if task_state:
             self._iterations.task.load_state_dict(task_state)
         self._restore_means(loaded)
+
         self._data.train.restore(loaded.rank_state.get("data"), loaded.world_size)
         if self._data.train.is_exhausted:
             self._state.max_steps = self._state.step
@@ -160,28 +123,6 @@ class HookedContents:
             # The means of the current phase include the samples of ranks that no longer exist.
             means.include(loaded.load_rank_state(rank)["means"])
         self._iterations.metrics.means = means
-
-    def _read_saved_optimizers(
-        self, manifest: Mapping[str, Any]
-    ) -> Mapping[OptimizerName, Mapping[str, Any]]:
-        """Return the checkpoint's optimizer entries by name.
-
-        Raises CheckpointError if names or types differ.
-        """
-        saved = list_optimizers(manifest)
-        if saved.keys() != self._schedules.keys():
-            raise CheckpointError(
-                f"the checkpoint was made with other optimizers ({_join_names(saved)}), and cannot continue with these"
-                f" ({_join_names(self._schedules)})"
-            )
-        for name, entry in saved.items():
-            before = entry["optimizer"]["type"]
-            now = self._changes.current_settings(name)["type"]
-            if before != now:
-                raise CheckpointError(
-                    f"the checkpoint was made with the optimizer {before} and cannot continue with {now}"
-                )
-        return saved
 
     def _check_data(self, loaded: LoadedCheckpoint) -> None:
         """Print a line for each phase whose number of samples has changed.
@@ -221,14 +162,9 @@ class HookedContents:
         remade_weights = {name: weights[name] for name in remade if name in weights}
         restore_buffers(module, remade_weights, remade, persistent=weights)
 
-        optimizers = loaded.shared.get("optimizer", {})
-        if None in self._state.optimizers and optimizers:
-            optimizers = {None: optimizers}
         try:
             module.load_state_dict(sharded_model(weights, module))
-            for name, saved in optimizers.items():
-                position = loaded.position if name in rescheduled else None
-                self._restore_optimizer(name, saved, position)
+            self._optimizers.restore(loaded, rescheduled)
         except (RuntimeError, ValueError, KeyError) as error:
             model = module.state_dict()
             reasons = describe_mismatches(weights, model, model)
@@ -251,38 +187,10 @@ class HookedContents:
         except CheckpointError as error:
             raise UsageError(str(error)) from None
 
-    def _restore_optimizer(
-        self, name: OptimizerName, saved: Mapping[str, Any], rescheduled: Position | None
-    ) -> None:
-        """Restore an optimizer, its scheduler and its scaler.
-
-        With `rescheduled`, advance the new schedule to that position instead of restoring the
-        checkpoint's.
-        """
-        optimizer = self._state.optimizers[name]
-        scheduler = self._state.schedulers[name]
-        scaler = self._state.scalers[name]
-        schedule = saved["scheduler"]
-        if rescheduled is None:
-            load_state(optimizer, saved["optimizer"])
-            if scheduler is not None and schedule is not None:
-                scheduler.load_state_dict(schedule)
-        else:
-            default = schedule.get("last_epoch", 0) if schedule else 0
-            self._schedules[name].replay(scheduler, rescheduled, default)
-            load_with_present_settings(optimizer, saved["optimizer"])
-        if scaler is not None and saved["scaler"] is not None:
-            scaler.load_state_dict(saved["scaler"])
-        self._modes.restore(name, saved["kept_weights"])
-
     def _restore_buffers(self, loaded: LoadedCheckpoint) -> None:
         saved = loaded.rank_state.get("buffers", {})
         remade = loaded.rank_state.get("remade_buffers", ())
         restore_buffers(self._state.module, saved, remade, persistent=loaded.shared["model"])
-
-
-def _join_names(names: Iterable[OptimizerName]) -> str:
-    return ", ".join(filter(None, names)) or "a single one"
 
 
 class EvaluationContents(HookedContents):
@@ -296,5 +204,5 @@ class EvaluationContents(HookedContents):
 
     def restore(self, loaded: LoadedCheckpoint) -> None:
         self._restore_training(loaded, ())
-        self._changes.restore({name: {} for name in self._schedules})
+        self._optimizers.restore_hook_fields()
         self._restore_buffers(loaded)
