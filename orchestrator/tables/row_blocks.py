@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from orchestrator.units import SPANS
 
-MAX_ROWS_AS_BLOCKS = 2**21
+MAX_ROWS_AS_BLOCKS = 2**18
 """Largest number of rows of a run whose blocks are single rows."""
 MAX_STORED_NUMBERS = 2**23
 """Approximate number of values in the blocks of a longer run."""
