@@ -80,11 +80,14 @@ def outline_runs(table: pa.Table, selection: Selection, storage: str) -> Page:
     group = f"{CONFIG}{selection.group}"
     columns = [*_READ, group] if group in listed.column_names else [*_READ]
     rows = sort_rows(filter_rows(listed, selection.filter, columns), selection)
+    counts = describe_rows(len(rows), len(listed))
+    if selection.group and group not in columns:
+        counts += f". No run has the key {selection.group}, so they are not grouped."
     header = [
         element("h1", "Runs"),
         element("p", storage, class_="note"),
         _render_form(selection, list_keys(listed)),
-        element("p", describe_rows(len(rows), len(listed)), class_="note"),
+        element("p", counts, class_="note"),
         _render_table(rows[:MAX_ROWS], selection, group if group in columns else None),
     ]
     return Page("Runs", concatenate(header), [])
@@ -114,7 +117,8 @@ def filter_rows(table: pa.Table, text: str, columns: Sequence[str]) -> list[Row]
         key, is_value, value = word.partition("=")
         column = next((name for name in table.column_names if name.casefold() == CONFIG + key), "")
         if is_value and column:
-            matches = [_format(cell).casefold() == value for cell in table[column].to_pylist()]
+            cells = table[column].to_pylist()
+            matches = [value in (str(cell).casefold(), _format(cell)) for cell in cells]
             table = table.filter(pa.array(matches, pa.bool_()))
         else:
             words.append(word)

@@ -70,6 +70,8 @@ def test_runs_are_sorted_and_empty_cells_come_last(
         ("batch_size=16", "cb"),
         ("batch_size=16 paper", "c"),
         ("batch_size=8.0", ""),
+        ("optimizer.lr=0.1", "cbad"),
+        ("optimizer.type=sgd", "cbad"),
         ("optimizer.nothing=1", ""),
     ],
 )
@@ -98,6 +100,12 @@ def test_runs_without_the_key_are_a_group(storage: Path) -> None:
         "2",
         "auto",
     ]
+
+
+def test_unknown_key_is_said(storage: Path) -> None:
+    table = RunIndex(ReadOnlyStorage(storage)).read()
+    page = outline_runs(table, Selection.read({"group": "batch"}), "runs")
+    assert "4 of 4 runs and sweeps. No run has the key batch" in text_of(parsed(page.header))
 
 
 def test_only_keys_in_which_runs_differ_are_offered(storage: Path) -> None:
