@@ -47,6 +47,22 @@ def with_classes_of_main(source: ExperimentSource, address: str | None = None) -
     return replace(source, main_classes=pickled)
 
 
+def pickle_dataset(dataset: Any, address: str | None) -> bytes:
+    """Pickle a dataset for the workers; raises UsageError. `address` is the cluster to join."""
+    set_environment(address)  # Ray reads the environment on import
+    from ray import cloudpickle
+
+    try:
+        pickled: bytes = cloudpickle.dumps(dataset)
+    # The pickler may raise anything for what the dataset refers to.
+    except Exception as error:
+        raise UsageError(
+            f"the {type(dataset).__name__} cannot be sent to the ranks ({describe_error(error)}); name a function"
+            " that returns it, as module:function"
+        ) from error
+    return pickled
+
+
 def _pickle_by_value(classes: Mapping[str, Any]) -> bytes:
     """Pickle by value, as cloudpickle does for `__main__`, but dataclasses' MISSING by name, to
     stay identical."""

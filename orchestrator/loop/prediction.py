@@ -223,22 +223,27 @@ def _make_columns(
 
 
 def _make_column(method: Callable[..., Any], name: str, values: Any) -> pa.Array:
-    if isinstance(values, Tensor | np.ndarray) and values.ndim:
-        array = torch.as_tensor(values).cpu()
-        if array.dtype == torch.bfloat16:  # NumPy has none
-            array = array.float()
-        column = pa.array(array.reshape(-1).numpy())
-        for size in reversed(array.shape[1:]):
-            column = pa.FixedSizeListArray.from_arrays(column, size)
-        return column
-    if not isinstance(values, list | tuple):
+    if not isinstance(values, Tensor | np.ndarray | list | tuple) or not getattr(values, "ndim", 1):
         raise unexpected(method, f" for '{name}'", values, _EXPECTED)
     try:
+        if isinstance(values, Tensor | np.ndarray):
+            return _to_arrow(values)
         return pa.array([entry.tolist() if hasattr(entry, "tolist") else entry for entry in values])
     except pa.ArrowException as error:
         raise unexpected(
             method, f" for '{name}' that is no column ({error})", values, _EXPECTED
         ) from error
+
+
+def _to_arrow(values: Tensor | np.ndarray) -> pa.Array:
+    """Return an array with an entry for each sample: a number, or a nested list of fixed size."""
+    if isinstance(values, Tensor):
+        # NumPy has no bfloat16.
+        values = (values.float() if values.dtype == torch.bfloat16 else values).cpu().numpy()
+    column = pa.array(values.reshape(-1))
+    for size in reversed(values.shape[1:]):
+        column = pa.FixedSizeListArray.from_arrays(column, size)
+    return column
 
 
 def _describe_columns(schema: pa.Schema) -> str:

@@ -121,7 +121,7 @@ class Evaluation:
         """Return whether a hook of the run runs here too."""
         return hook.evaluates
 
-    def _make_target(self, engine: EngineName) -> EvaluationTarget:
+    def _make_target(self, engine: EngineName, address: str | None) -> EvaluationTarget:
         """Return what the workers do."""
         has_same_seed = self.experiment.seed == self.run.read_experiment()["seed"]
         return EvaluationTarget(self.subject.checkpoint, self.subject.phase, has_same_seed)
@@ -148,7 +148,7 @@ class Evaluation:
             **collect_launch_metadata(self.experiment, engine),
             "evaluates": asdict(self.subject),
         }
-        target = self._make_target(engine)
+        target = self._make_target(engine, address)
         root = self.run.storage / EVALUATIONS
         name = _choose_name(self._propose_name(), root.names())
         with Lease(root / name) as lease:

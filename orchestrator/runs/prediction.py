@@ -12,6 +12,7 @@ from hooks.metrics.names import kind_of
 from orchestrator.disk.metadata import EngineName
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.assignment import PredictionTarget
+from orchestrator.engines.script_classes import pickle_dataset
 from orchestrator.errors import UsageError
 from orchestrator.runs.continuation import open_checkpoints
 from orchestrator.runs.evaluation import Evaluation
@@ -60,14 +61,12 @@ class Prediction(Evaluation):
         # There is no loss, and the data may have no targets.
         return hook.evaluates and not hook.handles("on_loss")
 
-    def _make_target(self, engine: EngineName) -> PredictionTarget:
-        target = super()._make_target(engine)
+    def _make_target(self, engine: EngineName, address: str | None) -> PredictionTarget:
+        target = super()._make_target(engine, address)
         data = self.data
         if engine != "in-process" and data is not None and not isinstance(data, str):
             # Workers find the modules of its classes once they know the experiment.
-            from ray import cloudpickle
-
-            data = cloudpickle.dumps(data)
+            data = pickle_dataset(data, address)
         return PredictionTarget(
             target.checkpoint, target.phase, target.rewinds, self.provider, data
         )

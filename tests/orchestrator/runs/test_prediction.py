@@ -1,5 +1,6 @@
 """Predictions are the model's own outputs, each sample once and in the order of the dataset."""
 
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,6 +42,9 @@ class Kept(Points):
             "": output,
             "columns": {"label": label, "name": [f"class {index}" for index in label.tolist()]},
             "lists": [row[: 1 + index % 2] for index, row in enumerate(output)],
+            "texts": {"name": np.array([f"class {index}" for index in label.tolist()])},
+            "none": {"none": output[:, :0]},
+            "complex": {"complex": output.to(torch.complex64)},
             "grid": {"grid": output.reshape(-1, 3, 1).bfloat16()},
             "short": output[:-1],
             "scalar": output.mean(),
@@ -137,12 +141,14 @@ def test_other_weights_can_be_predicted(done: Run, tmp_path: Path) -> None:
     assert torch.equal(stacked(made.load()), outputs(done, "epoch-0001", points_of("val")))
 
 
-@pytest.mark.parametrize("keeps", ["columns", "lists", "grid"])
+@pytest.mark.parametrize("keeps", ["columns", "texts", "lists", "grid"])
 def test_task_says_what_to_keep(done: Run, keeps: str) -> None:
     frame = done.predict(overrides=[f"task_args.keeps={keeps}"]).load()
     expected = outputs(done, "best", points_of("val"))
     if keeps == "columns":
         assert frame["label"].tolist() == expected.argmax(1).tolist()
+        assert frame["name"].tolist() == [f"class {label}" for label in expected.argmax(1)]
+    elif keeps == "texts":
         assert frame["name"].tolist() == [f"class {label}" for label in expected.argmax(1)]
     elif keeps == "lists":
         kept = [row[: 1 + index % 8 % 2].tolist() for index, row in enumerate(expected)]
@@ -168,7 +174,7 @@ def to_predict(done: Run, name: str, data: Any, ranks: int, provider: str = "ema
     prepared = Prediction.prepare_for(done.folder, data, "best", "val", [], ranks)
     assert prepared.provider == provider
     created = create(prepared.experiment, Path(done.path) / EVALUATIONS, name)
-    return replace(created, target=prepared._make_target("gang"))
+    return replace(created, target=prepared._make_target("gang", None))
 
 
 def test_two_ranks_predict_each_sample_once(done: Run) -> None:
@@ -222,6 +228,8 @@ def test_sharded_model_predicts_with_unequal_batches(tmp_path: Path) -> None:
         ),
         ("scalar", r"a tensor of shape \(\) for 'output'; expected a tensor, an array or a list"),
         ("object", "returns a object for 'object'; expected a tensor, an array or a list"),
+        ("none", r"a tensor of shape \(9, 0\) for 'none'"),
+        ("complex", r"a tensor of shape \(9, 3\) for 'complex' that is no column"),
         ("objects", "returns a list for 'output' that is no column"),
         ("index", "names a column 'index'; expected text other than 'index'"),
         (
@@ -263,6 +271,15 @@ def test_missing_or_unordered_data_is_refused(
 ) -> None:
     with pytest.raises(error, match=words):
         done.predict(**options)
+
+
+def test_dataset_that_cannot_be_sent_is_refused(done: Run) -> None:
+    """A lock cannot be pickled."""
+    dataset: Any = TensorDataset(NEW)
+    dataset.lock = threading.Lock()
+    prepared = Prediction.prepare_for(done.folder, dataset, "best", "val", [], 2)
+    with pytest.raises(UsageError, match=r"the TensorDataset cannot be sent to the ranks \(.*lock"):
+        prepared._make_target("gang", None)
 
 
 # The command
