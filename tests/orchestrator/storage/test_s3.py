@@ -21,6 +21,7 @@ from orchestrator.cli import app
 from orchestrator.disk import listing
 from orchestrator.runs.listing import query_runs
 from orchestrator.storage import Storage
+from orchestrator.storage.read_only import ReadOnlyStorage
 from orchestrator.storage.remote import Remote
 from tests.orchestrator.runs.written import written_run
 from tests.tasks import described
@@ -294,3 +295,22 @@ def test_file_written_a_moment_ago_is_read_again(
     folder.update(notes="two")
     monkeypatch.setattr(listing, "_RECENT_S", 0.0)  # as a moment later
     assert list_runs(f"{bucket}/recent")["notes"].tolist() == ["two"]
+
+
+def test_runs_of_a_bucket_are_served_and_nothing_is_written(bucket: str, server: Server) -> None:
+    pytest.importorskip("starlette", reason="needs the extra serve")
+    from orchestrator.serve.app import make_app
+    from tests.orchestrator.serve.asking import Browser
+
+    folder = written_run(f"{bucket}/served", "first")
+    folder.append_metrics({"attempt": 0, "epoch": 0, "iteration": 100, "val/accuracy": 0.625})
+    files = Storage(f"{bucket}/served").tree()
+    url = f"s3://testing:{SECRET}@bucket/served?endpoint_override={server.url}"
+    browser = Browser(make_app(ReadOnlyStorage(url), "token", "127.0.0.1"))
+    browser.get("/?token=token")
+    pages = [browser.get(address).text for address in ("/", "/runs/first", "/runs/none")]
+    assert "first" in pages[0]
+    assert "0.625" in pages[1]
+    assert "There is no run none" in pages[2]
+    assert SECRET not in "".join(pages)
+    assert Storage(f"{bucket}/served").tree() == files
