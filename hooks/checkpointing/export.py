@@ -149,8 +149,9 @@ def _choose_weights(state: State, weights: str) -> AbstractContextManager[Any]:
         return nullcontext()
     if weights == "evaluated":
         return state.find_evaluated_weights()(state)
-    averages = {weights.provider: weights for weights in state.evaluations.values()}
-    averages.pop("", None)
+    averages = {
+        average.provider: average for average in state.evaluations.values() if average.provider
+    }
     if weights not in averages:
         allowed = ", ".join(["evaluated", "raw", *averages])
         add = "" if averages else "; for averages, add the hook ema with evaluate: ema or both"
