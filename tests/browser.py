@@ -171,12 +171,12 @@ class Tab:
                 text=text if kind == "keyDown" else "",
             )
 
-    def show(self, width: int, theme: str) -> None:
-        """Set the width in pixels, and the theme, `light` or `dark`."""
+    def show(self, width: int, theme: str, height: int = 900) -> None:
+        """Set the size in pixels, and the theme, `light` or `dark`."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
-            height=900,
+            height=height,
             deviceScaleFactor=1,
             mobile=False,
         )

@@ -28,6 +28,7 @@ from docs.pictures.svg import BLUE, GREEN, GREY, INK, ORANGE, PALE, Figure
 from orchestrator.experiment.sections.schedulers.asha import Asha, AshaRule
 from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.sweeps.search.race import Race
+from tests.browser import open_tab
 
 HOOKYARD = [sys.executable, "-m", "orchestrator"]
 HERE = Path(__file__).parent
@@ -68,6 +69,29 @@ def draw_first_sweep(folder: Path) -> None:
     photograph_report(folder / "runs" / "spirals-sweep", HERE / "first_sweep.png", height=1190)
 
 
+def draw_live_page(folder: Path) -> None:
+    """Train a few runs of the starter, and photograph their list, grouped by a parameter."""
+    subprocess.run([*HOOKYARD, "init", "spirals"], cwd=folder, check=True)
+    for width, rate in ((32, 0.01), (32, 0.03), (128, 0.01), (128, 0.03)):
+        name = f"width-{width}-lr-{rate}"
+        changes = [f"task_args.width={width}", f"optimizer.lr={rate}", "tags=[paper]", "epochs=5"]
+        command = [*HOOKYARD, "run", "spirals.yaml", "--local", "--name", name, *changes]
+        subprocess.run(command, cwd=folder, check=True)
+    note = ["note", "runs/width-128-lr-0.03", "The candidate for the paper.", "--tag", "candidate"]
+    subprocess.run([*HOOKYARD, *note], cwd=folder, check=True)
+    serve = [*HOOKYARD, "serve", "runs", "--port", "0"]
+    with subprocess.Popen(serve, cwd=folder, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        address = server.stdout.readline().strip()
+        with open_tab() as tab:
+            tab.show(1200, "light", height=560)
+            tab.open(address)
+            tab.open(f"{address.partition('?')[0]}?group=task_args.width&sort=best")
+            tab.photograph(HERE / "live_page.png")
+        server.terminate()
+    compress(HERE / "live_page.png")
+
+
 def photograph_report(sweep: Path, picture: Path, height: int) -> None:
     """Write a sweep's report, and take a screenshot of its first screen."""
     page = sweep / "report.html"
@@ -87,6 +111,10 @@ def photograph_report(sweep: Path, picture: Path, height: int) -> None:
         check=True,
         capture_output=True,
     )
+    compress(picture)
+
+
+def compress(picture: Path) -> None:
     Image.open(picture).convert("RGB").quantize(64).save(picture, optimize=True)
 
 
@@ -487,6 +515,7 @@ def draw_crashes(folder: Path) -> None:
 PICTURES = {
     "report": draw_report,
     "first_sweep": draw_first_sweep,
+    "live_page": draw_live_page,
     "terminal": draw_terminal,
     "timeline": draw_timeline,
     "iteration": draw_iteration,
