@@ -145,14 +145,14 @@ def check_sections(data: Mapping[str, Any], problems: Iterable[Problem] = ()) ->
         meter_modes = read_meter_modes(task_and_args[0]) if task_and_args else {}
     experiment = with_meter_modes(experiment, meter_modes)
     return Sections(
-        data,
-        frozenset(valid),
-        experiment,
-        task,
-        task_and_args,
-        meter_modes,
-        tuple(collected),
-        tuple(unknown),
+        data=data,
+        valid_keys=frozenset(valid),
+        experiment=experiment,
+        task=task,
+        task_and_args=task_and_args,
+        meter_modes=meter_modes,
+        problems=tuple(collected),
+        unknown=tuple(unknown),
     )
 
 

@@ -2,7 +2,7 @@
 Ray or a run."""
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -26,9 +26,9 @@ class Continuation:
     iteration: int
     """Iterations that the checkpoint has completed."""
     loader_workers: int
-    difference: str
+    difference: str = ""
     """The first difference; empty if all values are equal bit for bit."""
-    causes: list[str]
+    causes: Sequence[str] = ()
     """State that the checkpoint did not restore, or other causes of the difference."""
 
 
@@ -54,19 +54,30 @@ def verify(experiment: Experiment) -> Iterator[Continuation]:
             takes_another_number = workers > 0 and is_last and not whole[0].is_iterable
             other = workers + 1 if takes_another_number else workers
             resumed = train(folder, other, checkpoint)
-            pairs = list(zip(whole, resumed, strict=True))
-            differences = [find_difference(*pair) for pair in pairs]
-            rank = next((rank for rank, text in enumerate(differences) if text), None)
-            if rank is None:
-                yield Continuation(checkpoint, iteration, other, "", [])
+
+            differing = _find_first_difference(whole, resumed)
+            if differing is None:
+                yield Continuation(checkpoint, iteration, other)
                 continue
 
-            causes = find_causes(*pairs[rank], iteration)
+            rank, difference = differing
+            causes = find_causes(whole[rank], resumed[rank], iteration)
             if not causes:
                 again = again or train(folder, workers)
                 causes = find_other_causes(whole[rank], again[rank], workers)
             prefix = f"rank {rank}: " if ranks > 1 else ""
-            yield Continuation(checkpoint, iteration, other, prefix + differences[rank], causes)
+            yield Continuation(checkpoint, iteration, other, prefix + difference, causes)
+
+
+def _find_first_difference(
+    whole: Sequence[TrainingRecord], resumed: Sequence[TrainingRecord]
+) -> tuple[int, str] | None:
+    """Return the first rank whose trainings differ, and how; None if all are equal."""
+    for rank, pair in enumerate(zip(whole, resumed, strict=True)):
+        difference = find_difference(*pair)
+        if difference:
+            return rank, difference
+    return None
 
 
 def _check_can_verify(resolved: ResolvedExperiment) -> None:

@@ -24,7 +24,33 @@ def load_model(folder: RunFolder, label: str) -> nn.Module:
     """Return the model of `Run.load`, made with the run's seed; leaves the caller's random state
     alone."""
     store = open_checkpoints(folder)
+    name = store.resolve(label)
     weights = store.load_weights(label)
+    model = _make_model(folder, label)
+
+    record = store.read_manifest(name).get(RECORD)
+    if record is not None:
+        add_frozen_weights({"model": weights}, record, model, name)
+
+    copy_expanded_buffers(model)
+    buffers, remade = store.load_buffers(label)
+    restore_buffers(model, buffers, remade, persistent=weights)
+
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        here = model.state_dict()
+        mismatches = "; ".join(describe_mismatches(weights, here, here)) or error
+        task = folder.read_experiment()["task"]
+        raise CheckpointError(
+            f"{store.get_path(name)} does not fit the model that {task} now"
+            f" makes{_describe_commit(folder)}: {mismatches}. {_offer_weights(folder, label)}"
+        ) from None
+    return model.eval()
+
+
+def _make_model(folder: RunFolder, label: str) -> nn.Module:
+    """Make the model as the run's task makes it before training."""
     config = folder.read_experiment()
     extend_import_path([*folder.read_source().import_paths, Path.cwd()])
     try:
@@ -32,28 +58,16 @@ def load_model(folder: RunFolder, label: str) -> nn.Module:
             task, _ = make_task(config["task"], config["task_args"])
     except ConfigError as error:
         raise make_import_error(folder, "loaded as a model", error) from None
-    weights_only = f"The weights alone: open_run({str(folder)!r}).weights({label!r})"
+
     try:
         with seeded(config["seed"]):
-            model = task.model().cpu()
+            return task.model().cpu()
     except NotImplementedError as error:
-        raise UsageError(f"{error}. {weights_only}") from None
-    name = store.resolve(label)
-    if record := store.read_manifest(name).get(RECORD):
-        add_frozen_weights({"model": weights}, record, model, name)
-    copy_expanded_buffers(model)
-    buffers, remade = store.load_buffers(label)
-    restore_buffers(model, buffers, remade, persistent=weights)
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        here = model.state_dict()
-        mismatches = "; ".join(describe_mismatches(weights, here, here)) or error
-        raise CheckpointError(
-            f"{store.get_path(store.resolve(label))} does not fit the model that {config['task']} now"
-            f" makes{_describe_commit(folder)}: {mismatches}. {weights_only}"
-        ) from None
-    return model.eval()
+        raise UsageError(f"{error}. {_offer_weights(folder, label)}") from None
+
+
+def _offer_weights(folder: RunFolder, label: str) -> str:
+    return f"The weights alone: open_run({str(folder)!r}).weights({label!r})"
 
 
 def make_import_error(folder: RunFolder, what: str, error: ConfigError) -> UsageError:
