@@ -453,7 +453,7 @@ class State:
             The norm, on the device.
 
         Raises:
-            TypeError: If a gradient is sparse, because torch has no norm of it.
+            TypeError: If a gradient is sparse, because torch before 2.14 has no norm of it.
         """
         if norm_type != 2.0:
             return self._norm(norm_type)
@@ -468,18 +468,22 @@ class State:
                 return shards.norm(gradients, norm_type, self.device)
             return total_norm(gradients, norm_type)
         except NotImplementedError:
-            names = [
-                name
-                for name, parameter in self.module.named_parameters()
-                if parameter.grad is not None and parameter.grad.is_sparse
-            ]
+            names = self.list_sparse_gradients()
             if not names:
                 raise
             raise TypeError(
-                f"the gradient of {listed(names)} is sparse, and torch has no norm of sparse"
+                f"the gradient of {listed(names)} is sparse, and this torch has no norm of sparse"
                 " gradients, neither here nor in clip_grad_norm_. Build the layer with"
                 " sparse=False, or remove this hook"
             ) from None
+
+    def list_sparse_gradients(self) -> list[str]:
+        """Return the names of the parameters whose gradients are sparse."""
+        return [
+            name
+            for name, parameter in self.module.named_parameters()
+            if parameter.grad is not None and parameter.grad.is_sparse
+        ]
 
     def forget_gradients(self) -> None:
         """Discard the cached gradient norm; call this after changing gradients."""

@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from annotated_types import Gt
+from torch import Tensor
 
 from hooks.hook import Hook, Priority
 from hooks.needs import Needs
+from hooks.parameter_names import listed
 from hooks.private_torch import foreach_clamp_max_, foreach_clamp_min_, foreach_mul_
 from hooks.setup import CHANGES_GRADIENTS, Setup
 from hooks.state import State
@@ -57,6 +59,19 @@ class GradientClip(Hook):
         if self.max_value is None:
             foreach_mul_(gradients, (self.max_norm / (norm + _EPSILON)).clamp(max=1.0))
         else:
-            foreach_clamp_min_(gradients, -self.max_value)
-            foreach_clamp_max_(gradients, self.max_value)
+            _clamp(state, gradients, self.max_value)
         state.forget_gradients()
+
+
+def _clamp(state: State, gradients: list[Tensor], max_value: float) -> None:
+    try:
+        foreach_clamp_min_(gradients, -max_value)
+    except NotImplementedError:
+        names = state.list_sparse_gradients()
+        if not names:
+            raise
+        raise TypeError(
+            f"the gradient of {listed(names)} is sparse, and torch cannot clamp sparse gradients."
+            " Build the layer with sparse=False, or clip by the norm"
+        ) from None
+    foreach_clamp_max_(gradients, max_value)

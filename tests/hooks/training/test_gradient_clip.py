@@ -138,11 +138,36 @@ def test_sums_in_the_order_of_the_model_whatever_the_groups() -> None:
     assert norms == expected
 
 
-def test_sparse_gradients_are_refused_by_name() -> None:
-    """Torch itself has neither a norm of sparse gradients nor a bound for their elements."""
-    module = nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Linear(3, 2))
+SPARSE = r"the gradient of 0\.weight is sparse.*sparse=False"
+
+
+def with_embedding(sparse: bool) -> nn.Module:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Embedding(5, 3, sparse=sparse), nn.Linear(3, 2))
     module(torch.tensor([1, 1, 2])).sum().backward()
-    state = State(module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.1))
-    for hook in (GradientClip(), GradientClip(max_value=0.1)):
-        with pytest.raises(TypeError, match=r"the gradient of 0\.weight is sparse.*sparse=False"):
-            hook.on_gradients(state)
+    return module
+
+
+def clip(module: nn.Module, hook: GradientClip) -> None:
+    hook.on_gradients(State(module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.1)))
+
+
+def test_sparse_gradients_are_clipped_as_dense_ones_or_refused_by_name() -> None:
+    """Torch has a norm of sparse gradients from 2.14 on."""
+    module = with_embedding(sparse=True)
+    if torch.__version__ < (2, 14):
+        with pytest.raises(TypeError, match=SPARSE):
+            clip(module, GradientClip(max_norm=0.1))
+        return
+
+    clip(module, GradientClip(max_norm=0.1))
+    dense = with_embedding(sparse=False)
+    clip(dense, GradientClip(max_norm=0.1))
+    for mine, theirs in zip(gradients(module), gradients(dense), strict=True):
+        torch.testing.assert_close(mine.to_dense(), theirs)
+
+
+def test_elements_of_sparse_gradients_are_not_clipped() -> None:
+    """Torch has no bound for them."""
+    with pytest.raises(TypeError, match=SPARSE):
+        clip(with_embedding(sparse=True), GradientClip(max_value=0.1))
