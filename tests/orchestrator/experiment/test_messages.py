@@ -32,7 +32,7 @@ def printed(folder: Path, text: str, *overrides: str) -> str:
         (
             "hooks: {checkpoint: {save_any: 1}}",  # not save_last
             "e.yaml:4: hooks.checkpoint.save_any: unknown key (known to Checkpoint: background, begin, best, every,"
-            " keep, mode, out_dir, publish, save_last)",
+            " keep, mode, out_dir, publish, save_last, weights)",
         ),
         ("betas: 0.9", "e.yaml:4: betas: unknown key (did you mean 'optimizer.betas'?)"),
         (
