@@ -17,7 +17,11 @@ from typing import Any
 from hooks.errors import describe_error
 from orchestrator.errors import ConfigError, RunError, UsageError
 from orchestrator.experiment.sections.workers import Workers
-from orchestrator.private_api.ray_settings import SETTINGS, variables_of_job
+from orchestrator.private_api.ray_settings import (
+    SETTINGS,
+    SETTINGS_ON_THIS_MACHINE,
+    variables_of_job,
+)
 from orchestrator.process.child_signals import separate_children
 
 _CONNECTION_TIMEOUT_S = 5
@@ -71,15 +75,12 @@ def format_amount(resource: str, amount: float) -> str:
 
 def set_environment(address: str | None) -> None:
     """Set the variables that Ray reads when it is imported, unless the user has set them."""
-    for name, value in SETTINGS.items():
+    settings = SETTINGS | SETTINGS_ON_THIS_MACHINE if address is None else SETTINGS
+    for name, value in settings.items():
         os.environ.setdefault(name, value)
     if "ray" in sys.modules:
         # Ray has already read the other variables, and all its processes must have the same.
         return
-    if address is None:
-        # Under `uv run`, Ray would copy the folder and install the environment again for its
-        # workers, which find both on this machine.
-        os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     token_file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", "~/.ray/auth_token")).expanduser()
     if address is None and "RAY_AUTH_TOKEN" not in os.environ and not token_file.exists():

@@ -29,6 +29,13 @@ SETTINGS = {
     "RAY_process_group_cleanup_enabled": "0",
 }
 
+SETTINGS_ON_THIS_MACHINE = {
+    # Under `uv run`, Ray would copy the folder and install the environment again for its workers,
+    # which find both on this machine.
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+}
+"""Only for a Ray that the driver starts."""
+
 
 def variables_of_job() -> set[str]:
     """Return the variables that this driver's job sets for its workers; Ray rejects a variable that

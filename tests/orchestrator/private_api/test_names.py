@@ -6,7 +6,11 @@ import pytest
 import ray
 from packaging.version import Version
 
-from orchestrator.private_api.ray_settings import ADDRESS_FILE, SETTINGS
+from orchestrator.private_api.ray_settings import (
+    ADDRESS_FILE,
+    SETTINGS,
+    SETTINGS_ON_THIS_MACHINE,
+)
 from tests.private_names import assert_there
 
 CORE, TUNE, IN_SETTINGS = (
@@ -84,7 +88,9 @@ def sources() -> bytes:
     return b"".join([*texts, (folder / "core/src/ray/raylet/raylet").read_bytes()])
 
 
-@pytest.mark.parametrize("name", [*SETTINGS, "RAY_JOB_CONFIG_JSON_ENV_VAR"])
+@pytest.mark.parametrize(
+    "name", [*SETTINGS, *SETTINGS_ON_THIS_MACHINE, "RAY_JOB_CONFIG_JSON_ENV_VAR"]
+)
 def test_ray_reads_the_setting(name: str, sources: bytes) -> None:
     if name == "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER" and Version(ray.__version__) < Version("2.57"):
         pytest.skip("there is no such watcher before ray 2.57")
