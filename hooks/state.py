@@ -478,7 +478,11 @@ class State:
             ) from None
 
     def list_sparse_gradients(self) -> list[str]:
-        """Return the names of the parameters whose gradients are sparse."""
+        """Look for gradients that are sparse tensors, such as those of a sparse embedding.
+
+        Returns:
+            The names of the parameters that have one, as `named_parameters` gives them.
+        """
         return [
             name
             for name, parameter in self.module.named_parameters()

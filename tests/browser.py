@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
+from select import select
 from threading import Timer
 from time import monotonic, sleep
 from typing import Any
@@ -32,6 +33,7 @@ FLAGS = (
     "--remote-debugging-port=0",
     "--enable-logging=stderr",
 )
+ANSWER_TIMEOUT_S = 120
 FRAMES = """<!DOCTYPE html><body><script>
 const look = (page, frame, opened_ms) => { const document = page.document, window = page; return (LOOK); };
 const paint = (page) => new Promise((done) => page.requestAnimationFrame(() => page.requestAnimationFrame(done)));
@@ -119,6 +121,8 @@ class Tab:
 
     def _receive(self) -> dict[str, Any]:
         while b"\0" not in self._received:
+            ready, _, _ = select([self._read], [], [], ANSWER_TIMEOUT_S)
+            assert ready, f"the browser has not answered for {ANSWER_TIMEOUT_S} s"
             received = os.read(self._read, 2**16)
             assert received, "the browser has ended"
             self._received += received
