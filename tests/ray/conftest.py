@@ -74,12 +74,13 @@ class Shift(Hook):
 
 @dataclass
 class Accident(Hook):
-    """Kills a process with SIGKILL, once: this rank's own, the driver's and its own, or that of its trial."""
+    """Kills a process, once: this rank's own, the driver's and its own, or that of its trial."""
 
     step: int = 0
     rank: int = 1
     whom: str = "worker"
     once: str = ""
+    number: int = signal.SIGKILL
 
     def on_step(self, state):
         if state.phase != "train" or state.step != self.step or state.rank != self.rank or Path(self.once).exists():
@@ -90,7 +91,7 @@ class Accident(Hook):
             os.kill(json.loads((state.artifacts / "run.json").read_text())["pid"], signal.SIGKILL)
         while self.whom == "trial":  # Ray ends it with its trial
             signal.pause()
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), self.number)
 
 
 @dataclass

@@ -85,28 +85,30 @@ def begun_from(done: Sweep) -> list[list[str | None]]:
 def test_trial_resumes_after_losing_a_rank_or_its_own_process(
     ray_cluster: Any, outside: Path
 ) -> None:
-    """Three trials of one configuration in turn: a rank is killed, then rank 0, then none."""
+    """Four trials of one configuration in turn: a rank is killed, then rank 0, then rank 0 is told
+    to end, as when a node shuts down, then none."""
     accidents = [
         {
             "type": "mishaps:Accident",
             "step": 7,
             "rank": rank,
-            "once": str(outside / f"killed-{rank}"),
+            "once": str(outside / f"ended-{rank}-{number}"),
+            "number": int(number),
         }
-        for rank in (1, 0)
+        for rank, number in ((1, signal.SIGKILL), (0, signal.SIGKILL), (0, signal.SIGTERM))
     ]
     space = {"hooks.accident": {"choice": [*accidents, None]}}
     done = sweep(
         load_experiment(written(outside, space, {"accident": accidents[0]}, 2, max_concurrent=1)),
         "runs",
     )
-    assert done.trials["status"].tolist() == ["finished"] * 3
-    assert begun_from(done) == [[None, "step-00000006"], [None, "step-00000006"], [None]]
-    killed, orphaned, undisturbed = losses(done)
+    assert done.trials["status"].tolist() == ["finished"] * 4
+    assert begun_from(done) == [[None, "step-00000006"]] * 3 + [[None]]
+    *disturbed, undisturbed = losses(done)
     assert len(undisturbed) == 3
-    assert killed == orphaned == undisturbed
+    assert disturbed == [undisturbed] * 3
     assert not done.stats.duplicated(KEY).any()
-    assert done.stats.groupby("trial", observed=True).size().tolist() == [2 * (15 + 9)] * 3
+    assert done.stats.groupby("trial", observed=True).size().tolist() == [2 * (15 + 9)] * 4
 
 
 def test_sweep_resumes_after_its_driver_and_ray_were_killed(

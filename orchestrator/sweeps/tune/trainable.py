@@ -4,6 +4,7 @@ import orchestrator.engines.preload  # noqa: F401  # acts when imported, before 
 
 # isort: split
 
+import signal
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -58,7 +59,12 @@ class Trial(tune.Trainable):
         workers: Workers,
         location: str,
     ) -> None:
-        """Start the engine. `source`, `settings`, `workers` and `location` are the sweep's."""
+        """Start the engine. `source`, `settings`, `workers` and `location` are the sweep's.
+
+        SIGTERM ends this process at once: its node shuts down. Ray would raise SystemExit in the
+        line of user code that runs, which then looks like a failure of that code.
+        """
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._source = source
         self._settings = settings
         self._location = location
