@@ -33,6 +33,11 @@ class Checkpoints(Protocol):
         """Return the stored checkpoints, oldest first."""
 
 
+def get_checkpoint_name(path: str) -> str:
+    """Return the name of a checkpoint, such as `epoch-0003`, from its folder or URL."""
+    return path.rstrip("/").rpartition("/")[2]
+
+
 class Display(Protocol):
     """The terminal and the run's log, for the lines of rank 0."""
 

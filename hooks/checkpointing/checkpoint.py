@@ -8,7 +8,7 @@ from annotated_types import Ge, MinLen
 
 from hooks.hook import Hook, Priority, Ranks
 from hooks.interval import Interval
-from hooks.loop_services import Checkpoints
+from hooks.loop_services import Checkpoints, get_checkpoint_name
 from hooks.metrics.best_checkpoints import BestCheckpoints
 from hooks.metrics.direction import Mode
 from hooks.needs import Needs
@@ -134,7 +134,7 @@ class Checkpoint(Hook):
         assert self._in_progress is not None
         written = self._in_progress
         self._in_progress = None
-        name = path.rstrip("/").rpartition("/")[2]
+        name = get_checkpoint_name(path)
         self._saved = _Stored(written.position, name)
         if written.is_requested:
             self._names = [known for known in self._names if known != name]

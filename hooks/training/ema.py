@@ -15,6 +15,7 @@ from hooks.distributed import sharded_tensors as shards
 from hooks.errors import SettingError
 from hooks.hook import Hook
 from hooks.interval import Interval, Steps, at_interval
+from hooks.loop_services import get_checkpoint_name
 from hooks.model import power_average
 from hooks.model.averaged_buffers import AveragedBuffers
 from hooks.model.averaged_parameters import AveragedParameters
@@ -189,7 +190,7 @@ class EMA(Hook):
             self._request_snapshot(state)
 
     def on_saved(self, state: State, path: str) -> None:
-        self._snapshots.finish_save(state, self._label, path.rstrip("/").rpartition("/")[2])
+        self._snapshots.finish_save(state, self._label, get_checkpoint_name(path))
 
     def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
         self._snapshots.begin_save()

@@ -234,12 +234,11 @@ class Session:
         """Write a checkpoint between two reports; return its path. Collective."""
         assert self._loop is not None
         store = self.attempts[0].store
-        path = self._loop.save()
-        assert path is not None
-        name = path.rpartition("/")[2]
+        name = self._loop.save()
+        assert name is not None
         names = [name]
         if self.world.is_master:
             previous = store.index.read()["owners"].get("sweep", [])
             names = [*(other for other in previous if other != name), name]
         store.retain("sweep", names[-SWEEP_KEEPS:])
-        return path
+        return store.get_path(name)

@@ -98,7 +98,7 @@ class BaseLoop(ABC, Generic[AnyRun]):
         """Release the model, the optimizers and the data."""
 
     def save(self) -> str | None:
-        """Write a checkpoint of the only run between two reports and return its path;
+        """Write a checkpoint of the only run between two reports and return its name;
         collective."""
         return self.runs[0].save()
 

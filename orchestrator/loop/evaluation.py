@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ class Evaluation:
         self._plan = run.plan
         self._cursor = run.cursor
         self._data = training.data
+        self._max_batches: int | None = None
         self._iterations = self._make_runner(
             run.task,
             run.state,
@@ -42,6 +44,10 @@ class Evaluation:
             run.recorder,
             run.world,
         )
+
+    def shorten(self, batches: int) -> None:
+        """Evaluate at most this number of batches of each phase, with each set of weights."""
+        self._max_batches = batches
 
     def _make_runner(self, *parts: Any) -> IterationRunner:
         return IterationRunner(*parts)
@@ -136,7 +142,7 @@ class Evaluation:
             state.module.eval()
             batches, places = self._data.phases[phase].evaluation_batches(number)
             iterations = iterate(batches, meters)
-            for has_batch in self._iterate_batches(places):
+            for has_batch in self._iterate_batches(islice(places, self._max_batches)):
                 if has_batch:
                     next(iterations)
                 else:

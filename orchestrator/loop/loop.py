@@ -173,7 +173,9 @@ class Loop(BaseLoop[HookedRun]):
         stopping = training.stopping
         state = training.state
         saves_in_background = any(run.saving.background for run in self.active)
-        for _ in training.iterate():  # up to a step where a checkpoint or a check for a stop is due
+        for _ in training.iterate():  # up to a checkpoint, a check for a stop or the last iteration
+            if state.iteration >= training.last_iteration:
+                return Stop((INTERRUPTED,), is_interruption=True)
             if state.checkpoint_reasons:
                 self._save_requested()
             if state.iteration < stopping.next_check:

@@ -14,8 +14,6 @@ class Report:
     metrics: dict[str, Any]
     """Counters, and the metrics of the phases. They are equal on all ranks, except for metrics that
     hooks add."""
-    checkpoint: str | None = None
-    """The newest stored checkpoint."""
     stopped: tuple[str, ...] = field(default=())
     """Reasons for the run to end here; empty if it continues or is complete."""
     interrupted: bool = False

@@ -111,6 +111,7 @@ class Training:
             SavedOptimizers(self.state, self.changes, self.schedules, self.modes),
             self._find_frozen_weights(origin),
         )
+        self.last_iteration = context.last_iteration
         self.stopping = StopCoordinator(self.state, self.world, self.clock, context.stop_requested)
         self.after_phase: dict[str, Any] | None = None
         """Random state at the end of the last phase."""
@@ -241,7 +242,8 @@ class Training:
 
     def iterate(self) -> Iterator[None]:
         """Train until the phase ends. Yield between two steps if a checkpoint is requested or a
-        check for a stop is due; the caller ends a phase early by not continuing."""
+        check for a stop is due, and after the last iteration, even within a step; the caller ends a
+        phase early by not continuing."""
         state = self.state
         data = self.data.train
         stops_when_exhausted = data.stops_when_exhausted
@@ -262,6 +264,8 @@ class Training:
                 self._stop_at_end_of_data()
                 return
             next(iterations)
+            if state.iteration >= self.last_iteration:
+                yield
             has_ended = state.phase_iteration >= state.phase_length or state.step >= last_step
             if has_ended or not state.at_step_boundary:
                 # A checkpoint cannot hold the gradients between the micro-batches of a step.

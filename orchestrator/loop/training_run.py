@@ -1,5 +1,6 @@
 """A run in a worker: its state, plan, rows, checkpoints and progress."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -41,7 +42,9 @@ class RunContext:
     world: World = field(default_factory=World)
     recorder: Recorder = field(default_factory=Recorder)
     store: CheckpointStore | None = None
-    """Checkpoint store; None saves no checkpoints."""
+    """Checkpoint store; None saves and restores no checkpoints."""
+    saves: bool = True
+    """Whether checkpoints are saved; False only restores those in the store."""
     artifacts: Path = Path(".")
     """Local folder for files that hooks write."""
     send_artifacts: Callable[[], None] = lambda: None
@@ -54,6 +57,9 @@ class RunContext:
     """Name of the run; empty for the name of the experiment."""
     stop_requested: Callable[[], bool] = lambda: False
     """Function that returns whether this rank is interrupted."""
+    last_iteration: float = math.inf
+    """Training iteration after which the run is interrupted without a checkpoint, even between the
+    micro-batches of a step."""
 
     def state_fields(self, experiment: Experiment) -> dict[str, Any]:
         return {
@@ -103,8 +109,9 @@ class TrainingRun(ABC):
         self.flusher = RowFlusher(self.recorder, plan, state, self.cursor)
         self.random_states = RandomStates()
         self.contents = contents
+        self._store = context.store
         self.saving = CheckpointSaver(
-            context.store,
+            context.store if context.saves else None,
             state,
             plan,
             contents,
@@ -122,10 +129,10 @@ class TrainingRun(ABC):
 
         Raises CheckpointError if it does not fit.
         """
-        if self.saving.store is None:
+        if self._store is None:
             raise CheckpointError("this loop has no store to restore from")
         state = self.state
-        loaded = load_checkpoint(self.saving.store, name, self.contents, self.world)
+        loaded = load_checkpoint(self._store, name, self.contents, self.world)
         manifest = loaded.manifest
         rank_state = loaded.rank_state
         restores_training = self.index == 0
@@ -196,7 +203,6 @@ class TrainingRun(ABC):
             self.cursor.stage = Stage.REPORTED
         return Report(
             metrics,
-            checkpoint=self.saving.last_path,
             stopped=self.stop.reasons,
             interrupted=self.stop.is_interruption,
             is_final=is_final,
@@ -219,10 +225,10 @@ class TrainingRun(ABC):
     # Checkpoints
 
     def save(self) -> str | None:
-        """Write a checkpoint between two reports and return its path; collective."""
+        """Write a checkpoint between two reports and return its name; collective."""
         self.start_save()
         self.saving.finish()
-        return self.saving.last_path
+        return self.saving.last_name
 
     def save_if_requested(self) -> None:
         """Save a checkpoint if a hook has requested one; collective."""

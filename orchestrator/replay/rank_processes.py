@@ -3,7 +3,8 @@ Ray."""
 
 import multiprocessing
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
@@ -13,11 +14,17 @@ from torch.multiprocessing.spawn import ProcessException, start_processes
 
 from hooks import Hook
 from hooks.training.time_limit import TimeLimit
+from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.errors import HookyardError, RunError
 from orchestrator.loop.world import World
 
 _LOGGERS = ("hooks.logs.", "hooks.checkpointing.")
 """Modules of hooks that only produce output, such as logs and checkpoints."""
+
+_RENDEZVOUS = "ranks"
+"""File by which the ranks find each other."""
+_ERROR = "failed"
+"""File with the message of the first rank that failed."""
 
 
 def without_loggers(hooks: Mapping[str, Hook]) -> dict[str, Hook]:
@@ -30,13 +37,26 @@ def without_loggers(hooks: Mapping[str, Hook]) -> dict[str, Hook]:
     }
 
 
+@contextmanager
+def convert_errors(world: World) -> Iterator[None]:
+    """Raise RankFailed for errors of user code; those of Hookyard pass."""
+    try:
+        yield
+    except HookyardError:
+        raise
+    except Exception as error:
+        raise RankFailed.from_error(world.rank, world.world_size, error) from error
+
+
 def train_in_processes(
     train: Callable[[World], None], world_size: int, folder: str, threads: int
 ) -> None:
     """Call a picklable function on each rank, and wait. Raises RunError with the first error.
 
-    `folder` is for files by which the ranks find each other.
+    `folder` is for files by which the ranks find each other; those of an earlier call are removed.
     """
+    for name in (_RENDEZVOUS, _ERROR):
+        Path(folder, name).unlink(missing_ok=True)
     _start_forkserver()
     processes = start_processes(
         _train_rank,
@@ -50,7 +70,7 @@ def train_in_processes(
         while not processes.join():
             pass
     except ProcessException as error:
-        message = Path(folder, "failed")
+        message = Path(folder, _ERROR)
         raise RunError(message.read_text() if message.exists() else str(error)) from None
     finally:
         for process in processes.processes:
@@ -88,12 +108,12 @@ def _train_rank(
     torch.set_num_threads(threads)
     if world_size > 1:
         dist.init_process_group(
-            "gloo", init_method=f"file://{folder}/ranks", rank=rank, world_size=world_size
+            "gloo", init_method=f"file://{folder}/{_RENDEZVOUS}", rank=rank, world_size=world_size
         )
     try:
         train(World(rank, world_size, rank))
     except HookyardError as error:
-        message = Path(folder, "failed")
+        message = Path(folder, _ERROR)
         if not message.exists():
             message.write_text(str(error))
         raise SystemExit(1) from None

@@ -2,19 +2,16 @@
 
 import pickle
 import tempfile
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
 from hooks import Hook, Priority, State
+from hooks.loop_services import get_checkpoint_name
 from hooks.private_torch import tree_leaves
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.engines.in_process import find_device
-from orchestrator.engines.rank_failures import RankFailed
-from orchestrator.errors import HookyardError, RunError, UsageError
+from orchestrator.errors import RunError, UsageError
 from orchestrator.experiment.resolve import resolve
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.source import ExperimentSource
@@ -24,7 +21,7 @@ from orchestrator.loop.state.attributes import GENERATORS
 from orchestrator.loop.training_run import RunContext
 from orchestrator.loop.world import World
 from orchestrator.replay.digests import digest, digest_end, digest_state, list_data_values
-from orchestrator.replay.rank_processes import train_in_processes, without_loggers
+from orchestrator.replay.rank_processes import convert_errors, train_in_processes, without_loggers
 from orchestrator.storage import Storage
 
 _EPOCH_STEPS = 4
@@ -53,21 +50,26 @@ class TrainingRecord:
     """Generators of the training data and of its modules."""
 
 
-@dataclass
 class _Recorder(Hook):
-    """Recorder of what training does, which also saves checkpoints."""
-
-    loop: Any = None
-    record: TrainingRecord = field(default_factory=TrainingRecord)
-    save_at: tuple[int, ...] = ()
-    """Iterations at which to save."""
+    """Recorder of what a loop does, which also saves checkpoints."""
 
     priority: ClassVar[Priority | int] = Priority.HIGHEST
     observes: ClassVar[bool] = True
 
+    def __init__(self) -> None:
+        self.record = TrainingRecord()
+        self._loop: Loop | None = None
+        self._save_at: tuple[int, ...] = ()
+
+    def follow(self, loop: Loop, save_at: tuple[int, ...]) -> None:
+        """Record this loop from now on, and save at these iterations."""
+        self._loop = loop
+        self._save_at = save_at
+
     def on_iteration_start(self, state: State) -> None:
-        if state.phase == "train" and state.iteration in self.save_at:
-            self.record.state[state.iteration] = digest_state(self.loop)
+        if state.phase == "train" and state.iteration in self._save_at:
+            assert self._loop is not None
+            self.record.state[state.iteration] = digest_state(self._loop)
 
     def on_batch(self, state: State) -> None:
         if state.phase == "train":
@@ -79,16 +81,15 @@ class _Recorder(Hook):
         assert state.loss is not None
         self.record.losses[state.iteration] = state.loss.item()
         # At the end of a phase the loop saves after it.
-        if state.iteration in self.save_at and state.phase_iteration < state.phase_length:
+        if state.iteration in self._save_at and state.phase_iteration < state.phase_length:
             state.request_checkpoint("verify")
 
     def on_phase_end(self, state: State) -> None:
-        if state.phase == "train" and state.iteration in self.save_at:
+        if state.phase == "train" and state.iteration in self._save_at:
             state.request_checkpoint("verify")
 
     def on_saved(self, state: State, path: str) -> None:
-        name = path.rpartition("/")[2]
-        self.record.checkpoints[state.iteration] = name
+        self.record.checkpoints[state.iteration] = get_checkpoint_name(path)
         assert state.checkpoints is not None
         state.checkpoints.retain("verify", [*self.record.checkpoints.values()])
 
@@ -105,32 +106,27 @@ class RecordedTraining:
     def train_rank(self, world: World) -> None:
         """Train one rank, and write its record to the folder. Raises RankFailed if user code
         fails."""
-        try:
+        with convert_errors(world):
             record = self._train(world)
-        except HookyardError:
-            raise
-        except Exception as error:  # from user code
-            raise RankFailed.from_error(world.rank, world.world_size, error) from error
         _record_path(self.folder, world.rank).write_bytes(pickle.dumps(record))
 
     def _train(self, world: World) -> TrainingRecord:
         recorder = _Recorder()
         loop = self._make_loop(world, recorder)
-        training = loop.training
-        record = recorder.record
-        record.is_iterable = isinstance(training.data.train, IterableData)
-        epoch_iterations = self._shorten(loop, recorder)
+        length = _shorten(loop)
+        recorder.follow(loop, _choose_saves(length, loop.experiment.micro_batches))
         if self.checkpoint:
             loop.restore(self.checkpoint)
-            loop.runs[0].saving.store = None  # the checkpoints stay as they are
+
+        record = recorder.record
+        record.is_iterable = isinstance(loop.training.data.train, IterableData)
         record.suspects = [
             path for path, value in list_data_values(loop) if isinstance(value, GENERATORS)
         ]
-
         reports = loop.run()
         for report in reports:
             record.metrics[loop.state.iteration] = dict(report.metrics)
-            if loop.state.iteration >= _EPOCHS * epoch_iterations:
+            if loop.state.iteration >= _EPOCHS * length:
                 break
         record.end = digest_end(loop)
         reports.close()
@@ -142,36 +138,38 @@ class RecordedTraining:
         if world.world_size == 1:
             world = replace(world, device=find_device(experiment.workers))
         storage = Storage(Path(self.folder, "checkpoints"))
-        store = CheckpointStore(storage, is_master=world.is_master)
-        loop = Loop(
+        context = RunContext(
+            world=world,
+            store=CheckpointStore(storage, is_master=world.is_master),
+            saves=self.checkpoint is None,
+            artifacts=Path(self.folder),
+        )
+        return Loop(
             resolved.task,
             experiment,
             {**without_loggers(resolved.hooks), "verify": recorder},
-            RunContext(world=world, store=store, artifacts=Path(self.folder)),
+            context,
             resumes=self.checkpoint is not None,
         )
-        recorder.loop = loop
-        return loop
 
-    def _shorten(self, loop: Loop, recorder: _Recorder) -> int:
-        """Shorten the phases of a loop, and choose where it saves; return the iterations of an
-        epoch."""
-        microbatches = loop.experiment.micro_batches
-        epoch = loop.training.epoch
-        steps = min(_EPOCH_STEPS, -(-epoch.length // microbatches))
-        length = min(steps * microbatches, epoch.length)
-        epoch.shorten(length)
-        for phase in loop.training.data.phases.values():
-            # Few batches tell as much as all, in a fraction of the time.
-            few = partial(_list_few, phase.evaluation_batches)
-            phase.evaluation_batches = few  # type: ignore[method-assign]
 
-        within_second = length + max(1, steps // 2) * microbatches
-        end_of_second = 2 * length
-        recorder.save_at = (end_of_second,)
-        if within_second < end_of_second:
-            recorder.save_at = (within_second, end_of_second)
-        return length
+def _shorten(loop: Loop) -> int:
+    """Shorten the phases of a loop: few batches tell as much as all, in a fraction of the time.
+    Return the iterations of an epoch."""
+    epoch = loop.training.epoch
+    length = min(_EPOCH_STEPS * loop.experiment.micro_batches, epoch.length)
+    epoch.shorten(length)
+    loop.runs[0].evaluation.shorten(_EVALUATED_BATCHES)
+    return length
+
+
+def _choose_saves(length: int, microbatches: int) -> tuple[int, ...]:
+    """Return the iterations at which to save: in the middle of the second epoch, if there is a step
+    to end there, and at its end."""
+    steps = -(-length // microbatches)
+    within_second = length + max(1, steps // 2) * microbatches
+    end_of_second = 2 * length
+    return (within_second, end_of_second) if within_second < end_of_second else (end_of_second,)
 
 
 def train_ranks(
@@ -186,8 +184,6 @@ def train_ranks(
     training fails."""
     if checkpoint is None and Path(folder, "checkpoints").exists():
         folder = tempfile.mkdtemp(dir=folder)
-    for name in ("ranks", "failed"):
-        Path(folder, name).unlink(missing_ok=True)
     training = RecordedTraining(source, folder, processes, checkpoint)
     try:
         train_in_processes(training.train_rank, ranks, folder, threads)
@@ -208,9 +204,3 @@ def _extend(experiment: Experiment, loader_workers: int) -> Experiment:
         length = {"epochs": max(experiment.epochs or 0, _EPOCHS + 1)}
     loader = experiment.loader.model_copy(update={"num_workers": loader_workers})
     return experiment.model_copy(update={**length, "loader": loader})
-
-
-def _list_few(evaluation_batches: Any, *arguments: Any) -> tuple[Iterator[Any], Iterable[object]]:
-    """Return the first batches of an evaluation."""
-    batches, places = evaluation_batches(*arguments)
-    return batches, islice(places, _EVALUATED_BATCHES)

@@ -5,25 +5,23 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from hooks import Hook
 from orchestrator import units
 from orchestrator.disk.attempts import Attempt, make_lost_attempt_error
-from orchestrator.disk.rows.batches import Layout
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.in_process import find_device
-from orchestrator.engines.rank_failures import RankFailed
-from orchestrator.errors import CheckpointError, HookyardError, UsageError
+from orchestrator.errors import CheckpointError, UsageError
 from orchestrator.experiment.load import to_dict
+from orchestrator.experiment.resolve import ResolvedExperiment
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.torch_settings import thread_count, torch_threads
 from orchestrator.loop.training_run import RunContext
 from orchestrator.loop.world import World
-from orchestrator.replay.rank_processes import train_in_processes, without_loggers
+from orchestrator.replay.rank_processes import convert_errors, train_in_processes, without_loggers
 from orchestrator.runs.continuation import open_checkpoints
 from orchestrator.runs.result import Run
 from orchestrator.runs.samples import resolve_attempt
@@ -53,28 +51,6 @@ class Replay:
         return bool(_are_equal(self.losses["loss"], self.losses["loss_replayed"]).all())
 
 
-class _IterationReached(GeneratorExit):
-    """Signal that the row of the iteration has been recorded."""
-
-
-class _StoppingRecorder(Recorder):
-    """A recorder that ends the loop after a training iteration."""
-
-    def __init__(self, iteration: int, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._iteration = iteration
-        self._is_training = False
-
-    def begin(self, labels: Mapping[str, Any], layout: Layout) -> None:
-        self._is_training = labels["phase"] == "train"
-        super().begin(labels, layout)
-
-    def append(self, row: dict[str, Any] | None, numbers: Sequence[float] = ()) -> None:
-        super().append(row, numbers)
-        if self._is_training and numbers[0] >= self._iteration:
-            raise _IterationReached
-
-
 @dataclass(frozen=True)
 class _ReplayedRange:
     """The iterations to replay. Picklable, for spawned ranks."""
@@ -86,49 +62,40 @@ class _ReplayedRange:
     rows: str
     """Folder for rows and files of hooks."""
 
-    def train_rank(self, world: World) -> None:
-        self.train(world, {})
-
-    def train(self, world: World, hooks: Mapping[str, Hook]) -> None:
+    def train(self, world: World, hooks: Mapping[str, Hook] | None = None) -> None:
         """Replay the iterations on one rank. Raises UsageError if the run ends early; RankFailed if
         user code fails."""
         folder = RunFolder(self.run)
+        loop = self._make_loop(folder, world, hooks or {})
+        if self.checkpoint:
+            loop.restore(self.checkpoint)
+        with convert_errors(world):
+            for _ in loop.run():
+                pass
+        if loop.state.iteration < self.iteration:
+            raise UsageError(f"{folder} ends before iteration {self.iteration}")
+
+    def _make_loop(self, folder: RunFolder, world: World, hooks: Mapping[str, Hook]) -> Loop:
         resolved = resolve_attempt(folder, self.attempt)
-        own = without_loggers(resolved.hooks)
         identity = {"rank": world.rank, "node": world.node, "attempt": 0}
-        loop = Loop(
+        context = RunContext(
+            world=world,
+            recorder=Recorder(Storage(self.rows), f"stats/attempt=0/rank={world.rank}", identity),
+            store=open_checkpoints(folder, is_master=False),
+            saves=False,
+            artifacts=Path(self.rows),
+            config={**to_dict(resolved.experiment), "sweep": None},
+            name=folder.name,
+            last_iteration=self.iteration,
+        )
+        return Loop(
             resolved.task,
             resolved.experiment,
-            {**own, **hooks},
-            RunContext(
-                world=world,
-                recorder=_StoppingRecorder(
-                    self.iteration,
-                    Storage(self.rows),
-                    f"stats/attempt=0/rank={world.rank}",
-                    identity,
-                ),
-                store=open_checkpoints(folder, is_master=False),
-                artifacts=Path(self.rows),
-                config={**to_dict(resolved.experiment), "sweep": None},
-                name=folder.name,
-            ),
+            {**without_loggers(resolved.hooks), **hooks},
+            context,
             origin=folder.read_metadata().init,
             resumes=self.checkpoint is not None,
         )
-        if self.checkpoint:
-            loop.restore(self.checkpoint)
-        loop.runs[0].saving.store = None  # nothing is saved
-        try:
-            for _ in loop.run():
-                pass
-        except _IterationReached:
-            return
-        except HookyardError:
-            raise
-        except Exception as error:  # from user code
-            raise RankFailed.from_error(world.rank, world.world_size, error) from error
-        raise UsageError(f"{folder} ends before iteration {self.iteration}")
 
 
 def replay(
@@ -143,36 +110,23 @@ def replay(
     """
     folder = run.folder
     rows = run.load_stats(where=f"phase = 'train' and iteration = {iteration} and rank = {rank}")
-    attempts = {attempt.number: attempt for attempt in folder.read_attempts()}
-    number = (
-        _find_failed_attempt(run, [*attempts.values()], iteration, rank)
-        if rows.empty
-        else int(rows["attempt"].iloc[0])
-    )
-    if number not in attempts:
-        raise make_lost_attempt_error(folder.storage, number)
-    attempt = attempts[number]
+    attempts = folder.read_attempts()
+    attempt = _find_attempt(run, attempts, rows, iteration, rank)
     resolved = resolve_attempt(folder, attempt)
-    if has_custom_loop(type(resolved.task)):
-        raise UsageError(
-            f"the task of {folder} has its own training loop, so the run cannot be replayed"
-        )
-    if attempt.world_size > 1 and (hooks or resolved.experiment.workers.gpu):
-        what = "a debugger or added hooks" if hooks else "GPUs"
-        raise UsageError(
-            f"an iteration of {attempt.world_size} ranks can only be replayed without {what}"
-        )
+    _check_can_replay(folder, attempt, resolved, adds_hooks=bool(hooks))
     checkpoint, start = _find_checkpoint_before(folder, iteration)
-    _check_same_setup_between(folder, attempts.values(), attempt, start)
+    _check_same_setup_between(folder, attempts, attempt, start)
+
+    threads = thread_count(resolved.experiment)
     with tempfile.TemporaryDirectory(prefix="hookyard-replay-") as rows_folder:
         span = _ReplayedRange(folder.location, attempt, checkpoint, iteration, rows_folder)
-        threads = thread_count(resolved.experiment)
         if attempt.world_size == 1:
             with torch_threads(threads):
-                span.train(World(device=find_device(resolved.experiment.workers)), hooks or {})
+                span.train(World(device=find_device(resolved.experiment.workers)), hooks)
         else:
-            train_in_processes(span.train_rank, attempt.world_size, rows_folder, threads)
+            train_in_processes(span.train, attempt.world_size, rows_folder, threads)
         replayed = load(Storage(rows_folder), [], where=f"phase = 'train' and iteration > {start}")
+
     stored = run.load_stats(
         ["rank", "iteration", "loss"],
         f"phase = 'train' and iteration > {start} and iteration <= {iteration}",
@@ -184,12 +138,41 @@ def replay(
         suffixes=("", "_replayed"),
     )
     row = replayed[(replayed["rank"] == rank) & (replayed["iteration"] == iteration)].iloc[0]
-    return Replay(
-        checkpoint, _compare(row[[]] if rows.empty else rows.iloc[0], row), threads, losses
-    )
+    compared = _compare(row[[]] if rows.empty else rows.iloc[0], row)
+    return Replay(checkpoint, compared, threads, losses)
 
 
-def _find_failed_attempt(run: Run, attempts: Sequence[Attempt], iteration: int, rank: int) -> int:
+def _find_attempt(
+    run: Run, attempts: Sequence[Attempt], rows: pd.DataFrame, iteration: int, rank: int
+) -> Attempt:
+    """Return the attempt of an iteration's rows, or the one that failed in it if there are none."""
+    if rows.empty:
+        return _find_failed_attempt(run, attempts, iteration, rank)
+    number = int(rows["attempt"].iloc[0])
+    for attempt in attempts:
+        if attempt.number == number:
+            return attempt
+    raise make_lost_attempt_error(run.folder.storage, number)
+
+
+def _check_can_replay(
+    folder: RunFolder, attempt: Attempt, resolved: ResolvedExperiment, *, adds_hooks: bool
+) -> None:
+    """Raise UsageError if the loop or the ranks of a run cannot be replayed."""
+    if has_custom_loop(type(resolved.task)):
+        raise UsageError(
+            f"the task of {folder} has its own training loop, so the run cannot be replayed"
+        )
+    if attempt.world_size > 1 and (adds_hooks or resolved.experiment.workers.gpu):
+        what = "a debugger or added hooks" if adds_hooks else "GPUs"
+        raise UsageError(
+            f"an iteration of {attempt.world_size} ranks can only be replayed without {what}"
+        )
+
+
+def _find_failed_attempt(
+    run: Run, attempts: Sequence[Attempt], iteration: int, rank: int
+) -> Attempt:
     """Return the attempt that failed in an iteration; raises UsageError if none did."""
     last = (
         run.rows(f"phase == 'train' and rank == {rank}")
@@ -197,7 +180,7 @@ def _find_failed_attempt(run: Run, attempts: Sequence[Attempt], iteration: int, 
         .max()
     )
     last = 0 if pd.isna(last) else int(last)
-    attempts_with_rank = [attempt.number for attempt in attempts if rank < attempt.world_size]
+    attempts_with_rank = [attempt for attempt in attempts if rank < attempt.world_size]
     if attempts_with_rank and iteration == last + 1 and run.status == "failed":
         return attempts_with_rank[-1]
     ranks = max((attempt.world_size for attempt in attempts), default=1)

@@ -99,20 +99,20 @@ class CheckedRuns:
         with self._convert_errors():
             while (report := next(reports, None)) is not None:
                 run.reports.append(self._take_snapshot(hook, report.metrics, loop))
-                path = loop.save()
+                checkpoint = loop.save()
                 number = len(run.reports)
                 if changes and number == 1:
                     _change_fields(loop, changes)
 
                 next_hook = None if report.is_final else successor(number)
-                if next_hook is None or path is None:
+                if next_hook is None or checkpoint is None:
                     continue
 
                 # The recorder stays, because recent rows are not part of a checkpoint.
                 reports.close()
                 hook = next_hook
                 loop = self._make_loop(hook, folder, recorder)
-                loop.restore(path.rpartition("/")[2])
+                loop.restore(checkpoint)
                 reports = loop.run()
 
         run.rows = recorder.rows

@@ -64,15 +64,14 @@ class CheckpointSaver:
         self._paused_s = 0.0
         """Seconds that training waited for the checkpoint that is not yet committed."""
 
-        self.last_path: str | None = None
+        self.last_name: str | None = None
         """The newest stored checkpoint."""
         self.last_position: Position | None = None
         """The state's position at the newest checkpoint."""
 
     def continue_from(self, name: str) -> None:
         """Take the checkpoint that was just restored as the newest one."""
-        assert self.store is not None
-        self.last_path = self.store.get_path(name)
+        self.last_name = name
         self.last_position = self._state.position
 
     # Saving
@@ -220,11 +219,11 @@ class CheckpointSaver:
         They are the time since `start`, without the hooks, and `written_s` in the background.
         """
         assert self.store is not None
-        self.last_path = self.store.get_path(name)
+        self.last_name = name
         with self.store.index.edit():
             self.store.retain("run", [name])
             stored = perf_counter()
-            self._plan.fire("on_saved", self._state, self.last_path)
+            self._plan.fire("on_saved", self._state, self.store.get_path(name))
             announced = perf_counter()
         self._flusher.charge("save", stored - start + perf_counter() - announced)
         if written_s:

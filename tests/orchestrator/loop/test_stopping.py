@@ -198,6 +198,20 @@ def test_interrupted_run_stops_after_a_step_with_a_checkpoint(tmp_path: Path) ->
     assert (loop.state.phase_iteration % 2 == 0) or loop.state.phase_iteration == 7
 
 
+@pytest.mark.parametrize("last", [7, 10])
+def test_run_is_interrupted_after_its_last_iteration_without_a_checkpoint(
+    tmp_path: Path, last: int
+) -> None:
+    """At the end of an epoch of 7 iterations, or between the two micro-batches of a step."""
+    store = CheckpointStore(Storage(tmp_path))
+    context = RunContext(store=store, last_iteration=last)
+    loop = Loop(Points(), experiment(accumulate=2), {}, context)
+    *_, report = loop.run()
+    assert (loop.state.iteration, report.metrics["iteration"]) == (last, last)
+    assert (report.stopped, report.is_partial, report.is_final) == (("interrupted",), True, True)
+    assert store.list_names() == []
+
+
 class PauseAt(Hook):
     """Asks for a pause at the end of a phase."""
 

@@ -245,6 +245,18 @@ def test_without_a_store_nothing_is_saved_and_restoring_says_so() -> None:
         loop.restore("epoch-0001")
 
 
+def test_run_that_does_not_save_restores_and_leaves_the_checkpoints(tmp_path: Path) -> None:
+    store = CheckpointStore(Storage(tmp_path))
+    hooks = {"checkpoint": Checkpoint()}
+    list(Loop(Points(), experiment(epochs=1), hooks, RunContext(store=store)).run())
+    context = RunContext(store=store, saves=False)
+    loop = Loop(Points(), experiment(epochs=2), {"checkpoint": Checkpoint()}, context)
+    loop.restore("epoch-0001")
+    list(loop.run())
+    assert loop.state.epoch == 2
+    assert store.list_names() == ["epoch-0001"]
+
+
 def begin(root: Path, every: str) -> None:
     checkpoint = Checkpoint(every=Interval.parse(every), keep=9)
     list(
