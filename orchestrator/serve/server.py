@@ -5,6 +5,7 @@ import socket
 from collections.abc import Callable
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from orchestrator.disk.listing import explain_no_runs, open_storage
 from orchestrator.errors import UsageError
@@ -21,7 +22,16 @@ def serve(storage: str, host: str, port: int, announce: Callable[[str], object])
     """
     explain_no_runs(open_storage(storage).location)
     token = secrets.token_urlsafe(32)
-    app = make_app(ReadOnlyStorage(storage), token, host)
+    server = make_server(make_app(ReadOnlyStorage(storage), token, host))
+    with listen(host, port) as listener:
+        name = f"[{host}]" if ":" in host else host
+        announce(f"http://{name}:{listener.getsockname()[1]}/?{TOKEN}={token}")
+        server.run([listener])
+
+
+def make_server(app: ASGIApp) -> uvicorn.Server:
+    """Make the server of an application. At its end, it waits three seconds for answers that are on
+    their way."""
     config = uvicorn.Config(
         app,
         access_log=False,  # it would have the token
@@ -31,10 +41,7 @@ def serve(storage: str, host: str, port: int, announce: Callable[[str], object])
         server_header=False,
         timeout_graceful_shutdown=3,
     )
-    with listen(host, port) as listener:
-        name = f"[{host}]" if ":" in host else host
-        announce(f"http://{name}:{listener.getsockname()[1]}/?{TOKEN}={token}")
-        uvicorn.Server(config).run([listener])
+    return uvicorn.Server(config)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -6,10 +6,9 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-import uvicorn
 
 from orchestrator.serve.app import make_app
-from orchestrator.serve.server import listen
+from orchestrator.serve.server import listen, make_server
 from orchestrator.storage.read_only import ReadOnlyStorage
 from tests.browser import CHROMIUM, Tab, open_tab
 from tests.orchestrator.serve.stepping import stepping_run
@@ -23,8 +22,7 @@ CONTROLS = "[...document.querySelectorAll('a, button, input:not([type=hidden]), 
 @contextmanager
 def served(storage: Path) -> Iterator[str]:
     """Serve a storage in a thread, and yield its address without the token."""
-    app = make_app(ReadOnlyStorage(storage), "token", "127.0.0.1")
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
+    server = make_server(make_app(ReadOnlyStorage(storage), "token", "127.0.0.1"))
     with listen("127.0.0.1", 0) as listener:
         thread = Thread(target=server.run, args=([listener],))
         thread.start()
