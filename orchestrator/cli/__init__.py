@@ -5,10 +5,10 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli.checkpoints import average, evaluate, predict
+from orchestrator.cli.commands import ExperimentCommand, Subcommand, Subcommands
 from orchestrator.cli.compare import compare
 from orchestrator.cli.debug import replay
 from orchestrator.cli.doctor import doctor
-from orchestrator.cli.errors import Subcommand, Subcommands
 from orchestrator.cli.export import export_optuna
 from orchestrator.cli.jobs import logs, status, stop, submit
 from orchestrator.cli.manage import ls, note, rm
@@ -42,6 +42,9 @@ PANELS = {
     "Reference": (hooks, schema),
 }
 
+WITH_EXPERIMENT_KEYS = (validate, verify, run, sweep, submit)
+"""Commands whose overrides may change any key of an experiment."""
+
 app = typer.Typer(
     cls=Subcommands,
     no_args_is_help=True,
@@ -51,7 +54,8 @@ app = typer.Typer(
 
 for panel, verbs in PANELS.items():
     for verb in verbs:
-        app.command(cls=Subcommand, rich_help_panel=panel)(verb)
+        kind = ExperimentCommand if verb in WITH_EXPERIMENT_KEYS else Subcommand
+        app.command(cls=kind, rich_help_panel=panel)(verb)
 
 
 def _print_version(requested: bool) -> None:
