@@ -17,9 +17,9 @@ class SwAVMomentum(SwappedPrediction):
     """Give SwAV's loss the codes of a momentum encoder, and keep the prototypes of both at length
     1.
 
-    Like `swav`, but codes and queue use embeddings of a copy of the model, in eval mode. After each
-    step its parameters move toward the model's, and its buffers become the model's. VISSL does so
-    at the start of the next iteration.
+    Like `swav`, but codes and queue use embeddings of a copy of the model, in eval mode. Its
+    parameters move toward the model's after each step. Its buffers are those that the model has
+    after its own forward pass in training, so running statistics include the current batch.
     Source: VISSL SwAVMomentumHook and SwAVMomentumNormalizePrototypesHook.
     """
 
@@ -31,7 +31,7 @@ class SwAVMomentum(SwappedPrediction):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._teacher = Teacher(buffers="copy")
+        self._teacher = Teacher()
         self._teacher_layer = self._layer
 
     def on_start(self, state: State) -> None:
@@ -44,6 +44,8 @@ class SwAVMomentum(SwappedPrediction):
         views, indices = state.batch
         _, scores = prototypes.split_output(state.output, len(views))
         assigned_views = [views[view] for view in self.assigned_views]
+        if state.phase == "train":
+            self._teacher.copy_buffers()
         with torch.no_grad():
             output = state.forward(self._teacher.module, (assigned_views, indices))
         embeddings, assigned = prototypes.split_output(output, len(self.assigned_views))

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sized
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -29,16 +29,15 @@ class Teacher:
     student.
 
     It is on the student's device, without gradients, dropout and wrapper: all ranks compute the
-    same, without communication. Its buffers are its `own`, from its passes in training (MoCo, BYOL,
-    DINO), or a `copy` of the student's at each update (SwAV with momentum).
+    same, without communication. Its buffers are its own, from its passes in training (MoCo, BYOL,
+    DINO), or the student's, by `copy_buffers` (SwAV with momentum).
 
     A hook creates it in `__post_init__`, so that a checkpoint can be loaded, and calls `follow` in
     `on_start`. The hook has priority VERY_HIGH, to copy the student before other hooks register
     forward hooks on it.
     """
 
-    def __init__(self, buffers: Literal["own", "copy"] = "own") -> None:
-        self.buffers = buffers
+    def __init__(self) -> None:
         self.module: nn.Module = nn.Identity()
         self._student: nn.Module = nn.Identity()
         self._pairs: tuple[list[Tensor], list[Tensor]] = ([], [])
@@ -78,9 +77,12 @@ class Teacher:
         student."""
         teacher, student = self._pairs
         foreach_lerp_(teacher, student, 1 - momentum)
-        if self.buffers == "copy":
-            for own, other in zip(self.module.buffers(), self._student.buffers(), strict=True):
-                own.copy_(other)
+
+    @torch.no_grad()
+    def copy_buffers(self) -> None:
+        """Take the student's buffers, such as running statistics."""
+        for own, other in zip(self.module.buffers(), self._student.buffers(), strict=True):
+            own.copy_(other)
 
     def state_dict(self) -> dict[str, Tensor]:
         return self.module.state_dict()
@@ -89,7 +91,7 @@ class Teacher:
         self._loaded = state
 
     def rank_state_dict(self) -> dict[str, Tensor]:
-        """Return the buffers, which differ between ranks if they are the teacher's own."""
+        """Return the buffers, which come from the rank's own batches."""
         return dict(self.module.named_buffers())
 
     def load_rank_state_dict(self, state: dict[str, Tensor]) -> None:

@@ -17,25 +17,21 @@ def steps(count: int) -> Interval:
 
 
 class Original(Hook):
-    """What VISSL does: at each forward pass but the first the copy moves, then gives codes; both
-    nets are normalized after a step. It keeps what the codes and the copy must be."""
+    """What VISSL does: after each forward pass of the model but the first the copy moves, takes the
+    model's buffers and gives codes; both nets are normalized after a step. It keeps what the codes
+    must be."""
 
     def __init__(self, length: int) -> None:
         self.length = length
         self.queue = torch.zeros(2, 0, 5)
         self.copy: nn.Module | None = None
-        self.buffers: list[Tensor] = []
         self.expected: list[Tensor] = []
         self.found: list[Tensor] = []
-
-    def on_start(self, state: State) -> None:
-        self.buffers = [buffer.clone() for buffer in state.module.buffers()]
 
     def on_loss(self, state: State) -> None:
         if state.phase == "train":
             self.found.append(torch.stack(list(state.output.codes.values())))
             self.expected.append(self._codes(state))
-            self.buffers = [buffer.clone() for buffer in state.module.buffers()]
 
     @torch.no_grad()
     def _codes(self, state: State) -> Tensor:
@@ -45,8 +41,8 @@ class Original(Hook):
             for mine, theirs in zip(self.copy.parameters(), state.module.parameters(), strict=True):
                 mine.copy_(mine * 0.8 + theirs * 0.2)
             self._normalize(self.copy)
-        for buffer, value in zip(self.copy.buffers(), self.buffers, strict=True):
-            buffer.copy_(value)
+        for mine, theirs in zip(self.copy.buffers(), state.module.buffers(), strict=True):
+            mine.copy_(theirs)
         embeddings, scores = self.copy(state.batch[0][:2])
         joined = torch.stack(scores)
         if self.queue.shape[1] >= self.length > 0:

@@ -20,24 +20,23 @@ def moved(module: nn.Module) -> None:
             parameter.add_(torch.randn_like(parameter))
 
 
-def following(module: nn.Module, **arguments: str) -> Teacher:
-    teacher = Teacher(**arguments)
+def following(module: nn.Module) -> Teacher:
+    teacher = Teacher()
     teacher.follow(module)
     return teacher
 
 
-def test_buffers_are_its_own_or_a_copy() -> None:
+def test_buffers_are_its_own_until_it_copies_the_students() -> None:
     module = student()
-    own = following(module)
-    copy = following(module, buffers="copy")
+    teacher = following(module)
     module(torch.randn(8, 4))
-    own.update(0.9)
-    copy.update(0.9)
+    teacher.update(0.9)
     mean = module[1].running_mean
     assert not mean.eq(0).any()
-    assert own.module[1].running_mean.eq(0).all()
-    assert torch.equal(copy.module[1].running_mean, mean)
-    assert copy.module[1].num_batches_tracked == 1
+    assert teacher.module[1].running_mean.eq(0).all()
+    teacher.copy_buffers()
+    assert torch.equal(teacher.module[1].running_mean, mean)
+    assert teacher.module[1].num_batches_tracked == 1
 
 
 def test_in_training_it_uses_batch_statistics_without_dropout() -> None:
