@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 
-from hooks import EVENTS, HOOKS, Hook, Interval, State
+from hooks import EVENTS, HOOKS, Hook, Interval, Priority, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.training.ema import EMA
 from orchestrator import Experiment, Task, load_experiment, run
@@ -42,9 +42,9 @@ GUARDS = yaml.safe_load((ROOT / "tests" / "migrating.yaml").read_text())
 """Files of tests that guard each row, by table and by the first of its names."""
 
 THEIRS = yaml.safe_load((ROOT / "tests" / "other_systems.yaml").read_text())
-"""Mount points, hooks, options and defaults of the other systems."""
-MOUNT_POINTS, THEIR_HOOKS, THEIR_OPTIONS, THEIR_DEFAULTS = (
-    THEIRS[part] for part in ("mount points", "hooks", "options", "defaults")
+"""Mount points, hooks, options, defaults and priorities of the other systems."""
+MOUNT_POINTS, THEIR_HOOKS, THEIR_OPTIONS, THEIR_DEFAULTS, THEIR_PRIORITIES = (
+    THEIRS[part] for part in ("mount points", "hooks", "options", "defaults", "priorities")
 )
 ITEM = re.compile(r"^\* (.*(?:\n  .*)*)", re.MULTILINE)
 """An item of a list, with its further lines."""
@@ -209,6 +209,14 @@ def test_different_default_is_documented_in_its_row(system: str, hook: str, opti
     assert option.partition(".")[0] in {name.partition(".")[0] for name in row.ours}
     if default_of(option) != theirs:
         assert f"`{spelled(option.partition('.')[2], theirs)}`" in row.differs
+
+
+@pytest.mark.parametrize("hook", THEIR_PRIORITIES)
+def test_different_priority_is_documented_in_its_row(hook: str) -> None:
+    (row,) = [row for row in rows("MMEngine", "Hooks") if hook in row.theirs]
+    theirs = THEIR_PRIORITIES[hook]
+    ours = Priority(HOOKS[row.ours[0]].priority).name
+    assert ours == theirs or f"Runs at `{ours}`, there at `{theirs}`" in row.differs
 
 
 def test_the_index_counts_the_hooks_and_the_mount_points() -> None:

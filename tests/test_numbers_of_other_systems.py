@@ -9,7 +9,8 @@ import json
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 
 from experiments.digits import Digits
 from hooks import Hook, Interval, State
+from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.metrics.direction import direction
 from hooks.training.early_stopping import EarlyStopping
 from hooks.training.ema import EMA
@@ -29,14 +31,53 @@ from orchestrator import run
 from orchestrator.experiment.components import make_hook
 from orchestrator.experiment.optim.parameter_groups import make_parameter_groups, read_groups
 from orchestrator.loop.data.sampling import ShardedSampler, default_order
+from orchestrator.testing import train as train_in_loop
+from tests.hooks.checkpointing.simulated_run import simulate
 from tests.hooks.training.averages import averages
 from tests.hooks.training.steps import batches, new_state, small_model, train
-from tests.tasks import described
+from tests.tasks import Points, described
 from tests.test_migrating import blocks, hooks_of, migrated, read_settings, section
 
 STEPS = 25
 EPOCH = 26
 """Steps in an epoch of the runs below."""
+
+
+# The loss
+
+
+LOSSES = {"loss_cls": 0.5, "acc": 0.25, "aux_loss": 2.0}
+"""What a model returns for a batch."""
+
+
+def loss_in_mmengine(entries: Mapping[str, float]) -> float:
+    """Return the sum of the entries that have `loss` in their names; the others are only logged."""
+    return sum(value for name, value in entries.items() if "loss" in name)
+
+
+@dataclass
+class SeveralLosses(Points):
+    """Returns losses of the same values, some of them as terms of the loss."""
+
+    terms: tuple[str, ...] = ()
+
+    def loss(self, output: Tensor, batch: Any) -> dict[str, Tensor]:
+        zero = super().loss(output, batch) * 0
+        return {name: zero + LOSSES[name] for name in self.terms}
+
+
+@pytest.mark.parametrize(
+    ("terms", "is_same"),
+    [(("loss_cls", "acc", "aux_loss"), False), (("loss_cls", "aux_loss"), True)],
+)
+def test_terms_of_a_loss_are_those_of_mmengine_without_its_other_entries(
+    terms: tuple[str, ...], *, is_same: bool
+) -> None:
+    assert "without `loss` in its name" in " ".join(section("MMEngine", "A model").split())
+    rows = train_in_loop(task=SeveralLosses(terms=terms), steps=1).rows
+    row = next(row for row in rows if row["phase"] == "train")
+    assert (row["loss"] == pytest.approx(loss_in_mmengine(LOSSES))) == is_same
+    assert [row[name] for name in terms] == [LOSSES[name] for name in terms]
 
 
 # Averages of the weights
@@ -344,6 +385,8 @@ STOPS: list[tuple[list[float], float | None, float, int | None, int | None]] = [
     ([0.5, 0.74, 0.76, 0.95], 0.75, 0.0, 2, 2),
     ([0.5, 0.625, 0.6, 0.5], None, 0.125, 3, 2),
     ([0.5, 0.7, 0.6, 0.6], None, 0.125, 3, 3),
+    ([0.5, 0.5, 0.5, 0.5], None, 0.0, None, 2),
+    ([0.5, 0.55, 0.6, 0.65], None, 0.125, 2, 2),
 ]
 """Values of a metric, stopping_threshold, min_delta, and the index of the stop there and here."""
 
@@ -379,6 +422,44 @@ def test_begin_of_checkpoints_is_that_of_mmengine() -> None:
                 state = State(epoch=completed, epoch_completed=True)
                 expected = is_due_in_mmengine(completed, interval, begin)
                 assert Interval(interval).due(state, begin) == expected
+
+
+STOP = 7
+"""Epoch after which a hook stops a run of twelve."""
+
+
+def checkpoints_in_mmengine(interval: int) -> list[int]:
+    """Return the epochs of the checkpoints of a run that ends early: the last of `max_epochs`
+    counts as the last, and is not reached."""
+    return [epoch for epoch in range(1, STOP + 1) if epoch % interval == 0 or epoch == 12]
+
+
+@pytest.mark.parametrize("interval", [1, 5, 7])
+def test_stopped_run_ends_with_a_checkpoint_that_mmengine_does_not_make(
+    interval: int, tmp_path: Path
+) -> None:
+    """No value improves on the first by so much, so the sixth after it ends the run."""
+    assert "that a hook stops ends with a checkpoint" in " ".join(
+        section("MMEngine", "Hooks").split()
+    )
+    hooks = {
+        "checkpoint": {"every": f"{interval} epochs", "keep": None},
+        "early_stopping": {"monitor": "val/loss", "patience": STOP - 1, "min_delta": 1e9},
+        "console": None,
+    }
+    result = run(described(epochs=12, hooks=hooks), tmp_path, local=True)
+    expected = sorted({*checkpoints_in_mmengine(interval), STOP})
+    saved = Path(str(result.path), "checkpoints").glob("epoch-*")
+    assert sorted(path.name for path in saved) == [f"epoch-{epoch:04d}" for epoch in expected]
+
+
+def test_last_and_best_are_published_without_the_settings_that_mmengine_needs() -> None:
+    """It publishes the last only with save_last, and the best only with save_best."""
+    assert "whatever `save_last` and `best` are" in " ".join(section("MMEngine", "Hooks").split())
+    hook = Checkpoint(every=Interval(2), keep=None, save_last=False, publish=["model"])
+    simulated = simulate(hook, 0.5, 0.9, 0.5, 0.5, 0.5, max_epochs=5)
+    hook.on_end(simulated.state)
+    assert simulated.store.did("publish") == ["epoch-0004", "epoch-0002"]
 
 
 def rule_of_mmengine(metric: str) -> str | None:
@@ -451,6 +532,29 @@ def test_order_of_samples_is_that_of_mmengine(
 
 
 # The rules, against MMEngine itself
+
+
+@pytest.mark.originals
+def test_rule_of_the_loss_is_that_of_mmengine() -> None:
+    from mmengine.model import BaseModel
+
+    tensors = {name: torch.tensor(value) for name, value in LOSSES.items()}
+    loss, logged = BaseModel.parse_losses(None, tensors)
+    assert loss.item() == loss_in_mmengine(LOSSES)
+    assert {*logged} == {"loss", *LOSSES}
+
+
+@pytest.mark.originals
+@pytest.mark.parametrize("interval", [1, 5, 7])
+def test_rule_of_a_stopped_run_is_that_of_mmengine(interval: int) -> None:
+    from mmengine.hooks import CheckpointHook
+
+    hook, epochs = CheckpointHook(interval=interval), []
+    hook._save_checkpoint = lambda runner: epochs.append(runner.epoch + 1)
+    logger = SimpleNamespace(info=lambda text: None)
+    for epoch in range(STOP):
+        hook.after_train_epoch(SimpleNamespace(epoch=epoch, max_epochs=12, logger=logger))
+    assert epochs == checkpoints_in_mmengine(interval)
 
 
 @pytest.mark.originals
