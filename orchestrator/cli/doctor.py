@@ -109,14 +109,12 @@ def _diagnose(run: str, as_json: bool) -> None:
     diagnosis = diagnose_run(opened.folder, opened.rows(), opened.hook_costs)
     if not as_json:
         return _print_diagnosis(escape_line(str(opened.folder)), escape_data(diagnosis))
-    signs = diagnosis.figures
-    findings = diagnosis.findings
     return print_json(
         {
             "path": str(opened.folder),
             "healthy": diagnosis.is_healthy,
-            "signs": signs,
-            "findings": findings,
+            "signs": diagnosis.figures.to_dict(),
+            "findings": diagnosis.findings,
         }
     )
 

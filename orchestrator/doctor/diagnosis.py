@@ -1,12 +1,11 @@
 """A diagnosis: all findings on a run, the most serious first."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
 
-from orchestrator import units
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.doctor.finding import Finding
 from orchestrator.doctor.gradient_syncs import WAIT, GradientSyncs, extract_gradient_syncs
@@ -22,7 +21,7 @@ from orchestrator.doctor.time_breakdown import (
 )
 from orchestrator.tables.conditions import check_columns
 from orchestrator.tables.query import TRAINING, Rows
-from orchestrator.units import SPANS
+from orchestrator.units import SPANS, format_seconds
 
 MAX_ROWS = 2**20
 """A run with more rows is sampled."""
@@ -47,19 +46,80 @@ _SAMPLED_COLUMNS = (
 
 
 @dataclass(frozen=True)
+class KeyFigures:
+    """Size of a run, where its time goes, and how far its ranks are apart.
+
+    A share is relative to the time of the training iterations in which its span was measured; None
+    if it was not measured.
+    """
+
+    iterations: int = 0
+    ranks: int = 0
+    step_s: float | None = None
+    """Median time of an iteration; None if nothing was timed."""
+    data_wait_share: float | None = None
+    hooks_share: float | None = None
+    checkpoint_share: float | None = None
+    all_reduce_wait_share: float | None = None
+    """Share of the wait for other ranks."""
+    compared_share: float | None = None
+    """Share of the iterations in which ranks were compared; None if it was all of them."""
+    ranks_apart_share: float | None = None
+    """Difference between the slowest and the fastest rank in their own work, relative to a step;
+    None if there are too few ranks or iterations to compare."""
+    is_too_short: bool = False
+    """True if the run took too little time to say where it went."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures that are known."""
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if value is not None and value is not False
+        }
+
+    def __str__(self) -> str:
+        if not self.iterations:
+            return "no training iteration was recorded"
+        noun = "rank" if self.ranks == 1 else "ranks"
+        whole = f"{self.iterations} training iterations of {self.ranks} {noun}"
+        if self.step_s is None:
+            return f"{whole}; nothing was timed (perf_stats is off)"
+        if self.is_too_short:
+            return f"{whole} took too little time for a diagnosis of where it went"
+        each = f"{format_seconds(self.step_s)} each"
+        return ", ".join([whole, each, *self._describe_shares(), *self._describe_distance()])
+
+    def _describe_shares(self) -> list[str]:
+        shares = {
+            "waiting for data": self.data_wait_share,
+            "for other ranks": self.all_reduce_wait_share,
+            "in hooks": self.hooks_share,
+            "saving checkpoints within a phase": self.checkpoint_share,
+        }
+        return [f"{share:.1%} {what}" for what, share in shares.items() if share is not None]
+
+    def _describe_distance(self) -> list[str]:
+        if self.ranks_apart_share is None:
+            return ["too few iterations to compare the ranks"] if self.ranks > 1 else []
+        apart = f"ranks {self.ranks_apart_share:.1%} apart in their own work"
+        if self.compared_share is not None:
+            apart += f" (seen in {self.compared_share:.1%} of the iterations)"
+        return [apart]
+
+
+@dataclass(frozen=True)
 class Diagnosis:
     """Findings on a run, and its key figures."""
 
     findings: tuple[Finding, ...]
     """Most serious first."""
-    figures: dict[str, Any] = field(default_factory=dict)
-    """Key figures: number of iterations, their time, shares of spans, and the differences between
-    ranks."""
+    figures: KeyFigures = KeyFigures()
 
     @property
     def is_healthy(self) -> bool:
         """True if there are no findings, and iterations were timed."""
-        is_timed = "step_s" in self.figures and "is_too_short" not in self.figures
+        is_timed = self.figures.step_s is not None and not self.figures.is_too_short
         return is_timed and not self.findings
 
     def with_path(self, path: str) -> Self:
@@ -67,35 +127,7 @@ class Diagnosis:
         return replace(self, findings=tuple(finding.with_path(path) for finding in self.findings))
 
     def __str__(self) -> str:
-        figures = self.figures
-        if not figures["iterations"]:
-            return "no training iteration was recorded"
-        noun = "rank" if figures["ranks"] == 1 else "ranks"
-        whole = f"{figures['iterations']} training iterations of {figures['ranks']} {noun}"
-        if "step_s" not in figures:
-            return f"{whole}; nothing was timed (perf_stats is off)"
-
-        if "is_too_short" in figures:
-            return f"{whole} took too little time for a diagnosis of where it went"
-
-        parts = [whole, f"{units.format_seconds(figures['step_s'])} each"]
-        shares = (
-            ("data_wait", "waiting for data"),
-            ("all_reduce_wait", "for other ranks"),
-            ("hooks", "in hooks"),
-            ("checkpoint", "saving checkpoints within a phase"),
-        )
-        for name, what in shares:
-            if f"{name}_share" in figures:
-                parts.append(f"{figures[f'{name}_share']:.1%} {what}")
-        if "ranks_apart_share" in figures:
-            apart = f"ranks {figures['ranks_apart_share']:.1%} apart in their own work"
-            if "compared_share" in figures:
-                apart += f" (seen in {figures['compared_share']:.1%} of the iterations)"
-            parts.append(apart)
-        elif figures["ranks"] > 1:
-            parts.append("too few iterations to compare the ranks")
-        return ", ".join(parts)
+        return str(self.figures)
 
 
 def diagnose_run(folder: RunFolder, rows: Rows, hooks: pd.DataFrame) -> Diagnosis:
@@ -123,18 +155,14 @@ def diagnose(
     """
     rows = stats if isinstance(stats, Rows) else Rows.wrap(stats)
     if not rows.total:
-        return Diagnosis(
-            (failure_finding,) if failure_finding else (), {"iterations": 0, "ranks": 0}
-        )
+        return Diagnosis((failure_finding,) if failure_finding else ())
     check_columns(["rank", "phase", "iteration"], rows.columns)
     sample = sample_iterations(rows)
     seconds = sum_times(rows)
     syncs = extract_gradient_syncs(sample.rows)
     figures = compute_key_figures(sample, seconds, syncs)
     findings = [*find_memory_problems(rows), *find_loss_anomalies(rows)]
-    if _is_too_short(sample.iterations, seconds):
-        figures["is_too_short"] = True
-    else:
+    if not figures.is_too_short:
         findings += find_data_waits(sample.rows, seconds)
         findings += find_checkpoint_stalls(rows, seconds)
         findings += find_time_outside_spans(seconds)
@@ -234,27 +262,36 @@ def _with_replay(failure_finding: Finding, rows: Rows, epoch_iterations: int | N
 
 def compute_key_figures(
     sample: IterationSample, seconds: pd.DataFrame, syncs: GradientSyncs | None
-) -> dict[str, Any]:
-    """Return the key figures. Shares are relative to the training iterations in which a span was
-    measured."""
-    figures: dict[str, Any] = {"iterations": sample.iterations, "ranks": sample.ranks}
+) -> KeyFigures:
+    figures = KeyFigures(
+        sample.iterations,
+        sample.ranks,
+        is_too_short=_is_too_short(sample.iterations, seconds),
+    )
     step_s = float(sample.rows["step_s"].median()) if "step_s" in sample.rows else 0.0
     if not step_s > 0:
         return figures
-    figures["step_s"] = step_s
-
-    spans = ["data_wait_s", "hooks_s", "checkpoint_s"]
-    if figures["ranks"] > 1:
-        spans.append(WAIT)
-    for name in spans:
-        if name in seconds and seconds[f"{name} of"].sum() > 0:
-            share = float(seconds[name].sum() / seconds[f"{name} of"].sum())
-            figures[f"{name.removesuffix('_s')}_share"] = share
-
     compared = int(sample.rows["iteration"].nunique())
-    if compared < sample.iterations:
-        figures["compared_share"] = compared / sample.iterations
-    if syncs is not None and len(syncs.ranks) > 1 and len(syncs.iterations) >= MIN_SYNCS:
-        work = np.median(syncs.work, axis=0)
-        figures["ranks_apart_share"] = float((work.max() - work.min()) / syncs.step_s)
-    return figures
+    return replace(
+        figures,
+        step_s=step_s,
+        data_wait_share=_compute_share(seconds, "data_wait_s"),
+        hooks_share=_compute_share(seconds, "hooks_s"),
+        checkpoint_share=_compute_share(seconds, "checkpoint_s"),
+        all_reduce_wait_share=_compute_share(seconds, WAIT) if sample.ranks > 1 else None,
+        compared_share=compared / sample.iterations if compared < sample.iterations else None,
+        ranks_apart_share=_compute_distance(syncs) if syncs is not None else None,
+    )
+
+
+def _compute_share(seconds: pd.DataFrame, span: str) -> float | None:
+    if span not in seconds or not seconds[f"{span} of"].sum() > 0:
+        return None
+    return float(seconds[span].sum() / seconds[f"{span} of"].sum())
+
+
+def _compute_distance(syncs: GradientSyncs) -> float | None:
+    if len(syncs.ranks) < 2 or len(syncs.iterations) < MIN_SYNCS:
+        return None
+    work = np.median(syncs.work, axis=0)
+    return float((work.max() - work.min()) / syncs.step_s)

@@ -22,9 +22,9 @@ from tests.orchestrator.doctor.runs import FALLING, costs, slower, training
 def test_a_healthy_run_says_so_with_its_numbers() -> None:
     diagnosis = diagnose(training(3, loss=FALLING), costs((0, "ema", "on_update", 200, 0.1)))
     assert diagnosis.is_healthy
-    assert diagnosis.figures["iterations"] == 200
-    assert diagnosis.figures["step_s"] == pytest.approx(0.1, rel=0.01)
-    assert diagnosis.figures["data_wait_share"] == pytest.approx(0.02, rel=0.02)
+    assert diagnosis.figures.iterations == 200
+    assert diagnosis.figures.step_s == pytest.approx(0.1, rel=0.01)
+    assert diagnosis.figures.data_wait_share == pytest.approx(0.02, rel=0.02)
     assert "200 training iterations of 3 ranks" in str(diagnosis)
     assert "2.0% waiting for data, 0.2% for other ranks, 4.0% in hooks" in str(diagnosis)
 
@@ -32,9 +32,9 @@ def test_a_healthy_run_says_so_with_its_numbers() -> None:
 def test_the_wait_for_other_ranks_is_a_share_of_all_ranks_time() -> None:
     """Rank 0 waits 20 ms of 120 for rank 1, which waits for nobody; a rank alone has no such
     share."""
-    signs = diagnose(training(2, change=slower("forward_s", 1, 0.02))).figures
-    assert signs["all_reduce_wait_share"] == pytest.approx(0.5 * 20 / 120, rel=0.02)
-    assert "all_reduce_wait_share" not in diagnose(training(1)).figures
+    figures = diagnose(training(2, change=slower("forward_s", 1, 0.02))).figures
+    assert figures.all_reduce_wait_share == pytest.approx(0.5 * 20 / 120, rel=0.02)
+    assert diagnose(training(1)).figures.all_reduce_wait_share is None
 
 
 def test_most_serious_finding_comes_first() -> None:
@@ -259,7 +259,7 @@ def test_diagnosis_of_blocks_equals_that_of_rows(monkeypatch: pytest.MonkeyPatch
         )
         assert finding.weight == pytest.approx(expected.weight, rel=0.05)
     assert {one.kind for one in found.findings} == {"straggler", "loss", "memory"}
-    assert found.figures == pytest.approx(whole.figures)
+    assert found.figures.to_dict() == pytest.approx(whole.figures.to_dict())
 
 
 ITERATIONS = 4000
@@ -286,7 +286,7 @@ def test_straggler_is_found_in_blocks_as_in_all_rows(
     monkeypatch.setattr(diagnosis, "MAX_ITERATIONS", 1000)
     found = diagnose(stats)
     (part,) = found.findings
-    assert 0.25 <= found.figures["compared_share"] < 0.26
+    assert 0.25 <= found.figures.compared_share < 0.26
     assert "in their own work (seen in 25." in str(found)
     for name in ("rank", "span", "pattern"):
         assert part.numbers[name] == whole.numbers[name]
@@ -300,7 +300,7 @@ def test_steps_of_several_iterations_are_whole_where_a_stretch_begins() -> None:
     stats = training(4, ITERATIONS, change=slower("forward_s", 2, 0.01))
     stats["step"] = stats["iteration"] // 4
     found = diagnose(stats)
-    assert found.figures["compared_share"] < 0.27
+    assert found.figures.compared_share < 0.27
     (finding,) = found.findings
     assert (finding.numbers["rank"], finding.numbers["span"]) == (2, "forward_s")
     assert finding.numbers["lost_s"] == pytest.approx(0.04, rel=0.05)

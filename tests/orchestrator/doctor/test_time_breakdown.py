@@ -55,7 +55,7 @@ def test_shares_are_of_the_iterations_in_which_a_span_was_measured(
     assert [finding.weight for finding in find_data_waits(*seen(stats))] == [
         pytest.approx(0.022 / 0.12, rel=0.02)
     ]
-    assert diagnose(stats).figures["data_wait_share"] == pytest.approx(0.022 / 0.12, rel=0.02)
+    assert diagnose(stats).figures.data_wait_share == pytest.approx(0.022 / 0.12, rel=0.02)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

@@ -5,6 +5,7 @@ import pandas as pd
 
 from orchestrator.disk.metadata import RunMetadata
 from orchestrator.doctor import Diagnosis, Finding
+from orchestrator.doctor.diagnosis import KeyFigures
 from orchestrator.report.run import MAX_FINDINGS, make_run_page, render_findings
 from orchestrator.tables.query import Rows
 from tests.orchestrator.doctor.runs import costs, slower, training
@@ -101,7 +102,7 @@ def test_running_run_has_no_wall_time() -> None:
     )
 
 
-SIGNS = {"iterations": 200, "ranks": 2, "step_s": 0.1}
+FIGURES = KeyFigures(iterations=200, ranks=2, step_s=0.1)
 
 
 def diagnosis_of(count: int) -> Diagnosis:
@@ -110,7 +111,7 @@ def diagnosis_of(count: int) -> Diagnosis:
             Finding("data", f"sentence {place}", {"share": 0.5}, "hookyard stats RUN", "advice")
             for place in range(count)
         ),
-        SIGNS,
+        FIGURES,
     )
 
 
@@ -134,6 +135,4 @@ def test_only_the_most_serious_findings_are_shown() -> None:
 
 def test_healthy_run_and_run_with_too_few_rows() -> None:
     assert "No findings" in str(render_findings(diagnosis_of(0), "x").content)
-    assert "too few rows" in str(
-        render_findings(Diagnosis((), {"iterations": 0, "ranks": 0}), "x").content
-    )
+    assert "too few rows" in str(render_findings(Diagnosis(()), "x").content)
