@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -21,15 +22,48 @@ _DRAW_ELSEWHERE = (
     " worker seeds them"
 )
 _IN_MODEL = "Make it a part of the module that model() returns, which is trained, saved and equal on all ranks"
-_REMEDIES = {
-    "task": "Return it from the task's state_dict(), and restore it in load_state_dict()",
-    "model": "Make it a buffer, or return it from the module's get_extra_state()",
-    "hooks": "Name it in the hook's state_fields, or rank_state_fields if ranks differ",
-}
-
 _STATE_METHODS = ("state_dict", "rank_state_dict")
 _MAX_COMPARED_BYTES = 65536
 """Size from which an array is compared only by its identity."""
+
+
+@dataclass(frozen=True)
+class _Owner:
+    """An object whose attributes may hold state of training."""
+
+    name: str
+    """Beginning of the paths of its values."""
+    root: object
+    kinds: tuple[type, ...] = (object,)
+    """Types of the values that may be state."""
+    remedy: str = ""
+    """How to save a value other than a generator."""
+    is_in_processes: bool = False
+    """True for a dataset that DataLoader workers change, out of sight of this process."""
+
+    def watch(self, ignored: set[int]) -> "list[_Watched]":
+        """Return the values in the attributes, without objects of these ids."""
+        values = list_values(self.root, self.name, ignored)
+        return [
+            _Watched(self, path, value, _describe(value))
+            for path, value in values.items()
+            if isinstance(value, self.kinds)
+        ]
+
+    def saves(self, path: str) -> bool:
+        """Return whether checkpoints hold the value at a path, or what it is a part of."""
+        places = [f"{self.name}.{name}" if name else self.name for name in _list_saved(self.root)]
+        return any(path == place or path.startswith((f"{place}.", f"{place}[")) for place in places)
+
+
+class _Watched(NamedTuple):
+    """A value of an owner as it was at one moment."""
+
+    owner: _Owner
+    path: str
+    value: Any
+    content: Any
+    """What changes with the value."""
 
 
 class UnsavedState:
@@ -40,52 +74,50 @@ class UnsavedState:
     """
 
     def __init__(self, task: Task, state: State, data: Data, plan: Plan) -> None:
-        self._task = task
         self._state = state
-        self._plan = plan
-        module = state.module
+        self._task = _Owner(
+            "task",
+            task,
+            remedy="Return it from the task's state_dict(), and restore it in load_state_dict()",
+        )
+        model = _Owner(
+            "model",
+            state.module,
+            # A tensor or an array of a model is as a rule a constant that moves to the device.
+            (int, float, *GENERATORS),
+            "Make it a buffer, or return it from the module's get_extra_state()",
+        )
+        self._others = [*_list_datasets(data), model, *_list_hooks(plan)]
+        self._clocks = [clock() for clock in _CLOCKS]
+        self._at_start = self._list_watched()
+
+    def _list_watched(self) -> list[_Watched]:
+        module = self._state.module
         saved_objects = [
-            state.model,
+            self._state.model,
             *module.modules(),
             *module.parameters(),
             *module.buffers(),
-            *state.optimizers.values(),
+            *self._state.optimizers.values(),
         ]
-        self._saved_ids = {id(value) for value in saved_objects}
-        self._datasets = {
-            phase: loader.dataset
-            for phase, loader in data.loaders.items()
-            if hasattr(loader, "dataset") and not hasattr(loader.dataset, "state_dict")
-        }
-        self._has_processes = bool(getattr(data.loaders["train"], "num_workers", 0))
-        self._clocks = [clock() for clock in _CLOCKS]
-        self._values = self._list_values()
-        self._before = {path: _describe(value) for path, value in self._values.items()}
-
-    def _list_values(self) -> dict[str, Any]:
-        values = list_values(self._task, "task", self._saved_ids)
-        known = self._saved_ids.union(map(id, values.values()))
-        for phase, dataset in self._datasets.items():
-            name = f"the {phase} data: {type(dataset).__name__}"
-            values |= _list_of(dataset, name, known, GENERATORS)
-        # A tensor or an array of a model is as a rule a constant that moves to the device.
-        module = self._state.module
-        values |= _list_of(module, "model", known - {id(module)}, (int, float, *GENERATORS))
-        for name, hook in self._plan.hooks.items():
-            if not hook.observes and not type(hook).__module__.startswith("hooks."):
-                values |= list_values(hook, f"hooks.{name}", known)
-        return values
+        saved = {id(value) for value in saved_objects}
+        watched = self._task.watch(saved)
+        known = saved.union(id(entry.value) for entry in watched)
+        for owner in self._others:
+            # What the module saves are its parameters and buffers, not all of its attributes.
+            watched += owner.watch(known - {id(module)} if owner.root is module else known)
+        return watched
 
     def find_at_start(self) -> list[str]:
         """Return a line for each parameter that an optimizer trains and no checkpoint holds."""
-        if _has_own_method(self._task, Task):
+        if self._task.saves(self._task.name):
             return []
         trained = self._list_trained()
         return [
-            f"the optimizer trains {path}, which is not part of the model, so no checkpoint holds it. {_IN_MODEL}; or"
-            " return it from the task's state_dict()"
-            for path, value in self._values.items()
-            if isinstance(value, nn.Parameter) and id(value) in trained
+            f"the optimizer trains {watched.path}, which is not part of the model, so no checkpoint holds it."
+            f" {_IN_MODEL}; or return it from the task's state_dict()"
+            for watched in self._at_start
+            if isinstance(watched.value, nn.Parameter) and id(watched.value) in trained
         ]
 
     def find_changes(self) -> list[str]:
@@ -102,10 +134,10 @@ class UnsavedState:
 
     def _find_untrained(self) -> Iterator[str]:
         trained = self._list_trained()
-        for path, value in self._values.items():
-            if isinstance(value, nn.Parameter) and _is_forgotten(value, trained):
+        for watched in self._at_start:
+            if isinstance(watched.value, nn.Parameter) and _is_forgotten(watched.value, trained):
                 yield (
-                    f"{path} gets gradients, but no optimizer trains it, because it is not part of the model."
+                    f"{watched.path} gets gradients, but no optimizer trains it, because it is not part of the model."
                     f" {_IN_MODEL}"
                 )
         named = self._state.module.named_parameters()
@@ -117,50 +149,29 @@ class UnsavedState:
             )
 
     def _find_generators(self) -> Iterator[str]:
-        saved = self._list_saved()
-        for path, value in self._values.items():
-            if not isinstance(value, GENERATORS) or _is_within(path, saved):
+        for owner, path, generator, content in self._at_start:
+            if not isinstance(generator, GENERATORS) or owner.saves(path):
                 continue
-            in_workers = self._has_processes and path.startswith("the train data: ")
-            if in_workers or read_generator(value) != self._before[path]:
-                verb = "may draw" if in_workers else "draws"
+            if owner.is_in_processes or read_generator(generator) != content:
+                verb = "may draw" if owner.is_in_processes else "draws"
                 yield (
                     f"{path} is a generator of its own, from which training {verb}, and no checkpoint holds its state:"
                     f" a resumed run gets other random numbers. {_DRAW_ELSEWHERE}"
                 )
 
     def _find_values(self) -> Iterator[str]:
-        now = self._list_values()
-        saved = self._list_saved()
-        for path, before in self._before.items():
-            value = now.get(path)
-            if value is None or _is_within(path, saved):
+        now = {watched.path: watched for watched in self._list_watched()}
+        for before in self._at_start:
+            current = now.get(before.path)
+            if current is None or isinstance(current.value, (nn.Parameter, *GENERATORS)):
                 continue
-            if isinstance(value, (nn.Parameter, *GENERATORS)):
-                continue
-            if type(value) is not type(self._values[path]):
-                continue
-            if _describe(value) == before or self._is_time(value):
-                continue
-            remedy = _REMEDIES[path.partition(".")[0]]
-            yield (
-                f"{path} has changed since the start, and no checkpoint holds it: a resumed run begins with its first"
-                f" value. {remedy}, if training depends on it"
-            )
-
-    def _list_saved(self) -> tuple[str, ...]:
-        """Return the beginnings of paths whose values an owner saves in checkpoints."""
-        saved = []
-        if _has_own_method(self._task, Task):
-            saved.append("task.")
-        for name, hook in self._plan.hooks.items():
-            if _has_own_method(hook, Hook):
-                saved.append(f"hooks.{name}.")
-            saved += [f"hooks.{name}.{field}." for field in list_state_fields(hook)]
-        for place, part in self._state.module.named_modules():
-            if type(part).get_extra_state is not nn.Module.get_extra_state:
-                saved.append(f"model.{place}." if place else "model.")
-        return tuple(saved)
+            has_changed = current.content != before.content and not self._is_time(current.value)
+            is_same_kind = type(current.value) is type(before.value)
+            if has_changed and is_same_kind and not before.owner.saves(before.path):
+                yield (
+                    f"{before.path} has changed since the start, and no checkpoint holds it: a resumed run begins with"
+                    f" its first value. {before.owner.remedy}, if training depends on it"
+                )
 
     def _is_time(self, value: object) -> bool:
         """Return whether a number is a time that was read from a clock since the start."""
@@ -175,21 +186,45 @@ def _is_forgotten(parameter: nn.Parameter, trained: set[int]) -> bool:
     return parameter.grad is not None and id(parameter) not in trained
 
 
-def _list_of(root: object, name: str, ignored: set[int], kinds: tuple[type, ...]) -> dict[str, Any]:
-    """Return the values of these types in an object's attributes by path."""
-    values = list_values(root, name, ignored)
-    return {path: value for path, value in values.items() if isinstance(value, kinds)}
+def _list_datasets(data: Data) -> list[_Owner]:
+    """Return the datasets that save no state, whose generators may be state."""
+    has_processes = bool(getattr(data.loaders["train"], "num_workers", 0))
+    return [
+        _Owner(
+            f"the {phase} data: {type(loader.dataset).__name__}",
+            loader.dataset,
+            GENERATORS,
+            is_in_processes=has_processes and phase == "train",
+        )
+        for phase, loader in data.loaders.items()
+        if hasattr(loader, "dataset") and not hasattr(loader.dataset, "state_dict")
+    ]
 
 
-def _is_within(path: str, beginnings: tuple[str, ...]) -> bool:
-    """Return whether a path is one of these, which end in a dot, or leads to a part of one."""
-    return f"{path.replace('[', '.[')}.".startswith(beginnings)
+def _list_hooks(plan: Plan) -> list[_Owner]:
+    """Return the user's hooks on which training may depend."""
+    remedy = "Name it in the hook's state_fields, or rank_state_fields if ranks differ"
+    return [
+        _Owner(f"hooks.{name}", hook, remedy=remedy)
+        for name, hook in plan.hooks.items()
+        if not hook.observes and not type(hook).__module__.startswith("hooks.")
+    ]
 
 
-def _has_own_method(owner: Task | Hook, base: type[Task | Hook]) -> bool:
-    return any(
-        getattr(type(owner), name, None) is not getattr(base, name, None) for name in _STATE_METHODS
-    )
+def _list_saved(root: object) -> list[str]:
+    """Return the names of an object's attributes that it saves in checkpoints; an empty name stands
+    for all."""
+    if isinstance(root, Task | Hook):
+        base = Task if isinstance(root, Task) else Hook
+        methods = [(getattr(type(root), name, None), name) for name in _STATE_METHODS]
+        if any(method is not getattr(base, name, None) for method, name in methods):
+            return [""]
+        return list_state_fields(root) if isinstance(root, Hook) else []
+    if not isinstance(root, nn.Module):
+        return []
+    parts = root.named_modules()
+    default = nn.Module.get_extra_state
+    return [name for name, part in parts if type(part).get_extra_state is not default]
 
 
 def _describe(value: Any) -> Any:

@@ -212,6 +212,13 @@ class Ramped(SmallTask):
         return super().loss(output, batch) * self.ramp()
 
 
+@dataclass
+class Zeroed(SmallTask):
+    """Has the same number as a hook at its start, which is the same object in Python."""
+
+    offset: int = 0
+
+
 def test_attributes_of_hooks_and_callables_are_named() -> None:
     (line,) = _warnings(SmallTask(), {"count": Counting()})
     assert line.startswith(
@@ -221,6 +228,8 @@ def test_attributes_of_hooks_and_callables_are_named() -> None:
     assert _warnings(SmallTask(), {"count": CountingAndSaved()}) == []
     (line,) = _warnings(SmallTask(), {"count": CountingTwice()})
     assert line.startswith("hooks.count._counts[0] has changed")
+    (line,) = _warnings(Zeroed(), {"count": Counting()})
+    assert line.startswith("hooks.count._count has changed")
     (line,) = _warnings(Ramped())
     assert line.startswith("task.ramp.calls has changed since the start")
     assert "state_dict()" in line
