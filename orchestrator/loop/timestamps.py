@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import partial, reduce
 from operator import add
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,11 +47,20 @@ TIMESTAMPS = {
     "on_step": "hooks_s",
 }
 """All timestamps of an iteration in order, each with the span of the interval before it."""
+Timestamps = tuple[Any, ...]
+"""Timestamps of one stage or of several, in the order of `TIMESTAMPS`. A tuple costs less than an
+object with names."""
 INTERVALS = tuple(TIMESTAMPS.values())
 """Spans between consecutive timestamps of an iteration, in order."""
 Column = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 """Function that computes a column from the numbers that `Clock.close` returns, shape (rows,
 any)."""
+
+
+def skip(stage: Mapping[str, str], moment: Any) -> Timestamps:
+    """Return the timestamps of a stage that does not run, and so takes no time: all are this
+    moment."""
+    return (moment,) * len(stage)
 
 
 def wall_time(times: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -253,7 +253,6 @@ class Training:
         if has_weights(type(self.task)):
             batches = weighed = WeighedBatches(self.task, state, batches, fetch_ahead)
             fetch_ahead = weighed.fetch_ahead
-            self.iterations.weighed = weighed
         iterations = self.iterations.train(batches)
         last_step = self._last_step_of_phase()
 

@@ -12,14 +12,16 @@ from hooks.model.layers import BatchNorm
 from orchestrator.errors import RunError, TaskError
 from orchestrator.loop.step.batch_pieces import count_rows, split_batch
 from orchestrator.loop.step.iterations import IterationRunner
-from orchestrator.loop.step.stages import (
-    AFTER_FORWARD,
-    BEFORE_ALL_REDUCE,
-    Timestamps,
-    make_clear_gradients,
-)
+from orchestrator.loop.step.stages import make_clear_gradients
 from orchestrator.loop.step.weights import weigh
 from orchestrator.loop.task_errors import check_has_gradient
+from orchestrator.loop.timestamps import (
+    BACKWARD_TIMES,
+    FORWARD_TIMES,
+    UPDATE_TIMES,
+    Timestamps,
+    skip,
+)
 from orchestrator.user_code import find_source_location
 
 _ELEMENTS_PER_EXCHANGE = 2**24
@@ -46,7 +48,7 @@ class MicrobatchRunner(IterationRunner):
     waiting. All use the same number of pieces.
     """
 
-    def train(self, batches: Iterator[Any]) -> Iterator[None]:
+    def _train(self, batches: Iterator[Any]) -> Iterator[None]:
         """Make one optimizer step per `next`."""
         state = self.state
         mark = self.clock.mark
@@ -69,7 +71,7 @@ class MicrobatchRunner(IterationRunner):
                 self.plan.fire("on_backward", state)
                 t_on_backward = mark()
             self._record_learning_rates(optimizer)
-            before = [start] * BEFORE_ALL_REDUCE
+            before = (start, *skip(FORWARD_TIMES, start), start)
             parts.append((*before, t_backward, t_on_backward, *update(), mark()))
             previous_end = finish(previous_end, fetch_times, parts)
             yield
@@ -193,7 +195,8 @@ class MicrobatchRunner(IterationRunner):
         except RuntimeError:
             check_has_gradient(self.task.loss, loss)
             raise
-        return *forward_times, *[self.clock.mark()] * AFTER_FORWARD
+        end = self.clock.mark()
+        return *forward_times, *skip(BACKWARD_TIMES, end), *skip(UPDATE_TIMES, end), end
 
     def _agree_on_failure(self, has_failed: bool, cannot_split: bool) -> tuple[int | None, bool]:
         """Return a rank that ran out of memory, if any, and whether its batch cannot be split.

@@ -28,7 +28,7 @@ class ClosureRunner(IterationRunner):
     search takes the same steps on each rank.
     """
 
-    def train(self, batches: Iterator[Any]) -> Iterator[None]:
+    def _train(self, batches: Iterator[Any]) -> Iterator[None]:
         """Make one optimizer step per `next`."""
         state = self.state
         mark = self.clock.mark

@@ -8,14 +8,20 @@ from typing import Any
 
 from orchestrator.loop.model.strategy import set_gradient_sync
 from orchestrator.loop.step.collective_calls import Loss
-from orchestrator.loop.step.stages import AFTER_FORWARD, UPDATE_LENGTH, IterationStages
-from orchestrator.loop.step.weights import count_microbatches, weigh_each
+from orchestrator.loop.step.stages import IterationStages
+from orchestrator.loop.step.weights import WeighedBatches, count_microbatches, weigh_each
+from orchestrator.loop.timestamps import BACKWARD_TIMES, UPDATE_TIMES, skip
 
 
 class IterationRunner(IterationStages):
     """Runner of single iterations, stage by stage. Used in workers."""
 
     def train(self, batches: Iterator[Any]) -> Iterator[None]:
+        """Train on one of a phase's batches per `next`."""
+        self.weighed = batches if isinstance(batches, WeighedBatches) else None
+        return self._train(batches)
+
+    def _train(self, batches: Iterator[Any]) -> Iterator[None]:
         """Train on one micro-batch per `next`, and update after the last one of each step."""
         state = self.state
         mark = self.clock.mark
@@ -41,9 +47,8 @@ class IterationRunner(IterationStages):
             else:
                 self._record_learning_rates(optimizer)
             state.stepped = False
-            update_times = (
-                update() if position == microbatches else backward_times[-1:] * UPDATE_LENGTH
-            )
+            is_due = position == microbatches
+            update_times = update() if is_due else skip(UPDATE_TIMES, backward_times[-1])
             times = (*fetch_times, *forward_times, *backward_times, *update_times, mark())
             previous_end = finish(previous_end, times)
             yield
@@ -90,6 +95,7 @@ class IterationRunner(IterationStages):
                 # The first batch tells whether the task has a loss here.
                 columns = ("loss",) if "loss" in self.state.row else ()
                 finish = self._begin_rows(epoch, columns, offset)
-            rest = forward_times[-1:] * AFTER_FORWARD
+            end = forward_times[-1]
+            rest = (*skip(BACKWARD_TIMES, end), *skip(UPDATE_TIMES, end), end)
             previous_end = finish(previous_end, (*fetch_times, *forward_times, *rest))
             yield

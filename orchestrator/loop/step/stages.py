@@ -1,5 +1,5 @@
-"""The stages of an iteration, from batch to recorded row: each a function that returns
-timestamps."""
+"""The stages of an iteration, from batch to recorded row: each a function that returns the
+timestamps of its table in `timestamps.py`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -24,22 +24,9 @@ from orchestrator.loop.step.metrics import PhaseMetrics
 from orchestrator.loop.step.transfer import make_transfer
 from orchestrator.loop.step.weights import WeighedBatches
 from orchestrator.loop.task_errors import check_has_gradient, unexpected
-from orchestrator.loop.timestamps import BACKWARD_TIMES, FORWARD_TIMES, UPDATE_TIMES
+from orchestrator.loop.timestamps import Timestamps
 from orchestrator.loop.world import World
 from orchestrator.task import Task, has_weights
-
-Timestamps = tuple[Any, ...]
-"""Timestamps of one stage or of several, in the order of `TIMESTAMPS`.
-
-A tuple costs less than an object with names. Each stage returns those of its table there:
-`FETCH_TIMES`, `FORWARD_TIMES`, `BACKWARD_TIMES` or `UPDATE_TIMES`.
-"""
-UPDATE_LENGTH = len(UPDATE_TIMES)
-"""Number of timestamps of an update, also of one that is not due."""
-BEFORE_ALL_REDUCE = 1 + len(FORWARD_TIMES) + 1
-"""Number of timestamps of a turn from its start to the end of this rank's own backward pass."""
-AFTER_FORWARD = len(BACKWARD_TIMES) + UPDATE_LENGTH + 1
-"""Number of timestamps of an iteration after the forward pass, up to its last stage."""
 
 
 class IterationStages:

@@ -14,9 +14,9 @@ from hooks.parameter_names import listed
 from orchestrator.errors import TaskError, did_you_mean
 from orchestrator.loop.model.torch_settings import Precision
 from orchestrator.loop.step.iterations import IterationRunner
-from orchestrator.loop.step.stages import BEFORE_ALL_REDUCE, UPDATE_LENGTH, Timestamps
 from orchestrator.loop.step.weights import make_zero_loss
 from orchestrator.loop.task_errors import check_has_gradient, check_type, describe
+from orchestrator.loop.timestamps import FORWARD_TIMES, UPDATE_TIMES, Timestamps, skip
 from orchestrator.user_code import find_source_location
 
 EXPECTED = "turns, each an optimizer's name and its loss"
@@ -45,7 +45,7 @@ class TurnRunner(IterationRunner):
     steps afterwards.
     """
 
-    def train(self, batches: Iterator[Any]) -> Iterator[None]:
+    def _train(self, batches: Iterator[Any]) -> Iterator[None]:
         """Train on one micro-batch per `next`, turn by turn."""
         state = self.state
         players = {name: self._make_player(name) for name in state.several}
@@ -149,7 +149,7 @@ class TurnRunner(IterationRunner):
             fire("on_backward", state)
             t_on_backward = mark()
         state.stepped = False
-        update_times = player.update() if is_last else (t_on_backward,) * UPDATE_LENGTH
+        update_times = player.update() if is_last else skip(UPDATE_TIMES, t_on_backward)
         forward_times = (t_forward, t_on_forward, t_loss, t_on_loss)
         backward_times = (t_local_backward, t_backward, t_on_backward)
         return *forward_times, *backward_times, *update_times, mark()
@@ -199,7 +199,7 @@ class TurnRunner(IterationRunner):
             update_times = player.update()
             has_stepped |= state.stepped
             # Neither a forward nor a backward pass takes time.
-            before = [start] * BEFORE_ALL_REDUCE
+            before = (start, *skip(FORWARD_TIMES, start), start)
             timestamps.append((*before, t_backward, t_backward, *update_times, self.clock.mark()))
             start = timestamps[-1][-1]
         state.stepped = has_stepped
