@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hooks.loop_services import Display
+from hooks.metrics.names import kind_of
 from orchestrator.disk.hang import HangReports
 from orchestrator.disk.run_folder import PREDICTIONS
 from orchestrator.engines.assignment import Assignment, PredictionTarget
@@ -21,7 +22,7 @@ from orchestrator.loop.custom.custom_loop import CustomLoop
 from orchestrator.loop.data.phases import DataOf
 from orchestrator.loop.loop import EvaluationLoop, Loop
 from orchestrator.loop.model.torch_settings import thread_count, torch_threads
-from orchestrator.loop.prediction import PredictionLoop
+from orchestrator.loop.prediction import Prediction
 from orchestrator.loop.report import Report, produce_within
 from orchestrator.loop.sharing.failed_run import note_failed_run
 from orchestrator.loop.sharing.shared_runs import Member
@@ -120,17 +121,16 @@ class Session:
         if resolved.experiment.init and self.world.is_master:
             options["origin"] = leader.folder.read_metadata().init
         if isinstance(target, PredictionTarget):
-            return PredictionLoop(
-                *parts,
+            options["evaluation"] = partial(
+                Prediction,
                 phase=target.phase,
                 folder=leader.folder.storage / PREDICTIONS,
                 provider=target.provider,
                 data=target.data,
-                rewinds=target.rewinds,
-                **options,
             )
         if target:
-            return EvaluationLoop(*parts, kind=target.phase, rewinds=target.rewinds, **options)
+            kind = kind_of(target.phase)
+            return EvaluationLoop(*parts, kind=kind, rewinds=target.rewinds, **options)
 
         members = [
             Member(

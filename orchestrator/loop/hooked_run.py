@@ -1,5 +1,6 @@
 """A run of a training with hooks, which it may share with other runs. Runs in workers."""
 
+from collections.abc import Callable
 from typing import Any
 
 from hooks.metrics.names import kind_of
@@ -21,6 +22,7 @@ class HookedRun(TrainingRun):
         context: RunContext,
         plan: Plan,
         membership: Membership = ALONE,
+        evaluation: Callable[[TrainingRun, Training], Evaluation] = Evaluation,
     ) -> None:
         super().__init__(
             training.task,
@@ -34,7 +36,7 @@ class HookedRun(TrainingRun):
             membership,
         )
         self.training = training
-        self.evaluation = Evaluation(self, training)
+        self.evaluation = evaluation(self, training)
         self._hook_metrics = membership.hook_metrics
 
     def phases(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ are in `training.py`, those of an evaluation in `evaluation.py`. What a run owns
 `training_run.py`; how a loop begins, ends and fails is in `base_loop.py`.
 """
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -19,6 +19,7 @@ from orchestrator.errors import TaskError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.source import InitialWeights
 from orchestrator.loop.base_loop import BaseLoop
+from orchestrator.loop.evaluation import Evaluation
 from orchestrator.loop.hooked_run import HookedRun
 from orchestrator.loop.model.initial_weights import load_initial_weights
 from orchestrator.loop.model.torch_settings import torch_settings
@@ -28,7 +29,7 @@ from orchestrator.loop.sharing.shared_runs import Member, SharedRuns
 from orchestrator.loop.state.hooked_contents import EvaluationContents
 from orchestrator.loop.stopping import INTERRUPTED, Stop
 from orchestrator.loop.training import Training
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.training_run import RunContext, TrainingRun
 from orchestrator.task import Task
 
 
@@ -36,7 +37,8 @@ class Loop(BaseLoop[HookedRun]):
     """The loop of a task with hooks, which owns a training and its runs: usually one.
 
     `followers` are further runs that share the training. Each has its own observing hooks,
-    validation, checkpoints and reports. `options` are those of `Training`.
+    validation, checkpoints and reports. `evaluation` makes the evaluations of a run that is alone.
+    `options` are those of `Training`.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Loop(BaseLoop[HookedRun]):
         context: RunContext | None = None,
         *,
         followers: Sequence[Member] = (),
+        evaluation: Callable[[TrainingRun, Training], Evaluation] = Evaluation,
         **options: Any,
     ) -> None:
         context = context or RunContext()
@@ -61,7 +64,9 @@ class Loop(BaseLoop[HookedRun]):
             super().__init__(self._shared.runs)
         else:
             self._shared = None
-            super().__init__([HookedRun(self.training, experiment, context, self.training.plan)])
+            plan = self.training.plan
+            run = HookedRun(self.training, experiment, context, plan, evaluation=evaluation)
+            super().__init__([run])
 
     def run(self) -> Generator[Report, None, None]:
         # Between reports, another run with other settings may be running in this process.

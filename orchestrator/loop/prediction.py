@@ -12,59 +12,32 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler
 
-from hooks.hook import Hook
-from hooks.metrics.names import kind_of
 from hooks.state import Weights
 from orchestrator.disk.predictions import INDEX, PredictionWriter
 from orchestrator.errors import TaskError
 from orchestrator.experiment.checks.data import is_map_style
-from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.data.map_style import MapStyleData
 from orchestrator.loop.data.phase_data import PhaseContext
 from orchestrator.loop.data.sampling import Order
 from orchestrator.loop.evaluation import Evaluation
-from orchestrator.loop.loop import EvaluationLoop
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.task_errors import describe, unexpected
 from orchestrator.loop.training import Training
-from orchestrator.loop.training_run import RunContext, TrainingRun
+from orchestrator.loop.training_run import TrainingRun
 from orchestrator.randomness import seeded
 from orchestrator.storage import Storage
-from orchestrator.task import Task
 from orchestrator.user_code import find_function, find_source_location
 
 _EXPECTED = "a tensor, an array or a list with an entry for each sample, or a mapping of these"
 
 
-class PredictionLoop(EvaluationLoop):
-    """Loop that writes the predictions of a restored checkpoint for one phase into a `folder`, and
-    yields one report.
+class Prediction(Evaluation):
+    """An evaluation of one phase with one set of weights, which writes predictions into a `folder`
+    and computes neither losses nor metrics.
 
     `provider` is the hook whose weights are used; empty for the raw ones. `data` replaces that of the
     phase: a dataset, a pickled one, or the `module:function` that returns one.
     """
-
-    def __init__(
-        self,
-        task: Task,
-        experiment: Experiment,
-        hooks: Mapping[str, Hook],
-        context: RunContext,
-        *,
-        phase: str,
-        folder: Storage,
-        provider: str = "",
-        data: Any = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(task, experiment, hooks, context, kind=kind_of(phase), **options)
-        run = self.runs[0]
-        run.evaluation = _Prediction(run, self.training, phase, folder, provider, data)
-
-
-class _Prediction(Evaluation):
-    """An evaluation of one phase with one set of weights, which keeps outputs and computes
-    neither losses nor metrics."""
 
     def __init__(
         self,
