@@ -4,7 +4,7 @@ import logging
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from ray import tune
 from ray.tune.search import Searcher
@@ -154,6 +154,14 @@ class _Searcher(_Unsaved, Searcher):
     def restore(self, checkpoint_path: str) -> None: ...
 
 
+class _Member(NamedTuple):
+    """A trial of the sweep. Several that share a training run are one trial for Tune."""
+
+    number: int
+    values: Mapping[str, Any]
+    folder: RunFolder
+
+
 class _TrialEvents(_Unsaved, tune.Callback):
     """Passes Tune's events to the running sweep, and records the ends of trials that Tune
     stopped."""
@@ -163,56 +171,58 @@ class _TrialEvents(_Unsaved, tune.Callback):
         self._failed_before: set[int] = set()
         """Trials that failed before the others of their training were over."""
 
-    def _trials(self, trial: Any) -> list[tuple[int, Any, RunFolder]]:
-        """Return number, values and folder of each trial behind one of Tune's, without those that
-        failed before."""
+    def _list_members(self, trial: Any) -> list[_Member]:
+        """Return the sweep's trials that are one of Tune's, without those that failed before."""
+        location = self._sweep.folder.location
         config = trial.config[TRIAL]
-        trials = []
-        for member in (config, *config["followers"]):
-            number = member["number"]
-            if number not in self._failed_before:
-                folder = trial_folder(self._sweep.folder.location, number)
-                trials.append((number, member["values"], folder))
-        return trials
+        return [
+            _Member(member["number"], member["values"], trial_folder(location, member["number"]))
+            for member in (config, *config["followers"])
+            if member["number"] not in self._failed_before
+        ]
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._sweep.begin({number: values for number, values, _ in self._trials(trial)})
+        members = self._list_members(trial)
+        self._sweep.begin({member.number: member.values for member in members})
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
-        for number, values, folder in self._trials(trial):
-            if number in result.get(FAILED, ()):
-                self._failed_before.add(number)
-                self._failed(number, values, folder)
+        for member in self._list_members(trial):
+            if member.number in result.get(FAILED, ()):
+                self._failed_before.add(member.number)
+                self._record_failure(member)
         number = result.get(REPORTED, trial.config[TRIAL]["number"])
         if number is not None:
             self._sweep.record_report(number, result)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        for number, values, folder in self._trials(trial):
+        for member in self._list_members(trial):
+            folder = member.folder
             if not folder.exists():
                 continue  # it never began
             end_trial(folder, *self._sweep.rules.ending(folder.name))
             status = folder.read_metadata().status
             if status == "failed":
-                self._failed(number, values, folder)
+                self._record_failure(member)
             else:
-                self._sweep.record_end(number, values, interrupted=status == "interrupted")
+                interrupted = status == "interrupted"
+                self._sweep.record_end(member.number, member.values, interrupted=interrupted)
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        for number, _, folder in self._trials(trial):
-            self._sweep.show_recovery(number, _read_error(folder))
+        for member in self._list_members(trial):
+            self._sweep.show_recovery(member.number, _read_error(member.folder))
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        for number, values, folder in self._trials(trial):
-            if folder.exists() and folder.read_metadata().status in COMPLETE:
-                self._sweep.record_end(number, values)
+        for member in self._list_members(trial):
+            if member.folder.exists() and member.folder.read_metadata().status in COMPLETE:
+                self._sweep.record_end(member.number, member.values)
             else:
-                self._failed(number, values, folder)
+                self._record_failure(member)
 
-    def _failed(self, number: int, values: Mapping[str, Any], folder: RunFolder) -> None:
+    def _record_failure(self, member: _Member) -> None:
         sweep = self._sweep
+        number, values, folder = member
         error = _read_error(folder)
         if not folder.exists():
             # Its processes died before it began, and it would be missing among the trials.
