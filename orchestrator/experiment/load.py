@@ -91,7 +91,7 @@ def check_experiment(experiment: object) -> Experiment:
         raise UsageError(
             f"must be an Experiment, such as load_experiment(FILE), got {type(experiment).__name__}"
         )
-    if experiment._resolution.is_known:
+    if experiment.resolution.is_known:
         return experiment
     checked = _with_warnings(_check(experiment.source, Document({})))
     if problems := list(find_changed_values(experiment._given, checked)):

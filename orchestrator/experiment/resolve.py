@@ -29,7 +29,7 @@ from orchestrator.experiment.checks.unknown_classes import (
     replace_unknown_hooks,
 )
 from orchestrator.experiment.components import BuiltHook, make_hooks, make_task
-from orchestrator.experiment.sections.experiment import Experiment, Resolution, without_nulls
+from orchestrator.experiment.sections.experiment import Experiment, without_nulls
 from orchestrator.experiment.sections.validation import NO_TASK, validate_sections
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.randomness import seeded
@@ -90,14 +90,13 @@ def take_resolved(experiment: Experiment) -> ResolvedExperiment:
 
     They are given away once, because a run changes its hooks; the next call makes new ones.
     """
-    resolved = get_resolved(experiment)
-    experiment._resolution.resolved = None
-    return resolved
+    taken: ResolvedExperiment | None = experiment.resolution.take()
+    return taken or resolve(experiment.source)
 
 
 def get_resolved(experiment: Experiment) -> ResolvedExperiment:
     """Return an experiment with its task and hooks, to read; a run takes them."""
-    return experiment._resolution.resolved or resolve(experiment.source)
+    return experiment.resolution.resolved or resolve(experiment.source)
 
 
 def read_sections(source: ExperimentSource) -> Sections:
@@ -112,11 +111,8 @@ def build_source(source: ExperimentSource, sections: Sections) -> ResolvedExperi
     """Build the task and the hooks of a source, whose sections are given; raise ConfigError."""
     resolved = build(sections)
     experiment = resolved.experiment
-    experiment._source = source
-    experiment._resolution = Resolution(resolved)
-    if experiment.sweep:
-        # Trials make their own; a task may hold much memory.
-        experiment._resolution.resolved = None
+    # Trials make their own task and hooks; a task may hold much memory.
+    experiment.attach(source, None if experiment.sweep else resolved)
     return resolved
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -76,16 +76,23 @@ def _make_default_name(data: Mapping[str, Any]) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", class_name).lower()
 
 
+@dataclass
 class Resolution:
     """Result of resolving an experiment; stays in the process, as hooks and tasks have state."""
 
-    def __init__(self, resolved: Any) -> None:
-        self.is_known = resolved is not None
-        self.resolved = resolved
-        """None once a run has taken it."""
+    is_known: bool = False
+    """True once the experiment was resolved."""
+    resolved: Any = None
+    """The experiment with its task and hooks; None if they are not kept, or a run has taken them."""
 
-    def __reduce__(self) -> tuple[type[Resolution], tuple[None]]:
-        return Resolution, (None,)
+    def take(self) -> Any:
+        """Return the experiment with its task and hooks, and keep them no longer."""
+        resolved = self.resolved
+        self.resolved = None
+        return resolved
+
+    def __reduce__(self) -> tuple[type[Resolution], tuple[()]]:
+        return Resolution, ()
 
 
 class Experiment(Model):
@@ -208,7 +215,7 @@ class Experiment(Model):
     """The experiment as written; None while it is being resolved."""
     _given: Mapping[str, Any] = PrivateAttr(default_factory=dict)
     """The values as Python code gave them."""
-    _resolution: Resolution = PrivateAttr(default_factory=lambda: Resolution(None))
+    _resolution: Resolution = PrivateAttr(default_factory=Resolution)
 
     def __init__(self, **values: Any) -> None:
         """Check the fields, not yet the classes that they name; raise ConfigError.
@@ -285,6 +292,21 @@ class Experiment(Model):
     def source(self) -> ExperimentSource:
         """The experiment as written."""
         return self._source or ExperimentSource(self.model_dump(mode="json", exclude_unset=True))
+
+    @property
+    def resolution(self) -> Resolution:
+        """What was made of the experiment when it was resolved; copies share it."""
+        return self._resolution
+
+    def attach(self, source: ExperimentSource, resolved: Any) -> None:
+        """Keep what this experiment was resolved from, and the task and hooks that were made then.
+
+        Args:
+            source: The experiment as written.
+            resolved: The experiment with its task and hooks; None to make them again for each use.
+        """
+        self._source = source
+        self._resolution = Resolution(is_known=True, resolved=resolved)
 
     @property
     def import_paths(self) -> tuple[str, ...]:

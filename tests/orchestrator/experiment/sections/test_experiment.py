@@ -13,7 +13,7 @@ from orchestrator.experiment.yaml.source import ExperimentSource
 
 def test_experiments_with_equal_content_are_equal() -> None:
     first, second = (Experiment(name="x", task="a:B", epochs=1) for _ in range(2))
-    first._source = ExperimentSource({}, import_paths=("/somewhere",))
+    first.attach(ExperimentSource({}, import_paths=("/somewhere",)), None)
     assert first == second
     assert first != Experiment(name="x", task="a:B", epochs=2)
     assert first != {"name": "x"}
