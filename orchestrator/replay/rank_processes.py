@@ -3,6 +3,7 @@ Ray."""
 
 import multiprocessing
 import signal
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
@@ -20,11 +21,6 @@ from orchestrator.loop.world import World
 
 _LOGGERS = ("hooks.logs.", "hooks.checkpointing.")
 """Modules of hooks that only produce output, such as logs and checkpoints."""
-
-_RENDEZVOUS = "ranks"
-"""File by which the ranks find each other."""
-_ERROR = "failed"
-"""File with the message of the first rank that failed."""
 
 
 def without_loggers(hooks: Mapping[str, Hook]) -> dict[str, Hook]:
@@ -48,34 +44,28 @@ def convert_errors(world: World) -> Iterator[None]:
         raise RankFailed.from_error(world.rank, world.world_size, error) from error
 
 
-def train_in_processes(
-    train: Callable[[World], None], world_size: int, folder: str, threads: int
-) -> None:
-    """Call a picklable function on each rank, and wait. Raises RunError with the first error.
-
-    `folder` is for files by which the ranks find each other; those of an earlier call are removed.
-    """
-    for name in (_RENDEZVOUS, _ERROR):
-        Path(folder, name).unlink(missing_ok=True)
+def train_in_processes(train: Callable[[World], None], world_size: int, threads: int) -> None:
+    """Call a picklable function on each rank, and wait. Raises RunError with the first error."""
     _start_forkserver()
-    processes = start_processes(
-        _train_rank,
-        (train, world_size, folder, threads),
-        nprocs=world_size,
-        join=False,
-        daemon=False,
-        start_method="forkserver",
-    )
-    try:
-        while not processes.join():
-            pass
-    except ProcessException as error:
-        message = Path(folder, _ERROR)
-        raise RunError(message.read_text() if message.exists() else str(error)) from None
-    finally:
-        for process in processes.processes:
-            process.kill()
-            process.join()
+    with tempfile.TemporaryDirectory(prefix="hookyard-ranks-") as folder:
+        processes = start_processes(
+            _train_rank,
+            (train, world_size, folder, threads),
+            nprocs=world_size,
+            join=False,
+            daemon=False,
+            start_method="forkserver",
+        )
+        try:
+            while not processes.join():
+                pass
+        except ProcessException as error:
+            message = Path(folder, "failed")
+            raise RunError(message.read_text() if message.exists() else str(error)) from None
+        finally:
+            for process in processes.processes:
+                process.kill()
+                process.join()
 
 
 def _start_forkserver() -> None:
@@ -99,6 +89,7 @@ def _start_forkserver() -> None:
 def _train_rank(
     rank: int, train: Callable[[World], None], world_size: int, folder: str, threads: int
 ) -> None:
+    """Train one rank; it finds the others, and says why it failed, by files in the folder."""
     # This process may be forked by one that others started, in which Ctrl-C is not blocked.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -108,12 +99,12 @@ def _train_rank(
     torch.set_num_threads(threads)
     if world_size > 1:
         dist.init_process_group(
-            "gloo", init_method=f"file://{folder}/{_RENDEZVOUS}", rank=rank, world_size=world_size
+            "gloo", init_method=f"file://{folder}/ranks", rank=rank, world_size=world_size
         )
     try:
         train(World(rank, world_size, rank))
     except HookyardError as error:
-        message = Path(folder, _ERROR)
+        message = Path(folder, "failed")
         if not message.exists():
             message.write_text(str(error))
         raise SystemExit(1) from None

@@ -186,7 +186,7 @@ def train_ranks(
         folder = tempfile.mkdtemp(dir=folder)
     training = RecordedTraining(source, folder, processes, checkpoint)
     try:
-        train_in_processes(training.train_rank, ranks, folder, threads)
+        train_in_processes(training.train_rank, ranks, threads)
     except RunError as error:
         raise UsageError(f"cannot verify, because training fails: {error}") from None
     return [pickle.loads(_record_path(folder, rank).read_bytes()) for rank in range(ranks)]

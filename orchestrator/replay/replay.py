@@ -124,7 +124,7 @@ def replay(
             with torch_threads(threads):
                 span.train(World(device=find_device(resolved.experiment.workers)), hooks)
         else:
-            train_in_processes(span.train, attempt.world_size, rows_folder, threads)
+            train_in_processes(span.train, attempt.world_size, threads)
         replayed = load(Storage(rows_folder), [], where=f"phase = 'train' and iteration > {start}")
 
     stored = run.load_stats(

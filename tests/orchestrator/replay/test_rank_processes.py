@@ -20,6 +20,6 @@ def _interrupt(parent: int, folder: str, world: World) -> None:
 def test_interrupt_ends_the_ranks(tmp_path: Path) -> None:
     train = partial(_interrupt, os.getpid(), str(tmp_path))
     with pytest.raises(KeyboardInterrupt):
-        train_in_processes(train, 1, str(tmp_path), 1)
+        train_in_processes(train, 1, 1)
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
