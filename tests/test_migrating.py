@@ -229,6 +229,13 @@ def test_the_index_counts_the_hooks_and_the_mount_points() -> None:
     }
 
 
+@pytest.mark.parametrize("system", ["MMEngine", "ClassyVision"])
+def test_counterparts_of_what_a_hook_reads_exist(system: str) -> None:
+    attributes = re.findall(r"`state\.(\w+)", section(system, "What a hook reads and changes"))
+    assert len(attributes) > 8
+    assert [name for name in attributes if not hasattr(State(), name)] == []
+
+
 def test_mount_points_map_to_events_only() -> None:
     for system in MOUNT_POINTS:
         for row in rows(system, "Mount points"):

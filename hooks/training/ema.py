@@ -75,8 +75,8 @@ class EMA(Hook):
     buffers: Annotated[
         Literal["copy", "ema"], Needs("average: exponential or annealing or stochastic")
     ] = "copy"
-    """Buffers for validation: the model's (`copy`), or averages of the floating-point ones
-    (`ema`)."""
+    """Buffers for validation: the model's (`copy`), or averages of the floating-point ones, also
+    across ranks (`ema`)."""
     evaluate: Literal["ema", "raw", "both"] = "ema"
     """Weights for val and test; `both` gives val/accuracy for the raw weights and
     val/ema/accuracy."""

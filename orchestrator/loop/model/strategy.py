@@ -26,7 +26,7 @@ from orchestrator.loop.world import World
 from orchestrator.randomness import seed_all
 from orchestrator.task import Task, has_turns
 
-# The hook sync_buffers broadcasts buffers once per phase, instead of DDP in each forward pass. The
+# The hook sync_buffers averages buffers once per phase; DDP would copy them in each forward pass. The
 # option had a different name before torch 2.13.
 _HAS_NEW_NAME = "forward_sync_buffers" in signature(DistributedDataParallel).parameters
 _SYNC_BUFFERS = "forward_sync_buffers" if _HAS_NEW_NAME else "broadcast_buffers"
