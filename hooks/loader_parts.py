@@ -16,13 +16,14 @@ _NAMES = (
     "transform",
     "target_transform",
     "transforms",
+    "pipeline",
     "collate_fn",
 )
-"""Attributes of torch's loaders and datasets and of torchvision's transforms that hold another
-part."""
-_CONTAINERS = ("datasets", "transforms")
-"""Attributes that are containers of parts, of torch's ConcatDataset and StackDataset and
-torchvision's Compose."""
+"""Attributes of torch's loaders and datasets, of torchvision's transforms and of MMEngine's
+datasets that hold another part."""
+_CONTAINERS = ("datasets", "transforms", "pipeline")
+"""Attributes that are containers of parts, of torch's ConcatDataset and StackDataset, torchvision's
+Compose, and datasets with a list of transforms."""
 _MAX_ENTRIES = 64
 """Longer containers and arrays hold data, such as the samples of a dataset."""
 

@@ -2,6 +2,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, StackDataset, Subset
 
@@ -44,6 +45,15 @@ class Curriculum(Dataset[Any]):
 def test_dataset_in_a_wrapper_is_found_by_any_name() -> None:
     inner = Curriculum()
     assert find_parts_with_epoch(Wrapper(Subset(Wrapper(inner), [0]))) == [inner]
+
+
+@pytest.mark.parametrize("container", [list, lambda parts: SimpleNamespace(transforms=parts)])
+def test_transforms_in_the_pipeline_of_a_dataset_are_found(container: Any) -> None:
+    """MMEngine's datasets have a Compose of that name, and others a plain list."""
+    transform = Curriculum()
+    dataset = Wrapper(None)
+    dataset.pipeline = container([str, transform])
+    assert find_parts_with_epoch(DataLoader(dataset)) == [transform]
 
 
 def test_attributes_differ_once_one_of_a_part_is_replaced_or_changed_in_place() -> None:
