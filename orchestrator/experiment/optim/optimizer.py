@@ -31,11 +31,13 @@ from orchestrator.experiment.optim.parameter_groups import (
     make_parameter_groups,
     read_groups,
 )
+from orchestrator.experiment.yaml.document import join
 from orchestrator.task import Task
 from orchestrator.user_code import find_class
 
 OPTIMIZERS = find_subclasses(torch.optim, Optimizer)
 GROUP_KEYS = tuple(Group.model_fields)
+_ADAGRAD_ONCE = "initial_accumulator_value"
 
 
 def fill_optimizer_defaults(optimizer: Component, task: type[Task]) -> Component:
@@ -105,9 +107,18 @@ def _check_groups(
             problems.append(
                 Problem(group_path, f"no_decay has no effect: {kind} has no weight_decay")
             )
-        else:
-            settings = {**arguments, **group_settings(group)}
-            _check_arguments(kind, settings, group_path, GROUP_KEYS, problems)
+            continue
+        settings = group_settings(group)
+        # torch fills the sums of squared gradients with the optimizer's own value.
+        if issubclass(cls, torch.optim.Adagrad) and _ADAGRAD_ONCE in settings:
+            problems.append(
+                Problem(
+                    join(group_path, _ADAGRAD_ONCE),
+                    "has no effect: Adagrad takes one value for all parameters",
+                    suggestion="write it beside groups",
+                )
+            )
+        _check_arguments(kind, {**arguments, **settings}, group_path, GROUP_KEYS, problems)
 
 
 def _check_arguments(

@@ -197,6 +197,23 @@ def test_no_decay_needs_weight_decay() -> None:
         written(optimizer={"type": "SparseAdam", "groups": ["no_decay"]})
 
 
+def test_initial_value_of_adagrad_is_that_of_all_parameters() -> None:
+    """torch fills the sums of squared gradients by the optimizer's value, whatever the group's."""
+    group = {"match": "head.*", "initial_accumulator_value": 0.5}
+    message = (
+        r"groups\.0\.initial_accumulator_value: has no effect: Adagrad .*\(write it beside groups\)"
+    )
+    with pytest.raises(ConfigError, match=message):
+        written(optimizer={"type": "Adagrad", "groups": [group]})
+
+    allowed = {"match": "head.*", "lr_decay": 0.5}
+    optimizer = {"type": "Adagrad", "initial_accumulator_value": 0.5, "groups": [allowed]}
+    built = build_optimizer(
+        written(optimizer=optimizer, scheduler=None).optimizations[None], Layered(), Blocks()
+    )
+    assert all(state["sum"].eq(0.5).all() for state in built.state.values())
+
+
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
