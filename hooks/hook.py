@@ -90,6 +90,13 @@ class Hook:
     phase_metrics: ClassVar[frozenset[str]] = frozenset()
     """Metrics that the hook adds for each phase in `on_report`, such as `samples_per_s` for
     `val/samples_per_s`. Metrics of the task cannot use these names."""
+    monitors: ClassVar[str] = ""
+    """Parameter that names the metrics which the hook reads, `monitor` or `best`. An experiment is
+    refused if no report can hold them. If the hook also has a parameter `mode`, it is by default
+    the mode that the sweep, another hook or a meter has for the metric."""
+    monitors_in_training: ClassVar[bool] = False
+    """True if the hook needs these metrics while the run trains, which is too early for those of
+    `test`."""
     evaluates: ClassVar[bool] = True
     """False if the hook takes no part in the evaluation of a stored checkpoint, as hooks that keep
     checkpoints, end training or send data elsewhere."""

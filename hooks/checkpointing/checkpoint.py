@@ -80,6 +80,7 @@ class Checkpoint(Hook):
     with the experiment as `config`. Others are `optimizer`, `hooks`, and the name of a hook, for
     its saved state."""
 
+    monitors: ClassVar[str] = "best"
     observes: ClassVar[bool] = True
     priority: ClassVar[Priority | int] = Priority.VERY_LOW
     ranks: ClassVar[Ranks] = Ranks.ALL

@@ -43,6 +43,8 @@ class EarlyStopping(Hook):
     strict: bool = True
     """Failure if a phase lacks the metric; if false, a warning is logged."""
 
+    monitors: ClassVar[str] = "monitor"
+    monitors_in_training: ClassVar[bool] = True
     observes: ClassVar[bool] = True
     evaluates: ClassVar[bool] = False
     mutable: ClassVar[frozenset[str]] = frozenset({"min_delta", "patience", "stopping_threshold"})

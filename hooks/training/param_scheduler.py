@@ -31,6 +31,8 @@ class ParamScheduler(Hook):
     """Metric for ReduceLROnPlateau, such as val/loss; the scheduler steps after each phase that
     computes it."""
 
+    monitors: ClassVar[str] = "monitor"
+    monitors_in_training: ClassVar[bool] = True
     priority: ClassVar[Priority] = Priority.LOW
     """Hooks before it see the rates that the step used, and hooks after it the next ones."""
 

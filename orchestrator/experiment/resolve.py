@@ -13,7 +13,7 @@ from hooks.metrics.direction import Mode
 from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.experiment.checks.conflicts import find_conflicts
 from orchestrator.experiment.checks.key_paths import suggest_path
-from orchestrator.experiment.checks.metrics import (
+from orchestrator.experiment.checks.metric_modes import (
     read_meter_modes,
     with_inferred_modes,
     with_meter_modes,

@@ -10,7 +10,7 @@ import torch
 from hooks.metrics.names import kind_of
 from hooks.state import Weights
 from orchestrator.errors import ConfigError, TaskError
-from orchestrator.experiment.checks.metrics import check_phases_of_metrics
+from orchestrator.experiment.checks.metrics import check_phases_of_metrics, list_metrics_of_hooks
 from orchestrator.loop.data.phase_data import PhaseData
 from orchestrator.loop.model.strategy import is_sharded
 from orchestrator.loop.step.collective_calls import Loss, refuse_collectives
@@ -63,8 +63,8 @@ class Evaluation:
                 "task",
                 f"{type(self._task).__name__} needs loss(), to evaluate {', '.join(evaluated)}",
             )
-        hooks = self._state.config.get("hooks")
-        problems = check_phases_of_metrics({"hooks": hooks}, self._data.loaders)
+        metrics = list_metrics_of_hooks(self._state.config.get("hooks", {}))
+        problems = check_phases_of_metrics(metrics, self._data.loaders)
         if problems:
             raise ConfigError(problems)
 

@@ -12,7 +12,7 @@ from hooks.hook import Hook
 from hooks.plan import Plan
 from hooks.state import State
 from orchestrator.errors import ConfigError, Problem, TaskError
-from orchestrator.experiment.checks.metrics import read_meter_modes
+from orchestrator.experiment.checks.metric_modes import read_meter_modes
 from orchestrator.experiment.checks.optimizers import check_closure
 from orchestrator.experiment.optim.closures import needs_closure
 from orchestrator.experiment.optim.learning_rate import Schedule

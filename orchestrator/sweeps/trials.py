@@ -16,7 +16,7 @@ from orchestrator.disk.sweep_folder import trial_folder
 from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.lifecycle import Lifecycle, compact_rows, find_outcome
 from orchestrator.errors import ConfigError
-from orchestrator.experiment.checks.metrics import infer_modes
+from orchestrator.experiment.checks.metric_modes import infer_modes
 from orchestrator.experiment.load import to_yaml
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve
 from orchestrator.experiment.sections.sweep import Sweep

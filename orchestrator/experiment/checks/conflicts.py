@@ -8,7 +8,8 @@ from hooks.setup import Setup
 from hooks.suitability import find_reason_against
 from orchestrator.errors import Problem, collect_problems
 from orchestrator.experiment.checks.changes import check_changes
-from orchestrator.experiment.checks.metrics import check_metrics, find_contradicting_modes
+from orchestrator.experiment.checks.metric_modes import find_contradicting_modes
+from orchestrator.experiment.checks.metrics import check_metrics
 from orchestrator.experiment.checks.optimizers import find_optimizer_conflicts
 from orchestrator.experiment.checks.strategy import find_strategy_conflicts
 from orchestrator.experiment.checks.train_method import check_train_method
@@ -30,8 +31,7 @@ def find_conflicts(
     `meter_modes` has `max` or `min` for each meter of the task that says which is better.
     """
     cls = type(task)
-    data = experiment.model_dump(mode="json")
-    yield from find_contradicting_modes(data)
+    yield from find_contradicting_modes(experiment.model_dump(mode="json"))
     if has_custom_loop(cls):
         yield from check_train_method(experiment, cls)
     else:
@@ -44,7 +44,7 @@ def find_conflicts(
                 "cudnn_benchmark",
                 "cannot be combined with deterministic: the fastest algorithm may differ",
             )
-    yield from check_metrics(data, task, hooks)
+    yield from check_metrics(experiment, task, hooks)
     yield from _check_hooks(experiment, cls, hooks)
 
 

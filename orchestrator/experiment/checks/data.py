@@ -9,7 +9,7 @@ from torch.utils.data import IterableDataset
 
 from hooks.metrics.names import PHASES
 from orchestrator.errors import ConfigError, Problem, collect_problems
-from orchestrator.experiment.checks.metrics import check_phases_of_metrics
+from orchestrator.experiment.checks.metrics import check_phases_of_metrics, list_monitored_metrics
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.randomness import seeded
 from orchestrator.task import Task, has_custom_loop
@@ -54,8 +54,8 @@ def check_data(experiment: Experiment, task: Task) -> list[Problem]:
     collect_problems(problems, _check_batch_is_filled, experiment, task, datasets.get("train"))
     for phase, dataset in datasets.items():
         collect_problems(problems, _read_first_sample, task, phase, dataset)
-    data = experiment.model_dump(mode="json")
-    return [*dict.fromkeys(problems), *check_phases_of_metrics(data, list(datasets))]
+    metrics = list_monitored_metrics(experiment)
+    return [*dict.fromkeys(problems), *check_phases_of_metrics(metrics, list(datasets))]
 
 
 def check_phases(task: Task, datasets: Mapping[str, Any]) -> None:

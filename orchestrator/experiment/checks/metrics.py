@@ -1,143 +1,161 @@
-"""The metrics that an experiment monitors: their modes, and those that no report can hold."""
+"""The metrics that an experiment monitors: those that no report can hold are problems."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from inspect import get_annotations
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
 
 from hooks import HOOKS, Hook
 from hooks.hook import find_hook_with_metric
-from hooks.interval import Interval
-from hooks.metrics.direction import (
-    Mode,
-    MonitoredMetrics,
-    declared_modes,
-    direction,
-    find_meter_modes,
-    find_modes_by_meter,
-    find_monitored_metrics,
-)
+from hooks.metrics.direction import AUTO, MonitoredMetrics, find_monitored_metrics
 from hooks.metrics.names import PHASES, nearest, phase_of, phases_of
-from orchestrator.errors import ConfigError, Problem
+from orchestrator.errors import ConfigError, Problem, collect_problems
+from orchestrator.experiment.components import find_hook_class
+from orchestrator.experiment.fields.parameters import evaluate_annotations
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.notify import parse_target
-from orchestrator.experiment.sections.sweep import Sweep
-from orchestrator.experiment.yaml.source import with_value
 from orchestrator.task import Task, has_custom_loop
 from orchestrator.user_code import catch_user_errors
 
-_OF_ANY_REPORT = ("sweep", "notify")
-"""Parts that read whole reports, also what hooks add to them."""
 _REPORTED_ENDINGS = ("_s", "_bytes")
 """Endings of names that hooks add to each phase in a report: `val/samples_per_s`."""
 
 
-def read_meter_modes(task: Task) -> dict[str, Mode]:
-    """Return the modes of a task's meters by name; empty if they cannot be made here."""
-    return find_meter_modes(_make_meters(task) or {})
-
-
-def _make_meters(task: Task) -> Mapping[str, Any] | None:
-    """Return the meters of a task, or None if they cannot be made here."""
-    try:
-        with catch_user_errors("task"):
-            return dict(task.meters())
-    except ConfigError:  # what it needs may be present only where it trains
-        return None
-
-
-def with_meter_modes(experiment: Experiment, meters: Mapping[str, Mode]) -> Experiment:
-    """Return an experiment whose parts have the modes of the meters that they monitor, where the
-    name alone says something else or nothing."""
-    sweep = experiment.sweep
-    objective = {"metric": sweep.metric, "mode": sweep.mode} if sweep else None
-    data = with_inferred_modes({"hooks": experiment.hooks, "sweep": objective}, meters)
-    if sweep:
-        sweep = sweep.model_copy(update={"mode": data["sweep"]["mode"]})
-    return experiment.model_copy(update={"hooks": data["hooks"], "sweep": sweep})
-
-
-def infer_modes(
-    data: Mapping[str, Any],
-    sweep: Sweep | None = None,
-    meters: Mapping[str, Mode] | None = None,
-) -> dict[str, Any]:
-    """Return the modes that parts take over from other parts or from the task's meters, by path.
-
-    `sweep` is the sweep if the experiment is one of its trials.
-    """
-    if sweep is not None:
-        modes = [mode for _, mode in sweep.objectives]
-        data = {**data, "sweep": {"metric": sweep.metric, "mode": modes}}
-    declared = {**_find_modes_by_meter(data, meters or {}), **declared_modes(data)}
-    inferred: dict[str, Any] = {}
-    for monitored in find_monitored_metrics(data):
-        takes_over = _get_kind(monitored) in ("sweep", "checkpoint", "early_stopping")
-        has_mode = monitored.entry.get("mode") is not None
-        if has_mode or not takes_over or declared.keys().isdisjoint(monitored.metrics):
-            continue
-        known = [direction(metric, declared) for metric in monitored.metrics]
-        if all(known):
-            inferred[f"{monitored.path}.mode"] = known if len(known) > 1 else known[0]
-    return inferred
-
-
-def _find_modes_by_meter(data: Mapping[str, Any], meters: Mapping[str, Mode]) -> dict[str, Mode]:
-    """Return the modes of monitored metrics that follow from meters, but not from their names."""
-    modes: dict[str, Mode] = {}
-    for monitored in find_monitored_metrics(data):
-        modes |= find_modes_by_meter(monitored.metrics, meters)
-    return {metric: mode for metric, mode in modes.items() if mode != direction(metric)}
-
-
-def with_inferred_modes(
-    data: Mapping[str, Any], meters: Mapping[str, Mode] | None = None
-) -> Mapping[str, Any]:
-    for path, mode in infer_modes(data, meters=meters).items():
-        data = with_value(data, path, mode)
-    return data
-
-
-def find_contradicting_modes(data: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield a problem for each part that gives a metric another mode than an earlier part."""
-    first: dict[str, MonitoredMetrics] = {}
-    for monitored in find_monitored_metrics(data):
-        for metric, mode in monitored.modes.items():
-            other = first.setdefault(metric, monitored)
-            other_mode = other.modes[metric]
-            if other_mode != mode:
-                yield Problem(
-                    monitored.path,
-                    f"has mode {mode} for {metric}, but {other.path} has mode {other_mode}",
-                )
-
-
-def _get_kind(monitored: MonitoredMetrics) -> str:
-    return str(monitored.entry.get("type", monitored.path.removeprefix("hooks.")))
-
-
-class _Monitored(NamedTuple):
-    """A metric, and the part that monitors it."""
+@dataclass(frozen=True)
+class MonitoredMetric:
+    """A metric, and the key of the experiment that names it."""
 
     path: str
-    kind: str
-    metric: str
+    name: str
+    needed_in_training: bool = False
+    """True if a metric of `test` comes too late."""
+    of_whole_reports: bool = False
+    """True if the metric is looked up in whole reports, which also hold what hooks add."""
+
+    @property
+    def is_auto(self) -> bool:
+        """True if the run chooses a metric of `val`."""
+        return self.name == AUTO and self.path.endswith(".best")
 
     @property
     def phase(self) -> str:
         """`train`, `val` or `test`; empty for a metric without a phase."""
-        if (self.kind, self.metric) == ("checkpoint", "auto"):
-            return "val"
-        return phase_of(self.metric)
-
-    @property
-    def stops_training(self) -> bool:
-        """True if the metric is needed while the run trains."""
-        return self.kind in ("early_stopping", "param_scheduler")
+        return "val" if self.is_auto else phase_of(self.name)
 
     def make_problem(self, message: str, known: Iterable[str] = ()) -> Problem:
-        near = nearest(self.metric, known)
+        near = nearest(self.name, known)
         hint = f"did you mean '{near}'?" if near else None
-        return Problem(self.path, f"'{self.metric}' {message}", suggestion=hint)
+        return Problem(self.path, f"'{self.name}' {message}", suggestion=hint)
+
+
+def find_monitoring_hook(monitored: MonitoredMetrics) -> type[Hook] | None:
+    """Return the class of the hook that monitors metrics, or None: the sweep monitors them, or an
+    unknown class, or one that does not declare them."""
+    name = monitored.path.removeprefix("hooks.")
+    kind = str(monitored.entry.get("type", name))
+    cls = None if monitored.path == "sweep" else collect_problems([], find_hook_class, kind)
+    return cls if cls and cls.monitors == monitored.key else None
+
+
+def list_metrics_of_hooks(hooks: Mapping[str, Any]) -> Iterator[MonitoredMetric]:
+    """Yield the metrics that hooks monitor, from their entries in the experiment."""
+    for monitored in find_monitored_metrics({"hooks": hooks}):
+        cls = find_monitoring_hook(monitored)
+        if cls:
+            path = f"{monitored.path}.{monitored.key}"
+            for name in monitored.metrics:
+                yield MonitoredMetric(path, name, needed_in_training=cls.monitors_in_training)
+
+
+def list_monitored_metrics(experiment: Experiment) -> Iterator[MonitoredMetric]:
+    """Yield the metrics that an experiment monitors: its hooks, its sweep, its alerts."""
+    yield from list_metrics_of_hooks(experiment.hooks)
+    names: dict[str, Iterable[str]] = {}
+    sweep = experiment.sweep
+    if sweep:
+        if any(map(_decides_metrics, sweep.space)):
+            return
+        columns = [column.removeprefix("last/") for column in sweep.constraints if "/" in column]
+        names = {"sweep.metric": sweep.metrics, "sweep.constraints": columns}
+    if experiment.notify and experiment.notify.target:
+        names["notify.target"] = parse_target(experiment.notify.target)[:1]
+    for path, metrics in names.items():
+        yield from (MonitoredMetric(path, name, of_whole_reports=True) for name in metrics)
+
+
+def _decides_metrics(path: str) -> bool:
+    """Return whether a swept path decides what trials measure: task, hooks, validation."""
+    is_hook = path.startswith("hooks.") and path.count(".") == 1
+    return is_hook or path.startswith(("task", "validate_every")) or path.endswith(".type")
+
+
+def check_metrics(
+    experiment: Experiment, task: Task, hooks: Mapping[str, Hook]
+) -> Iterator[Problem]:
+    """Yield a problem for each monitored metric that no report can hold."""
+    has_unknown = has_unknown_metrics(task, hooks.values())
+    names = {} if has_unknown else _list_metric_names(task)
+    for name in names.get("val", ()):
+        hook = find_hook_with_metric(name, hooks)
+        if hook is not None:
+            yield Problem(
+                "task", f"meters() returns '{name}', a metric of the hook '{hook}'; rename it"
+            )
+    reports = _Reports(names, has_unknown, validates=experiment.validate_every.count > 0)
+    for metric in list_monitored_metrics(experiment):
+        problem = reports.explain_absence(metric)
+        if problem:
+            yield problem
+
+
+@dataclass(frozen=True)
+class _Reports:
+    """What the reports of an experiment hold, as far as it is known."""
+
+    names: Mapping[str, list[str]]
+    """Names of the task's metrics by phase, such as `loss`; empty if they are unknown."""
+    has_unknown: bool
+    validates: bool
+
+    def explain_absence(self, metric: MonitoredMetric) -> Problem | None:
+        """Return why no report can hold a metric, or None if one may."""
+        phase = metric.phase
+        if not phase:
+            return None if self._may_lack_phase(metric) else self._explain_missing_phase(metric)
+        if phase == "test" and metric.needed_in_training:
+            return metric.make_problem("is measured after training; use a metric of train or val")
+        if phase == "val" and not self.validates:
+            if self.has_unknown and metric.of_whole_reports:
+                return None
+            return metric.make_problem("is never measured with validate_every: 0")
+        if phase not in self.names or _may_be_reported(metric, self.names[phase]):
+            return None
+        names = [f"{phase}/{name}" for name in self.names[phase]]
+        return metric.make_problem(
+            f"is not a metric of this task; available: {', '.join(names)}", names
+        )
+
+    def _may_lack_phase(self, metric: MonitoredMetric) -> bool:
+        """Return whether a report may hold a metric without a phase: a sweep may compare trials by
+        `stats/...`, and a custom hook may report any name."""
+        is_other = (metric.of_whole_reports and "/" in metric.name) or self.has_unknown
+        return is_other and not metric.needed_in_training
+
+    def _explain_missing_phase(self, metric: MonitoredMetric) -> Problem:
+        last = metric.name.rpartition("/")[2]
+        near: list[str] = []
+        for phase in PHASES:
+            near += [f"{phase}/{name}" for name in self.names.get(phase, (last,))]
+        return metric.make_problem("has no phase; metrics begin with train/, val/ or test/", near)
+
+
+def _may_be_reported(metric: MonitoredMetric, names: Collection[str]) -> bool:
+    """Return whether a report may hold a metric, given the names of the task's metrics."""
+    if metric.is_auto or (metric.of_whole_reports and metric.name.endswith(_REPORTED_ENDINGS)):
+        return True
+    # A meter of several values reports `val/confusion/0`, and averaged weights `val/ema/loss`.
+    return not set(names).isdisjoint(metric.name.split("/")[1:])
 
 
 def has_unknown_metrics(task: Task, hooks: Iterable[Hook]) -> bool:
@@ -149,106 +167,38 @@ def has_unknown_metrics(task: Task, hooks: Iterable[Hook]) -> bool:
     )
 
 
-def check_metrics(
-    data: Mapping[str, Any], task: Task, hooks: Mapping[str, Hook]
-) -> Iterator[Problem]:
-    """Yield a problem for each monitored metric that no report can hold."""
-    has_unknown = has_unknown_metrics(task, hooks.values())
-    validates = Interval.parse(data["validate_every"]).count > 0
-    known = {} if has_unknown else _list_metric_names(task)
-    for name in known.get("val", ()):
-        hook = find_hook_with_metric(name, hooks)
-        if hook is not None:
-            yield Problem(
-                "task", f"meters() returns '{name}', a metric of the hook '{hook}'; rename it"
-            )
-    for monitored in _list_monitored(data):
-        is_of_any_report = monitored.kind in _OF_ANY_REPORT
-        phase = monitored.phase
-        if phase == "test" and monitored.stops_training:
-            yield monitored.make_problem("is measured after training; use a metric of train or val")
-        elif not phase:
-            # A sweep may compare trials by `stats/...`, and a custom hook may report any name.
-            is_other = (is_of_any_report and "/" in monitored.metric) or has_unknown
-            if monitored.stops_training or not is_other:
-                yield _explain_missing_phase(monitored, known)
-        elif phase == "val" and not validates and not (has_unknown and is_of_any_report):
-            yield monitored.make_problem("is never measured with validate_every: 0")
-        elif phase in known and not _may_be_reported(monitored, known[phase]):
-            names = [f"{phase}/{name}" for name in known[phase]]
-            yield monitored.make_problem(
-                f"is not a metric of this task; available: {', '.join(names)}", names
-            )
-
-
-def _explain_missing_phase(monitored: _Monitored, known: Mapping[str, list[str]]) -> Problem:
-    metric = monitored.metric.rpartition("/")[2]
-    near: list[str] = []
-    for phase in PHASES:
-        near += [f"{phase}/{name}" for name in known.get(phase, (metric,))]
-    return monitored.make_problem("has no phase; metrics begin with train/, val/ or test/", near)
-
-
-def _may_be_reported(monitored: _Monitored, names: Collection[str]) -> bool:
-    """Return whether a report may hold a metric, given the names of the task's metrics."""
-    if monitored.metric == "auto":
-        return True
-    if monitored.kind in _OF_ANY_REPORT and monitored.metric.endswith(_REPORTED_ENDINGS):
-        return True
-    # A meter of several values reports `val/confusion/0`, and averaged weights `val/ema/loss`.
-    return not set(names).isdisjoint(monitored.metric.split("/")[1:])
-
-
-def check_phases_of_metrics(data: Mapping[str, Any], phases: Collection[str]) -> list[Problem]:
-    """Return a problem for each monitored metric of a phase that has no data."""
-    problems = []
-    for monitored in _list_monitored(data):
-        phase = monitored.phase
-        if monitored.metric == "auto":
-            has_data = bool(phases_of("val", phases))
-        else:
-            has_data = bool(phase_of(monitored.metric, phases))
-        if phase and not has_data:
-            metric = monitored.metric.rpartition("/")[2]
-            near = [f"{other}/{metric}" for other in phases_of(phase, phases)]
-            returned = f"data() of the task returns {', '.join(phases)} and no {phase}"
-            problems.append(monitored.make_problem(f"is never measured: {returned}", near))
-    return problems
-
-
-def _list_monitored(data: Mapping[str, Any]) -> Iterator[_Monitored]:
-    for part in find_monitored_metrics(data):
-        kind = _get_kind(part)
-        space = part.entry.get("space") or ()
-        is_known_sweep = kind == "sweep" and not any(map(_decides_metrics, space))
-        if is_known_sweep or kind in ("checkpoint", "early_stopping", "param_scheduler"):
-            for metric in part.metrics:
-                yield _Monitored(f"{part.path}.{part.key}", kind, metric)
-
-    sweep = data.get("sweep") or {}
-    if any(map(_decides_metrics, sweep.get("space") or ())):
-        return
-    for column in sweep.get("constraints") or ():
-        if "/" in column:
-            yield _Monitored("sweep.constraints", "sweep", column.removeprefix("last/"))
-    target = (data.get("notify") or {}).get("target")
-    if target:
-        yield _Monitored("notify.target", "notify", parse_target(target)[0])
-
-
-def _decides_metrics(path: str) -> bool:
-    """Return whether a swept path decides what trials measure: task, hooks, validation."""
-    is_hook = path.startswith("hooks.") and path.count(".") == 1
-    return is_hook or path.startswith(("task", "validate_every")) or path.endswith(".type")
-
-
 def _list_metric_names(task: Task) -> dict[str, list[str]]:
     """Return the names of a task's metrics by phase, as far as they are known."""
+    returned = evaluate_annotations(type(task).loss).get("return")
     # Any annotation except a tensor may mean that the loss has parts, which are metrics too.
-    annotation = str(get_annotations(type(task).loss).get("return")).rpartition(".")[2].strip("'>")
-    if type(task).metrics is not Task.metrics or annotation != "Tensor":
+    if type(task).metrics is not Task.metrics or returned is not Tensor:
         return {}
-    meters = _make_meters(task)
+    meters = make_meters(task)
     if meters is None:
         return {}
     return {"train": ["loss"], "val": ["loss", *meters], "test": ["loss", *meters]}
+
+
+def make_meters(task: Task) -> Mapping[str, Any] | None:
+    """Return the meters of a task, or None if they cannot be made here."""
+    try:
+        with catch_user_errors("task"):
+            return dict(task.meters())
+    except ConfigError:  # what it needs may be present only where it trains
+        return None
+
+
+def check_phases_of_metrics(
+    metrics: Iterable[MonitoredMetric], phases: Collection[str]
+) -> list[Problem]:
+    """Return a problem for each monitored metric of a phase that has no data."""
+    problems = []
+    for metric in metrics:
+        of_kind = phases_of(metric.phase, phases)
+        has_data = of_kind if metric.is_auto else phase_of(metric.name, phases)
+        if metric.phase and not has_data:
+            name = metric.name.rpartition("/")[2]
+            near = [f"{phase}/{name}" for phase in of_kind]
+            returned = f"data() of the task returns {', '.join(phases)} and no {metric.phase}"
+            problems.append(metric.make_problem(f"is never measured: {returned}", near))
+    return problems

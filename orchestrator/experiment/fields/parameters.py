@@ -166,7 +166,7 @@ def make_signature_model(
     """
     arguments = list(inspect.signature(cls).parameters.values())[skip:]
     # Mypy warns of subclasses with another `__init__`, but this is the one that is called.
-    hints = _get_type_hints(cls.__init__ if isinstance(cls, type) else cls)  # type: ignore[misc]
+    hints = evaluate_annotations(cls.__init__ if isinstance(cls, type) else cls)  # type: ignore[misc]
     fields: dict[str, Any] = dict.fromkeys(extra_keys, (Any, None))
     for argument in arguments:
         is_named = argument.kind in (argument.POSITIONAL_OR_KEYWORD, argument.KEYWORD_ONLY)
@@ -188,7 +188,8 @@ def _describe_argument(argument: inspect.Parameter, hints: Mapping[str, Any]) ->
     return hint, default
 
 
-def _get_type_hints(function: Callable[..., Any]) -> dict[str, Any]:
+def evaluate_annotations(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the annotations of a function as types; empty if one cannot be evaluated."""
     try:
         return get_type_hints(function, localns=vars(collections.abc), include_extras=True)
     except Exception:  # annotations are evaluated here and may name anything

@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.experiment.checks.changes import make_relative_message
-from orchestrator.experiment.checks.metrics import with_inferred_modes
+from orchestrator.experiment.checks.metric_modes import with_inferred_modes
 from orchestrator.experiment.fields.parameters import check
 from orchestrator.experiment.resolve import Sections, build, check_sections
 from orchestrator.experiment.sections.domain import Domain

@@ -3,14 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from torch import nn
-from torchmetrics import MeanSquaredError
 
-from hooks import Hook, State
-from orchestrator import ConfigError, Experiment, run
+from hooks import EarlyStopping, Hook, State
+from orchestrator import ConfigError, run
 from orchestrator.experiment.load import load_checked, load_experiment
 from tests.orchestrator.experiment.samples import Line, problems
 from tests.tasks import described
@@ -24,6 +23,30 @@ class Measured(Line):
 
     def meters(self) -> Mapping[str, Any]:
         return {"r2": nn.Identity()}
+
+
+@dataclass
+class Patience(EarlyStopping):
+    """Stops early."""
+
+
+@dataclass
+class Watches(Hook):
+    """Reads a metric, and declares so."""
+
+    monitor: str
+    monitors: ClassVar[str] = "monitor"
+
+    def on_save(self, state: State, checkpoint: dict[str, Any]) -> None: ...
+
+
+@dataclass
+class Beeps(Hook):
+    """Has a parameter `monitor` that names no metric."""
+
+    monitor: str = "the screen"
+
+    def on_start(self, state: State) -> None: ...
 
 
 @dataclass
@@ -72,6 +95,18 @@ SWEEP = "sweep: {{metric: {}, mode: max, space: {{seed: {{choice: [1, 2]}}}}}}"
             "hooks.early_stopping.monitor",
             "'test/loss' is measured after training",
             None,
+        ),
+        (
+            f"hooks: {{patience: {{type: '{HERE}:Patience', monitor: test/loss}}}}",
+            "hooks.patience.monitor",
+            "'test/loss' is measured after training",
+            None,
+        ),
+        (
+            f"hooks: {{watches: {{type: '{HERE}:Watches', monitor: r2}}}}",
+            "hooks.watches.monitor",
+            "'r2' has no phase",
+            "val/r2",
         ),
         (
             "validate_every: 0\nhooks: {checkpoint: {best: auto}}",
@@ -125,6 +160,9 @@ def test_meters_with_the_name_of_a_hook_s_number_are_refused(file: Path) -> None
         "hooks: {checkpoint: {best: [val/r2, val/ema/loss, test/r2], mode: max}, ema: {}}",
         SWEEP.format("train/samples_per_s"),
         SWEEP.format("stats/step_s/p95"),
+        f"hooks: {{watches: {{type: '{HERE}:Watches', monitor: test/r2}}}}",
+        f"hooks: {{beeps: {{type: '{HERE}:Beeps'}}}}",
+        f"hooks: {{beeps: {{type: '{HERE}:Beeps', monitor: a door}}}}",
         # Hooks of one's own may give anything.
         f"hooks: {{gives: {{type: '{HERE}:Gives'}}, checkpoint: {{best: val/fid, mode: min}}}}",
         f"validate_every: 0\nhooks: {{gives: {{type: '{HERE}:Gives'}}}}\n" + SWEEP.format("score"),
@@ -158,44 +196,3 @@ def test_run_refuses_unknown_metrics_before_its_first_iteration(tmp_path: Path) 
     ):
         run(judging, tmp_path, local=True)
     assert not list(tmp_path.glob("points/stats/**/rows-*"))
-
-
-@dataclass
-class Distant(Line):
-    """A line whose meters have names that tell no direction, or the wrong one."""
-
-    def meters(self) -> Mapping[str, Any]:
-        return {"distance": MeanSquaredError(), "speed": MeanSquaredError()}
-
-
-def load_distant(file: Path, more: str) -> Experiment:
-    file.write_text(text(f"{HERE}:Distant", more))
-    return load_experiment(file)
-
-
-@pytest.mark.parametrize("metric", ["val/distance", "val/speed"])
-def test_direction_is_that_of_the_meter(file: Path, metric: str) -> None:
-    monitored = load_distant(
-        file,
-        f"hooks: {{checkpoint: {{best: {metric}}}, early_stopping: {{monitor: {metric}}}}}\n"
-        f"sweep: {{metric: {metric}, space: {{seed: {{choice: [1, 2]}}}}}}",
-    )
-    assert monitored.hooks["checkpoint"]["mode"] == "min"
-    assert monitored.hooks["early_stopping"]["mode"] == "min"
-    assert monitored.sweep is not None
-    assert monitored.sweep.objectives == [(metric, "min")]
-
-
-def test_mode_of_the_experiment_precedes_that_of_the_meter(file: Path) -> None:
-    early_stopping = "hooks: {early_stopping: {monitor: val/distance, mode: max}}"
-    monitored = load_distant(file, early_stopping)
-    assert monitored.hooks["early_stopping"]["mode"] == "max"
-
-
-def test_scheduler_follows_the_direction_of_the_meter(file: Path) -> None:
-    """ReduceLROnPlateau's default is `min`; by its name, `speed` would need `max`."""
-    load_distant(
-        file,
-        "optimizer: {type: SGD, lr: 0.1}\nscheduler: {type: ReduceLROnPlateau}\n"
-        "hooks: {param_scheduler: {monitor: val/speed}}",
-    )

@@ -1,0 +1,96 @@
+"""The modes of the metrics that an experiment monitors: whether more or less is better."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hooks.metrics.direction import (
+    Mode,
+    MonitoredMetrics,
+    declared_modes,
+    direction,
+    find_meter_modes,
+    find_modes_by_meter,
+    find_monitored_metrics,
+)
+from orchestrator.errors import Problem
+from orchestrator.experiment.checks.metrics import find_monitoring_hook, make_meters
+from orchestrator.experiment.fields.field_values import list_parameters
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.yaml.source import with_value
+from orchestrator.task import Task
+
+
+def read_meter_modes(task: Task) -> dict[str, Mode]:
+    """Return the modes of a task's meters by name; empty if they cannot be made here."""
+    return find_meter_modes(make_meters(task) or {})
+
+
+def with_meter_modes(experiment: Experiment, meters: Mapping[str, Mode]) -> Experiment:
+    """Return an experiment whose parts have the modes of the meters that they monitor, where the
+    name alone says something else or nothing."""
+    sweep = experiment.sweep
+    objective = {"metric": sweep.metric, "mode": sweep.mode} if sweep else None
+    data = with_inferred_modes({"hooks": experiment.hooks, "sweep": objective}, meters)
+    if sweep:
+        sweep = sweep.model_copy(update={"mode": data["sweep"]["mode"]})
+    return experiment.model_copy(update={"hooks": data["hooks"], "sweep": sweep})
+
+
+def infer_modes(
+    data: Mapping[str, Any],
+    sweep: Sweep | None = None,
+    meters: Mapping[str, Mode] | None = None,
+) -> dict[str, Any]:
+    """Return the modes that parts take over from other parts or from the task's meters, by path.
+
+    `sweep` is the sweep if the experiment is one of its trials.
+    """
+    if sweep is not None:
+        modes = [mode for _, mode in sweep.objectives]
+        data = {**data, "sweep": {"metric": sweep.metric, "mode": modes}}
+    declared = {**_find_modes_by_meter(data, meters or {}), **declared_modes(data)}
+    inferred: dict[str, Any] = {}
+    for monitored in find_monitored_metrics(data):
+        has_mode = monitored.entry.get("mode") is not None
+        if has_mode or declared.keys().isdisjoint(monitored.metrics) or not _takes_mode(monitored):
+            continue
+        known = [direction(metric, declared) for metric in monitored.metrics]
+        if all(known):
+            inferred[f"{monitored.path}.mode"] = known if len(known) > 1 else known[0]
+    return inferred
+
+
+def _takes_mode(monitored: MonitoredMetrics) -> bool:
+    hook = find_monitoring_hook(monitored)
+    return monitored.path == "sweep" or (hook is not None and "mode" in list_parameters(hook))
+
+
+def _find_modes_by_meter(data: Mapping[str, Any], meters: Mapping[str, Mode]) -> dict[str, Mode]:
+    """Return the modes of monitored metrics that follow from meters, but not from their names."""
+    modes: dict[str, Mode] = {}
+    for monitored in find_monitored_metrics(data):
+        modes |= find_modes_by_meter(monitored.metrics, meters)
+    return {metric: mode for metric, mode in modes.items() if mode != direction(metric)}
+
+
+def with_inferred_modes(
+    data: Mapping[str, Any], meters: Mapping[str, Mode] | None = None
+) -> Mapping[str, Any]:
+    for path, mode in infer_modes(data, meters=meters).items():
+        data = with_value(data, path, mode)
+    return data
+
+
+def find_contradicting_modes(data: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield a problem for each part that gives a metric another mode than an earlier part."""
+    first: dict[str, MonitoredMetrics] = {}
+    for monitored in find_monitored_metrics(data):
+        for metric, mode in monitored.modes.items():
+            other = first.setdefault(metric, monitored)
+            other_mode = other.modes[metric]
+            if other_mode != mode:
+                yield Problem(
+                    monitored.path,
+                    f"has mode {mode} for {metric}, but {other.path} has mode {other_mode}",
+                )
