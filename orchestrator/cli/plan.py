@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.output import echo, print_json, print_table
@@ -11,40 +13,59 @@ if TYPE_CHECKING:
     from orchestrator.disk.metadata import IfExists
     from orchestrator.experiment.sections.experiment import Experiment
     from orchestrator.experiment.sections.sweep import Sweep
+    from orchestrator.experiment.yaml.source import ParentCheckpoint
 
 
-def show_plan(
-    experiment: Experiment,
-    storage: str,
-    name: str | None,
-    as_json: bool,
-    address: str | None = None,
-    if_exists: IfExists = "error",
-) -> None:
-    """Print the resolved experiment, the order of its hooks, its resources and its folder.
+@dataclass(frozen=True)
+class Plan:
+    """What a run or sweep would do. `--json` prints its fields."""
 
-    Connects to nothing, except to the storage for `if_exists="number"`.
-    """
-    plan = make_plan(experiment, storage, name, address, if_exists)
-    if as_json:
-        print_json(plan)
-        return
-    from orchestrator.experiment.yaml.writer import dump_yaml
+    path: str
+    """Folder of the run or sweep."""
+    resources: ResourcePlan
+    continued_from: ParentCheckpoint | None
+    hooks: Mapping[str, Mapping[str, list[str]]]
+    """Names of the hooks of each event in order, for rank 0 and for other ranks."""
+    config: Mapping[str, Any]
+    """The resolved experiment."""
+    sweep: SweepPlan | None
 
-    for label, text in _format_lines(plan, experiment, address):
-        echo(f"{label + ':':<15} {text}")
-    echo("")
-    hooks_by_event = plan["hooks"].values()
-    events: dict[str, None] = {}
-    for names in hooks_by_event:
-        events.update(dict.fromkeys(names))
-    rows = []
-    for event in events:
-        cells = [", ".join(names.get(event, ["-"])) for names in hooks_by_event]
-        rows.append((event, *cells))
-    print_table(("event", *plan["hooks"]), rows)
-    echo("")
-    echo(dump_yaml(plan["config"]), nl=False)
+
+@dataclass(frozen=True)
+class ResourcePlan:
+    """Amounts of resources by Ray's names."""
+
+    required: Mapping[str, float]
+    present: Mapping[str, float] | None
+    """Those of this machine; None with an address, because a plan connects to no cluster."""
+    address: str | None
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """The trials of a sweep."""
+
+    trials: int
+    repeats: int
+    """Trials of each configuration."""
+    repeated_path: str
+    """Path that differs between the repeats."""
+    scheduler: str
+    at_once: int | None
+    """Trials at a time; None if the resources are unknown."""
+    shared_training: SharedTraining | None
+    """None if no path of a hook is swept."""
+
+
+@dataclass(frozen=True)
+class SharedTraining:
+    """Trials that share a training."""
+
+    trainings: int
+    shared: Sequence[str]
+    """Paths whose values share a training."""
+    not_shared: Mapping[str, str]
+    """Reason by path; the empty path stands for all."""
 
 
 def make_plan(
@@ -53,40 +74,45 @@ def make_plan(
     name: str | None,
     address: str | None = None,
     if_exists: IfExists = "error",
-) -> dict[str, Any]:
-    from hooks import Plan
+) -> Plan:
+    """Plan a run or sweep.
+
+    Connects to nothing, except to the storage for `if_exists="number"`.
+    """
     from orchestrator.disk.new_run import find_free_name
     from orchestrator.disk.run_folder import RunFolder
     from orchestrator.experiment.load import to_dict
-    from orchestrator.experiment.resolve import get_resolved
     from orchestrator.experiment.sections.experiment import check_run_name
 
     run_name = check_run_name(experiment, name)
     if if_exists == "number":
         run_name = find_free_name(RunFolder(storage, run_name)).name
-    present = None if address else find_local_resources()
-    parent = experiment.source.continued_from
+    required = Resources.required_by(experiment.workers).amounts
+    present = None if address else find_local_resources().amounts
+    return Plan(
+        path=f"{storage.rstrip('/')}/{run_name}",
+        resources=ResourcePlan(required, present, address),
+        continued_from=experiment.source.continued_from,
+        hooks=_order_hooks(experiment),
+        config={**to_dict(experiment), "name": run_name},
+        sweep=_plan_sweep(experiment, experiment.sweep, present) if experiment.sweep else None,
+    )
+
+
+def _order_hooks(experiment: Experiment) -> dict[str, dict[str, list[str]]]:
+    from hooks.plan import Plan as HookPlan
+    from orchestrator.experiment.resolve import get_resolved
+
     hooks = get_resolved(experiment).hooks
-    order = {"rank 0": Plan(hooks).names_by_event()}
+    order = {"rank 0": HookPlan(hooks).names_by_event()}
     if experiment.workers.max_count > 1:
-        order["other ranks"] = Plan(hooks, rank=1, local_rank=1).names_by_event()
-    plan: dict[str, Any] = {
-        "path": f"{storage.rstrip('/')}/{run_name}",
-        "resources": {
-            "required": Resources.required_by(experiment.workers).amounts,
-            "present": present and present.amounts,
-            "address": address,
-        },
-        "continued_from": parent,
-        "hooks": order,
-        "config": {**to_dict(experiment), "name": run_name},
-    }
-    if experiment.sweep is not None:
-        plan["sweep"] = _plan_sweep(experiment, experiment.sweep, present)
-    return plan
+        order["other ranks"] = HookPlan(hooks, rank=1, local_rank=1).names_by_event()
+    return order
 
 
-def _plan_sweep(experiment: Experiment, sweep: Sweep, present: Resources | None) -> dict[str, Any]:
+def _plan_sweep(
+    experiment: Experiment, sweep: Sweep, present: Mapping[str, float] | None
+) -> SweepPlan:
     from orchestrator.experiment.sweep.shared_training import find_shared_paths
     from orchestrator.experiment.sweep.space import (
         count_concurrent_trials,
@@ -99,53 +125,87 @@ def _plan_sweep(experiment: Experiment, sweep: Sweep, present: Resources | None)
     trainings = count_trainings(sweep)
     if sharing.paths and sweep.search.type != "optuna":
         trainings = len(sharing.group_trials([*enumerate(draw_trials(sweep, experiment.seed))]))
-    plan: dict[str, Any] = {
-        "trials": count_trials(sweep),
-        "repeats": sweep.repeat_count,
-        "repeated_path": sweep.repeated_path,
-        "scheduler": sweep.scheduler.type,
-        "at_once": None
-        if present is None
-        else count_concurrent_trials(sweep, trainings, experiment.workers, [present.amounts]),
-    }
-    if sharing.paths or sharing.reasons:
-        plan["shared_training"] = {
-            "trainings": trainings,
-            "shared": [*sharing.paths],
-            "not_shared": {**sharing.reasons},
-        }
-    return plan
+    at_once = None
+    if present is not None:
+        at_once = count_concurrent_trials(sweep, trainings, experiment.workers, [present])
+    return SweepPlan(
+        trials=count_trials(sweep),
+        repeats=sweep.repeat_count,
+        repeated_path=sweep.repeated_path,
+        scheduler=sweep.scheduler.type,
+        at_once=at_once,
+        shared_training=SharedTraining(trainings, sharing.paths, sharing.reasons)
+        if sharing.paths or sharing.reasons
+        else None,
+    )
 
 
-def _format_lines(
-    plan: dict[str, Any], experiment: Experiment, address: str | None
-) -> list[tuple[str, str]]:
-    required = Resources.required_by(experiment.workers)
-    present = None if address else find_local_resources()
-    machine = f"this machine has {present}" if present else f"{address} was not asked"
-    lines = [("resources", f"needs {required}, {machine}")]
-    if parent := experiment.source.continued_from:
-        lines.insert(0, ("continues from", f"{parent}, sha256 {parent.sha256[:12]}"))
-    if missing := present and required.find_missing(present):
+def show_plan(plan: Plan, as_json: bool) -> None:
+    """Print the folder, the resources and the trials, the order of the hooks, and the resolved
+    experiment."""
+    if as_json:
+        print_json(plan)
+        return
+    from orchestrator.experiment.yaml.writer import dump_yaml
+
+    for label, text in _format_lines(plan):
+        echo(f"{label + ':':<15} {text}")
+    echo("")
+    _print_hooks(plan.hooks)
+    echo("")
+    echo(dump_yaml(plan.config), nl=False)
+
+
+def _format_lines(plan: Plan) -> Iterator[tuple[str, str]]:
+    parent = plan.continued_from
+    if parent:
+        yield "continues from", f"{parent}, sha256 {parent.sha256[:12]}"
+    yield from _format_resources(plan.resources)
+    yield "folder", plan.path
+    if plan.sweep:
+        yield from _format_trials(plan.sweep, Resources(plan.resources.required))
+
+
+def _format_resources(resources: ResourcePlan) -> Iterator[tuple[str, str]]:
+    required = Resources(resources.required)
+    if resources.present is None:
+        yield "resources", f"needs {required}, {resources.address} was not asked"
+        return
+    present = Resources(resources.present)
+    yield "resources", f"needs {required}, this machine has {present}"
+    missing = required.find_missing(present)
+    if missing:
         shortages = (
             f"needs {format_amount(kind, needed)}, has {format_amount(kind, has)}"
             for kind, (needed, has) in missing.items()
         )
-        lines.append(("does not fit", ", ".join(shortages)))
-    lines.append(("folder", plan["path"]))
-    if "sweep" in plan:
-        at_once = plan["sweep"]["at_once"]
-        repeats = plan["sweep"]["repeats"]
-        path = plan["sweep"]["repeated_path"]
-        kind = "seeds" if path == "seed" else f"values of {path}"
-        repeated = f", {repeats} {kind} per configuration" if repeats > 1 else ""
-        rate = "" if at_once is None else f", {at_once} at a time ({required} each)"
-        sharing = plan["sweep"].get("shared_training", {"shared": [], "not_shared": {}})
-        trainings = f" in {sharing['trainings']} trainings" if sharing["shared"] else ""
-        lines.append(("trials", f"{plan['sweep']['trials']}{trainings}{repeated}{rate}"))
-        lines += [("shared training over", path) for path in sharing["shared"]]
-        lines += [
-            ("not shared", f"{path}, because {reason}" if path else reason)
-            for path, reason in sharing["not_shared"].items()
-        ]
-    return lines
+        yield "does not fit", ", ".join(shortages)
+
+
+def _format_trials(sweep: SweepPlan, required: Resources) -> Iterator[tuple[str, str]]:
+    sharing = sweep.shared_training or SharedTraining(sweep.trials, (), {})
+    text = f"{sweep.trials}"
+    if sharing.shared:
+        text += f" in {sharing.trainings} trainings"
+    if sweep.repeats > 1:
+        kind = "seeds" if sweep.repeated_path == "seed" else f"values of {sweep.repeated_path}"
+        text += f", {sweep.repeats} {kind} per configuration"
+    if sweep.at_once is not None:
+        text += f", {sweep.at_once} at a time ({required} each)"
+    yield "trials", text
+    for path in sharing.shared:
+        yield "shared training over", path
+    for path, reason in sharing.not_shared.items():
+        yield "not shared", f"{path}, because {reason}" if path else reason
+
+
+def _print_hooks(hooks: Mapping[str, Mapping[str, list[str]]]) -> None:
+    """Print a table of the hooks of each event, with a column for each kind of rank."""
+    events: dict[str, None] = {}
+    for names in hooks.values():
+        events.update(dict.fromkeys(names))
+    rows = []
+    for event in events:
+        cells = [", ".join(names.get(event, ["-"])) for names in hooks.values()]
+        rows.append((event, *cells))
+    print_table(("event", *hooks), rows)

@@ -60,9 +60,9 @@ def run(
             f"{config} has a `sweep` section; use hookyard sweep {shlex.quote(config)}"
         )
     if plan:
-        from orchestrator.cli.plan import show_plan
+        from orchestrator.cli.plan import make_plan, show_plan
 
-        return show_plan(experiment, storage, name, as_json, address, if_exists)
+        return show_plan(make_plan(experiment, storage, name, address, if_exists), as_json)
     from orchestrator.cluster.preflight import preflight
     from orchestrator.runs import driver
 
@@ -107,9 +107,9 @@ def sweep(
             f"{config} has no `sweep` section; add one, or use `hookyard run {shlex.quote(str(config))}`"
         )
     if plan:
-        from orchestrator.cli.plan import show_plan
+        from orchestrator.cli.plan import make_plan, show_plan
 
-        return show_plan(experiment, storage, name, as_json, address, if_exists)
+        return show_plan(make_plan(experiment, storage, name, address, if_exists), as_json)
     from orchestrator.cluster.preflight import preflight
     from orchestrator.sweeps import driver
 

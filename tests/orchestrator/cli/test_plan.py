@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.plan import make_plan, show_plan
+from orchestrator.cli.plan import SweepPlan, make_plan, show_plan
 from orchestrator.experiment.load import make_experiment, to_dict
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.reader import parse_yaml
@@ -27,7 +27,7 @@ SPACE = {"seed": {"grid": [1, 2, 3]}, "optimizer.lr": {"uniform": [0.1, 0.2]}}
 
 
 def line(**more: Any) -> Experiment:
-    hooks = {
+    hooks = more.pop("hooks", None) or {
         **OFF,
         "late": {"type": f"{HERE}:Shadow", "priority": "LOWEST"},
         "early": {"type": f"{HERE}:Shadow"},
@@ -39,61 +39,65 @@ def line(**more: Any) -> Experiment:
 
 
 def test_plan_lists_hooks_by_event_and_rank() -> None:
-    assert make_plan(line(), "runs", None)["hooks"] == {
+    assert make_plan(line(), "runs", None).hooks == {
         "rank 0": {"on_update": ["early", "late"], "on_step": ["band"]}
     }
-    assert make_plan(line(workers={"count": 2}), "runs", None)["hooks"] == {
+    assert make_plan(line(workers={"count": 2}), "runs", None).hooks == {
         "rank 0": {"on_update": ["early", "late"], "on_step": ["band"]},
         "other ranks": {"on_update": ["early", "late"]},
     }
 
 
 def test_plan_has_the_folder_of_the_run() -> None:
-    assert make_plan(line(), "s3://bucket/runs/", None)["path"] == "s3://bucket/runs/line"
-    assert make_plan(line(), "runs", "other")["path"] == "runs/other"
+    assert make_plan(line(), "s3://bucket/runs/", None).path == "s3://bucket/runs/line"
+    assert make_plan(line(), "runs", "other").path == "runs/other"
 
 
 def test_plan_has_required_and_present_resources() -> None:
-    resources = make_plan(line(workers={"count": 3, "cpus": 0.5}), "runs", None)["resources"]
-    assert resources["required"] == {"CPU": 1.5}
-    assert resources["present"]["CPU"] == os.cpu_count()
-    assert make_plan(line(), "runs", None, "ray://head:10001")["resources"]["present"] is None
+    resources = make_plan(line(workers={"count": 3, "cpus": 0.5}), "runs", None).resources
+    assert resources.required == {"CPU": 1.5}
+    assert resources.present is not None
+    assert resources.present["CPU"] == os.cpu_count()
+    assert make_plan(line(), "runs", None, "ray://head:10001").resources.present is None
 
 
 def test_plan_counts_trials_and_trainings() -> None:
     cpus = os.cpu_count() or 1
     swept = line(sweep={"metric": "val/loss", "trials": 6, "space": SPACE}, workers={"count": cpus})
-    assert make_plan(swept, "runs", None)["sweep"] == {
-        "trials": 6,
-        "repeats": 1,
-        "repeated_path": "seed",
-        "scheduler": "fifo",
-        "at_once": 1,
-    }
+    assert make_plan(swept, "runs", None).sweep == SweepPlan(
+        trials=6,
+        repeats=1,
+        repeated_path="seed",
+        scheduler="fifo",
+        at_once=1,
+        shared_training=None,
+    )
     wide = line(
         sweep={"metric": "val/loss", "trials": 6, "space": SPACE}, workers={"count": cpus + 1}
     )
-    assert make_plan(wide, "runs", None)["sweep"] == {
-        "trials": 6,
-        "repeats": 1,
-        "repeated_path": "seed",
-        "scheduler": "fifo",
-        "at_once": 0,
-    }
-    assert make_plan(wide, "runs", None, "auto")["sweep"] == {
-        "trials": 6,
-        "repeats": 1,
-        "repeated_path": "seed",
-        "scheduler": "fifo",
-        "at_once": None,
-    }
+    assert make_plan(wide, "runs", None).sweep == SweepPlan(
+        trials=6,
+        repeats=1,
+        repeated_path="seed",
+        scheduler="fifo",
+        at_once=0,
+        shared_training=None,
+    )
+    assert make_plan(wide, "runs", None, "auto").sweep == SweepPlan(
+        trials=6,
+        repeats=1,
+        repeated_path="seed",
+        scheduler="fifo",
+        at_once=None,
+        shared_training=None,
+    )
 
 
 def test_plan_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     experiment = line(
         workers={"count": (os.cpu_count() or 1) + 1}, sweep={"metric": "val/loss", "space": SPACE}
     )
-    show_plan(experiment, "runs", None, as_json=False)
+    show_plan(make_plan(experiment, "runs", None), as_json=False)
     out = capsys.readouterr().out
     rest, _, text = out.partition("\n\nname: ")
     assert rest.startswith("resources: "), "the answer comes first"
@@ -108,5 +112,27 @@ def test_plan_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
-    show_plan(line(), "runs", None, as_json=True)
-    assert json.loads(capsys.readouterr().out) == make_plan(line(), "runs", None)
+    hook = {"hooks": {"early": {"type": f"{HERE}:Shadow"}, **OFF}}
+    space = {**SPACE, "hooks.early.decay": {"choice": [0.1, 0.2]}}
+    experiment = line(**hook, sweep={"metric": "val/loss", "trials": 6, "space": space})
+    show_plan(make_plan(experiment, "runs", None, "ray://head:10001"), as_json=True)
+    plan = json.loads(capsys.readouterr().out)
+    assert plan.pop("config")["name"] == "line"
+    assert plan == {
+        "path": "runs/line",
+        "resources": {"required": {"CPU": 1.0}, "present": None, "address": "ray://head:10001"},
+        "continued_from": None,
+        "hooks": {"rank 0": {"on_update": ["early"]}},
+        "sweep": {
+            "trials": 6,
+            "repeats": 1,
+            "repeated_path": "seed",
+            "scheduler": "fifo",
+            "at_once": None,
+            "shared_training": {
+                "trainings": 6,
+                "shared": [],
+                "not_shared": {"hooks.early.decay": "hooks.early does not declare `observes`"},
+            },
+        },
+    }
