@@ -3,6 +3,7 @@ cluster or of Slurm."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,9 +16,8 @@ from orchestrator.cli.output import print_json
 from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
-    from orchestrator.cluster.jobs import Jobs
+    from orchestrator.cluster.jobs import Jobs, Submission
     from orchestrator.cluster.slurm import SlurmJobs
-    from orchestrator.experiment.sections.experiment import Experiment
 
 Dashboard = Annotated[
     str | None,
@@ -33,6 +33,43 @@ JobName = Annotated[
     ),
 ]
 _slurm_option = partial(typer.Option, rich_help_panel="Slurm")
+_Slurm = Annotated[
+    bool,
+    _slurm_option("--slurm", help="Submit to Slurm, whose nodes must share the current folder."),
+]
+_PrintScript = Annotated[
+    bool, _slurm_option("--print", help="Print the job's script instead of submitting it.")
+]
+_Partition = Annotated[
+    str | None, _slurm_option(metavar="NAME", help="Partition; Slurm's default otherwise.")
+]
+_Nodes = Annotated[
+    int | None, _slurm_option(metavar="N", min=1, help="Number of nodes; 1 by default.")
+]
+_GpusPerNode = Annotated[int | None, _slurm_option(metavar="N", min=0, help="GPUs on each node.")]
+_CpusPerTask = Annotated[
+    int | None,
+    _slurm_option(
+        metavar="N",
+        min=1,
+        help="CPUs on each node; by default as many as the ranks of a run or a trial need.",
+    ),
+]
+_Time = Annotated[
+    str | None,
+    _slurm_option(
+        metavar="TIME",
+        help="Limit, such as 08:00:00. The run saves before it, and the job is requeued.",
+    ),
+]
+_Account = Annotated[str | None, _slurm_option(metavar="NAME", help="Account that is charged.")]
+_Qos = Annotated[str | None, _slurm_option(metavar="NAME", help="Quality of service.")]
+_Sbatch = Annotated[
+    list[str] | None,
+    _slurm_option(
+        metavar="OPTION", help="Any other option of sbatch: --sbatch=--mem=64G. Repeatable."
+    ),
+]
 
 
 def submit(
@@ -44,49 +81,16 @@ def submit(
     detach: Annotated[
         bool, typer.Option("--detach", help="Print the job's name and return at once.")
     ] = False,
-    slurm: Annotated[
-        bool,
-        _slurm_option(
-            "--slurm", help="Submit to Slurm, whose nodes must share the current folder."
-        ),
-    ] = False,
-    print_script: Annotated[
-        bool, _slurm_option("--print", help="Print the job's script instead of submitting it.")
-    ] = False,
-    partition: Annotated[
-        str | None, _slurm_option(metavar="NAME", help="Partition; Slurm's default otherwise.")
-    ] = None,
-    nodes: Annotated[
-        int | None, _slurm_option(metavar="N", min=1, help="Number of nodes; 1 by default.")
-    ] = None,
-    gpus_per_node: Annotated[
-        int | None, _slurm_option(metavar="N", min=0, help="GPUs on each node.")
-    ] = None,
-    cpus_per_task: Annotated[
-        int | None,
-        _slurm_option(
-            metavar="N",
-            min=1,
-            help="CPUs on each node; by default as many as the ranks of a run or a trial need.",
-        ),
-    ] = None,
-    time: Annotated[
-        str | None,
-        _slurm_option(
-            metavar="TIME",
-            help="Limit, such as 08:00:00. The run saves before it, and the job is requeued.",
-        ),
-    ] = None,
-    account: Annotated[
-        str | None, _slurm_option(metavar="NAME", help="Account that is charged.")
-    ] = None,
-    qos: Annotated[str | None, _slurm_option(metavar="NAME", help="Quality of service.")] = None,
-    sbatch: Annotated[
-        list[str] | None,
-        _slurm_option(
-            metavar="OPTION", help="Any other option of sbatch: --sbatch=--mem=64G. Repeatable."
-        ),
-    ] = None,
+    slurm: _Slurm = False,
+    print_script: _PrintScript = False,
+    partition: _Partition = None,
+    nodes: _Nodes = None,
+    gpus_per_node: _GpusPerNode = None,
+    cpus_per_task: _CpusPerTask = None,
+    time: _Time = None,
+    account: _Account = None,
+    qos: _Qos = None,
+    sbatch: _Sbatch = None,
 ) -> None:
     """Send a run or sweep to a Ray cluster or to Slurm, and follow the job's log.
 
@@ -94,10 +98,10 @@ def submit(
 
     Example: hookyard submit spirals.yaml --address http://head:8265
     """
-    from orchestrator.experiment.load import load_experiment
+    from orchestrator.cluster.jobs import Submission
 
-    experiment = load_experiment(config, overrides or [])
-    options: dict[str, Any] = {
+    submission = Submission.load(config, overrides or [], storage, name)
+    options = {
         "partition": partition,
         "nodes": nodes,
         "gpus_per_node": gpus_per_node,
@@ -108,20 +112,25 @@ def submit(
         "sbatch": sbatch,
     }
     given = {option: value for option, value in options.items() if value is not None}
-    if not slurm:
-        _refuse_slurm_flags([*given, "print"] if print_script else [*given])
-        return submit_to_ray(experiment, config, overrides or [], address, storage, name, detach)
-    if address:
+    if slurm and address:
         raise UsageError("--address belongs to a Ray cluster; remove it or --slurm")
+    if slurm:
+        return _submit_to_slurm(submission, given, print_script, detach)
+    _refuse_slurm_flags([*given, "print"] if print_script else [*given])
+    return _submit_to_ray(submission, address, detach)
+
+
+def _submit_to_slurm(
+    submission: Submission, allocation: Mapping[str, Any], print_script: bool, detach: bool
+) -> None:
     from orchestrator.cluster.slurm import SlurmJobs
     from orchestrator.cluster.slurm_script import Allocation, make_script
 
-    allocation = Allocation(**given)
-    script = make_script(experiment, config, overrides or [], storage, name, allocation)
+    script = make_script(submission, Allocation(**allocation))
     if print_script:
         return typer.echo(script, nl=False)
     jobs = SlurmJobs()
-    return finish_submission(jobs, jobs.submit(script), detach)
+    return _finish_submission(jobs, jobs.submit(script), detach)
 
 
 def _refuse_slurm_flags(options: list[str]) -> None:
@@ -132,24 +141,17 @@ def _refuse_slurm_flags(options: list[str]) -> None:
         raise UsageError(f"{', '.join(flags)} {needs} --slurm")
 
 
-def submit_to_ray(
-    experiment: Experiment,
-    config: Path,
-    overrides: list[str],
-    address: str | None,
-    storage: str,
-    name: str | None,
-    detach: bool,
-) -> None:
+def _submit_to_ray(submission: Submission, address: str | None, detach: bool) -> None:
     from orchestrator.cluster.jobs import Jobs, make_job
 
-    job = make_job(experiment, config, overrides, storage, name, Path.cwd())
+    folder = Path.cwd()
+    job = make_job(submission, folder)
     jobs = Jobs(address)
-    typer.echo(f"sending {Path.cwd()}, without what .gitignore and .rayignore exclude", err=True)
-    finish_submission(jobs, jobs.submit(job, Path.cwd()), detach)
+    typer.echo(f"sending {folder}, without what .gitignore and .rayignore exclude", err=True)
+    _finish_submission(jobs, jobs.submit(job, folder), detach)
 
 
-def finish_submission(jobs: Jobs | SlurmJobs, job: str, detach: bool) -> None:
+def _finish_submission(jobs: Jobs | SlurmJobs, job: str, detach: bool) -> None:
     """Follow a job that was submitted, or print its name and how to follow it."""
     if detach:
         typer.echo(job)

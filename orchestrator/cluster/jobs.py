@@ -18,6 +18,7 @@ from orchestrator.engines.ray_environment import (
     set_environment,
 )
 from orchestrator.errors import RunError, UsageError
+from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.sections.experiment import Experiment, check_run_name
 from orchestrator.storage import without_credentials
 
@@ -38,39 +39,49 @@ class Job:
     """Names of the environment variables to pass on."""
 
 
-def make_job(
-    experiment: Experiment,
-    config: Path,
-    overrides: Sequence[str],
-    storage: str,
-    name: str | None,
-    folder: Path,
-) -> Job:
+@dataclass(frozen=True)
+class Submission:
+    """A run or a sweep to submit, as the command line asks for it."""
+
+    experiment: Experiment
+    config: Path
+    overrides: Sequence[str]
+    storage: str
+    name: str
+
+    @classmethod
+    def load(
+        cls, config: Path, overrides: Sequence[str], storage: str, name: str | None
+    ) -> "Submission":
+        """Load the experiment, and check the name of its run; raises ConfigError or UsageError."""
+        experiment = load_experiment(config, overrides)
+        return cls(experiment, config, overrides, storage, check_run_name(experiment, name))
+
+    def list_arguments(self, config: str, storage: str) -> list[str]:
+        """Return the arguments of `hookyard` that run the experiment, with a file and a storage as
+        the job sees them."""
+        verb = "run" if self.experiment.sweep is None else "sweep"
+        return [verb, config, *self.overrides, "--storage", storage, "--name", self.name]
+
+
+def make_job(submission: Submission, folder: Path) -> Job:
     """Return the job of an experiment in a folder.
 
     Raises UsageError for files outside the folder, a package that hides Hookyard's, and a relative
     storage or keys.
     """
-    _check_folder(folder, [*experiment.import_paths, str(config.resolve())])
+    config = submission.config.resolve()
+    storage = submission.storage
+    _check_folder(folder, [*submission.experiment.import_paths, str(config)])
     if "://" not in storage and not Path(storage).is_absolute():
         raise UsageError(
             f"storage '{storage}' must be an absolute path that all nodes can reach, "
             "or a URL like s3://..."
         )
     check_storage(storage)
-    name = check_run_name(experiment, name)
-    path = config.resolve().relative_to(folder).as_posix()
-    arguments = list_arguments(experiment, path, overrides, storage, name)
+    arguments = submission.list_arguments(config.relative_to(folder).as_posix(), storage)
     command = shlex.join(["python", "-m", "orchestrator", *arguments])
-    return Job(name, command, experiment.environment)
-
-
-def list_arguments(
-    experiment: Experiment, config: str, overrides: Sequence[str], storage: str, name: str
-) -> list[str]:
-    """Return the arguments of `hookyard` that run an experiment."""
-    verb = "run" if experiment.sweep is None else "sweep"
-    return [verb, config, *overrides, "--storage", storage, "--name", name]
+    return Job(submission.name, command, submission.experiment.environment)
 
 
 def _check_folder(folder: Path, needed: Sequence[str]) -> None:

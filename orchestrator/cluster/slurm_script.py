@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.cluster.jobs import check_storage, list_arguments
+from orchestrator.cluster.jobs import Submission, check_storage
 from orchestrator.disk.new_run import check_name_is_free
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.ray_environment import Resources, read_environment, with_unit
 from orchestrator.errors import UsageError
-from orchestrator.experiment.sections.experiment import Experiment, check_run_name
+from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.private_api.ray_settings import ADDRESS_FILE
 
 LEAD_S = 120
@@ -64,32 +64,26 @@ class Allocation:
         return [*options, *self.sbatch]
 
 
-def make_script(
-    experiment: Experiment,
-    config: Path,
-    overrides: Sequence[str],
-    storage: str,
-    name: str | None,
-    allocation: Allocation,
-) -> str:
+def make_script(submission: Submission, allocation: Allocation) -> str:
     """Return the script of a job that runs an experiment in the current folder.
 
     Raises UsageError for a storage with keys, a name that is taken, an allocation that is too
     small, and ConfigError for a missing environment variable.
     """
+    storage = submission.storage
     if "://" not in storage:
         storage = str(Path(storage).absolute())
     check_storage(storage)
     # Slurm passes the variables of `sbatch` on to the job.
-    read_environment(experiment.environment)
-    name = check_run_name(experiment, name)
-    folder = RunFolder(storage, name)
+    read_environment(submission.experiment.environment)
+    folder = RunFolder(storage, submission.name)
     check_name_is_free(folder)
 
-    arguments = list_arguments(experiment, str(config), overrides, storage, name)
+    arguments = submission.list_arguments(str(submission.config), storage)
+    options = allocation.list_options(submission.experiment)
     lines = [
         "#!/bin/bash",
-        *_list_directives(name, arguments, allocation.list_options(experiment)),
+        *_list_directives(submission.name, arguments, options),
         "",
         *_list_variables(folder, arguments),
         "",

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from orchestrator.cluster import jobs as module
-from orchestrator.cluster.jobs import Job, Jobs, make_job
+from orchestrator.cluster.jobs import Job, Jobs, Submission, make_job
 from orchestrator.errors import RunError, UsageError
-from orchestrator.experiment.load import load_experiment
 from tests.tasks import described
 
 pytest.importorskip("aiohttp", reason="needs ray[default], which the extra cluster brings")
@@ -229,8 +228,7 @@ def job_of(
     storage: str = "s3://bucket/runs",
     name: str | None = None,
 ) -> Job:
-    path = studies / config
-    return make_job(load_experiment(path, overrides), path, overrides, storage, name, studies)
+    return make_job(Submission.load(studies / config, overrides, storage, name), studies)
 
 
 def test_the_command_runs_the_same_file_with_the_same_overrides(studies: Path) -> None:
@@ -266,11 +264,9 @@ def test_storage_with_keys_is_refused(studies: Path) -> None:
 
 
 def test_files_outside_the_folder_are_refused(studies: Path) -> None:
-    path = studies / "study/points.yaml"
+    submission = Submission.load(studies / "study/points.yaml", (), "s3://bucket/runs", None)
     with pytest.raises(UsageError, match=r"is outside of .*study/deeper"):
-        make_job(
-            load_experiment(path), path, (), "s3://bucket/runs", None, studies / "study/deeper"
-        )
+        make_job(submission, studies / "study/deeper")
 
 
 @pytest.mark.parametrize("name", ["hooks", "orchestrator"])

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from orchestrator.cluster.jobs import Submission
 from orchestrator.cluster.slurm_script import Allocation, make_script
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import ConfigError, UsageError
-from orchestrator.experiment.load import load_experiment
 
 YAML = """
 name: points
@@ -37,10 +37,8 @@ def make(
     *overrides: str, storage: str = "runs", name: str | None = None, **allocation: Any
 ) -> list[str]:
     """Return the lines of the script of a job."""
-    config = Path("points.yaml")
-    experiment = load_experiment(config, list(overrides))
-    asked = Allocation(**allocation)
-    return make_script(experiment, config, list(overrides), storage, name, asked).splitlines()
+    submission = Submission.load(Path("points.yaml"), overrides, storage, name)
+    return make_script(submission, Allocation(**allocation)).splitlines()
 
 
 def read_options(lines: list[str]) -> list[str]:
