@@ -15,6 +15,17 @@ _MISSPELLING = 0.8
 misspelling."""
 
 
+def summarize_missing_metrics(settings: Sweep) -> str:
+    """Say that the sweep's metrics are missing, without the metrics that there are."""
+    return f"no report of a trial has {_describe_metrics(settings)}"
+
+
+def _describe_metrics(settings: Sweep) -> str:
+    names = ", ".join(f"'{metric}'" for metric in settings.metrics)
+    noun = "metric" if len(settings.metrics) == 1 else "metrics"
+    return f"the sweep's {noun} {names}"
+
+
 class MetricMonitor:
     """Check of one trial's reports until one has the sweep's metrics. `seen` means that an earlier
     attempt had one.
@@ -27,13 +38,11 @@ class MetricMonitor:
     def __init__(
         self, settings: Sweep, resolved: ResolvedExperiment, folder: RunFolder, *, seen: bool
     ) -> None:
+        self._settings = settings
         self._metrics = settings.metrics
         self._folder = folder
         self._seen = seen
         self._has_own_hooks = has_unknown_metrics(resolved.task, resolved.hooks.values())
-        names = ", ".join(f"'{metric}'" for metric in self._metrics)
-        noun = "metric" if len(self._metrics) == 1 else "metrics"
-        self._description = f"the sweep's {noun} {names}"
 
     def has_metrics(self, report: Report) -> bool:
         """Return whether a report has all of the sweep's metrics. Raises MetricMissing if none ever
@@ -48,15 +57,16 @@ class MetricMonitor:
         known = self._list_known_names(report, missing)
         is_last = report.is_final and not report.stopped
         if is_last or any(self._will_never_come(metric, report, known) for metric in missing):
-            raise MetricMissing(
-                f"no report of a trial has {self._description}; {list_known(known, *missing)}"
-            )
+            summary = summarize_missing_metrics(self._settings)
+            raise MetricMissing(f"{summary}; {list_known(known, *missing)}")
         return False
 
     def make_missing_metrics_error(self, last: Report | None) -> RunError:
         """Make the error of a trial that ended before it reported the sweep's metrics."""
         reason = f": {', '.join(last.stopped)}" if last and last.stopped else ""
-        return RunError(f"the trial ended without a report that has {self._description}{reason}")
+        return RunError(
+            f"the trial ended without a report that has {_describe_metrics(self._settings)}{reason}"
+        )
 
     def _will_never_come(self, metric: str, report: Report, known: list[str]) -> bool:
         phase = phase_of(metric, report.phases)

@@ -14,6 +14,7 @@ from orchestrator.experiment.sections.search import OptunaSearch
 from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.experiment.sweep.shared_training import find_shared_paths
 from orchestrator.runs.alerts import Alerts
+from orchestrator.sweeps.metric_monitor import summarize_missing_metrics
 from orchestrator.sweeps.search.optuna_trials import OptunaTrials
 from orchestrator.sweeps.search.race import Race
 from orchestrator.sweeps.search.search import (
@@ -135,7 +136,7 @@ class RunningSweep:
         self._alerts.tell_once("failed", f"({trial_name(number)}) has failed: {error}")
         # The sweep ends with the same error, which has the metrics that there are.
         is_repeated = metric_missing and self.rules.metric_missing is not None
-        shown = error.partition(";")[0] if is_repeated else error
+        shown = summarize_missing_metrics(self.settings) if is_repeated else error
         self._end(number, values, f"failed: {shown}")
 
     def _read(self, trial: str) -> TrialRecord:

@@ -40,6 +40,8 @@ def test_each_event_of_a_trial_is_a_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sweep = running(tmp_path)
+    missing = "no report of a trial has the sweep's metric 'val/accuracy'"
+    error = f"{missing}; available: val/loss"
     sweep.begin({0: {"optimizer.lr": 0.123456}})
     assert [folder.name for folder in sweep.active_trials()] == ["trial-0000"]
     sweep.record_report(0, {"val/accuracy": 0.9})
@@ -49,7 +51,7 @@ def test_each_event_of_a_trial_is_a_line(
     sweep.record_end(0, {"optimizer.lr": 0.123456})
     sweep.show_recovery(1, "the trial's process died")
     sweep.record_report(1, {"val/accuracy": 0.95})
-    sweep.record_failure(1, {"optimizer.lr": 0.5}, "rank 0: broken", metric_missing=True)
+    sweep.record_failure(1, {"optimizer.lr": 0.5}, error, metric_missing=True)
     sweep.begin({2: {"optimizer.lr": 0.7}})
     sweep.record_end(2, {"optimizer.lr": 0.7}, interrupted=True)
     assert capsys.readouterr().err.splitlines() == [
@@ -60,13 +62,13 @@ def test_each_event_of_a_trial_is_a_line(
         "trials 1/3 best val/accuracy 0.9",
         "trial-0001: the trial's process died; it begins on new processes",
         "trials 1/3 best val/accuracy 0.95",
-        "trial-0001 [2/3] optimizer.lr=0.5: failed: rank 0: broken",
+        f"trial-0001 [2/3] optimizer.lr=0.5: failed: {missing}",
         "trials 2/3 best val/accuracy 0.9",
         "trial-0002 begins: optimizer.lr=0.7",
         "trial-0002 optimizer.lr=0.7: interrupted",
     ]
     assert sweep.active_trials() == []
-    assert sweep.rules.metric_missing == "rank 0: broken"
+    assert sweep.rules.metric_missing == error
 
 
 def test_available_metrics_are_listed_once(
@@ -74,13 +76,13 @@ def test_available_metrics_are_listed_once(
 ) -> None:
     """The sweep ends with the whole error."""
     sweep = running(tmp_path)
-    error = "no report of a trial has the sweep's metric 'val/acc'; available: val/loss"
+    error = "no report of a trial has the sweep's metric 'val/accuracy'; available: val/loss"
     for number in range(2):
         sweep.record_failure(number, {"optimizer.lr": 0.5}, error, metric_missing=True)
     assert sweep.rules.metric_missing == error
     assert [line for line in capsys.readouterr().err.splitlines() if "failed" in line] == [
         f"trial-000{number} [{number + 1}/3] optimizer.lr=0.5: failed: no report of a trial has the"
-        " sweep's metric 'val/acc'"
+        " sweep's metric 'val/accuracy'"
         for number in range(2)
     ]
 
