@@ -3,6 +3,7 @@
 import shlex
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from orchestrator.disk.lease import Lease
 from orchestrator.disk.metadata import COMPLETE, EngineName, IfExists, RunMetadata
@@ -77,25 +78,31 @@ def run(
     Storage(storage).reach()
     check_can_run(experiment, engine, address)
     parent = experiment.source.continued_from
+    sources = []
     if parent:
-        check_same_ranks(
-            RunFolder(Storage(storage).at(parent.run)), parent.checkpoint, experiment, engine
-        )
-    metadata = {
+        folder = RunFolder(Storage(storage).at(parent.run))
+        check_same_ranks(folder, parent.checkpoint, experiment, engine)
+        sources.append(folder.storage)
+    metadata = _collect_metadata(experiment, engine)
+    if metadata["init"]:
+        sources.append(Storage(metadata["init"]["path"]))
+    wanted = RunFolder(storage, check_run_name(experiment, name))
+    with taking_name(wanted, if_exists, sources) as (folder, lease):
+        folder = create_run(storage, folder.name, to_yaml(experiment), **metadata)
+        drive(folder, experiment, engine, address, lease, resume_with=format_resume_command(folder))
+    return Run(folder)
+
+
+def _collect_metadata(experiment: Experiment, engine: EngineName) -> dict[str, Any]:
+    """Collect the entries of `run.json` that a new run begins with."""
+    parent = experiment.source.continued_from
+    return {
         **collect_launch_metadata(experiment, engine),
         "tags": experiment.tags,
         "notes": experiment.notes,
         "continued_from": parent and asdict(parent),
+        "code": read_main_source(to_dict(experiment)),
     }
-    wanted = RunFolder(storage, check_run_name(experiment, name))
-    sources = [Storage(storage).at(parent.run)] if parent else []
-    if init := metadata["init"]:
-        sources.append(Storage(init["path"]))
-    with taking_name(wanted, if_exists, sources) as (folder, lease):
-        code = read_main_source(to_dict(experiment))
-        folder = create_run(storage, folder.name, to_yaml(experiment), code=code, **metadata)
-        drive(folder, experiment, engine, address, lease, resume_with=format_resume_command(folder))
-    return Run(folder)
 
 
 def resume(
