@@ -4,7 +4,7 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from os import DirEntry, PathLike, scandir
+from os import F_OK, DirEntry, PathLike, access, scandir, stat
 from pathlib import Path
 from time import time
 
@@ -17,6 +17,8 @@ from orchestrator.storage.disk_errors import raising_storage_errors
 
 _SIGNED = ("run.json", "experiment.yaml", REPORTS)
 """Files of a run whose states are its signature, besides those of its attempts."""
+_SIGNED_LOCALLY = tuple(sorted((*_SIGNED, "stats")))
+"""On a disk, a new attempt changes the folder `stats`."""
 _INSIDE = ("trials", EVALUATIONS)
 """Folders of a run or a sweep that hold runs."""
 _SIGNED_PATH = re.compile(
@@ -101,16 +103,22 @@ def list_signatures(storage: Storage) -> dict[str, str]:
 def _sign_local(folder: str | PathLike[str], parent: str = "") -> Iterator[tuple[str, str]]:
     for run in _scan(folder):
         path = f"{parent}{run.name}"
-        states = []
-        for file in _scan(run):
-            if file.name in (*_SIGNED, "stats"):  # a new attempt changes the folder `stats`
-                status = file.stat()
-                version = f"{status.st_size} {status.st_mtime_ns} {status.st_ino}"
-                states.append(f"{file.name} {version}")
-            elif file.name in _INSIDE:
-                yield from _sign_local(file, f"{path}/{file.name}/")
-        if states:
-            yield path, "\n".join(sorted(states))
+        # Asking for each file takes half as long as listing the folder.
+        states = [_sign_file(run.path, name) for name in _SIGNED_LOCALLY]
+        if any(states):
+            yield path, "\n".join(filter(None, states))
+        for name in _INSIDE:
+            if access(f"{run.path}/{name}", F_OK):
+                yield from _sign_local(f"{run.path}/{name}", f"{path}/{name}/")
+
+
+def _sign_file(folder: str, name: str) -> str:
+    """Return the state of a file, or of the folder `stats`; empty if it does not exist."""
+    try:
+        status = stat(f"{folder}/{name}")
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    return f"{name} {status.st_size} {status.st_mtime_ns} {status.st_ino}"
 
 
 def _scan(folder: str | PathLike[str]) -> list[DirEntry[str]]:

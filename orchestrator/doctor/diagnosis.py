@@ -35,11 +35,8 @@ N_STRETCHES = 20
 _SAMPLED_COLUMNS = (
     "rank",
     "node",
-    "phase",
     "iteration",
     "step",
-    "batch_size",
-    "rss_bytes",
     "step_s",
     *SPANS,
 )

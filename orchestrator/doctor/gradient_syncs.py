@@ -55,7 +55,7 @@ class GradientSyncs:
 
 
 def extract_gradient_syncs(stats: pd.DataFrame) -> GradientSyncs | None:
-    """Return the syncs of a stats table, except the first; None if nothing was timed.
+    """Return the syncs of training rows, except the first; None if nothing was timed.
 
     Iterations that share an optimizer step have one sync. Syncs that are missing on a rank are left
     out, as are those whose step spans a gap in the iterations.
@@ -64,7 +64,7 @@ def extract_gradient_syncs(stats: pd.DataFrame) -> GradientSyncs | None:
     if "step_s" not in stats or not spans:
         return None
     columns = ("rank", "node", "iteration", "step", "step_s", *spans)
-    rows = stats.loc[stats["phase"] == "train", [name for name in columns if name in stats]]
+    rows = stats[[name for name in columns if name in stats]]
     grid = _SyncGrid.make(rows)
     if not grid.is_compared.any():
         return None

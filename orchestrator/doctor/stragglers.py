@@ -1,6 +1,8 @@
 """Stragglers: ranks for which the others wait."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -35,6 +37,25 @@ N_WARM_UP_SYNCS = 2
 """Number of first syncs that are never stalls: they load libraries and allocate buffers."""
 
 
+@dataclass(frozen=True)
+class _Delays:
+    """What each rank took longer than the others, of shape (syncs, ranks)."""
+
+    seconds: Floats
+
+    @cached_property
+    def levels(self) -> Floats:
+        """Medians of blocks."""
+        return compute_block_medians(self.seconds)
+
+    @cached_property
+    def excess(self) -> Floats:
+        """Seconds beyond the median of the block."""
+        blocks = np.array_split(self.seconds, len(self.levels))
+        excesses = [block - level for block, level in zip(blocks, self.levels, strict=True)]
+        return np.concatenate(excesses)
+
+
 def find_stragglers(syncs: GradientSyncs, costs: pd.DataFrame | None = None) -> list[Finding]:
     """Return a finding for each rank that delays the others: always, increasingly, or by stalls.
 
@@ -43,7 +64,7 @@ def find_stragglers(syncs: GradientSyncs, costs: pd.DataFrame | None = None) -> 
     """
     if len(syncs.ranks) < 2 or len(syncs.iterations) < MIN_SYNCS:
         return []
-    delays = {span: subtract_median_of_others(seconds) for span, seconds in syncs.local.items()}
+    delays = {span: _compare(seconds) for span, seconds in syncs.local.items()}
     certain_delays = _compute_certain_delays(syncs)
     slow_ranks = [
         *_find_sustained(syncs, delays, certain_delays),
@@ -54,7 +75,11 @@ def find_stragglers(syncs: GradientSyncs, costs: pd.DataFrame | None = None) -> 
     return make_findings(syncs, slow_ranks, costs)
 
 
-def _compute_certain_delays(syncs: GradientSyncs) -> dict[str, Floats]:
+def _compare(seconds: Floats) -> _Delays:
+    return _Delays(subtract_median_of_others(seconds))
+
+
+def _compute_certain_delays(syncs: GradientSyncs) -> dict[str, _Delays]:
     """Return each rank's delay by span, summed over that span and all spans that more certainly are
     own work.
 
@@ -63,31 +88,30 @@ def _compute_certain_delays(syncs: GradientSyncs) -> dict[str, Floats]:
     """
     own_spans = [span for span in syncs.local if span not in MAY_WAIT]
     certain_work = syncs.sum_spans(own_spans)
-    delays = dict.fromkeys(own_spans, subtract_median_of_others(certain_work))
+    delays = dict.fromkeys(own_spans, _compare(certain_work))
     for span in MAY_WAIT:
         if span in syncs.local:
             certain_work = certain_work + syncs.local[span]
-            delays[span] = subtract_median_of_others(certain_work)
+            delays[span] = _compare(certain_work)
     return delays
 
 
 def _find_sustained(
-    syncs: GradientSyncs, delays: dict[str, Floats], certain_delays: dict[str, Floats]
+    syncs: GradientSyncs, delays: dict[str, _Delays], certain_delays: dict[str, _Delays]
 ) -> Iterator[SlowRank]:
     """Yield each rank that is slow for long, either in one span or slightly in all of its own
     work."""
     tests = 2 * len(syncs.ranks) * (len(delays) + 1)
     n_errors = compute_significance_threshold(tests, len(compute_block_medians(syncs.step)))
-    levels = {span: np.median(seconds, axis=0) for span, seconds in delays.items()}
+    levels = {span: np.median(delay.seconds, axis=0) for span, delay in delays.items()}
     own_spans = [span for span in delays if span not in MAY_WAIT]
 
     slowest: dict[int, SlowRank] = {}
-    for spans, seconds in _list_compared_delays(syncs, delays, own_spans):
-        blocks = compute_block_medians(seconds)
+    for spans, compared in _list_compared_delays(syncs, delays, own_spans):
         trusted_span = spans[0] if spans[0] in MAY_WAIT else own_spans[0]
-        trusted_blocks = compute_block_medians(certain_delays[trusted_span])
-        for column, pattern in _find_slow_ranks(syncs, n_errors, blocks, trusted_blocks):
-            delay_s = float(np.mean(blocks[:, column]))
+        trusted_levels = certain_delays[trusted_span].levels
+        for column, pattern in _find_slow_ranks(syncs, n_errors, compared.levels, trusted_levels):
+            delay_s = float(np.mean(compared.levels[:, column]))
             known_s = slowest[column].delay_s if column in slowest else 0.0
             if delay_s >= MIN_SHARE / 2 * syncs.step_s and delay_s > known_s:
                 own_levels = {span: float(levels[span][column]) for span in spans}
@@ -97,14 +121,14 @@ def _find_sustained(
 
 
 def _list_compared_delays(
-    syncs: GradientSyncs, delays: dict[str, Floats], own_spans: list[str]
-) -> Iterator[tuple[list[str], Floats]]:
+    syncs: GradientSyncs, delays: dict[str, _Delays], own_spans: list[str]
+) -> Iterator[tuple[list[str], _Delays]]:
     """Yield the delays in each span, and those in all own work together."""
-    for span, seconds in delays.items():
-        yield [span], seconds
+    for span, delay in delays.items():
+        yield [span], delay
     if len(own_spans) > 1:
         # Times have long tails, so the median of a sum exceeds the sum of the medians.
-        yield own_spans, subtract_median_of_others(syncs.sum_spans(own_spans))
+        yield own_spans, _compare(syncs.sum_spans(own_spans))
 
 
 def _find_slow_ranks(
@@ -140,7 +164,7 @@ def _find_slow_ranks(
 
 
 def _find_stalls(
-    syncs: GradientSyncs, delays: dict[str, Floats], certain_delays: dict[str, Floats]
+    syncs: GradientSyncs, delays: dict[str, _Delays], certain_delays: dict[str, _Delays]
 ) -> Iterator[SlowRank]:
     """Yield the rank with the most stalls beyond its usual delay, if it has far more than the
     others."""
@@ -165,22 +189,15 @@ def _find_stalls(
 
 
 def _find_stalls_by_span(
-    syncs: GradientSyncs, delays: dict[str, Floats], certain_delays: dict[str, Floats]
+    syncs: GradientSyncs, delays: dict[str, _Delays], certain_delays: dict[str, _Delays]
 ) -> dict[str, Floats]:
     """Return the seconds of each stall by span, and 0 elsewhere."""
     stalls = {}
-    for span, seconds in delays.items():
-        excess = _subtract_level(seconds)
+    for span, delay in delays.items():
+        excess = delay.excess
         typical = 1.48 * np.median(np.abs(excess), axis=0)
         is_stall = excess > np.maximum(6 * typical, MIN_SHARE * syncs.step_s)
-        is_stall &= _subtract_level(certain_delays[span]) >= excess / 2
+        is_stall &= certain_delays[span].excess >= excess / 2
         is_stall[:N_WARM_UP_SYNCS] = False
         stalls[span] = np.where(is_stall, excess, 0)
     return stalls
-
-
-def _subtract_level(seconds: Floats) -> Floats:
-    levels = compute_block_medians(seconds)
-    blocks = np.array_split(seconds, len(levels))
-    excesses = [block - level for block, level in zip(blocks, levels, strict=True)]
-    return np.concatenate(excesses)

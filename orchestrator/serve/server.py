@@ -1,5 +1,6 @@
 """The server of the live page."""
 
+import gc
 import secrets
 import socket
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from orchestrator.errors import UsageError
 from orchestrator.serve.access import TOKEN
 from orchestrator.serve.app import make_app
 from orchestrator.storage.read_only import ReadOnlyStorage
+from orchestrator.tables.database import get_internal_database
 
 
 def serve(storage: str, host: str, port: int, announce: Callable[[str], object]) -> None:
@@ -23,6 +25,8 @@ def serve(storage: str, host: str, port: int, announce: Callable[[str], object])
     explain_no_runs(open_storage(storage).location)
     token = secrets.token_urlsafe(32)
     server = make_server(make_app(ReadOnlyStorage(storage), token, host))
+    get_internal_database()  # imports DuckDB now, rather than for the first page
+    gc.freeze()  # modules are no garbage, so a page need not wait until they have been searched
     with listen(host, port) as listener:
         name = f"[{host}]" if ":" in host else host
         announce(f"http://{name}:{listener.getsockname()[1]}/?{TOKEN}={token}")

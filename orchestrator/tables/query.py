@@ -137,7 +137,10 @@ class Rows:
     @cached_property
     def blocks(self) -> str:
         """Name of the table of blocks, created on first use."""
-        statement = make_blocks_statement(self.columns, self.numbers, self.total)
+        ranks = 1
+        if "rank" in self.columns:
+            ranks = int(self.aggregate({"ranks": "count(distinct rank)"})["ranks"].iloc[0])
+        statement = make_blocks_statement(self.columns, self.numbers, self.total, ranks)
         with self.source.raising_damaged_file(), explain_errors(self._where):
             self._connection.execute(statement)
         return "blocks"

@@ -13,8 +13,10 @@ from orchestrator.units import SPANS
 
 MAX_ROWS_AS_BLOCKS = 2**18
 """Largest number of rows of a run whose blocks are single rows."""
+MAX_BLOCKS_OF_RANK = 2000
+"""Approximate number of blocks of each rank in a longer run, several for each point of a chart."""
 MAX_STORED_NUMBERS = 2**23
-"""Approximate number of values in the blocks of a longer run."""
+"""Approximate number of values in the blocks of all its ranks."""
 OWN_WORK = "(own work)"
 """Seconds of a rank's own work, of which blocks only have the maximum. No hook's column has such a
 name.
@@ -42,13 +44,18 @@ def merge_blocks(column: str, part: str) -> str:
     return f"{function}({quote(f'{column} {part}')})"
 
 
-def make_blocks_statement(columns: Collection[str], numbers: Sequence[str], rows: int) -> str:
-    """Return the SQL statement that creates the table `blocks` from `rows` rows, as a view if each
-    row is a block."""
+def make_blocks_statement(
+    columns: Collection[str], numbers: Sequence[str], rows: int, ranks: int
+) -> str:
+    """Return the SQL statement that creates the table `blocks` from `rows` rows of `ranks` ranks, as
+    a view if each row is a block."""
     rows_per_block = 1
     values = _list_values(columns, numbers)
     if rows > MAX_ROWS_AS_BLOCKS:
-        rows_per_block = -(-4 * rows * len(values) // MAX_STORED_NUMBERS)
+        rows_per_block = max(
+            -(-rows // (ranks * MAX_BLOCKS_OF_RANK)),
+            -(-4 * rows * len(values) // MAX_STORED_NUMBERS),
+        )
     is_grouped = rows_per_block > 1
 
     outputs = ["rank", "phase"]

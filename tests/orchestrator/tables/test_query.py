@@ -311,3 +311,21 @@ def test_condition_that_fails_while_it_runs_is_quoted_in_a_line(where: str) -> N
     for read in reads:
         with pytest.raises(UsageError, match=r"\Awhere: [^\n]+\Z"):
             read()
+
+
+def test_a_long_run_of_few_ranks_has_as_many_blocks_as_its_charts_need() -> None:
+    """300,000 rows of two ranks are 2,000 blocks of 75 iterations on each rank."""
+    iterations = 150_000
+    table = pd.DataFrame(
+        {
+            "rank": np.repeat([0, 1], iterations),
+            "iteration": np.tile(np.arange(iterations), 2),
+            "loss": np.tile(np.arange(iterations, dtype=float), 2),
+        }
+    )
+    rows = Rows.wrap(table)
+    columns = {"blocks": "count(*)", "largest": "max(rows)", "total": 'sum("loss total")'}
+    found = rows.aggregate(columns, ["rank"], table=rows.blocks)
+    assert found["blocks"].tolist() == [2000, 2000]
+    assert found["largest"].tolist() == [75, 75]
+    assert found["total"].tolist() == [iterations * (iterations - 1) / 2] * 2
