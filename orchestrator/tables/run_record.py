@@ -1,6 +1,7 @@
 """The record of a run in the table of all runs of a storage, made from the files of the run."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -9,7 +10,7 @@ from typing import Any
 from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.checkpoints.index import read_index
-from orchestrator.disk.metadata import RunMetadata
+from orchestrator.disk.metadata import RunMetadata, seconds_at
 from orchestrator.disk.reports import drop_superseded, read_reports
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import DamagedFile
@@ -84,7 +85,8 @@ def _describe_files(folder: RunFolder, metadata: RunMetadata) -> dict[str, Any]:
         return {**record, "constraints": constraints, **_describe_recorded_best(metadata)}
 
     attempts = folder.read_attempts()
-    reports = drop_superseded(read_reports(folder.storage, metadata), attempts)
+    written = read_reports(folder.storage, metadata)
+    reports = drop_superseded(written, attempts)
     record |= _describe_reports(folder, metadata, config, attempts, reports)
     record["attempts"] = len(attempts)
     leader = find_leader(attempts)
@@ -95,7 +97,8 @@ def _describe_files(folder: RunFolder, metadata: RunMetadata) -> dict[str, Any]:
     total_s = metadata.measure_seconds(reports)
     if total_s is not None:
         record["total_s"] = total_s
-        record["gpu_hours"] = _count_gpus(attempts, config) * total_s / 3600
+        gpus = _count_gpus(attempts, config, metadata, written)
+        record["gpu_hours"] = gpus * total_s / 3600
     return record
 
 
@@ -170,11 +173,48 @@ def _select_metrics(report: Report) -> dict[str, Any]:
     return {name: value for name, value in report.items() if "/" in name}
 
 
-def _count_gpus(attempts: Sequence[Attempt], config: Mapping[str, Any]) -> float:
-    """Return the GPUs of the last attempt; none for a trial that followed another one's
-    training."""
-    if not attempts or attempts[-1].leader:
+def _count_gpus(
+    attempts: Sequence[Attempt],
+    config: Mapping[str, Any],
+    metadata: RunMetadata,
+    reports: Sequence[Report],
+) -> float:
+    """Return the mean number of GPUs over the time of the attempts; an attempt that followed
+    another trial's training has none."""
+    if not attempts:
         return 0
-    count = sum(host.device.startswith("cuda") for host in attempts[-1].hosts)
+    gpus = [
+        0 if attempt.leader else sum(host.device.startswith("cuda") for host in attempt.hosts)
+        for attempt in attempts
+    ]
+    seconds = _measure_attempts(attempts, metadata, reports)
+    count: float = gpus[-1]
+    if any(seconds):
+        gpu_seconds = [number * time for number, time in zip(gpus, seconds, strict=True)]
+        count = sum(gpu_seconds) / sum(seconds)
     share = (config.get("workers") or {}).get("gpu")
     return count * share if isinstance(share, float) else count
+
+
+def _measure_attempts(
+    attempts: Sequence[Attempt], metadata: RunMetadata, reports: Sequence[Report]
+) -> list[float]:
+    """Return the seconds of each attempt: until the next one, or until its last report if the run
+    was resumed after it, because nothing has the beginning of the pause."""
+    last_reports = {
+        report["attempt"]: seconds_at(report["time"]) for report in reports if "time" in report
+    }
+    ended = None if metadata.wall_s is None else metadata.ended
+    resumes = [*map(seconds_at, metadata.resumed)]
+    starts = [seconds_at(attempt.started or metadata.started) for attempt in attempts]
+    seconds = []
+    for attempt, start in zip(attempts, starts, strict=True):
+        next_start = min((other for other in starts if other > start), default=math.inf)
+        next_resume = min((moment for moment in resumes if moment > start), default=math.inf)
+        end = last_reports.get(attempt.number, start)
+        if next_start < next_resume:
+            end = next_start
+        elif ended is not None and next_resume == math.inf:
+            end = seconds_at(ended)
+        seconds.append(max(0.0, end - start))
+    return seconds

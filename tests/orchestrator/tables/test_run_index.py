@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from orchestrator import UsageError, list_runs, open_run, run, sweep
-from orchestrator.disk.attempts import Host
+from orchestrator.disk.attempts import Attempt, Host, LeadingAttempt, write_attempt
 from orchestrator.disk.metadata import format_now
 from orchestrator.disk.process import Process
 from orchestrator.disk.run_folder import RunFolder
@@ -42,7 +43,8 @@ def write_run(root: Path, name: str, device: str = "cpu", **fields: Any) -> RunF
     """A run of two ranks and three epochs that took 90 s, the second of them the best."""
     folder = written_run(root, name, fields.pop("metadata", {}), **fields)
     hosts = [Host(rank, "here", device=device) for rank in range(2)]
-    folder.begin_attempt(hosts=hosts, world_size=2)
+    attempts = [*folder.read_attempts(), folder.begin_attempt(hosts=hosts, world_size=2)]
+    write_attempt(folder.storage, replace(attempts[0], hosts=hosts))
     for epoch, accuracy in enumerate(ACCURACIES):
         folder.append_metrics(
             {
@@ -123,6 +125,50 @@ def test_gpu_hours_count_shares_of_gpus(tmp_path: Path, gpu: Any, hours: float) 
     text = experiment.read_text().replace("  gpu: false", f"  gpu: {json.dumps(gpu)}")
     experiment.write_text(text)
     assert list_runs(tmp_path)["gpu_hours"].tolist() == [hours]
+
+
+def write_attempts(folder: RunFolder, *begun: tuple[str, int], **changes: Any) -> None:
+    """Write attempts by their starts and numbers of GPUs; `changes` are of the first."""
+    for number, (moment, gpus) in enumerate(begun):
+        hosts = [Host(rank, "here", device="cuda:0") for rank in range(gpus)]
+        attempt = Attempt(number, started=moment, world_size=gpus, hosts=hosts)
+        write_attempt(folder.storage, attempt if number else replace(attempt, **changes))
+
+
+def test_gpu_hours_count_the_gpus_of_each_attempt(tmp_path: Path) -> None:
+    """60 s on 4 GPUs and 30 s on 2 after an accident; a day later 90 s on 1."""
+    folder = written_run(tmp_path, "first")
+    later = ("2026-11-01T00:01:00Z", 2), ("2026-11-02T00:00:00Z", 1)
+    write_attempts(folder, ("2026-11-01T00:00:00Z", 4), *later)
+    line = {"attempt": 1, "iteration": 1, "val/accuracy": 0.5}
+    folder.append_metrics({**line, "time": "2026-11-01T00:01:30Z"})
+    folder.end("finished")
+    lives = {"started": "2026-11-01T00:00:00Z", "resumed": ["2026-11-02T00:00:00Z"]}
+    change(folder, **lives, earlier_s=90.0, ended="2026-11-02T00:01:30Z")
+
+    (row,) = list_runs(tmp_path).to_dict("records")
+    assert row["total_s"] == 180
+    assert row["gpu_hours"] == pytest.approx((60 * 4 + 30 * 2 + 90 * 1) / 3600)
+
+
+def test_gpu_hours_of_a_run_that_still_runs_are_until_its_last_report(tmp_path: Path) -> None:
+    folder = written_run(tmp_path, "first")
+    write_attempts(folder, ("2026-11-01T00:00:00Z", 4), ("2026-11-01T00:01:00Z", 2))
+    line = {"attempt": 1, "iteration": 1, "val/accuracy": 0.5}
+    folder.append_metrics({**line, "time": "2026-11-01T00:01:30Z"})
+    change(folder, started="2026-11-01T00:00:00Z", **vars(Process.current()))
+    hours = list_runs(tmp_path)["gpu_hours"].tolist()
+    assert hours == [pytest.approx((60 * 4 + 30 * 2) / 3600)]
+
+
+def test_gpu_hours_leave_out_attempts_that_followed_another_trial(tmp_path: Path) -> None:
+    folder = written_run(tmp_path, "first")
+    leader = LeadingAttempt("0001", 1)
+    begun = ("2026-11-01T00:00:00Z", 4), ("2026-11-01T00:01:00Z", 2)
+    write_attempts(folder, *begun, leader=leader)
+    folder.end("finished")
+    change(folder, started="2026-11-01T00:00:00Z", ended="2026-11-01T00:01:30Z")
+    assert list_runs(tmp_path)["gpu_hours"].tolist() == [pytest.approx(30 * 2 / 3600)]
 
 
 def test_rows_agree_with_runs_trials_and_evaluations(tmp_path: Path) -> None:
