@@ -34,8 +34,8 @@ class ModelComplexity(Hook):
     activations are the output elements of linear layers and convolutions. The hook sets
     `parameters`, `trainable_parameters`, `flops_per_sample`, `macs_per_sample` and
     `activations_per_sample` in `state.info`, shows them, and writes a row for each module to
-    `model_complexity.csv`. A model that cannot be counted gives a note. Source: ClassyVision and
-    VISSL ModelComplexityHook, Lightning ModelSummary, torch.utils.flop_counter.
+    `model_complexity.csv`. A model that cannot be counted gives its parameters and a note. Source:
+    ClassyVision and VISSL ModelComplexityHook, Lightning ModelSummary, torch.utils.flop_counter.
     """
 
     max_depth: Annotated[int, Ge(0)] = 2
@@ -50,6 +50,8 @@ class ModelComplexity(Hook):
         try:
             self._count(state)
         except Exception as error:  # counting may fail in any way; training does not need it
+            if "parameters" in state.info:
+                state.show(_summarize_parameters(state.info))
             state.show(
                 "model_complexity: cannot count the FLOPs of the model:"
                 f" {type(error).__name__}: {error}"
@@ -162,10 +164,14 @@ def _parameters(module: nn.Module) -> tuple[int, int]:
     return sum(map(torch.numel, parameters)), sum(map(torch.numel, trainable))
 
 
+def _summarize_parameters(info: Mapping[str, Any]) -> str:
+    return f"model: {info['parameters']:,} parameters ({info['trainable_parameters']:,} trainable)"
+
+
 def _summary(info: Mapping[str, Any]) -> str:
     shown = {name: f"{value:,}" for name, value in info.items() if isinstance(value, int)}
     return (
-        f"model: {shown['parameters']} parameters ({shown['trainable_parameters']} trainable),"
+        f"{_summarize_parameters(info)},"
         f" {shown['flops_per_sample']} FLOPs ({shown['macs_per_sample']} MACs)"
         f" and {shown['activations_per_sample']} activations per sample in a forward pass"
     )

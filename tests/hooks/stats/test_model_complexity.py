@@ -256,7 +256,8 @@ def test_a_model_that_cannot_be_counted_gives_a_note(tmp_path: Path) -> None:
     module = nn.Sequential(Refuses(2, 2))
     state = count(module, (torch.randn(1, 2),), tmp_path)
     assert shown(state) == [
-        "model_complexity: cannot count the FLOPs of the model: NotImplementedError: only on Tuesdays"
+        "model: 6 parameters (6 trainable)",
+        "model_complexity: cannot count the FLOPs of the model: NotImplementedError: only on Tuesdays",
     ]
     assert state.info == {"parameters": 6, "trainable_parameters": 6}
     assert module.training
