@@ -2,7 +2,7 @@
 
 from hooks.metrics.names import list_known, nearest, phase_of, phases_of
 from hooks.stats.row_stats import PREFIX
-from orchestrator.disk.rows.dataset import read_row_schema
+from orchestrator.disk.rows.file_rows import read_row_schema
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import MetricMissing, RunError
 from orchestrator.experiment.checks.metrics import has_unknown_metrics

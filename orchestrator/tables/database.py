@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 from weakref import finalize
 
-from orchestrator.disk.rows.dataset import temporary_folder
+from orchestrator.disk.temporary_folder import temporary_folder
 
 if TYPE_CHECKING:
     import duckdb

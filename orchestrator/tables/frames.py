@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from orchestrator import units
 from orchestrator.disk.attempts import Attempt
-from orchestrator.disk.rows.columns import conform_to, narrow_counters
-from orchestrator.disk.rows.dataset import open_recorded, sort_rows
+from orchestrator.disk.rows.columns import conform_to, narrow_counters, sort_rows
+from orchestrator.disk.rows.dataset import open_recorded
 from orchestrator.disk.rows.valid_rows import (
     LEADING_COLUMNS,
     make_superseded_cost_filter,

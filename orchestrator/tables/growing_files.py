@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.reports import check_report
 from orchestrator.disk.rows.columns import concat_rows
-from orchestrator.disk.rows.dataset import read_parquet
 from orchestrator.disk.rows.file_format import END_OF_STREAM, Stream, read_stream
+from orchestrator.disk.rows.file_rows import read_parquet
 from orchestrator.disk.rows.recorded_files import (
     COMPACTED,
     RecordedFile,

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from orchestrator.disk.rows.columns import check_case
-from orchestrator.disk.rows.dataset import Source
+from orchestrator.disk.rows.source import Source
 from orchestrator.tables.conditions import check_condition, explain_errors
 from orchestrator.tables.database import get_internal_database
 from orchestrator.tables.row_blocks import make_blocks_statement, quote

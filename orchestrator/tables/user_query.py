@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 
 from orchestrator.disk.rows.columns import check_case
-from orchestrator.disk.rows.dataset import Source
+from orchestrator.disk.rows.source import Source
 from orchestrator.errors import UsageError, find_nearest, shorten
 from orchestrator.tables.conditions import advise_quotes
 from orchestrator.tables.database import open_database

@@ -1,11 +1,14 @@
-"""Columns of rows, and one type for each, although files may have different types."""
+"""Columns of rows: one type for each, although files may have different types, and the order of rows."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import chain
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from hooks.metrics.names import sort_phases
 from orchestrator.errors import UsageError
 
 COUNTER_TYPES = {
@@ -17,6 +20,7 @@ COUNTER_TYPES = {
     "attempt": pa.int16(),
 }
 """Types of the counters; other integers have 64 bits."""
+_ORDER = ["phase", "epoch", "iteration", "rank", "attempt"]
 
 
 def check_case(names: Iterable[str]) -> None:
@@ -82,3 +86,14 @@ def narrow_counters(rows: pa.Table) -> pa.Table:
             with suppress(pa.ArrowInvalid):
                 rows = rows.set_column(index, name, rows[name].cast(COUNTER_TYPES[name]))
     return rows
+
+
+def sort_rows(rows: pa.Table) -> pa.Table:
+    """Sort rows by phase (in the order they run), epoch, iteration, rank and attempt."""
+    rows = rows.combine_chunks()
+    keys = {name: rows[name] for name in _ORDER if name in rows.column_names}
+    if "phase" in keys:
+        phases = pa.array(sort_phases(pc.unique(keys["phase"]).to_pylist()), pa.string())
+        keys["phase"] = pc.index_in(keys["phase"], value_set=phases)
+    order = np.lexsort([key.to_numpy() for key in reversed(keys.values())])
+    return rows.take(order) if (order[1:] < order[:-1]).any() else rows

@@ -14,16 +14,10 @@ from pyarrow.dataset import dataset
 
 from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.metadata import COMPLETE
-from orchestrator.disk.rows.columns import narrow_counters
-from orchestrator.disk.rows.dataset import (
-    PARTITIONS,
-    make_source,
-    read_parquet,
-    read_parts,
-    read_schemas,
-    sort_rows,
-)
+from orchestrator.disk.rows.columns import narrow_counters, sort_rows
+from orchestrator.disk.rows.dataset import make_source
 from orchestrator.disk.rows.file_format import write_parquet
+from orchestrator.disk.rows.file_rows import PARTITIONS, read_parquet, read_parts, read_schemas
 from orchestrator.disk.rows.recorded_files import (
     COMPACTED,
     RecordedFile,

@@ -10,7 +10,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from orchestrator.disk.attempts import Attempt
-from orchestrator.disk.rows.dataset import Source
+from orchestrator.disk.rows.source import Source
 from orchestrator.storage.stored_data import format_json, parse_json
 
 _PEAKS = {

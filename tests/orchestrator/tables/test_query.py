@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
-from orchestrator.disk.rows.dataset import Source
+from orchestrator.disk.rows.source import Source
 from orchestrator.errors import UsageError
 from orchestrator.tables import query as query_module
 from orchestrator.tables.query import Rows, read_matching_rows

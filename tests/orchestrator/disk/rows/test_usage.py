@@ -12,9 +12,9 @@ import pytest
 from hooks.position import Position
 from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.rows.compaction import compact
-from orchestrator.disk.rows.dataset import Source
 from orchestrator.disk.rows.recorded_files import COMPACTED, open_parquet
 from orchestrator.disk.rows.recorder import Recorder
+from orchestrator.disk.rows.source import Source
 from orchestrator.disk.rows.usage import compute_usage, read_stored_usage
 from orchestrator.disk.rows.valid_rows import open_valid_rows
 from orchestrator.storage import Storage
