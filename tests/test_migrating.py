@@ -18,7 +18,7 @@ from hooks.training.ema import EMA
 from orchestrator import Experiment, Task, load_experiment, run
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.components import make_hook
-from orchestrator.experiment.fields.messages import (
+from orchestrator.experiment.fields.other_systems import (
     EXPERIMENT,
     find_classes_elsewhere,
     find_options_elsewhere,

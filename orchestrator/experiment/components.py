@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from hooks import HOOKS, Hook, Priority
 from orchestrator.errors import ConfigError, Problem, collect_problems, did_you_mean
 from orchestrator.experiment.fields.field_values import list_parameters
-from orchestrator.experiment.fields.messages import find_classes_elsewhere
+from orchestrator.experiment.fields.other_systems import find_classes_elsewhere
 from orchestrator.experiment.fields.parameters import construct
 from orchestrator.experiment.fields.plain_data import to_config
 from orchestrator.experiment.yaml.document import join

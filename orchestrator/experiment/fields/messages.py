@@ -1,12 +1,10 @@
 """Words for the errors of fields: the reason, the value, and the value to write instead."""
 
 import json
-from collections.abc import Mapping, Sequence
-from functools import cache, reduce
-from importlib.resources import files
+from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from hooks import HOOKS
@@ -29,9 +27,12 @@ from orchestrator.experiment.fields.field_errors import (
     find_field_errors,
 )
 from orchestrator.experiment.fields.known_keys import list_allowed_words, list_known_keys
+from orchestrator.experiment.fields.other_systems import (
+    EXPERIMENT,
+    find_key_to_write,
+    find_options_elsewhere,
+)
 from orchestrator.experiment.yaml.document import join
-
-EXPERIMENT = "experiment"
 
 _EXPECTED = {
     "greater_than_equal": "at least {ge}",
@@ -129,11 +130,7 @@ def _explain_unknown_key(
         options = find_options_elsewhere(_KINDS.get(model.__name__, ""))
         advice = options.get(key.lower())
 
-    if advice:
-        # The advice of the table begins with the key to write.
-        meant = next((name for name in known if advice.startswith(f"write {name}:")), None)
-    else:
-        meant = find_nearest(key, known)
+    meant = find_key_to_write(advice) if advice else find_nearest(key, known)
     owner = "" if above else f" to {model.__name__}"
     parent = dotted.removesuffix(key).removesuffix(".")
     return Problem(
@@ -143,39 +140,6 @@ def _explain_unknown_key(
         code=FOREIGN_KEY if advice else UNKNOWN_KEY,
         meant=join(parent, meant) if meant else None,
     )
-
-
-@cache
-def _load_tables() -> dict[str, dict[str, str]]:
-    text = files(__package__).joinpath("other_systems.yaml").read_text()
-    tables: dict[str, dict[str, str]] = yaml.safe_load(text)
-    return tables
-
-
-def load_other_systems() -> Mapping[str, Mapping[str, str]]:
-    """Return what to write instead of other systems' options, by hook and lower-case name."""
-    return {name: table for name, table in _load_tables().items() if name not in _NO_OPTIONS}
-
-
-def find_options_elsewhere(kind: str) -> Mapping[str, str]:
-    """Return the advice for each option of other systems' hook of this kind."""
-    return _split_names(load_other_systems().get(kind, {}))
-
-
-def find_classes_elsewhere() -> Mapping[str, str]:
-    """Return the advice for each class of other systems that is named as a hook."""
-    return _split_names(_load_tables()["classes"])
-
-
-def _split_names(table: Mapping[str, str]) -> Mapping[str, str]:
-    advice_by_name: dict[str, str] = {}
-    for names, advice in table.items():
-        advice_by_name.update(dict.fromkeys(names.split(", "), advice))
-    return advice_by_name
-
-
-_NO_OPTIONS = {"loggers", "classes"}
-"""Tables of the file that are not those of a hook's options."""
 
 
 _KINDS = {"Experiment": EXPERIMENT, **{cls.__name__: name for name, cls in HOOKS.items()}}
@@ -246,12 +210,7 @@ def _format_limit(limit: Any) -> Any:
 
 def _shows_value(detail: Detail) -> bool:
     """Return whether the value follows the message: not if it is empty, or the message has it."""
-    if detail["type"] in ("value_error", OWN_MESSAGE) or _is_empty(detail):
-        return False
-    return detail["type"] in _KNOWN or str(detail["msg"]).startswith("Input should")
-
-
-_KNOWN = {*_EXPECTED, *_RULES, "string_pattern_mismatch"}
+    return detail["type"] not in ("value_error", OWN_MESSAGE) and not _is_empty(detail)
 
 
 def _suggest_value(error: FieldError, model: type[BaseModel], values: Any) -> str | None:

@@ -25,9 +25,9 @@ def _check_name(name: str) -> str:
 
 
 def _is_valid(name: object) -> bool:
-    if not isinstance(name, str) or not re.match(_PATTERN, name):
+    if not isinstance(name, str) or not re.fullmatch(_PATTERN, name):
         return False
-    return not name.endswith("\n") and len(name.encode()) <= MAX_NAME_BYTES
+    return len(name.encode()) <= MAX_NAME_BYTES
 
 
 RunName = Annotated[
