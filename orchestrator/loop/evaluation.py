@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from itertools import islice
+from itertools import chain, islice, repeat
 from typing import Any
 
 import torch
@@ -91,42 +91,45 @@ class Evaluation:
     def _evaluate_phase(self, phase: str) -> None:
         state = self._state
         cursor = self._cursor
-        data = self._data.phases[phase]
         is_val = kind_of(phase) == "val"
-        offset = cursor.eval_iterations.get(phase, 0)
-        number = self._number_of_validation() if is_val else 0
+        # What follows reads the counters of the training phase.
         train_iterations = state.phase_iteration
-        epoch = cursor.epoch_label
+        number = self._number_of_validation() if is_val else 0
+        iterate = partial(
+            self._iterations.evaluate,
+            offset=cursor.eval_iterations.get(phase, 0),
+            epoch=cursor.epoch_label,
+            check_loss=self._find_loss_check(self._data.phases[phase]),
+        )
 
+        self._begin_phase(phase, iterations_before=cursor.val_iterations if is_val else 0)
+        for label, weights in with_same_random_state(state.evaluations.items()):
+            state.evaluation = label
+            self._add_metrics(self._evaluate_weights(phase, weights, iterate, number))
+        state.evaluation = ""
+        if is_val:
+            cursor.count_validation(phase, state.phase_iteration)
+        self._plan.fire("on_phase_end", state)
+
+        state.phase_iteration = train_iterations
+        state.phase_length = cursor.epoch.length
+
+    def _begin_phase(self, phase: str, iterations_before: int) -> None:
+        state = self._state
         state.phase = phase
         state.stepped = False
         state.phase_iteration = 0
-        state.phase_length = data.length() * len(state.evaluations)
-        state.iterations_before = cursor.val_iterations if is_val else 0
-        iterate = partial(
-            self._iterations.evaluate,
-            offset=offset,
-            epoch=epoch,
-            check_loss=self._find_loss_check(data),
-        )
+        state.phase_length = self._data.phases[phase].length() * len(state.evaluations)
+        state.iterations_before = iterations_before
         self._plan.fire("on_phase_start", state)
 
-        for label, weights in with_same_random_state(state.evaluations.items()):
-            state.evaluation = label
-            metrics = self._evaluate_weights(phase, weights, iterate, number)
-            if clash := metrics.keys() & state.metrics.keys():
-                raise TaskError(
-                    f"{', '.join(sorted(clash))} would be metrics of two phases; rename one"
-                )
-            state.metrics |= metrics
-
-        if is_val:
-            cursor.eval_iterations[phase] = offset + state.phase_iteration
-            cursor.val_iterations += state.phase_iteration
-        state.evaluation = ""
-        self._plan.fire("on_phase_end", state)
-        state.phase_iteration = train_iterations
-        state.phase_length = cursor.epoch.length
+    def _add_metrics(self, metrics: Mapping[str, float]) -> None:
+        """Add metrics to the state's; raises TaskError if it has one of these names."""
+        known = self._state.metrics
+        if clash := metrics.keys() & known.keys():
+            names = ", ".join(sorted(clash))
+            raise TaskError(f"{names} would be metrics of two phases; rename one")
+        known |= metrics
 
     def _evaluate_weights(
         self, phase: str, weights: Weights, iterate: Callable[..., Iterator[None]], number: int
@@ -185,8 +188,9 @@ class Evaluation:
         state = self._state
         if every.count == 0:
             return 0
-        done = state.step if every.unit == "steps" else state.epoch + self._cursor.epoch.has_begun
-        return max(0, -(-done // every.count) - 1)
+        begun_epochs = state.epoch + 1 if self._cursor.epoch.has_begun else state.epoch
+        done = state.step if every.unit == "steps" else begun_epochs
+        return max(0, (done - 1) // every.count)
 
     def _find_loss_check(self, data: PhaseData) -> Callable[[Loss], Loss] | None:
         """Return a check of the loss if the ranks have unequal batches; None if the check is not
@@ -206,12 +210,11 @@ class Evaluation:
         A sharded model needs all ranks in each call, so a rank without a batch yields False while
         another has one.
         """
+        own = (True for _ in places)
         if not is_sharded(self._state.module):
-            yield from (True for _ in places)
+            yield from own
             return
-        own = iter(places)
-        while True:
-            has_batch = next(own, own) is not own
+        for has_batch in chain(own, repeat(False)):
             if not self._world.maximum([float(has_batch)])[0]:
                 return
             yield has_batch

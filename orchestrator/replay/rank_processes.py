@@ -2,12 +2,14 @@
 Ray."""
 
 import multiprocessing
+import pickle
 import signal
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -44,8 +46,9 @@ def convert_errors(world: World) -> Iterator[None]:
         raise RankFailed.from_error(world.rank, world.world_size, error) from error
 
 
-def train_in_processes(train: Callable[[World], None], world_size: int, threads: int) -> None:
-    """Call a picklable function on each rank, and wait. Raises RunError with the first error."""
+def train_in_processes(train: Callable[[World], Any], world_size: int, threads: int) -> list[Any]:
+    """Call a picklable function on each rank, and return the results. Raises RunError with the first
+    error."""
     _start_forkserver()
     with tempfile.TemporaryDirectory(prefix="hookyard-ranks-") as folder:
         processes = start_processes(
@@ -66,6 +69,7 @@ def train_in_processes(train: Callable[[World], None], world_size: int, threads:
             for process in processes.processes:
                 process.kill()
                 process.join()
+        return [pickle.loads(Path(folder, str(rank)).read_bytes()) for rank in range(world_size)]
 
 
 def _start_forkserver() -> None:
@@ -87,9 +91,9 @@ def _start_forkserver() -> None:
 
 
 def _train_rank(
-    rank: int, train: Callable[[World], None], world_size: int, folder: str, threads: int
+    rank: int, train: Callable[[World], Any], world_size: int, folder: str, threads: int
 ) -> None:
-    """Train one rank; it finds the others, and says why it failed, by files in the folder."""
+    """Train one rank. Files in the folder let it find the others, and hold its result or error."""
     # This process may be forked by one that others started, in which Ctrl-C is not blocked.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -101,12 +105,15 @@ def _train_rank(
         dist.init_process_group(
             "gloo", init_method=f"file://{folder}/ranks", rank=rank, world_size=world_size
         )
+    world = World(rank, world_size, rank)
     try:
-        train(World(rank, world_size, rank))
+        with convert_errors(world):
+            result = train(world)
     except HookyardError as error:
         message = Path(folder, "failed")
         if not message.exists():
             message.write_text(str(error))
         raise SystemExit(1) from None
+    Path(folder, str(rank)).write_bytes(pickle.dumps(result))
     if world_size > 1:
         dist.destroy_process_group()

@@ -1,6 +1,5 @@
 """Training of a few steps in fresh processes, and the record of what it did."""
 
-import pickle
 import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from orchestrator.loop.state.attributes import GENERATORS
 from orchestrator.loop.training_run import RunContext
 from orchestrator.loop.world import World
 from orchestrator.replay.digests import digest, digest_end, digest_state, list_data_values
-from orchestrator.replay.rank_processes import convert_errors, train_in_processes, without_loggers
+from orchestrator.replay.rank_processes import train_in_processes, without_loggers
 from orchestrator.storage import Storage
 
 _EPOCH_STEPS = 4
@@ -103,14 +102,8 @@ class RecordedTraining:
     loader_workers: int
     checkpoint: str | None = None
 
-    def train_rank(self, world: World) -> None:
-        """Train one rank, and write its record to the folder. Raises RankFailed if user code
-        fails."""
-        with convert_errors(world):
-            record = self._train(world)
-        _record_path(self.folder, world.rank).write_bytes(pickle.dumps(record))
-
-    def _train(self, world: World) -> TrainingRecord:
+    def train(self, world: World) -> TrainingRecord:
+        """Train one rank, and return its record."""
         recorder = _Recorder()
         loop = self._make_loop(world, recorder)
         length = _shorten(loop)
@@ -137,12 +130,12 @@ class RecordedTraining:
         experiment = _extend(resolved.experiment, self.loader_workers)
         if world.world_size == 1:
             world = replace(world, device=find_device(experiment.workers))
-        storage = Storage(Path(self.folder, "checkpoints"))
+        folder = Path(self.folder)
         context = RunContext(
             world=world,
-            store=CheckpointStore(storage, is_master=world.is_master),
+            store=CheckpointStore(Storage(folder / "checkpoints"), is_master=world.is_master),
             saves=self.checkpoint is None,
-            artifacts=Path(self.folder),
+            artifacts=folder,
         )
         return Loop(
             resolved.task,
@@ -186,14 +179,9 @@ def train_ranks(
         folder = tempfile.mkdtemp(dir=folder)
     training = RecordedTraining(source, folder, processes, checkpoint)
     try:
-        train_in_processes(training.train_rank, ranks, threads)
+        return train_in_processes(training.train, ranks, threads)
     except RunError as error:
         raise UsageError(f"cannot verify, because training fails: {error}") from None
-    return [pickle.loads(_record_path(folder, rank).read_bytes()) for rank in range(ranks)]
-
-
-def _record_path(folder: str, rank: int) -> Path:
-    return Path(folder, f"trained-{rank}")
 
 
 def _extend(experiment: Experiment, loader_workers: int) -> Experiment:

@@ -63,15 +63,13 @@ class _ReplayedRange:
     """Folder for rows and files of hooks."""
 
     def train(self, world: World, hooks: Mapping[str, Hook] | None = None) -> None:
-        """Replay the iterations on one rank. Raises UsageError if the run ends early; RankFailed if
-        user code fails."""
+        """Replay the iterations on one rank. Raises UsageError if the run ends early."""
         folder = RunFolder(self.run)
         loop = self._make_loop(folder, world, hooks or {})
         if self.checkpoint:
             loop.restore(self.checkpoint)
-        with convert_errors(world):
-            for _ in loop.run():
-                pass
+        for _ in loop.run():
+            pass
         if loop.state.iteration < self.iteration:
             raise UsageError(f"{folder} ends before iteration {self.iteration}")
 
@@ -121,8 +119,9 @@ def replay(
     with tempfile.TemporaryDirectory(prefix="hookyard-replay-") as rows_folder:
         span = _ReplayedRange(folder.location, attempt, checkpoint, iteration, rows_folder)
         if attempt.world_size == 1:
-            with torch_threads(threads):
-                span.train(World(device=find_device(resolved.experiment.workers)), hooks)
+            world = World(device=find_device(resolved.experiment.workers))
+            with torch_threads(threads), convert_errors(world):
+                span.train(world, hooks)
         else:
             train_in_processes(span.train, attempt.world_size, threads)
         replayed = load(Storage(rows_folder), [], where=f"phase = 'train' and iteration > {start}")

@@ -123,7 +123,7 @@ def _make_cost_tiles(by_rank: pd.DataFrame) -> list[Tile]:
     if not len(by_rank):
         return tiles
     if "step_s" in by_rank:
-        ranks = "1 rank" if len(by_rank) == 1 else f"{len(by_rank):,} ranks"
+        ranks = units.format_count(len(by_rank), "rank")
         note = f"in {by_rank['rows'].sum():,} iterations of {ranks}"
         tiles.append(Tile("rank-seconds", Quantity("", float(by_rank["step_s"].sum())), note))
     for name, title in _PEAKS.items():

@@ -113,6 +113,11 @@ class RunCursor:
         if not self.epoch.has_begun:
             self.eval_iterations = {}
 
+    def count_validation(self, phase: str, iterations: int) -> None:
+        """Count the iterations of a val phase that were just run."""
+        self.eval_iterations[phase] = self.eval_iterations.get(phase, 0) + iterations
+        self.val_iterations += iterations
+
     def position(self) -> Position:
         return Position(
             **{name: getattr(self._state, name) for name in _COUNTERS},

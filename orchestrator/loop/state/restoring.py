@@ -42,10 +42,12 @@ def restore_hook(hook: Hook, name: str, loaded: LoadedCheckpoint) -> None:
     """Restore the state of a hook. Raises HookError if it does not fit."""
     shared_states = loaded.shared["hooks"]
     rank_states = loaded.rank_state["hooks"]
+    method = "load_state_dict"
     try:
         if name in shared_states:
             hook.load_state_dict(shared_states[name])
         if rank_states.get(name):
+            method = "load_rank_state_dict"
             hook.load_rank_state_dict(rank_states[name])
     except Exception as error:
-        raise HookError.from_error(name, "load_state_dict", error) from error
+        raise HookError.from_error(name, method, error) from error
