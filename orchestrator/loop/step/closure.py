@@ -71,7 +71,7 @@ class ClosureRunner(IterationRunner):
         self._clear()
         if self._evaluations == 1:
             self._evaluate_first()
-            loss = self._scale(cast(Tensor, state.loss))
+            loss = self._scale_loss(state.loss)
         else:
             output = state.forward(state.model, state.batch)
             loss = self._compute_loss(output, state.batch)
@@ -79,7 +79,7 @@ class ClosureRunner(IterationRunner):
                 loss = reduce(add, check_loss_terms(self.task.loss, loss).values())
             if state.loss_weight == 0:
                 loss = make_zero_loss(loss, tensors_with_gradients(output))
-            loss = self._scale(loss)
+            loss = self._scale_loss(loss)
             try:
                 loss.backward()
             except RuntimeError:
@@ -89,10 +89,6 @@ class ClosureRunner(IterationRunner):
             loss = loss.detach().clone()
             collectives.average([loss])
         return loss
-
-    def _scale(self, loss: Tensor) -> Tensor:
-        """Return the loss times its share of all ranks, if the task has weights."""
-        return loss if self.weighed is None else self.weighed.scale(loss)
 
     def _evaluate_first(self) -> None:
         """Evaluate the loss and fire the events.

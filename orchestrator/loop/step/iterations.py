@@ -47,8 +47,9 @@ class IterationRunner(IterationStages):
             else:
                 self._record_learning_rates(optimizer)
             state.stepped = False
-            is_due = position == microbatches
-            update_times = update() if is_due else skip(UPDATE_TIMES, backward_times[-1])
+            update_times = (
+                update() if position == microbatches else skip(UPDATE_TIMES, backward_times[-1])
+            )
             times = (*fetch_times, *forward_times, *backward_times, *update_times, mark())
             previous_end = finish(previous_end, times)
             yield

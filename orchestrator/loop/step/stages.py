@@ -70,9 +70,14 @@ class IterationStages:
     @cached_property
     def _backward_timer(self) -> BackwardTimer | None:
         model = self.state.model
-        if isinstance(model, DistributedDataParallel):
-            return BackwardTimer(model, self.clock)
-        return None
+        is_ddp = isinstance(model, DistributedDataParallel)
+        return BackwardTimer(model, self.clock) if is_ddp else None
+
+    def _scale_loss(self, loss: Any, microbatches: int = 1) -> Any:
+        """Return the loss times its share of the step."""
+        if self.weighed is not None:
+            return self.weighed.scale(loss)
+        return loss / microbatches if microbatches > 1 else loss
 
     @property
     def _optimizer(self) -> torch.optim.Optimizer:
@@ -177,7 +182,7 @@ class IterationStages:
         """
         state = self.state
         task = self.task
-        weighed = self.weighed
+        scale_loss = self._scale_loss
         scaler = self.precision.scaler
         timer = self._backward_timer
         model: Any = state.model
@@ -186,11 +191,7 @@ class IterationStages:
         on_backward = self.plan.calls["on_backward"]
 
         def backward(microbatches: int) -> Timestamps:
-            loss: Any = state.loss
-            if weighed is not None:
-                loss = weighed.scale(loss)
-            elif microbatches > 1:
-                loss = loss / microbatches
+            loss = scale_loss(state.loss, microbatches)
             if scaler is not None:
                 loss = scaler.scale(loss)
             try:
@@ -261,8 +262,10 @@ class IterationStages:
             cpu_columns = ()
         if self._has_weights:  # a batch of weight 0 has no loss
             cpu_columns = [name for name in cpu_columns if name != "loss"]
-        layout = make_columns(cpu_columns, self.clock.columns)
-        self.recorder.begin({"phase": self.state.phase, "epoch": epoch}, layout)
+        self.recorder.begin(
+            {"phase": self.state.phase, "epoch": epoch},
+            make_columns(cpu_columns, self.clock.columns),
+        )
         return self._make_finish(cpu_columns, offset)
 
     def _make_finish(self, cpu_columns: Sequence[str], offset: int | None) -> Callable[..., float]:

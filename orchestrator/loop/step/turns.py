@@ -130,11 +130,7 @@ class TurnRunner(IterationRunner):
         if calls["on_loss"]:
             fire("on_loss", state)
             t_on_loss = mark()
-        scaled: Any = state.loss
-        if self.weighed is not None:
-            scaled = self.weighed.scale(scaled)
-        elif microbatches > 1:
-            scaled = scaled / microbatches
+        scaled = self._scale_loss(state.loss, microbatches)
         try:
             player.precision.scale(scaled).backward(inputs=player.parameters)
         except RuntimeError:
