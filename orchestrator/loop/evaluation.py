@@ -127,8 +127,9 @@ class Evaluation:
         """Add metrics to the state's; raises TaskError if it has one of these names."""
         known = self._state.metrics
         if clash := metrics.keys() & known.keys():
-            names = ", ".join(sorted(clash))
-            raise TaskError(f"{names} would be metrics of two phases; rename one")
+            raise TaskError(
+                f"{', '.join(sorted(clash))} would be metrics of two phases; rename one"
+            )
         known |= metrics
 
     def _evaluate_weights(

@@ -69,9 +69,8 @@ def _read_costs_of_ranks(rows: Rows) -> pd.DataFrame:
     columns = {"rows": "sum(rows)::bigint"}
     if "step_s" in rows.columns:
         columns["step_s"] = merge_blocks("step_s", "total")
-    for name in _PEAKS:
-        if name in rows.columns:
-            columns[name] = merge_blocks(name, "high")
+    peaks = [name for name in _PEAKS if name in rows.columns]
+    columns |= {name: merge_blocks(name, "high") for name in peaks}
     return rows.aggregate(columns, ["rank"], table=rows.blocks)
 
 
@@ -83,8 +82,8 @@ def render_findings(diagnosis: Diagnosis, path: str) -> page.Section:
         children = [_make_card(number, finding) for number, finding in enumerate(shown, start=1)]
         omitted = len(diagnosis.findings) - len(shown)
         if omitted:
-            command = f"hookyard doctor {shlex.quote(path)}"
-            children.append(page.make_note(f"And {omitted:,} less serious ones: {command}"))
+            note = f"And {omitted:,} less serious ones: hookyard doctor {shlex.quote(path)}"
+            children.append(page.make_note(note))
         content = element("div", *children, class_="cards")
     return page.Section("findings", "Findings", content, f"{diagnosis}. By hookyard doctor.")
 

@@ -48,13 +48,11 @@ def list_values(root: object, name: str, ignored: Collection[int] = ()) -> dict[
 
 
 def _walk(value: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, _OPAQUE):
-        return
-    if isinstance(value, (int, float)):
-        # Not by its id: equal numbers may be one object.
+    # Equal numbers may be one object, so an id does not tell whether one was seen.
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
         yield path, value
         return
-    if id(value) in seen:
+    if isinstance(value, _OPAQUE) or id(value) in seen:
         return
     seen.add(id(value))
     if isinstance(value, (Tensor, numpy.ndarray, *GENERATORS)):

@@ -17,11 +17,10 @@ def load_checkpoint(
     """Load the contents of a checkpoint that this rank needs; collective."""
     manifest = world.broadcast(partial(store.read_manifest, name))
     files = manifest["files"]
-    keys = [*contents.files, "hooks"]
-    keys += [file.removesuffix(".pt") for file in shared_files(files)]
+    stored_keys = [file.removesuffix(".pt") for file in shared_files(files)]
     stored = {
         key: store.load(name, f"{key}.pt")
-        for key in dict.fromkeys(keys)
+        for key in dict.fromkeys([*contents.files, "hooks", *stored_keys])
         if key not in contents.unread
     }
     shared = store.with_shards(name, stored, contents.mesh)

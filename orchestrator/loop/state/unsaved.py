@@ -216,8 +216,10 @@ def _list_saved(root: object) -> list[str]:
     for all."""
     if isinstance(root, Task | Hook):
         base = Task if isinstance(root, Task) else Hook
-        methods = [(getattr(type(root), name, None), name) for name in _STATE_METHODS]
-        if any(method is not getattr(base, name, None) for method, name in methods):
+        if any(
+            getattr(type(root), name, None) is not getattr(base, name, None)
+            for name in _STATE_METHODS
+        ):
             return [""]
         return list_state_fields(root) if isinstance(root, Hook) else []
     if not isinstance(root, nn.Module):

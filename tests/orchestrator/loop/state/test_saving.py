@@ -238,6 +238,26 @@ def test_checkpoint_that_does_not_fit_a_hook_is_refused_by_the_hook_s_name(tmp_p
         other.restore("epoch-0001")
 
 
+class Refuses(Hook):
+    """Refuses the state of its rank."""
+
+    def rank_state_dict(self) -> dict[str, Any]:
+        return {"count": 1}
+
+    def load_rank_state_dict(self, state: dict[str, Any]) -> None:
+        raise ValueError("unknown count")
+
+
+def test_error_of_a_hook_s_rank_state_names_the_method(tmp_path: Path) -> None:
+    context = RunContext(store=CheckpointStore(Storage(tmp_path)))
+    first = Loop(Points(), experiment(), {"refuses": Refuses()}, context)
+    next(first.run())
+    first.save()
+    other = Loop(Points(), experiment(), {"refuses": Refuses()}, context)
+    with pytest.raises(HookError, match="'refuses' failed in load_rank_state_dict: .*unknown"):
+        other.restore("epoch-0001")
+
+
 def test_without_a_store_nothing_is_saved_and_restoring_says_so() -> None:
     loop = Loop(Points(), experiment(), {})
     assert loop.save() is None
