@@ -58,12 +58,10 @@ class KeyFigures:
     hooks_share: float | None = None
     checkpoint_share: float | None = None
     all_reduce_wait_share: float | None = None
-    """Share of the wait for other ranks."""
     compared_share: float | None = None
     """Share of the iterations in which ranks were compared; None if it was all of them."""
     ranks_apart_share: float | None = None
-    """Difference between the slowest and the fastest rank in their own work, relative to a step;
-    None if there are too few ranks or iterations to compare."""
+    """How far ranks are apart in their own work, relative to a step; None if there are too few."""
     is_too_short: bool = False
     """True if the run took too little time to say where it went."""
 
@@ -116,8 +114,8 @@ class Diagnosis:
     @property
     def is_healthy(self) -> bool:
         """True if there are no findings, and iterations were timed."""
-        is_timed = self.figures.step_s is not None and not self.figures.is_too_short
-        return is_timed and not self.findings
+        figures = self.figures
+        return not self.findings and figures.step_s is not None and not figures.is_too_short
 
     def with_path(self, path: str) -> Self:
         """Return a copy with the run's path in the commands of the findings."""
@@ -193,8 +191,12 @@ class IterationSample(NamedTuple):
 def sample_iterations(rows: Rows) -> IterationSample:
     """Select the training iterations of a run in which to compare its ranks."""
     columns = [name for name in _SAMPLED_COLUMNS if name in rows.columns]
-    columns_by_rank = {"rows": "sum(rows)::bigint", "first": "min(first)", "last": "max(iteration)"}
-    ranks = rows.aggregate(columns_by_rank, ["rank"], TRAINING, rows.blocks)
+    ranks = rows.aggregate(
+        {"rows": "sum(rows)::bigint", "first": "min(first)", "last": "max(iteration)"},
+        ["rank"],
+        TRAINING,
+        rows.blocks,
+    )
     if not len(ranks):
         return IterationSample(pd.DataFrame(columns=columns), 0, 0)
 

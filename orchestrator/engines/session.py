@@ -129,8 +129,9 @@ class Session:
                 data=target.data,
             )
         if target:
-            kind = kind_of(target.phase)
-            return EvaluationLoop(*parts, kind=kind, rewinds=target.rewinds, **options)
+            return EvaluationLoop(
+                *parts, kind=kind_of(target.phase), rewinds=target.rewinds, **options
+            )
 
         members = [
             Member(
@@ -236,9 +237,8 @@ class Session:
         store = self.attempts[0].store
         name = self._loop.save()
         assert name is not None
-        names = [name]
         if self.world.is_master:
             previous = store.index.read()["owners"].get("sweep", [])
             names = [*(other for other in previous if other != name), name]
-        store.retain("sweep", names[-SWEEP_KEEPS:])
+            store.retain("sweep", names[-SWEEP_KEEPS:])
         return store.get_path(name)

@@ -64,8 +64,9 @@ class Loop(BaseLoop[HookedRun]):
             super().__init__(self._shared.runs)
         else:
             self._shared = None
-            plan = self.training.plan
-            run = HookedRun(self.training, experiment, context, plan, evaluation=evaluation)
+            run = HookedRun(
+                self.training, experiment, context, self.training.plan, evaluation=evaluation
+            )
             super().__init__([run])
 
     def run(self) -> Generator[Report, None, None]:
@@ -255,9 +256,7 @@ class EvaluationLoop(Loop):
             return
         lines = load_initial_weights(self.state.module, self.experiment, self.world, self._origin)
         self.state.evaluations = {"": Weights()}
-        if self.world.is_master:
-            for line in lines:
-                self.state.show(line)
+        self.training.show(lines)
 
     def _produce_reports(self) -> Iterator[Report]:
         run = self.runs[0]

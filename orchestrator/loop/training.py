@@ -97,7 +97,7 @@ class Training:
         module, model, lines = self._build_model(origin, resumes)
         self.state = self._make_state(module, model, context)
         show_progress(task, self.state)
-        self._show(lines)
+        self.show(lines)
 
         self._unsaved: UnsavedState | None = None
         self.changes = Changes(experiment, task, self.plan, self.state, timeline)
@@ -214,7 +214,7 @@ class Training:
         """Fire `on_start`, and show which state no checkpoint holds."""
         self.plan.fire("on_start", self.state)
         self._unsaved = UnsavedState(self.task, self.state, self.data, self.plan)
-        self._show(self._unsaved.find_at_start())
+        self.show(self._unsaved.find_at_start())
 
     def use_plan(self, plan: Plan) -> None:
         """Fire events by another plan from now on."""
@@ -341,10 +341,11 @@ class Training:
         """Show once, at the first checkpoint or the end of the first phase, which state no
         checkpoint holds."""
         if self._unsaved is not None:
-            self._show(self._unsaved.find_changes())
+            self.show(self._unsaved.find_changes())
             self._unsaved = None
 
-    def _show(self, lines: Iterable[str]) -> None:
+    def show(self, lines: Iterable[str]) -> None:
+        """Show lines once, not on each rank."""
         if self.world.is_master:
             for line in lines:
                 self.state.show(line)

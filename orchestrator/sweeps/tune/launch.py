@@ -34,24 +34,22 @@ def launch(sweep: RunningSweep, max_concurrent: int) -> None:
     experiment = sweep.experiment
     settings = sweep.settings
     search = sweep.search
-    parameters = {
-        "source": with_classes_of_main(experiment.source),
-        "settings": settings,
-        "workers": experiment.workers,
-        "location": sweep.folder.location,
-    }
-    bundles = ENGINES[settings.engine].bundles(experiment.workers)
-    trainable = tune.with_resources(
-        tune.with_parameters(Trial, **parameters),
-        tune.PlacementGroupFactory(bundles, strategy="PACK"),
+    trainable = tune.with_parameters(
+        Trial,
+        source=with_classes_of_main(experiment.source),
+        settings=settings,
+        workers=experiment.workers,
+        location=sweep.folder.location,
     )
+    bundles = ENGINES[settings.engine].bundles(experiment.workers)
+    resources = tune.PlacementGroupFactory(bundles, strategy="PACK")
     drawn = {}
     if isinstance(search, DrawnTrials):
         # Tune's populations refuse any search algorithm, so drawn trials are samples: each sample
         # is the next trial.
         drawn[TRIAL] = tune.sample_from(lambda _: search.suggest())
     tuner = tune.Tuner(
-        trainable,
+        tune.with_resources(trainable, resources),
         param_space=drawn,
         tune_config=_make_tune_config(sweep, max_concurrent),
         run_config=_run_config(sweep),
@@ -206,8 +204,9 @@ class _TrialEvents(_Unsaved, tune.Callback):
             if status == "failed":
                 self._record_failure(member)
             else:
-                interrupted = status == "interrupted"
-                self._sweep.record_end(member.number, member.values, interrupted=interrupted)
+                self._sweep.record_end(
+                    member.number, member.values, interrupted=status == "interrupted"
+                )
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         for member in self._list_members(trial):
@@ -222,19 +221,26 @@ class _TrialEvents(_Unsaved, tune.Callback):
 
     def _record_failure(self, member: _Member) -> None:
         sweep = self._sweep
-        number, values, folder = member
+        folder = member.folder
         error = _read_error(folder)
         if not folder.exists():
             # Its processes died before it began, and it would be missing among the trials.
             with suppress(ConfigError):
                 begin_trial(
-                    sweep.folder.location, number, sweep.experiment.source, sweep.settings, values
+                    sweep.folder.location,
+                    member.number,
+                    sweep.experiment.source,
+                    sweep.settings,
+                    member.values,
                 )
         if folder.read_metadata().status == "running":
             folder.end("failed", error=error)
         remove_placement_group_of(folder)
         sweep.record_failure(
-            number, values, error, metric_missing=folder.read_metadata().metric_missing
+            member.number,
+            member.values,
+            error,
+            metric_missing=folder.read_metadata().metric_missing,
         )
 
 

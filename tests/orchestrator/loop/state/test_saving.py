@@ -254,7 +254,7 @@ def test_error_of_a_hook_s_rank_state_names_the_method(tmp_path: Path) -> None:
     next(first.run())
     first.save()
     other = Loop(Points(), experiment(), {"refuses": Refuses()}, context)
-    with pytest.raises(HookError, match="'refuses' failed in load_rank_state_dict: .*unknown"):
+    with pytest.raises(HookError, match=r"'refuses' failed in load_rank_state_dict: .*unknown"):
         other.restore("epoch-0001")
 
 
