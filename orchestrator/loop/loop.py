@@ -228,24 +228,19 @@ class EvaluationLoop(Loop):
     """Loop that evaluates a restored checkpoint once on the phases of a `kind`, `val` or `test`,
     and yields one report.
 
-    Initial weights of the experiment replace the checkpoint's, and no averages are evaluated.
+    Initial weights of the experiment, which were found at `origin`, replace the checkpoint's, and no
+    averages are evaluated. `parts` and other `options` are those of `Loop`.
     """
 
     def __init__(
         self,
-        task: Task,
-        experiment: Experiment,
-        hooks: Mapping[str, Hook],
-        context: RunContext,
-        *,
+        *parts: Any,
         kind: str,
         rewinds: bool = True,
         origin: InitialWeights | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(
-            task, experiment, hooks, context, resumes=True, contents=EvaluationContents, **options
-        )
+        super().__init__(*parts, resumes=True, contents=EvaluationContents, **options)
         self._kind = kind
         self._rewinds = rewinds
         self._origin = origin

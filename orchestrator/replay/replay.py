@@ -137,8 +137,9 @@ def replay(
         suffixes=("", "_replayed"),
     )
     row = replayed[(replayed["rank"] == rank) & (replayed["iteration"] == iteration)].iloc[0]
-    compared = _compare(row[[]] if rows.empty else rows.iloc[0], row)
-    return Replay(checkpoint, compared, threads, losses)
+    # A failed iteration has no stored values.
+    stored_row = row.iloc[:0] if rows.empty else rows.iloc[0]
+    return Replay(checkpoint, _compare(stored_row, row), threads, losses)
 
 
 def _find_attempt(
@@ -193,11 +194,12 @@ def _find_failed_attempt(
 
 
 def _compare(stored: pd.Series, replayed: pd.Series) -> pd.DataFrame:
+    """Return the numbers of a row that do not differ from run to run, stored and replayed."""
     row = stored if len(stored) else replayed
     numbers = []
     for name in row.index:
         has_number = units.is_number(stored.get(name)) or units.is_number(replayed.get(name))
-        is_measured = units.get_unit(str(name))  # differs from run to run
+        is_measured = units.get_unit(str(name))
         if (has_number or name == "loss") and not is_measured and name != "attempt":
             numbers.append(name)
     table = pd.DataFrame(

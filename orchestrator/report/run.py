@@ -76,16 +76,19 @@ def _read_costs_of_ranks(rows: Rows) -> pd.DataFrame:
 
 def render_findings(diagnosis: Diagnosis, path: str) -> page.Section:
     """Render the findings on a run, most serious first. `path` is the path of the run."""
-    content = "No findings." if diagnosis.is_healthy else "There are too few rows for a diagnosis."
-    if diagnosis.findings:
-        shown = diagnosis.findings[:MAX_FINDINGS]
-        children = [_make_card(number, finding) for number, finding in enumerate(shown, start=1)]
-        omitted = len(diagnosis.findings) - len(shown)
-        if omitted:
-            note = f"And {omitted:,} less serious ones: hookyard doctor {shlex.quote(path)}"
-            children.append(page.make_note(note))
-        content = element("div", *children, class_="cards")
+    verdict = "No findings." if diagnosis.is_healthy else "There are too few rows for a diagnosis."
+    content = _make_cards(diagnosis.findings, path) if diagnosis.findings else verdict
     return page.Section("findings", "Findings", content, f"{diagnosis}. By hookyard doctor.")
+
+
+def _make_cards(findings: Sequence[Finding], path: str) -> Markup:
+    shown = findings[:MAX_FINDINGS]
+    children = [_make_card(number, finding) for number, finding in enumerate(shown, start=1)]
+    omitted = len(findings) - len(shown)
+    if omitted:
+        note = f"And {omitted:,} less serious ones: hookyard doctor {shlex.quote(path)}"
+        children.append(page.make_note(note))
+    return element("div", *children, class_="cards")
 
 
 def _make_card(number: int, finding: Finding) -> Markup:

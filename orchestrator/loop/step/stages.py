@@ -70,14 +70,16 @@ class IterationStages:
     @cached_property
     def _backward_timer(self) -> BackwardTimer | None:
         model = self.state.model
-        is_ddp = isinstance(model, DistributedDataParallel)
-        return BackwardTimer(model, self.clock) if is_ddp else None
+        if isinstance(model, DistributedDataParallel):
+            return BackwardTimer(model, self.clock)
+        return None
 
-    def _scale_loss(self, loss: Any, microbatches: int = 1) -> Any:
+    def _scale_loss(self, loss: Any, microbatches: int = 1) -> Tensor:
         """Return the loss times its share of the step."""
         if self.weighed is not None:
             return self.weighed.scale(loss)
-        return loss / microbatches if microbatches > 1 else loss
+        scaled: Tensor = loss / microbatches if microbatches > 1 else loss
+        return scaled
 
     @property
     def _optimizer(self) -> torch.optim.Optimizer:
