@@ -110,9 +110,8 @@ def read_sections(source: ExperimentSource) -> Sections:
 def build_source(source: ExperimentSource, sections: Sections) -> ResolvedExperiment:
     """Build the task and the hooks of a source, whose sections are given; raise ConfigError."""
     resolved = build(sections)
-    experiment = resolved.experiment
     # Trials make their own task and hooks; a task may hold much memory.
-    experiment.attach(source, None if experiment.sweep else resolved)
+    resolved.experiment.attach(source, None if resolved.experiment.sweep else resolved)
     return resolved
 
 

@@ -119,8 +119,7 @@ class Prediction(Evaluation):
         method = self._task.predict
         indices = next(self._indices)
         table = pa.table({INDEX: indices, **_make_columns(method, method(output, batch), indices)})
-        if self._schema is None:
-            self._schema = table.schema
+        self._schema = self._schema or table.schema
         self._check_same_columns(self._schema, table.schema)
         self._writer.add(table)
 

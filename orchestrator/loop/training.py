@@ -246,7 +246,6 @@ class Training:
         phase early by not continuing."""
         state = self.state
         data = self.data.train
-        stops_when_exhausted = data.stops_when_exhausted
         fetch_ahead = data.fetch_ahead
         assert self._batches is not None
         batches = self._batches
@@ -259,7 +258,7 @@ class Training:
         # A run resumed with different ranks or batches may have no iteration left in its epoch.
         has_ended = state.phase_iteration >= state.phase_length or state.step >= last_step
         while not has_ended:
-            if stops_when_exhausted and not fetch_ahead():
+            if data.stops_when_exhausted and not fetch_ahead():
                 self._stop_at_end_of_data()
                 return
             next(iterations)

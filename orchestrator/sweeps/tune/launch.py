@@ -41,8 +41,9 @@ def launch(sweep: RunningSweep, max_concurrent: int) -> None:
         workers=experiment.workers,
         location=sweep.folder.location,
     )
-    bundles = ENGINES[settings.engine].bundles(experiment.workers)
-    resources = tune.PlacementGroupFactory(bundles, strategy="PACK")
+    resources = tune.PlacementGroupFactory(
+        ENGINES[settings.engine].bundles(experiment.workers), strategy="PACK"
+    )
     drawn = {}
     if isinstance(search, DrawnTrials):
         # Tune's populations refuse any search algorithm, so drawn trials are samples: each sample
