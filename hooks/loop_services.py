@@ -1,7 +1,9 @@
-"""Services that the loop offers to hooks beside the state: checkpoints, a display, a clock."""
+"""Services that the loop offers to hooks beside the state: checkpoints, media, a display, a clock."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
+
+from hooks.media import Encode, MediaEntry
 
 
 class Checkpoints(Protocol):
@@ -36,6 +38,25 @@ class Checkpoints(Protocol):
 def get_checkpoint_name(path: str) -> str:
     """Return the name of a checkpoint, such as `epoch-0003`, from its folder or URL."""
     return path.rstrip("/").rpartition("/")[2]
+
+
+class Media(Protocol):
+    """The images, figures and tables of a run. Used on rank 0."""
+
+    count: int
+    """Number of those in the index."""
+
+    def put(self, entry: MediaEntry, encode: Encode) -> None:
+        """Encode and write one in a thread; does not block. Raises ValueError if its name is that
+        of another kind."""
+
+    def follow(
+        self,
+        listener: Callable[[MediaEntry, bytes], None],
+        is_wanted: Callable[[MediaEntry], bool] = lambda entry: False,
+    ) -> None:
+        """Call `listener` with each one and its file, in the thread that writes them; at once with
+        those of earlier attempts that `is_wanted` selects."""
 
 
 class Display(Protocol):

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from hooks.distributed import sharded_tensors as shards
-from hooks.loop_services import Checkpoints, Clock, Display
+from hooks.loop_services import Checkpoints, Clock, Display, Media
+from hooks.media import Encode, Kind, MediaEntry, copy_image, copy_table, draw_figure
 from hooks.metrics.direction import Mode, find_monitored_metrics
 from hooks.metrics.names import phase_of
 from hooks.model.gradients import order_like_model, total_norm
@@ -184,6 +185,8 @@ class State:
     """The resolved experiment, as in experiment.yaml. Read only."""
     checkpoints: Checkpoints | None = None
     """The checkpoints of the run."""
+    media: Media | None = None
+    """The images, figures and tables of the run; write with `record_image` and so on."""
     clock: Clock | None = None
     """The times of each iteration's spans."""
     display: Display | None = None
@@ -364,6 +367,90 @@ class State:
             if not isinstance(value, float | int | str):
                 _check_is_one_number(name, value)
             self.row[self.column(name) if self.turn else name] = value
+
+    def record_image(self, name: str, tensor: Tensor) -> None:
+        """Write an image, or a batch of images as a grid, into the run's folder.
+
+        Only rank 0 writes; on other ranks this does nothing. It waits for the device to copy the
+        tensor, so call it every so often. A thread encodes and writes. Reports and the live page
+        show the image, and loggers send it.
+
+        Args:
+            name: The name, which may have parts: `samples/first`. The phase is put in front of it,
+                as in the name of a metric: `val/samples/first`. Of two images with the same name in
+                one step, the last one is kept.
+            tensor: The image of shape (H, W), (C, H, W) or (N, C, H, W), with 1 (gray), 3 (RGB) or
+                4 (RGBA) channels C. Floats from 0 to 1, or uint8 from 0 to 255; floats beyond are
+                clipped. Of a batch, the first 64 are shown, 8 in a row.
+
+        Raises:
+            ValueError: If the shape, the type or the name is wrong, a value is not finite, or the
+                name is that of a figure or a table.
+
+        Example:
+            ```python
+            def on_forward(self, state):
+                if state.phase == "val" and state.phase_iteration == 0:
+                    state.record_image("samples", state.batch[0])
+            ```
+        """
+        if self.is_master:
+            self.add_media("image", name, copy_image(name, tensor))
+
+    def record_figure(self, name: str, figure: Any) -> None:
+        """Write a figure into the run's folder, as `record_image` does with an image.
+
+        The figure is drawn at once, because Matplotlib must not draw in two threads. Close it
+        afterwards.
+
+        Args:
+            name: The name, as of `record_image`.
+            figure: A Matplotlib figure, or another object with `savefig(file, format="png")`.
+
+        Raises:
+            ValueError: If the object or the name is wrong, or the name is that of another kind.
+        """
+        if self.is_master:
+            self.add_media("figure", name, draw_figure(name, figure))
+
+    def record_table(self, name: str, frame: Any) -> None:
+        """Write a table into the run's folder as CSV, as `record_image` does with an image.
+
+        Args:
+            name: The name, as of `record_image`.
+            frame: A pandas DataFrame. An index that only counts the rows is left out.
+
+        Raises:
+            ValueError: If the object or the name is wrong, or the name is that of another kind.
+        """
+        if self.is_master:
+            self.add_media("table", name, copy_table(name, frame))
+
+    def add_media(self, kind: Kind, name: str, encode: Encode) -> None:
+        """Add a file at the current position. Called by the loop, and by `record_image` and so on.
+
+        Args:
+            kind: What it is.
+            name: Its name, without the phase.
+            encode: Function that returns the content of the file, for a thread.
+
+        Raises:
+            ValueError: If the name is wrong, or is that of another kind.
+        """
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"the name of a {kind} must be a text, got {name!r}")
+        parts = (self.phase, self.evaluation, name)
+        entry = MediaEntry(
+            "/".join(filter(None, parts)),
+            kind,
+            self.phase,
+            self.epoch_number - 1,
+            self.step,
+            self.iteration,
+            self.world_samples,
+        )
+        if self.media is not None:
+            self.media.put(entry, encode)
 
     def show(self, line: str) -> None:
         """Show a line of plain text on the display, or log it if there is none.

@@ -26,6 +26,7 @@ from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.checkpoints.files import name_rank_file
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.hang import FOLDER as HANG_REPORTS
+from orchestrator.disk.media import MediaWriter
 from orchestrator.disk.metadata import format_now
 from orchestrator.disk.process import is_pid_alive
 from orchestrator.disk.repeated_reports import (
@@ -166,6 +167,7 @@ class RunAttempt:
         return RunContext(
             world=world,
             recorder=recorder,
+            media=self._open_media(),
             store=self.store,
             artifacts=self._artifacts.folder,
             send_artifacts=self._artifacts.send,
@@ -174,6 +176,14 @@ class RunAttempt:
             name=folder.name,
             stop_requested=stop_requested,
         )
+
+    def _open_media(self) -> MediaWriter:
+        """Return the writer of rank 0, which continues where the checkpoint was saved."""
+        if not self.world.is_master:
+            return MediaWriter()
+        checkpoint = self._record.checkpoint
+        kept = self.store.read_manifest(checkpoint).get("media", 0) if checkpoint else 0
+        return MediaWriter(self.folder.storage, kept)
 
     # Its record
 

@@ -16,6 +16,7 @@ from hooks.position import Stage
 from hooks.state import State
 from orchestrator.disk.checkpoints.manifest import parse_position
 from orchestrator.disk.checkpoints.store import CheckpointStore
+from orchestrator.disk.media import MediaWriter
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.errors import CheckpointError, RankMismatch
 from orchestrator.experiment.sections.experiment import Experiment
@@ -41,6 +42,7 @@ class RunContext:
 
     world: World = field(default_factory=World)
     recorder: Recorder = field(default_factory=Recorder)
+    media: MediaWriter = field(default_factory=MediaWriter)
     store: CheckpointStore | None = None
     """Checkpoint store; None saves and restores no checkpoints."""
     saves: bool = True
@@ -70,6 +72,7 @@ class RunContext:
             "name": self.name or experiment.name,
             "checkpoints": self.store,
             "recent": self.recorder.recent,
+            "media": self.media,
         }
 
 
@@ -106,7 +109,8 @@ class TrainingRun(ABC):
         self.stop = Stop()
         """The last decision of all ranks whether the run ends."""
         self.is_interrupted = context.stop_requested
-        self.flusher = RowFlusher(self.recorder, plan, state, self.cursor)
+        self.media = context.media
+        self.flusher = RowFlusher(self.recorder, self.media, plan, state, self.cursor)
         self.random_states = RandomStates()
         self.contents = contents
         self._store = context.store
@@ -159,6 +163,7 @@ class TrainingRun(ABC):
 
         Gives up a checkpoint that other ranks have not written in time.
         """
+        self.media.flush()
         own, others = self.plan.split(self.own_hooks)
         try:
             self.saving.finish_without_peers()

@@ -42,6 +42,8 @@ class _Manifest:
     optimizers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Optimizer entries by name, if there are several."""
     main_metric: str = ""
+    media: Annotated[int, Ge(0)] = 0
+    """Number of lines in the index of the run's images, figures and tables."""
     evaluations: Mapping[str, str] = field(default_factory=dict)
     microbatches: int = 1
 

@@ -18,6 +18,7 @@ OWN_FIELDS = (
     "artifacts",
     "display",
     "checkpoints",
+    "media",
     "recent",
     "info",
     "metrics",

@@ -1,18 +1,29 @@
-"""Flushing of a rank's rows, with the costs of hooks and of saving. Runs in workers."""
+"""Flushing of a rank's rows, with the costs of hooks and of saving, and of its media. Runs in
+workers."""
 
 from collections import defaultdict
 
 from hooks.plan import Plan
 from hooks.state import State
+from orchestrator.disk.media import MediaWriter
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.loop.state.cursor import RunCursor
 
 
 class RowFlusher:
-    """Flusher of a rank's rows, together with the costs of hooks and of saving."""
+    """Flusher of a rank's rows, together with the costs of hooks and of saving, and of its
+    media."""
 
-    def __init__(self, recorder: Recorder, plan: Plan, state: State, cursor: RunCursor) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        media: MediaWriter,
+        plan: Plan,
+        state: State,
+        cursor: RunCursor,
+    ) -> None:
         self._recorder = recorder
+        self._media = media
         self._plan = plan
         self._state = state
         self._cursor = cursor
@@ -24,12 +35,16 @@ class RowFlusher:
         self._charges[event].append(seconds)
 
     def flush(self, *, is_saving: bool = False) -> None:
-        """Write the rows and the costs since the last flush; before a checkpoint if `is_saving`."""
+        """Write the rows and the costs since the last flush; before a checkpoint if `is_saving`,
+        and then also the media."""
         self._record_costs(self._cursor.stage + (not is_saving))
         self._recorder.sync()
+        if is_saving:
+            self._media.flush()
 
     def close(self) -> None:
         self._record_costs(self._cursor.stage + 1)
+        self._media.close()
         self._recorder.close()
 
     def _record_costs(self, stage: int) -> None:

@@ -157,6 +157,7 @@ class CheckpointSaver:
             "stop_reasons": state.stop_reasons if self._cursor.stage > Stage.TRAINED else [],
             "metrics": state.metrics,
             "main_metric": state.main_metric,
+            "media": state.media.count if state.media else 0,
             "evaluations": {
                 label: weights.provider for label, weights in state.evaluations.items()
             },

@@ -1,15 +1,19 @@
-"""Losses and metrics of a phase: means over the samples of all ranks, and the task's meters."""
+"""Losses and metrics of a phase: means over the samples of all ranks, and the task's meters, whose
+matrices become media."""
 
 import logging
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from itertools import chain
 from operator import add
 from typing import Any, SupportsFloat
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
+from hooks.matrix import encode_matrix
 from hooks.state import State
 from orchestrator.errors import TaskError
 from orchestrator.loop.step.weights import make_zero_loss, tensors_with_gradients
@@ -17,6 +21,8 @@ from orchestrator.loop.task_errors import check_loss_terms, check_metrics
 from orchestrator.loop.world import World
 from orchestrator.task import Task
 from orchestrator.user_code import find_source_location
+
+Matrix = NDArray[Any]
 
 _log = logging.getLogger("hookyard")
 
@@ -146,7 +152,8 @@ class PhaseMetrics:
             self.means.add(name, total.item() if self._on_cpu else total, samples)
 
     def reduce(self, prefix: str, meters: Mapping[str, Any] | None = None) -> dict[str, float]:
-        """Return the phase's metrics across all ranks, as `<prefix>/<name>`; collective.
+        """Return the phase's metrics across all ranks, as `<prefix>/<name>`, and record the
+        matrices of meters; collective.
 
         This resets the means.
         """
@@ -154,7 +161,13 @@ class PhaseMetrics:
         self._samples_without_loss = 0
         means = self.means
         self.means = Means()
-        metrics = reduce_phase(self._task, prefix, means, meters or {}, self._world)
+        meters = meters or {}
+        metrics, matrices = reduce_phase(self._task, prefix, means, meters, self._world)
+        for name, matrix in matrices.items():
+            what = f"{name} {type(meters.get(name)).__name__}".lower()
+            # torchmetrics has the targets in rows.
+            corner = "target / prediction" if "confusion" in what else ""
+            self._state.add_media("matrix", name, partial(encode_matrix, matrix, corner))
         if self._world.is_master and not self._has_warned_of_nan:
             self._warn_of_nan(metrics)
         return metrics
@@ -173,15 +186,16 @@ class PhaseMetrics:
 
 def reduce_phase(
     task: Task, prefix: str, means: Means, meters: Mapping[str, Any], world: World
-) -> dict[str, float]:
-    """Return the means and the meters' values across all ranks, as `<prefix>/<name>`; collective.
+) -> tuple[dict[str, float], dict[str, Matrix]]:
+    """Return the means and the meters' numbers across all ranks, as `<prefix>/<name>`, and the
+    meters' matrices by name; collective.
 
     Raises TaskError for a meter whose values differ between ranks, are not numbers, or have the
     name of a mean.
     """
     computed_here = {name: _flatten(name, meter.compute()) for name, meter in meters.items()}
     states, computed = zip(*world.gather((means.state_dict(), computed_here)), strict=True)
-    values = Means.merge_ranks(states)
+    values: dict[str, Any] = {**Means.merge_ranks(states)}
     for name, numbers in computed[0].items():
         check_ranks_agree(task, prefix, name, [ranks.get(name, {}) for ranks in computed])
         duplicates = numbers.keys() & values.keys()
@@ -190,16 +204,20 @@ def reduce_phase(
                 f"meters() returns '{name}', but {prefix}/{min(duplicates)} exists already; rename one of them"
             )
         values |= numbers
-    return {f"{prefix}/{name}": value for name, value in values.items()}
+    matrices = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+    means_and_numbers = {
+        f"{prefix}/{name}": value for name, value in values.items() if name not in matrices
+    }
+    return means_and_numbers, matrices
 
 
-def _flatten(name: str, value: Any) -> dict[str, float]:
-    """Return a meter's numbers by name.
+def _flatten(name: str, value: Any) -> dict[str, Any]:
+    """Return a meter's numbers and matrices by name.
 
-    Those of a vector are `<name>/<index>`, those of a mapping `<name>/<key>`.
+    Numbers of a vector are `<name>/<index>`, entries of a mapping `<name>/<key>`.
     """
     if isinstance(value, Mapping):
-        numbers: dict[str, float] = {}
+        numbers: dict[str, Any] = {}
         for key, part in value.items():
             numbers |= _flatten(f"{name}/{key}", part)
         return numbers
@@ -208,14 +226,17 @@ def _flatten(name: str, value: Any) -> dict[str, float]:
         return {name: float(value)}
     if len(shape) == 1:
         return {f"{name}/{index}": float(number) for index, number in enumerate(value)}
+    if len(shape) == 2 and 0 not in shape:
+        return {name: value.cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)}
     returned = f"values of shape {shape}" if shape else f"a {type(value).__name__}"
     raise TaskError(
-        f"compute() of the meter '{name}' returns {returned}; expected a number, a vector, or a mapping of these"
+        f"compute() of the meter '{name}' returns {returned}; expected a number, a vector, a matrix,"
+        " or a mapping of these"
     )
 
 
 def check_ranks_agree(
-    task: Task, prefix: str, meter: str, ranks: Sequence[Mapping[str, float]]
+    task: Task, prefix: str, meter: str, ranks: Sequence[Mapping[str, Any]]
 ) -> None:
     """Raise TaskError if ranks have different values of a meter, beyond rounding errors."""
     for name in dict.fromkeys(chain.from_iterable(ranks)):
@@ -230,9 +251,9 @@ def check_ranks_agree(
                 )
 
 
-def _are_close(value: float | None, other: float | None) -> bool:
+def _are_close(value: Any, other: Any) -> bool:
     if value is None or other is None:
         return value is other
-    if math.isnan(value):
-        return math.isnan(other)
-    return math.isclose(value, other, rel_tol=1e-6)
+    if np.shape(value) != np.shape(other):
+        return False
+    return np.allclose(value, other, rtol=1e-6, atol=0.0, equal_nan=True)

@@ -19,6 +19,7 @@ from torch.nn import functional
 from hooks import Hook, State
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.checkpoints.store import CheckpointStore
+from orchestrator.disk.media import read_media
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.assignment import Assignment
@@ -68,6 +69,7 @@ class Dies(Hook):
     iteration: int = 0
 
     def on_batch(self, state: State) -> None:
+        state.record_image("points", state.batch[0].sigmoid())
         if state.phase == "train":
             state.record(
                 seen=float(
@@ -214,6 +216,15 @@ def last_checkpoint(run: Run) -> dict[str, Any]:
     }
 
 
+def media(run: Run) -> dict[str, bytes]:
+    """The content of each file that the index names. There is no other, but for those that a killed
+    process was writing, which the driver deletes."""
+    files = {entry.file for entry in read_media(run.folder.storage)}
+    written = run.folder.storage.tree("media")
+    assert files == {f"media/{file}" for file in written if "/." not in file}
+    return {file: run.folder.storage.read(file) for file in files}
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_run_resumes_bit_for_bit_with_each_row_once(
     runs: dict[str, tuple[Run, Run]], kind: str
@@ -227,5 +238,7 @@ def test_killed_run_resumes_bit_for_bit_with_each_row_once(
     pd.testing.assert_frame_equal(rows(killed), rows(whole), check_exact=True)
     assert reports(killed) == reports(whole)
     assert last_checkpoint(killed) == last_checkpoint(whole)
+    assert media(killed) == media(whole)
+    assert len(media(whole)) > 5
     seen = rows(whole).query("phase == 'train'").groupby("rank", observed=True)["seen"].apply(list)
     assert seen[0] != seen[1]

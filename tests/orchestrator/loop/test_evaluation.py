@@ -97,9 +97,13 @@ def test_each_value_of_a_meter_has_a_name() -> None:
 
 
 def test_meter_without_numbers_is_refused() -> None:
-    message = r"compute\(\) of the meter 'f1' returns values of shape \(3, 3\); expected a number, a vector"
+    message = (
+        r"compute\(\) of the meter 'f1' returns values of shape \(2, 3, 3\); expected a number"
+    )
+    meter = MulticlassConfusionMatrix(3)
+    meter.compute = lambda: torch.zeros(2, 3, 3)
     with pytest.raises(TaskError, match=message):
-        list(Loop(Given(meter=MulticlassConfusionMatrix(3)), experiment(epochs=1), {}).run())
+        list(Loop(Given(meter=meter), experiment(epochs=1), {}).run())
 
 
 @pytest.mark.parametrize("name", ["loss", "accuracy"])

@@ -5,6 +5,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -39,9 +40,12 @@ class Spread:
         if self.over_ranks and dist.is_initialized():
             dist.all_reduce(sums)
         value = sums[0] / sums[1]
-        return {"number": value, "vector": torch.stack([value, value]), "mapping": {"of": value}}[
-            self.gives
-        ]
+        return {
+            "number": value,
+            "vector": torch.stack([value, value]),
+            "mapping": {"of": value},
+            "matrix": value.expand(2, 2),
+        }[self.gives]
 
 
 @dataclass
@@ -53,7 +57,12 @@ class Measured(Points):
         return {"spread": Spread(self.gives, self.over_ranks)}
 
 
-GIVES = {"number": "val/spread", "vector": "val/spread/0", "mapping": "val/spread/of"}
+GIVES = {
+    "number": "val/spread",
+    "vector": "val/spread/0",
+    "mapping": "val/spread/of",
+    "matrix": "val/spread",
+}
 
 
 def trained(rank: int, world_size: int, gives: str, over_ranks: bool) -> Any:
@@ -85,6 +94,7 @@ def test_meter_must_combine_the_samples_of_all_ranks() -> None:
     for gives, name in GIVES.items():
         combined, message = first[gives]
         alone = trained(0, 1, gives, False)
+        assert bool(alone) == (gives != "matrix"), "a matrix is no metric"
         assert combined == {name: pytest.approx(value, rel=1e-5) for name, value in alone.items()}
         assert f"the meter 'spread' differs between ranks: {name} is " in message
         assert " on rank 0 and " in message
@@ -96,6 +106,7 @@ def test_meter_must_combine_the_samples_of_all_ranks() -> None:
 )
 def test_values_that_differ_by_rounding_are_equal(values: tuple[float, ...]) -> None:
     check_ranks_agree(Points(), "val", "m", [{"m": value} for value in values])
+    check_ranks_agree(Points(), "val", "m", [{"m": np.full((2, 3), value)} for value in values])
 
 
 @pytest.mark.parametrize(
