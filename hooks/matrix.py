@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from hooks.media import encode_png
+from hooks.media import MediaEntry, encode_png
 
 MAX_LABELED = 32
 """Largest number of rows or columns whose cells show their numbers."""
@@ -68,3 +68,10 @@ def draw_matrix(data: bytes) -> bytes:
         for column, value in enumerate(frame.iloc[row]):
             write(row, column, f"{value:.4g}")
     return encode_png(np.asarray(image))
+
+
+def find_image(entry: MediaEntry, data: bytes) -> bytes | None:
+    """Return the PNG image of what has a file, drawn if it is a matrix; None for a table."""
+    if entry.kind == "matrix":
+        return draw_matrix(data)
+    return data if entry.is_image else None

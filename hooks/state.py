@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from hooks.distributed import sharded_tensors as shards
+from hooks.images import copy_image
 from hooks.loop_services import Checkpoints, Clock, Display, Media
-from hooks.media import Encode, Kind, MediaEntry, copy_image, copy_table, draw_figure
+from hooks.media import Encode, Kind, MediaEntry, copy_table, draw_figure
 from hooks.metrics.direction import Mode, find_monitored_metrics
 from hooks.metrics.names import phase_of
 from hooks.model.gradients import order_like_model, total_norm

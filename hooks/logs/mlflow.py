@@ -8,10 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib.util import find_spec
+from io import BytesIO
 from typing import TYPE_CHECKING, TypeVar
 
 from hooks.logs.shared.readings import flatten
 from hooks.logs.shared.tracker import Tracker
+from hooks.matrix import find_image
+from hooks.media import MediaEntry
 from hooks.state import State
 
 if TYPE_CHECKING:
@@ -43,7 +46,8 @@ T = TypeVar("T")
 
 @dataclass
 class MLflow(Tracker):
-    """Send curves, metrics, hyperparameters and the newest checkpoint's path to MLflow.
+    """Send curves, metrics, hyperparameters, recorded images and tables, and the newest
+    checkpoint's path to MLflow.
 
         mlflow: {tracking_uri: "http://localhost:5000", experiment: digits}
 
@@ -80,7 +84,7 @@ class MLflow(Tracker):
         self._experiment_name = self.experiment or str(state.config.get("name") or state.name)
         self._run_name = state.name
         self._params = flatten(state.config)
-        self.open(self.name or "mlflow", self._connect)
+        self.open(self.name or "mlflow", state, self._connect)
 
     # The methods below run in the sender's thread.
 
@@ -140,6 +144,17 @@ class MLflow(Tracker):
         ]
         for chunk in _chunks(metrics, _METRICS):
             client.log_batch(run_id, metrics=chunk)
+
+    def log_media(self, entry: MediaEntry, data: bytes) -> None:
+        from PIL import Image
+
+        client, run_id = self._connect()
+        image = find_image(entry, data)
+        if image is None:
+            client.log_text(run_id, data.decode(), entry.file)
+            return
+        key = make_key(entry.name)
+        client.log_image(run_id, Image.open(BytesIO(image)), key=key, step=entry.step)
 
     def note(self, name: str, value: str) -> None:
         client, run_id = self._connect()

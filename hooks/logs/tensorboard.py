@@ -19,6 +19,8 @@ from hooks.interval import Interval, StepsOrNever, at_interval
 from hooks.logs.shared.curves import CurveLogger
 from hooks.logs.shared.readings import current_row, flatten
 from hooks.logs.shared.window_statistics import LookBack
+from hooks.matrix import find_image
+from hooks.media import MediaEntry, measure_png, read_table
 from hooks.metrics.names import PHASES
 from hooks.model.eval_mode import evaluating, first_batch
 from hooks.needs import Needs
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("hookyard")
 
 FOLDER = "tensorboard"
+MAX_ROWS = 100
+"""Maximum number of rows of a recorded table."""
 _HYPER = "hp/"
 """Prefix of metrics in the table of hyperparameters."""
 _FIRST = "Loss"
@@ -42,7 +46,8 @@ _COUNTERS = {"step": "step", "iteration": "iteration", "epoch": "epoch", "sample
 
 @dataclass
 class TensorBoard(Cleanup, CurveLogger):
-    """Write curves, metrics and hyperparameters for TensorBoard, under `tensorboard/`.
+    """Write curves, metrics, hyperparameters, and recorded images and tables for TensorBoard, under
+    `tensorboard/`.
 
         tensorboard: {every: 100 iterations, histograms: 500 steps, graph: true}
 
@@ -98,6 +103,9 @@ class TensorBoard(Cleanup, CurveLogger):
         has_points = folder.exists()
         self._writer = SummaryWriter(str(folder), purge_step=x, flush_secs=int(self.flush))
         self._restore_newest(x if has_points else None)
+        if state.media is not None:
+            # What is at this value of the axis or after it has been deleted, too.
+            state.media.follow(self._draw_media, lambda entry: self._media_value(entry) >= x)
         _, start, _ = hparams(flatten(state.config), {})
         self._write(start)  # now, because the run may be killed
         self._writer.flush()
@@ -167,6 +175,29 @@ class TensorBoard(Cleanup, CurveLogger):
     def _axis_value(self, state: State) -> int:
         return int(getattr(state, _COUNTERS[self.axis]))
 
+    def _media_value(self, entry: MediaEntry) -> int:
+        counters = {"epoch": entry.epoch + 1}  # where the points of an epoch are
+        return counters.get(self.axis) or int(getattr(entry, self.axis))
+
+    def _draw_media(self, entry: MediaEntry, data: bytes) -> None:
+        """Draw an image, a figure or a table. Called in the thread that writes them."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from torch.utils.tensorboard.summary import text
+
+        if self._writer is None:
+            return
+        png = find_image(entry, data)
+        if png is None:
+            summary = text(entry.name, _format_table(read_table(data)))
+        else:
+            width, height = measure_png(png)
+            image = Summary.Image(
+                width=width, height=height, colorspace=3, encoded_image_string=png
+            )
+            summary = Summary(value=[Summary.Value(tag=entry.name, image=image)])
+        file_writer: Any = self._writer.file_writer
+        file_writer.add_summary(summary, self._media_value(entry))
+
     def _add_histograms(self, group: str, tensors: Mapping[str, Tensor], state: State) -> None:
         """Draw the finite values of each tensor at the current step, which is not counted yet."""
         if self._writer is None:
@@ -223,6 +254,17 @@ class TensorBoard(Cleanup, CurveLogger):
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+
+def _format_table(frame: Any) -> str:
+    """Return a table in Markdown, which TensorBoard shows."""
+    cells = [map(str, frame.columns), ["---"] * len(frame.columns)]
+    cells += [map(str, row) for row in frame.head(MAX_ROWS).itertuples(index=False)]
+    return "\n".join(f"| {' | '.join(map(_escape, row))} |" for row in cells)
+
+
+def _escape(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
 
 
 class Forward(nn.Module):

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, Literal
 
 from hooks.logs.shared.readings import flatten
 from hooks.logs.shared.tracker import Tracker
+from hooks.matrix import find_image
+from hooks.media import MediaEntry, read_table
 from hooks.state import State
 
 if TYPE_CHECKING:
@@ -17,7 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class WandB(Tracker):
-    """Send curves, metrics, hyperparameters and the newest checkpoint's path to Weights & Biases.
+    """Send curves, metrics, hyperparameters, recorded images and tables, and the newest
+    checkpoint's path to Weights & Biases.
 
         wandb: {project: digits, tags: [baseline]}
 
@@ -56,7 +60,7 @@ class WandB(Tracker):
             "name": state.name,
             "config": flatten(state.config),
         }
-        self.open(self.name or "wandb", self._connect)
+        self.open(self.name or "wandb", state, self._connect)
 
     # The methods below run in the sender's thread.
 
@@ -84,6 +88,18 @@ class WandB(Tracker):
 
     def log(self, values: Mapping[str, float], position: Mapping[str, int], time_s: float) -> None:
         self._connect().log({**position, **values})
+
+    def log_media(self, entry: MediaEntry, data: bytes) -> None:
+        import wandb
+        from PIL import Image
+
+        image = find_image(entry, data)
+        shown = (
+            wandb.Image(Image.open(BytesIO(image)))
+            if image
+            else wandb.Table(dataframe=read_table(data))
+        )
+        self._connect().log({"step": entry.step, "epoch": entry.epoch, entry.name: shown})
 
     def note(self, name: str, value: str) -> None:
         self._connect().summary[name] = value

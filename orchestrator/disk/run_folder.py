@@ -9,10 +9,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hooks.media import MediaEntry
 from hooks.position import Position
 from orchestrator.disk import attempts, reports
 from orchestrator.disk.attempts import Attempt, Host
 from orchestrator.disk.lease import Lease, check_lease, is_driven
+from orchestrator.disk.media import read_media
 from orchestrator.disk.metadata import RunMetadata, format_now
 from orchestrator.disk.process import Process
 from orchestrator.errors import (
@@ -365,6 +367,10 @@ class RunFolder:
     def read_current_reports(self) -> list[Mapping[str, Any]]:
         """Return the reports that no later attempt has repeated."""
         return reports.drop_superseded(self.read_reports(), self.read_attempts())
+
+    def read_media(self) -> list[MediaEntry]:
+        """Return the images, figures and tables that rank 0 has recorded, oldest first."""
+        return read_media(self.storage)
 
     # The log
 

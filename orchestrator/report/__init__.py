@@ -12,6 +12,7 @@ from orchestrator.sweeps.results.result import Sweep
 
 if TYPE_CHECKING:
     from orchestrator.report.page import Page
+    from orchestrator.report.views.media import Link
 
 
 def make_report(folder: RunFolder) -> str:
@@ -21,12 +22,13 @@ def make_report(folder: RunFolder) -> str:
     return make_file(outline(folder), str(folder), format_now())
 
 
-def outline(folder: RunFolder) -> Page:
-    """Read what the page of a run or sweep shows."""
+def outline(folder: RunFolder, link: Link | None = None) -> Page:
+    """Read what the page of a run or sweep shows. `link` returns the address of a run's image,
+    which the page holds otherwise."""
     from orchestrator.report.run import outline_run
     from orchestrator.report.sweep import outline_sweep
 
     if folder.read_metadata().sweep:
         return outline_sweep(Sweep(folder))
 
-    return outline_run(Run(folder))
+    return outline_run(Run(folder), link)

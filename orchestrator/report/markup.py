@@ -21,7 +21,7 @@ class Markup(str):
 
 Content = str | None
 """Markup, text to escape, or None."""
-_VOID_TAGS = ("input", "link", "meta")
+_VOID_TAGS = ("img", "input", "link", "meta")
 
 
 def element(tag: str, *children: Content, **attributes: str | float | bool | None) -> Markup:

@@ -20,6 +20,7 @@ from orchestrator.report.views.learning import (
     render_memory,
     render_other_columns,
 )
+from orchestrator.report.views.media import Link, render_media
 from orchestrator.report.views.time import render_hooks, render_spans
 from orchestrator.runs.result import Run
 from orchestrator.tables.query import Rows
@@ -40,8 +41,9 @@ def make_run_page(run: Run, made: str) -> str:
     return page.make_file(outline_run(run), str(run.folder), made)
 
 
-def outline_run(run: Run) -> page.Page:
-    """Read what the page of a run shows."""
+def outline_run(run: Run, link: Link | None = None) -> page.Page:
+    """Read what the page of a run shows. `link` returns the address of an image, which the page
+    holds otherwise."""
     metadata = run.folder.read_metadata()
     reports = run.reports()
     modes = run.modes
@@ -53,6 +55,7 @@ def outline_run(run: Run) -> page.Page:
         render_findings(diagnose_run(run.folder, rows, hook_costs), str(run.folder)),
         render_best_checkpoint(run.folder, run.best),
         render_learning(rows, reports, modes),
+        *render_media(run.folder, link),
         render_spans(rows, reports),
         render_memory(rows),
         render_hooks(hook_costs, all_s),

@@ -62,3 +62,12 @@ const filter = (search) => {
   for (const row of search.closest("section").querySelector("tbody").rows) row.hidden = !row.textContent.toLowerCase().includes(text);
 };
 addEventListener("input", ({ target }) => { if (target.matches("section input[type=search]:not([name])")) filter(target); });
+
+// Images and tables: a slider chooses the step.
+const showStep = (slider) => {
+  const frames = [...slider.closest("figure").querySelector(".frames").children];
+  frames.forEach((frame, place) => { frame.hidden = place !== Number(slider.value); });
+  slider.ariaValueText = frames[slider.value].querySelector(".note").textContent;
+};
+all(".media input").forEach(showStep);
+addEventListener("input", ({ target }) => { if (target.matches(".media input")) showStep(target); });

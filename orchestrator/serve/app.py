@@ -1,8 +1,10 @@
 """The live page: its addresses, and what they answer."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from importlib import resources
+from urllib.parse import urlencode
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -35,6 +37,7 @@ def make_app(storage: ReadOnlyStorage, token: str, host: str) -> Starlette:
         routes=[
             Route("/", site.list_runs),
             Route("/runs/{path:path}", site.show_run),
+            Route("/media", site.show_image),
             Route("/compare", site.compare),
             Route("/style.css", _serve_file(style, "text/css")),
             Route("/charts.js", _serve_file(read_resource(CHARTS), "text/javascript")),
@@ -67,11 +70,20 @@ class _Site:
         folder, signature = self._runs.find(path)
 
         def make() -> str:
-            page = outline(folder)
+            page = outline(folder, lambda file: f"/media?{urlencode({'run': path, 'file': file})}")
             page = Page(page.name, page.header, [*page.sections, render_log(folder)])
             return self._render(page, _list_parents(path))
 
         return _respond(request, self._pages.get(make_run_link(path), signature, make))
+
+    def show_image(self, request: Request) -> Response:
+        """Answer with an image that the index of a run names, and with no other file."""
+        folder, _ = self._runs.find(request.query_params.get("run", ""))
+        file = request.query_params.get("file", "")
+        if file in {entry.file for entry in folder.read_media() if entry.is_image}:
+            with suppress(FileNotFoundError):
+                return _respond(request, folder.storage.read(file), "image/png")
+        raise NoSuchRun(f"{folder} has no image {file}")
 
     def compare(self, request: Request) -> Response:
         paths = [*dict.fromkeys(request.query_params.getlist("run"))]
@@ -110,13 +122,14 @@ def _render(page: Page, paths: Sequence[str] = (), every_s: float | None = None)
     )
 
 
-def _respond(request: Request, text: str, media_type: str = "text/html") -> Response:
-    """Answer with a text, or that it is the one which the browser has."""
-    tag = f'W/"{sha256(text.encode()).hexdigest()[:32]}"'
+def _respond(request: Request, content: str | bytes, media_type: str = "text/html") -> Response:
+    """Answer with a text or an image, or that it is the one which the browser has."""
+    data = content.encode() if isinstance(content, str) else content
+    tag = f'W/"{sha256(data).hexdigest()[:32]}"'
     headers = {"etag": tag, "cache-control": "private, no-cache"}
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
-    return Response(text, 200, headers, media_type)
+    return Response(data, 200, headers, media_type)
 
 
 def _serve_file(text: str, media_type: str) -> Callable[[Request], Response]:

@@ -6,7 +6,7 @@ said.className = "connection";
 document.querySelector("nav").after(said);
 
 // Change an element into another one, without replacing what is the same: focus, selection and scrolling stay.
-const KEPT = ["open", "aria-sort", "hidden"];
+const KEPT = ["open", "aria-sort", "aria-valuetext", "hidden"];
 const morph = (old, fresh) => {
   if (old.matches(".plot")) return;
   for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name) && !KEPT.includes(name)) old.removeAttribute(name);
@@ -57,6 +57,7 @@ const update = (text) => {
   all(".plot").forEach(redraw);
   watch();
   all("table.sortable thead th[aria-sort]").forEach(sort);
+  all(".media input").forEach(showStep);
   all("section input[type=search]:not([name])").forEach(filter);
 };
 all(".plot").forEach(redraw);

@@ -11,6 +11,7 @@ from time import monotonic
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from orchestrator.disk.media import INDEX as MEDIA
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import UsageError
 from orchestrator.storage.read_only import ReadOnlyStorage
@@ -66,7 +67,7 @@ class LiveRuns:
         is_inside = pc.starts_with(table["path"], f"{path}/")
         rows = table.filter(pc.or_(is_own, is_inside)).select(["path", "status", "signature"])
         folder = RunFolder(self.storage, path)
-        states = [rows.to_pylist(), folder.storage.state("log.txt")]
+        states = [rows.to_pylist(), *map(folder.storage.state, ("log.txt", MEDIA))]
         if pc.any(pc.equal(table.filter(is_own)["status"], "running")).as_py():
             states.append([*folder.storage.tree("stats").items()])
         return folder, sha256(json.dumps(states).encode()).hexdigest()

@@ -11,7 +11,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from hooks.media import MediaEntry, copy_image, copy_table, draw_figure, measure_png
+from hooks.images import copy_image
+from hooks.media import MediaEntry, copy_table, draw_figure, measure_png
 from hooks.state import State
 
 ENTRY = {"kind": "image", "phase": "val", "epoch": 0, "step": 7, "iteration": 7, "samples": 56}

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from hooks.duration import Duration
 from hooks.logs.shared.curves import CurveLogger
+from hooks.media import MediaEntry
 from hooks.state import State
 
 logger = logging.getLogger("hookyard")
@@ -71,11 +72,11 @@ class BackgroundSender:
 
 @dataclass
 class Tracker(CurveLogger):
-    """Base of hooks that send curves, metrics and the newest checkpoint's path to a service. Runs
-    on the master.
+    """Base of hooks that send curves, metrics, recorded images and tables, and the newest
+    checkpoint's path to a service. Runs on the master.
 
-    A hook calls `open` in `on_start` and implements `log`, `note` and `finish`, which run in the
-    sender's thread and may fail. Checkpoints keep `run_id`, by which a resumed run finds the
+    A hook calls `open` in `on_start` and implements `log`, `log_media`, `note` and `finish`, which
+    run in the sender's thread and may fail. Checkpoints keep `run_id`, by which a resumed run finds the
     service's record of this one.
     """
 
@@ -97,6 +98,10 @@ class Tracker(CurveLogger):
         counts from 1970."""
 
     @abstractmethod
+    def log_media(self, entry: MediaEntry, data: bytes) -> None:
+        """Send an image, a figure or a table; `data` is the content of its file."""
+
+    @abstractmethod
     def note(self, name: str, value: str) -> None:
         """Send a fact about the run; it replaces an earlier one of the same name."""
 
@@ -104,10 +109,12 @@ class Tracker(CurveLogger):
     def finish(self, *, failed: bool) -> None:
         """Tell the service that the run has ended."""
 
-    def open(self, name: str, connect: Callable[[], object]) -> None:
+    def open(self, name: str, state: State, connect: Callable[[], object]) -> None:
         """Start the sender; `connect` is its first job."""
         self._sender = BackgroundSender(name)
         self._sender.put(connect)
+        if state.media is not None:
+            state.media.follow(lambda *file: self._put(partial(self.log_media, *file)))
 
     def draw(self, state: State, points: Mapping[str, float], metrics: Mapping[str, float]) -> None:
         values = {**points, **metrics}

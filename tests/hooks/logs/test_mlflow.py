@@ -4,16 +4,23 @@ import logging
 import math
 import re
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
+import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from hooks import Plan, State
 from hooks.interval import Interval
 from hooks.logs.mlflow import MLflow, make_key
+from hooks.matrix import encode_matrix
+from orchestrator.disk.media import MediaWriter
 from tests.hooks.phases import loss_rows, run_phase
 
 pytest.importorskip("mlflow")
@@ -218,3 +225,29 @@ def test_resume_without_the_earlier_database_starts_a_new_mlflow_run(folder: Pat
     hook.load_state_dict({**hook.state_dict(), "run_id": "0" * 8})
     hook.on_end(begin(hook, folder, name="digits-3"))
     assert find(folder, hook)[1].info.run_name == "digits-3"
+
+
+def test_recorded_images_and_tables_are_sent(folder: Path, tmp_path: Path) -> None:
+    hook = MLflow(wait=120)
+    writer = MediaWriter()
+    state = begin(hook, folder, media=writer, phase="val", step=7)
+    pixels = torch.randint(0, 256, (3, 5, 6), dtype=torch.uint8)
+    state.record_image("acc@1/samples", pixels)
+    state.record_table("worst", pd.DataFrame({"word": ["a|b"], "score": [0.5]}))
+    state.add_media("matrix", "classes", partial(encode_matrix, np.eye(3), ""))
+    writer.close()
+    hook.on_end(state)
+    client, found = find(folder, hook)
+    paths = [file.path for file in client.list_artifacts(found.info.run_id, "images")]
+    # MLflow's page reads key and step from the name of the file.
+    names = sorted(re.split(r"[%+]", path)[:3] for path in paths if path.endswith(".png"))
+    assert names == [
+        ["images/val~acc_x40_1~samples", "step", "7"],
+        ["images/val~classes", "step", "7"],
+    ]
+    (sent,) = (path for path in paths if "samples" in path and path.endswith(".png"))
+    local = client.download_artifacts(found.info.run_id, sent, str(tmp_path))
+    np.testing.assert_array_equal(np.asarray(Image.open(local)), pixels.permute(1, 2, 0).numpy())
+    table = "media/val/worst/step-00000007.csv"
+    local = client.download_artifacts(found.info.run_id, table, str(tmp_path))
+    assert Path(local).read_text() == "word,score\na|b,0.5\n"

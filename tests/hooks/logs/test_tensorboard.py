@@ -1,24 +1,32 @@
 """Event files, read back with TensorBoard's own reader."""
 
+import io
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import plugin_data_pb2
+from tensorboard.util.tensor_util import make_ndarray
 from torch import nn
 from torch.utils.tensorboard import SummaryWriter
 
 from hooks import Hook, Interval, Priority, State
 from hooks.logs.shared.readings import flatten
 from hooks.logs.tensorboard import FOLDER, TensorBoard, add_graph
+from hooks.matrix import draw_matrix, encode_matrix
 from hooks.private_torch import compile_in_place
 from hooks.training.gradient_clip import GradientClip
+from orchestrator.disk.media import MediaWriter
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_run import RunContext
+from orchestrator.storage import Storage
 from tests.hooks.logs.conftest import Start
 from tests.hooks.logs.shared.test_readings import CONFIG
 from tests.hooks.phases import loss_rows, run_phase
@@ -276,3 +284,55 @@ def test_batches_may_be_nested_and_hold_other_things(compiled: bool, tmp_path: P
     with SummaryWriter(str(tmp_path)) as writer:
         add_graph(writer, state)
     assert any("Linear" in name for name in nodes(tmp_path))
+
+
+def _record(state: State) -> None:
+    state.record_image("samples", torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
+    state.record_table("worst", pd.DataFrame({"word": ["a|b"], "score": [0.5]}))
+    state.add_media("matrix", "classes", partial(encode_matrix, np.eye(3), ""))
+
+
+def test_recorded_images_and_tables_are_drawn(start: Start, tmp_path: Path) -> None:
+    hook = TensorBoard()
+    writer = MediaWriter()
+    state = start(hook, media=writer, phase="val", step=7)
+    _record(state)
+    writer.close()
+    hook.on_end(state)
+    events = _events(tmp_path)
+    (image,) = events.Images("val/samples")
+    assert (image.step, image.width, image.height) == (7, 2, 2)
+    pixels = np.asarray(Image.open(io.BytesIO(image.encoded_image_string)))
+    np.testing.assert_array_equal(pixels, [[0, 255], [255, 0]])
+    (classes,) = events.Images("val/classes")
+    assert classes.encoded_image_string == draw_matrix(encode_matrix(np.eye(3), ""))
+    (table,) = events.Tensors("val/worst/text_summary")
+    shown = "| word | score |\n| --- | --- |\n| a\\|b | 0.5 |"
+    assert (table.step, make_ndarray(table.tensor_proto)[0].decode()) == (7, shown)
+
+
+@pytest.mark.parametrize("axis", ["step", "iteration", "samples", "epoch"])
+def test_resume_draws_again_what_it_has_deleted(start: Start, tmp_path: Path, axis: Any) -> None:
+    """Each at the position of the checkpoint, as a validation before it, and a later one is gone."""
+    storage = Storage(tmp_path)
+    places: list[dict[str, Any]] = [
+        {"step": 2 * epoch, "iteration": 4 * epoch, "world_samples": 20 * epoch, "epoch": epoch}
+        for epoch in (1, 2, 3)
+    ]
+    writer = MediaWriter(storage)
+    hook = TensorBoard(axis=axis)
+    state = start(hook, media=writer, phase="val", epoch_completed=True)
+    for place in places:
+        for name, value in place.items():
+            setattr(state, name, value)
+        _record(state)
+    writer.close()
+    hook.on_end(state)
+
+    hook = TensorBoard(axis=axis)
+    state = start(hook, media=MediaWriter(storage, kept=6), **places[1], epoch_completed=True)
+    hook.on_end(state)
+    field = "world_samples" if axis == "samples" else axis
+    expected = [place[field] for place in places[:2]]
+    assert [image.step for image in _events(tmp_path).Images("val/samples")] == expected
+    assert [image.step for image in _events(tmp_path).Images("val/classes")] == expected

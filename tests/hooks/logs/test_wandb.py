@@ -3,14 +3,21 @@
 import json
 import struct
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
+import torch
+from PIL import Image
 
 from hooks import Plan, State
 from hooks.interval import Interval
 from hooks.logs.wandb import WandB
+from hooks.matrix import encode_matrix
+from orchestrator.disk.media import MediaWriter
 from tests.hooks.phases import loss_rows, run_phase
 
 CONFIG = {"name": "digits", "optimizer": {"lr": 0.1}, "scheduler": None, "out_dir": "/tmp/x"}
@@ -126,3 +133,24 @@ def test_run_is_written_and_continued_after_a_resume(
     assert resumed.curve("val/accuracy") == [(2, 0.5)]
     assert resumed.curve("train/samples_per_s") == [(2, 100.0)]
     assert resumed.summary["checkpoint"] == "/runs/digits-1/checkpoints/epoch-0001"
+
+
+def test_recorded_images_and_tables_are_sent(tmp_path: Path) -> None:
+    hook = WandB(mode="offline", wait=120)
+    writer = MediaWriter()
+    state = begin(hook, tmp_path, media=writer, phase="val", step=7)
+    pixels = torch.randint(0, 256, (3, 5, 6), dtype=torch.uint8)
+    state.record_image("samples", pixels)
+    state.record_table("worst", pd.DataFrame({"word": ["a|b"], "score": [0.5]}))
+    state.add_media("matrix", "classes", partial(encode_matrix, np.eye(3), ""))
+    writer.close()
+    hook.on_end(state)
+    rows = [row for row in Written(tmp_path).rows if row.keys() & {"val/samples", "val/worst"}]
+    samples, worst = rows
+    assert (samples["step"], worst["step"]) == (7, 7)
+    (media,) = tmp_path.glob("wandb/offline-run-*/files/media")
+    sent = np.asarray(Image.open(next(media.glob("images/val/samples_*.png"))))
+    np.testing.assert_array_equal(sent, pixels.permute(1, 2, 0).numpy())
+    table = json.loads(next(media.glob("table/val/worst_*.table.json")).read_text())
+    assert (table["columns"], table["data"]) == (["word", "score"], [["a|b", 0.5]])
+    assert len([*media.glob("images/val/classes_*.png")]) == 1

@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import run as train
 from orchestrator import sweep
+from orchestrator.report import make_report
 from orchestrator.report.run import make_run_page
 from orchestrator.report.sweep import make_sweep_page
-from tests.browser import CHROMIUM, inspect_pages
+from tests.browser import CHROMIUM, inspect_pages, open_tab
+from tests.orchestrator.disk.test_media import pictured
 from tests.orchestrator.report.test_run import run_of
 from tests.tasks import described
 
@@ -62,3 +65,31 @@ def test_pages_render_in_a_browser(tmp_path: Path) -> None:
         "page": "rgb(255, 255, 255)",
     }
     assert answers == [expected] * 4
+
+
+IN_SIGHT = """[...document.querySelectorAll("#media figure")].map((figure) =>
+  [...figure.querySelectorAll(".frames > :not([hidden])")].map((frame) => frame.innerText.split("\\n")[0]).join())"""
+IMAGE = "document.querySelector('#media img')"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_slider_chooses_the_step(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    page.write_text(make_report(train(pictured(), tmp_path, local=True).folder))
+    with open_tab() as tab:
+        tab.open(page.as_uri())
+        tab.see("document.querySelector('#media').scrollIntoView()")
+        last = "epoch 2, step 8"
+        tab.wait(f"({IN_SIGHT}).join() === '{last},{last},{last}'")
+        tab.wait("[...document.querySelectorAll('#media img')].at(-1).complete")
+        assert tab.see("[...document.querySelectorAll('#media img')].at(-1).naturalWidth") == 5
+        tab.see("document.querySelector('#media input').focus()")
+        tab.press("ArrowLeft", 37)
+        assert tab.see(IN_SIGHT) == ["epoch 1, step 4", last, last]
+        assert tab.see("document.activeElement.ariaValueText") == "epoch 1, step 4"
+        tab.wait(f"{IMAGE}.complete && {IMAGE}.naturalHeight === 8")
+        for width in (420, 1280):
+            tab.show(width, "dark")
+            root = "document.documentElement"
+            assert tab.see(f"{root}.scrollWidth - {root}.clientWidth") == 0
+        assert tab.messages == []

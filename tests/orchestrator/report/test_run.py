@@ -38,6 +38,7 @@ def run_of(
             read_experiment_text=lambda: config,
             read_metadata=lambda: metadata,
             read_attempts=lambda: attempts,
+            read_media=list,
             find_status=lambda metadata: metadata.status,
         ),
         "reports": lambda: reports,

@@ -13,7 +13,11 @@ from starlette.types import ASGIApp, Message
 class Answer:
     code: int
     headers: Mapping[str, str]
-    text: str
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
 
 
 class Browser:
@@ -57,4 +61,4 @@ class Browser:
         start, *parts = messages
         headers = {name.decode(): text.decode() for name, text in start["headers"]}
         body = b"".join(part["body"] for part in parts if "body" in part)
-        return Answer(start["status"], headers, body.decode())
+        return Answer(start["status"], headers, body)

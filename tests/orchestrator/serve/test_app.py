@@ -5,8 +5,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import pandas as pd
 import pytest
+import torch
 
+from hooks import State
+from orchestrator.disk.media import MediaWriter
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.serve import live_runs
 from orchestrator.serve.app import make_app
@@ -228,3 +232,45 @@ def test_what_cannot_be_compared_is_said(
     answered = browse(tmp_path).get(address)
     assert answered.code == code
     assert text in answered.text
+
+
+def test_images_of_runs_are_served_and_no_other_files(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "first")
+    state = State(media=MediaWriter(folder.storage), phase="val")
+    state.record_image("a b/50%", torch.rand(4, 6))
+    state.record_table("worst", pd.DataFrame({"a": [1]}))
+    state.media.close()  # type: ignore[union-attr]
+    (tmp_path / "first/media/val/a b/other.png").write_bytes(b"no image of the index")
+    browser = browse(tmp_path)
+    images = [*main_of(browser.get("/runs/first").text).iter("img")]
+    address = images[0].get("src")
+    answer = browser.get(address)
+    assert answer.headers["content-type"] == "image/png"
+    file = "media/val/a b/50%/step-00000000.png"
+    assert answer.body == (tmp_path / "first" / file).read_bytes()
+    assert browser.get(address, if_none_match=answer.headers["etag"]).code == 304
+
+    for run, other in (
+        ("first", "media/val/a b/other.png"),
+        ("first", "media/val/worst/step-00000000.csv"),
+        ("first", "run.json"),
+        ("first", "../first/" + file),
+        ("first", ""),
+        ("../first", file),
+        ("second", file),
+    ):
+        assert browser.get(f"/media?run={quote(run)}&file={quote(other)}").code == 404, other
+    (tmp_path / "first" / file).unlink()
+    assert browser.get(address).code == 404
+    stranger = Browser(make_app(ReadOnlyStorage(tmp_path), "token", "127.0.0.1"))
+    assert stranger.get(address).code == 401
+
+
+def test_page_changes_with_a_new_image(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "first")
+    browser = browse(tmp_path)
+    assert not [*main_of(browser.get("/runs/first").text).iter("img")]
+    state = State(media=MediaWriter(folder.storage))
+    state.record_image("gray", torch.rand(4, 6))
+    state.media.close()  # type: ignore[union-attr]
+    assert len([*main_of(browser.get("/runs/first").text).iter("img")]) == 1

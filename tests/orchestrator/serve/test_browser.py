@@ -15,6 +15,8 @@ from tests.orchestrator.serve.stepping import stepping_run
 from tests.orchestrator.tables.test_run_index import write_run
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+SLIDERS = "[...document.querySelectorAll('#media input')]"
+INPUT = "new Event('input', { bubbles: true })"
 FOCUSED = "document.activeElement"
 CONTROLS = "[...document.querySelectorAll('a, button, input:not([type=hidden]), select')]"
 
@@ -62,9 +64,15 @@ def test_pages_follow_a_run(tmp_path: Path, tab: Tab) -> None:
             tab.see("document.querySelector('#learning').scrollIntoView()")
             tab.wait(f"{curve} === 2")
             tab.see("[...document.querySelectorAll('summary')].at(-1).focus()")
+            tab.see(f"{SLIDERS}[0].value = 0, {SLIDERS}[0].dispatchEvent({INPUT})")
 
             (steps / "2").touch()
             tab.wait(f"{curve} === 3")
+            tab.wait(f"{SLIDERS}[0].max === '2'")
+            chosen, followed = tab.see(f"{SLIDERS}.map((slider) => slider.ariaValueText)")
+            assert (chosen, followed) == ("epoch 1, step 7", "epoch 3, step 21")
+            tab.see("document.querySelector('#media').scrollIntoView()")
+            tab.wait("[...document.querySelectorAll('#media img')].at(-1).naturalWidth === 5")
             tab.wait(f"{text('h1 .status')} === 'finished'")
         tab.wait(f"{text('#log pre')}.includes('epoch 3')")
 
