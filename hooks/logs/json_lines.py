@@ -25,9 +25,9 @@ class JsonLines(Cleanup, WindowLogger):
 
     A line of training has `phase`, `time` (UTC), `epoch`, `iteration`, `step`, `samples` (of all
     ranks), `lr`, the means of `loss`, times and gradient norms since the last line, and the newest
-    value of each other numeric column. At the end of a phase a line has the `metrics`. NaN and
-    infinity are null. A resumed run continues after the last line before its checkpoint. Runs on
-    the master. Source: MMEngine LocalVisBackend, iMIX JSONLogger.
+    value of each other numeric column. Peaks of memory are those since the last line. At the end of
+    a phase a line has the `metrics`. NaN and infinity are null. A resumed run continues after the
+    last line before its checkpoint. Runs on the master. Source: MMEngine LocalVisBackend, iMIX JSONLogger.
     """
 
     every: LookBack = Interval(10, "iterations")

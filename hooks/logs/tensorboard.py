@@ -53,12 +53,12 @@ class TensorBoard(Cleanup, CurveLogger):
 
     A point of training holds the means of `train/loss`, gradient norms and times (`perf/`) since
     the last point, and the newest value of each other numeric column: `train/lr`, sizes under
-    `memory/`. Metrics keep their names, except that a phase's mean `train/loss` is
-    `train/phase_loss`. Losses also appear as `Loss/train` and `Loss/val`, which TensorBoard opens
-    first, and metrics as `hp/<metric>`, for the table of hyperparameters. Mappings of tensors in
-    `state.info` are drawn as `activations/<layer>/mean`. A resumed run deletes what was drawn after
-    its checkpoint, at the checkpoint's step too. Runs on the master. Source: MMEngine
-    TensorboardVisBackend, VISSL SSLTensorboardHook.
+    `memory/`. Peaks of memory are those since the last point. Metrics keep their names, except that
+    a phase's mean `train/loss` is `train/phase_loss`. Losses also appear as `Loss/train` and
+    `Loss/val`, which TensorBoard opens first, and metrics as `hp/<metric>`, for the table of
+    hyperparameters. Mappings of tensors in `state.info` are drawn as `activations/<layer>/mean`. A
+    resumed run deletes what was drawn after its checkpoint, at the checkpoint's step too. Runs on
+    the master. Source: MMEngine TensorboardVisBackend, VISSL SSLTensorboardHook.
     """
 
     every: Annotated[LookBack, Needs("axis: step or iteration or samples")] = Interval(

@@ -18,10 +18,10 @@ class CurveLogger(WindowLogger, ABC):
     """Base of hooks that draw curves.
 
     A point of training has the means of `train/loss`, gradient norms and times (`perf/...`) over a
-    window, and the last value of each other numeric column: `train/lr`, sizes as `memory/...`. It
-    also has new mappings of tensors in `state.info`, such as `activations/<layer>/mean`. Metrics
-    keep their names, except that a phase's mean `train/loss` is `train/phase_loss`. Tensors are
-    read in one transfer.
+    window, and the last value of each other numeric column: `train/lr`, sizes as `memory/...`.
+    Peaks of memory are those since the last point. It also has new mappings of tensors in
+    `state.info`, such as `activations/<layer>/mean`. Metrics keep their names, except that a
+    phase's mean `train/loss` is `train/phase_loss`. Tensors are read in one transfer.
     """
 
     def __post_init__(self) -> None:

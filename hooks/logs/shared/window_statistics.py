@@ -29,6 +29,7 @@ POSITION_COLUMNS = frozenset({"phase", "epoch", "iteration", "step", "samples", 
 """Columns with the position of a row, which have no statistics."""
 _NO_ROW: Mapping[str, Any] = {}
 _AVERAGED = re.compile(r"loss|time|_s$|grad_norm")
+_PEAK = re.compile(r"_peak_\w+_bytes$")
 _METHODS: dict[str, Callable[[Sequence[float]], Any]] = {
     # Unlike fsum, which refuses inf - inf and an overflow.
     "mean": lambda values: sum(values) / len(values),
@@ -90,7 +91,8 @@ class Windows:
     """Statistics of one logger's columns. No communication.
 
     Columns whose names contain `loss`, `time` or `grad_norm`, or end in `_s`, are averaged over
-    `window`. Others have their last value. `statistics` adds more by name, in place of a column of
+    `window`. Peaks of memory have the largest value since the last summary, and others their last
+    value. `statistics` adds more by name, in place of a column of
     that name. `columns` limits the columns.
 
     To count each value once, call `start_phase` when a phase starts, `update` or `summarize` at
@@ -208,6 +210,9 @@ class Windows:
         self._read_rows += unread
         self._read_early = None
         closed = self._recent.columns(unread, names=self._columns, most=self._most)
+        if self._most:
+            # Peaks look back to the last line.
+            closed |= self._recent.columns(unread, names=[*filter(_PEAK.search, closed)])
         columns = {column: closed[column] for column in self._select(closed)}
         for column in read_early & columns.keys():
             if len(columns[column]) == unread:
@@ -233,11 +238,15 @@ class Windows:
     def _find_values(self, phase: str, name: str, column: str) -> "_Values":
         phase_values = self._values.setdefault(phase, {})
         if name not in phase_values:
-            method: Method = "mean" if _AVERAGED.search(column) else "current"
-            default = Statistic(column, method, self._window)
-            statistic = self._statistics.get(name, default)
+            statistic = self._statistics.get(name) or self._make_default(column)
             phase_values[name] = _Values(statistic.method, statistic.window)
         return phase_values[name]
+
+    def _make_default(self, column: str) -> Statistic:
+        """Return the statistic of a column that `statistics` does not name."""
+        if _PEAK.search(column):
+            return Statistic(column, "max", "line")
+        return Statistic(column, "mean" if _AVERAGED.search(column) else "current", self._window)
 
 
 @dataclass

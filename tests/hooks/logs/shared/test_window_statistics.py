@@ -12,6 +12,7 @@ import torch
 from hooks import Hook, State
 from hooks.logs.shared import readings
 from hooks.logs.shared.window_statistics import Statistic, Windows
+from hooks.recent import RecentRows
 from tests.hooks.phases import run_phase
 
 GENERATOR = np.random.default_rng(0)
@@ -98,6 +99,35 @@ def test_averaged_columns_and_last_values() -> None:
     looks = Looks(Windows(10), 2)
     run_phase(looks, State(), "train", rows)
     assert looks.seen == [{**dict.fromkeys(columns[:5], 3.0), **dict.fromkeys(columns[5:], 5.0)}]
+
+
+@pytest.mark.parametrize("window", [2, "line", "epoch"])
+def test_peak_of_memory_is_the_largest_since_the_last_line(window: Any) -> None:
+    """As MMEngine, which resets CUDA's peak at each line. There is a reading in some rows only."""
+    readings_of_peak: list[dict[str, float]] = [{}, {"peak": 5}, {"peak": 9}, {}, {"peak": 6}]
+    rows = [
+        {f"cuda_{name}_allocated_bytes": value for name, value in row.items()}
+        for row in [*readings_of_peak, {"peak": 4}, {}, {}]
+    ]
+    looks = Looks(Windows(window), 5, 7)
+    run_phase(looks, State(), "train", rows)
+    peaks = [seen.get("cuda_peak_allocated_bytes") for seen in looks.seen]
+    assert peaks[:2] == [9, 4]
+
+
+class FewestValues(RecentRows):
+    """Returns no more values than `most` asks for."""
+
+    def columns(self, *args: Any, most: int | None = None, **named: Any) -> dict[str, list[Any]]:
+        columns = super().columns(*args, **named)
+        return {name: values[-most:] if most else values for name, values in columns.items()}
+
+
+def test_peak_of_memory_looks_back_further_than_the_window() -> None:
+    looks = Looks(Windows(2), 5)
+    rows = _rows("cuda_peak_reserved_bytes", [1, 9, 1, 2, 1])
+    run_phase(looks, State(recent=FewestValues()), "train", rows)
+    assert looks.seen[0] == {"cuda_peak_reserved_bytes": 9}
 
 
 def test_columns_added_when_a_row_is_closed_count_once() -> None:
