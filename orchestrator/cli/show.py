@@ -104,16 +104,18 @@ def show_run(folder: RunFolder, as_json: bool) -> None:
     elif not run["evaluates"] and not run["diverged"]:
         _explain_no_best(run["metrics"])
     _print_usage_hint(run["use"], bool(run["diverged"]))
-    _print_facts(
-        run, ("continued_from", "init", "evaluates", "predictions", "checkpoints", "evaluations")
-    )
+    evaluated = described["evaluates"]
+    if evaluated and evaluated.verb == "predict":
+        run["predicts with"] = run.pop("evaluates")
+    facts = ["continued_from", "init", "evaluates", "predicts with", "predictions"]
+    _print_facts(run, [*facts, "checkpoints", "evaluations"])
     return _print_last_report(run["metrics"], run["earlier"])
 
 
 def _print_facts(run: Mapping[str, Any], keys: Sequence[str]) -> None:
     """Print a line for each fact that there is."""
     for key in keys:
-        fact = run[key]
+        fact = run.get(key)
         if fact:
             text = ", ".join(fact) if isinstance(fact, list) else fact
             echo(f"{_LABELS.get(key, key)}: {text}")

@@ -3,6 +3,7 @@
 Imports neither ray, torch nor pandas, so that `ls` and `show` are quick.
 """
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -69,14 +70,34 @@ class ExploitedCheckpoint:
 
 @dataclass(frozen=True)
 class Evaluated(ParentCheckpoint):
-    """The checkpoint that an evaluation measures, and the phase."""
+    """The checkpoint that an evaluation measures, or of which predictions are written, and the
+    phase."""
 
     phase: str
     data: str = ""
-    """Other data that took the place of the phase's."""
+    """Other data that took the place of the phase's: a `module:function`, or what it was."""
+    verb: Literal["evaluate", "predict"] = "evaluate"
+    """The command that did it."""
 
     def __str__(self) -> str:
         return f"{super().__str__()}, on {self.data or self.phase}"
+
+    @property
+    def noun(self) -> str:
+        return "prediction" if self.verb == "predict" else "evaluation"
+
+    @property
+    def noun_with_article(self) -> str:
+        return f"a{'n' * (self.verb == 'evaluate')} {self.noun}"
+
+    def format_command(self, run: object) -> str:
+        """Return what does it again with a checkpoint of a run: a command, or Python for a dataset
+        that no command can name."""
+        if self.data and ":" not in self.data:
+            return f"open_run({str(run)!r}).predict(DATA, {self.checkpoint!r}, {self.phase!r})"
+        checkpoint = shlex.quote(f"{run}@{self.checkpoint}")
+        command = f"hookyard {self.verb} {checkpoint} --phase {self.phase}"
+        return f"{command} --data {shlex.quote(self.data)}" if self.data else command
 
 
 @dataclass(frozen=True)

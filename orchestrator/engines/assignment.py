@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from orchestrator.experiment.yaml.source import ExperimentSource
 
@@ -18,6 +18,7 @@ class EvaluationTarget:
     rewinds: bool = True
     """True to start from the random state of the run's own evaluation; False if the seed
     differs."""
+    noun: ClassVar[str] = "evaluation"
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,11 @@ class PredictionTarget(EvaluationTarget):
     provider: str = ""
     """Name of the hook whose weights are used; empty for the raw weights."""
     data: Any = None
-    """Data in place of the phase's: a dataset, a pickled one, or `module:function`."""
+    """Data in place of the phase's: a dataset, a pickled one, or `module:function`. The task's own
+    is not loaded then."""
+    epoch_iterations: int | None = None
+    """Training iterations of an epoch of the run; None if unknown."""
+    noun: ClassVar[str] = "prediction"
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from orchestrator.loop.custom.custom_loop import CustomLoop
 from orchestrator.loop.data.phases import DataOf
 from orchestrator.loop.loop import EvaluationLoop, Loop
 from orchestrator.loop.model.torch_settings import thread_count, torch_threads
-from orchestrator.loop.prediction import Prediction
+from orchestrator.loop.prediction import DataToPredict, Prediction
 from orchestrator.loop.report import Report, produce_within
 from orchestrator.loop.sharing.failed_run import note_failed_run
 from orchestrator.loop.sharing.shared_runs import Member
@@ -126,8 +126,14 @@ class Session:
                 phase=target.phase,
                 folder=leader.folder.storage / PREDICTIONS,
                 provider=target.provider,
-                data=target.data,
             )
+            if target.data is not None:
+                options["make_data"] = partial(
+                    DataToPredict,
+                    phase=target.phase,
+                    data=target.data,
+                    epoch_iterations=target.epoch_iterations,
+                )
         if target:
             return EvaluationLoop(
                 *parts, kind=kind_of(target.phase), rewinds=target.rewinds, **options

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain, islice, repeat
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -25,6 +25,8 @@ from orchestrator.task import missing_loss
 class Evaluation:
     """Evaluation of a run's model on this rank: of each phase of val or test, once with each set of
     weights in `state.evaluations`."""
+
+    verb: ClassVar[str] = "evaluate"
 
     def __init__(self, run: TrainingRun, training: Training) -> None:
         self._task = run.task

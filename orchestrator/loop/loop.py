@@ -259,7 +259,7 @@ class EvaluationLoop(Loop):
         if not data.phase_names(self._kind):
             raise TaskError(
                 f"data() of {type(self.task).__name__} gives {', '.join(data.phases)}, and no"
-                f" {self._kind} to evaluate"
+                f" {self._kind} to {run.evaluation.verb}"
             )
         self.state.metrics = {}
         run.cursor.eval_iterations = {}

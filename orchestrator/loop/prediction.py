@@ -4,7 +4,7 @@ in workers."""
 import pickle
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,16 +16,20 @@ from hooks.state import Weights
 from orchestrator.disk.predictions import INDEX, PredictionWriter
 from orchestrator.errors import TaskError
 from orchestrator.experiment.checks.data import is_map_style
+from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.data.map_style import MapStyleData
 from orchestrator.loop.data.phase_data import PhaseContext
+from orchestrator.loop.data.phases import Data, DataOf
 from orchestrator.loop.data.sampling import Order
 from orchestrator.loop.evaluation import Evaluation
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.task_errors import describe, unexpected
 from orchestrator.loop.training import Training
 from orchestrator.loop.training_run import TrainingRun
+from orchestrator.loop.world import World
 from orchestrator.randomness import seeded
 from orchestrator.storage import Storage
+from orchestrator.task import Task
 from orchestrator.user_code import find_function, find_source_location
 
 _EXPECTED = "a tensor, an array or a list with an entry for each sample, or a mapping of these"
@@ -35,24 +39,19 @@ class Prediction(Evaluation):
     """An evaluation of one phase with one set of weights, which writes predictions into a `folder`
     and computes neither losses nor metrics.
 
-    `provider` is the hook whose weights are used; empty for the raw ones. `data` replaces that of the
-    phase: a dataset, a pickled one, or the `module:function` that returns one.
+    `provider` is the hook whose weights are used; empty for the raw ones.
     """
 
+    verb: ClassVar[str] = "predict"
+
     def __init__(
-        self,
-        run: TrainingRun,
-        training: Training,
-        phase: str,
-        folder: Storage,
-        provider: str,
-        data: Any,
+        self, run: TrainingRun, training: Training, phase: str, folder: Storage, provider: str
     ) -> None:
         super().__init__(run, training)
         self._phase = phase
         self._folder = folder
         self._provider = provider
-        samples = self._make_samples(data)
+        samples = self._find_samples()
         self._indices = samples.iterate_indices()
         self._data.phases[phase] = samples
         self._data.loaders[phase] = samples.loader
@@ -62,32 +61,19 @@ class Prediction(Evaluation):
     def _make_runner(self, *parts: Any) -> IterationRunner:
         return _PredictionRunner(self._keep, *parts)
 
-    def _make_samples(self, data: Any) -> "_ConsecutiveSamples":
-        phase = self._phase
-        if data is None:
-            dataset = self._find_dataset()
-        else:
-            with seeded(self._experiment.seed):
-                dataset = _load_dataset(data)
-        if not is_map_style(dataset):
-            raise TaskError(
-                f"predictions need a dataset with __len__ and __getitem__, so that each sample has an index; the"
-                f" {phase} data is {describe(dataset)}"
-            )
-        if len(dataset) == 0:
-            raise TaskError(f"the {phase} data is {describe(dataset)} without a sample to predict")
-        context = PhaseContext(self._task, phase, self._experiment, self._world)
-        return _ConsecutiveSamples(context, dataset)
-
-    def _find_dataset(self) -> Any:
-        """Return the dataset of the phase, or another kind of data."""
+    def _find_samples(self) -> "_ConsecutiveSamples":
+        """Return the data of the phase, whatever order it has."""
         data = self._data.phases.get(self._phase)
         if data is None:
             raise TaskError(
                 f"data() of {type(self._task).__name__} gives {', '.join(self._data.phases)}, and no"
                 f" {self._phase} to predict"
             )
-        return data.dataset if isinstance(data, MapStyleData) else data.loader
+        if isinstance(data, _ConsecutiveSamples):
+            return data
+        context = PhaseContext(self._task, self._phase, self._experiment, self._world)
+        dataset = data.dataset if isinstance(data, MapStyleData) else data.loader
+        return _ConsecutiveSamples(context, dataset)
 
     def check_data(self, phases: object) -> None:
         """Check nothing, because there is no loss and no metric."""
@@ -143,7 +129,21 @@ class _PredictionRunner(IterationRunner):
 
 
 class _ConsecutiveSamples(MapStyleData):
-    """Each sample of a dataset once, whatever the task's sampler; a rank has consecutive ones."""
+    """Each sample of a dataset once, whatever the task's sampler; a rank has consecutive ones.
+
+    Raises TaskError for a dataset without indices or samples.
+    """
+
+    def __init__(self, context: PhaseContext, dataset: Any) -> None:
+        phase = context.phase
+        if not is_map_style(dataset):
+            raise TaskError(
+                "predictions need a dataset with __len__ and __getitem__, so that each sample has an"
+                f" index; the {phase} data is {describe(dataset)}"
+            )
+        if len(dataset) == 0:
+            raise TaskError(f"the {phase} data is {describe(dataset)} without a sample to predict")
+        super().__init__(context, dataset)
 
     def _find_order(self) -> tuple[Order, int]:
         length = len(self.dataset)
@@ -161,6 +161,47 @@ class _ConsecutiveSamples(MapStyleData):
     def iterate_indices(self) -> Iterator[list[int]]:
         """Yield the samples of each of this rank's batches."""
         return iter(BatchSampler(self.sampler, self._context.batch_size, drop_last=False))
+
+
+class _SamplesInTraining(_ConsecutiveSamples):
+    """Samples in place of training data of another length: `iterations` of an epoch."""
+
+    def __init__(self, context: PhaseContext, dataset: Any, iterations: int | None) -> None:
+        super().__init__(context, dataset)
+        self._iterations = iterations
+
+    def length(self, offset: int = 0) -> int:
+        """Return the length of an epoch in the run."""
+        return super().length(offset) if self._iterations is None else self._iterations
+
+
+class DataToPredict(Data):
+    """A dataset to predict, in place of the task's own data, which is not loaded.
+
+    `data` is a dataset, a pickled one, or the `module:function` that returns one. It takes the place
+    of the phase's, and of training data, of which hooks take an example batch. `epoch_iterations`
+    is the length of an epoch in the run, as schedules count it; None if unknown.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        experiment: Experiment,
+        world: World,
+        data_of: DataOf,
+        *,
+        phase: str,
+        data: Any,
+        epoch_iterations: int | None,
+    ) -> None:
+        self._device = world.device
+        with seeded(experiment.seed):
+            dataset = _load_dataset(data)
+        context = PhaseContext(task, phase, experiment, world)
+        samples = _ConsecutiveSamples(context, dataset)
+        self.train = _SamplesInTraining(context, dataset, epoch_iterations)
+        self.phases = {"train": self.train, phase: samples}
+        self.loaders = {name: phase_data.loader for name, phase_data in self.phases.items()}
 
 
 def _load_dataset(data: Any) -> Any:

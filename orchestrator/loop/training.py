@@ -2,7 +2,7 @@
 workers."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import nn
@@ -49,6 +49,7 @@ from orchestrator.loop.step.weights import WeighedBatches
 from orchestrator.loop.stopping import StopCoordinator
 from orchestrator.loop.task_errors import ROW_COLUMNS
 from orchestrator.loop.training_run import RunContext, make_plan
+from orchestrator.loop.world import World
 from orchestrator.randomness import random_state, seed_all
 from orchestrator.task import Task, has_turns, has_weights, hide_progress, show_progress
 from orchestrator.units import format_count
@@ -71,6 +72,7 @@ class Training:
         context: RunContext,
         *,
         data_of: DataOf = data_from_task,
+        make_data: Callable[[Task, Experiment, World, DataOf], Data] = Data,
         origin: InitialWeights | None = None,
         resumes: bool = False,
         contents: type[HookedContents] = HookedContents,
@@ -83,7 +85,7 @@ class Training:
         self.plan = make_plan(hooks, self.world, self.clock)
         seed_all(experiment.seed)
 
-        self.data = Data(task, experiment, self.world, data_of)
+        self.data = make_data(task, experiment, self.world, data_of)
         self.precisions = {
             name: Precision(experiment.precision, self.world.device, experiment.scaler.model_dump())
             for name in experiment.optimizations

@@ -163,10 +163,10 @@ def resume_with_lease(
         metadata = folder.read_metadata()
         if metadata.status in COMPLETE:
             raise UsageError(f"{folder} has {metadata.status}{_describe_longer(folder, metadata)}")
-        if metadata.evaluates:
+        if evaluated := metadata.evaluates:
             raise UsageError(
-                f"{folder} is an evaluation, which cannot be resumed. Start it again: hookyard evaluate"
-                f" {folder.evaluated_run()}@{metadata.evaluates.checkpoint}"
+                f"{folder} is {evaluated.noun_with_article}, which cannot be resumed. Start it again:"
+                f" {evaluated.format_command(folder.evaluated_run())}"
             )
         experiment = load_experiment_to_resume(folder, workers)
         engine = metadata.engine or choose_engine(None, metadata.local)

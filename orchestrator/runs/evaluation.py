@@ -1,12 +1,11 @@
 """Evaluations of stored checkpoints, measured as during training, in a folder of the run. Used in
 the driver."""
 
-import shlex
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 from hooks.hook import EVENTS, Hook
 from hooks.metrics.names import kind_of
@@ -50,7 +49,6 @@ _RESET_VALUES: Mapping[str, Any] = {
 """Values that only training uses, and that may not be valid for another number of ranks or
 precision."""
 _TRAINING_EVENTS = ("on_backward", "on_gradients", "on_update", "on_save", "on_saved")
-_NO_EFFECT = "has no effect on an evaluation"
 
 
 @dataclass(frozen=True)
@@ -63,8 +61,9 @@ class Evaluation:
     has_rank_override: bool = False
     """True if the number of ranks was set for the evaluation."""
 
-    verb: ClassVar[str] = "evaluate"
+    verb: ClassVar[Literal["evaluate", "predict"]] = "evaluate"
     """The command that makes it."""
+    participle: ClassVar[str] = "evaluated"
 
     @classmethod
     def prepare(
@@ -90,17 +89,19 @@ class Evaluation:
                 f"--workers {workers} and workers.count set the same number; remove one of them"
             )
         cls._check_phase(phase)
-        if run.read_metadata().evaluates:
+        if evaluated := run.read_metadata().evaluates:
             raise UsageError(
-                f"{run} is an evaluation, and has no checkpoints; evaluate its run, {run.evaluated_run()}"
+                f"{run} is {evaluated.noun_with_article}, and has no checkpoints; use its run,"
+                f" {run.evaluated_run()}"
             )
         has_other_data |= any(override.startswith("task_args") for override in overrides)
-        subject = _find_subject(run, label, phase, has_other_data)
+        subject = replace(_find_subject(run, label, phase, has_other_data), verb=cls.verb)
+        no_effect = f"has no effect on {subject.noun_with_article}"
         source = run.read_source()
         paths = tuple(dict.fromkeys([*source.import_paths, str(Path.cwd())]))
         source = replace(source, continued_from=None, import_paths=paths)
-        trained = _resolve_trained(run, source)
-        _check_overrides(trained, overrides)
+        trained = _resolve_trained(run, source, cls.participle)
+        _check_overrides(trained, overrides, no_effect)
 
         source = source.with_values({**_RESET_VALUES, **_turn_off(trained, cls._runs_hook)})
         if workers is not None:
@@ -108,7 +109,7 @@ class Evaluation:
         experiment = (
             with_overrides(source, overrides) if overrides else make_experiment_from_source(source)
         )
-        _check_new_hooks(experiment, trained)
+        _check_new_hooks(experiment, trained, no_effect)
         return cls(run, subject, experiment, has_rank_override or workers is not None)
 
     @classmethod
@@ -153,8 +154,7 @@ class Evaluation:
         name = _choose_name(self._propose_name(), root.names())
         with Lease(root / name) as lease:
             folder = create_run(root, name, to_yaml(self.experiment), **metadata)
-            checkpoint = shlex.quote(f"{self.run}@{self.subject.checkpoint}")
-            command = f"hookyard {self.verb} {checkpoint} --phase {self.subject.phase}"
+            command = self.subject.format_command(self.run)
             drive(
                 folder, self.experiment, engine, address, lease, resume_with=command, target=target
             )
@@ -171,16 +171,18 @@ def _choose_name(name: str, used_names: Container[str]) -> str:
     return candidate
 
 
-def _resolve_trained(run: RunFolder, source: ExperimentSource) -> ResolvedExperiment:
+def _resolve_trained(
+    run: RunFolder, source: ExperimentSource, participle: str
+) -> ResolvedExperiment:
     """Return the experiment of a run; raises UsageError if its task cannot be built or
     evaluated."""
     try:
         trained = resolve(source)
     except ConfigError as error:
-        raise make_import_error(run, "evaluated", error) from None
+        raise make_import_error(run, participle, error) from None
     if has_custom_loop(type(trained.task)):
         raise UsageError(
-            f"{run} cannot be evaluated: its task has a training loop of its own (train())"
+            f"{run} cannot be {participle}: its task has a training loop of its own (train())"
         )
     return trained
 
@@ -217,17 +219,17 @@ def _turn_off(trained: ResolvedExperiment, runs_hook: Callable[[Hook], bool]) ->
     return {**{f"hooks.{name}": None for name in disabled}, "changes": changes}
 
 
-def _check_overrides(trained: ResolvedExperiment, overrides: Iterable[str]) -> None:
+def _check_overrides(trained: ResolvedExperiment, overrides: Iterable[str], no_effect: str) -> None:
     """Raise ConfigError for overrides without effect on an evaluation."""
     document = Document({})
     problems: list[Problem] = []
     for path, value in read_overrides(document, overrides):
-        problems += _check_override(trained, path, value)
+        problems += _check_override(trained, path, value, no_effect)
     if problems:
         raise ConfigError([*document.problems, *map(document.locate, problems)])
 
 
-def _check_new_hooks(experiment: Experiment, trained: ResolvedExperiment) -> None:
+def _check_new_hooks(experiment: Experiment, trained: ResolvedExperiment, no_effect: str) -> None:
     """Raise ConfigError for hooks that the overrides add and that have no effect."""
     idle = [
         name
@@ -235,17 +237,19 @@ def _check_new_hooks(experiment: Experiment, trained: ResolvedExperiment) -> Non
         if name not in trained.hooks and not _is_active(hook)
     ]
     if idle:
-        raise ConfigError([Problem(f"hooks.{name}", _NO_EFFECT) for name in idle])
+        raise ConfigError([Problem(f"hooks.{name}", no_effect) for name in idle])
 
 
-def _check_override(trained: ResolvedExperiment, path: str, value: Any) -> Iterator[Problem]:
+def _check_override(
+    trained: ResolvedExperiment, path: str, value: Any, no_effect: str
+) -> Iterator[Problem]:
     """Yield a problem for an override without effect on an evaluation. Hooks may be added or
     removed, not changed."""
     if path.startswith("hooks."):
         name = path.split(".")[1]
         hook = trained.hooks.get(name)
         if hook is not None and not _is_active(hook):
-            yield Problem(path, _NO_EFFECT)
+            yield Problem(path, no_effect)
         elif hook is not None and (path != f"hooks.{name}" or value not in (None, False)):
             yield Problem(
                 path, f"cannot differ from the run; hooks.{name}=false leaves the hook out"
@@ -257,7 +261,7 @@ def _check_override(trained: ResolvedExperiment, path: str, value: Any) -> Itera
     ):
         nearest = did_you_mean(path, _USED_KEYS)
         allowed = "" if nearest else f", which reads {', '.join(_USED_KEYS)} and hooks.NAME"
-        yield Problem(path, f"{_NO_EFFECT}{allowed}", suggestion=nearest)
+        yield Problem(path, f"{no_effect}{allowed}", suggestion=nearest)
 
 
 def _is_active(hook: Hook) -> bool:

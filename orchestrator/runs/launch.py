@@ -116,7 +116,9 @@ def drive(
         else with_classes_of_main(experiment.source, address)
     )
     assignment = Assignment(source, folder.location, target=target)
-    messages = [resume_with, "The evaluation runs to its end."] if target else [resume_with]
+    messages = [resume_with]
+    if target:
+        messages.append(f"The {target.noun} runs to its end.")
     with (
         Alerts(None if target else experiment.notify, folder) as alerts,
         recording_best(folder),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from hooks.hook import Hook
 from hooks.metrics.names import kind_of
@@ -26,7 +26,8 @@ class Prediction(Evaluation):
     provider: str = ""
     data: Any = None
 
-    verb: ClassVar[str] = "predict"
+    verb: ClassVar[Literal["evaluate", "predict"]] = "predict"
+    participle: ClassVar[str] = "used to predict"
 
     @classmethod
     def prepare_for(
@@ -67,8 +68,14 @@ class Prediction(Evaluation):
         if engine != "in-process" and data is not None and not isinstance(data, str):
             # Workers find the modules of its classes once they know the experiment.
             data = pickle_dataset(data, address)
+        attempts = self.run.read_attempts()
         return PredictionTarget(
-            target.checkpoint, target.phase, target.rewinds, self.provider, data
+            target.checkpoint,
+            target.phase,
+            target.rewinds,
+            self.provider,
+            data,
+            attempts[-1].epoch_iterations if attempts else None,
         )
 
     def _propose_name(self) -> str:

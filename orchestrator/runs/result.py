@@ -426,7 +426,7 @@ class Run(Result):
 
         Args:
             data: A map-style dataset, or the `module:function` that returns one; by default the
-                phase's.
+                phase's. The task's own data is not loaded beside it.
             label: `best`, `last`, or a name such as `epoch-0003`.
             phase: The data to predict: `val`, `test`, or a name such as `val/noisy`. The task's
                 methods, such as `loader`, see other data under this name.

@@ -50,7 +50,8 @@ def render_best_checkpoint(
 ) -> page.Section:
     """Render instructions for using the best checkpoint of a run, or of a sweep's best `trial`."""
     if evaluated := folder.read_metadata().evaluates:
-        return page.Section("best", "Evaluated checkpoint", f"Evaluation of {evaluated}.")
+        text = f"{evaluated.noun.capitalize()} of {evaluated}."
+        return page.Section("best", "Evaluated checkpoint", text)
     if best is None or best.checkpoint is None:
         return page.Section(
             "best",

@@ -1,5 +1,7 @@
 """Predictions are the model's own outputs, each sample once and in the order of the dataset."""
 
+import json
+import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -14,11 +16,12 @@ from torch import Tensor
 from torch.utils.data import IterableDataset, TensorDataset
 from typer.testing import CliRunner
 
-from orchestrator import ConfigError, Run, UsageError, open_run, run
+from orchestrator import ConfigError, Run, UsageError, open_run, resume, run
 from orchestrator.cli import app
 from orchestrator.disk import predictions
 from orchestrator.disk.run_folder import EVALUATIONS
 from orchestrator.engines.assignment import Assignment, PredictionTarget
+from orchestrator.report import make_report
 from orchestrator.runs.prediction import Prediction
 from orchestrator.runs.result import Predictions
 from tests.orchestrator.runs.several_ranks import create, train
@@ -133,6 +136,32 @@ def test_data_may_be_another_dataset_without_targets(done: Run) -> None:
         assert made.run.stats["batch_size"].tolist() == [8, 3]
         assert made.run.config["hooks"]["output_csv"] is None
     assert made.run.name == f"predict-{done.best.checkpoint}-{__name__}-new_data".replace(".", "-")
+
+
+def test_own_data_is_not_loaded_beside_another_dataset(
+    done: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = outputs(done, "best", NEW)
+
+    def refuse(task: Kept) -> Any:
+        raise AssertionError("data() was called")
+
+    monkeypatch.setattr(Kept, "data", refuse)
+    assert torch.equal(stacked(done.predict(TensorDataset(NEW)).load()), expected)
+
+
+def test_few_samples_are_not_taken_for_a_short_training(tmp_path: Path) -> None:
+    """An epoch of training has 7 iterations, and the warm-up 5 steps: more than a batch to
+    predict."""
+    experiment = described(
+        task=f"{__name__}:Kept",
+        epochs=1,
+        scheduler={"type": "LinearLR", "warmup": "5 steps"},
+        hooks={"param_scheduler": {"every": "1 steps"}, "model_complexity": {}, "checkpoint": {}},
+    )
+    trained = run(experiment, tmp_path, "warmed", local=True)
+    made = trained.predict(TensorDataset(NEW[:3]), phase="test")
+    assert torch.equal(stacked(made.load()), outputs(trained, "best", NEW[:3]))
 
 
 def test_other_weights_can_be_predicted(done: Run, tmp_path: Path) -> None:
@@ -282,6 +311,43 @@ def test_dataset_that_cannot_be_sent_is_refused(done: Run) -> None:
         prepared._make_target("gang", None)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["epochs=9"], "has no effect on a prediction, which reads task_args"),
+        (["batch_size=4"], "has no effect on a prediction .did you mean 'loader.eval_batch_size'"),
+        (["hooks.time_limit.limit=5"], "has no effect on a prediction"),
+    ],
+)
+def test_overrides_without_effect_are_refused(done: Run, overrides: list[str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        done.predict(overrides=overrides)
+
+
+def test_a_prediction_is_named_as_one(done: Run) -> None:
+    made = done.predict(f"{__name__}:new_data", phase="test").run
+    evaluated = made.folder.read_metadata().evaluates
+    assert evaluated is not None
+    with pytest.raises(UsageError, match="is a prediction, and has no checkpoints; use its run, "):
+        made.predict()
+    made.folder.update(status="failed")
+    again = rf"hookyard predict {done.path}@{evaluated.checkpoint} --phase test --data {__name__}:new_data"
+    with pytest.raises(UsageError, match=f"is a prediction, which cannot be resumed.*{again}"):
+        resume(made.path)
+    assert f"Prediction of {evaluated}." in make_report(made.folder)
+    with pytest.raises(UsageError, match=r"gives train, val, and no test to predict"):
+        done.predict(phase="test", overrides=["task_args.test=0"])
+
+
+def test_missing_task_is_told(done: Run, tmp_path: Path) -> None:
+    shutil.copytree(done.path, tmp_path / "moved", ignore=shutil.ignore_patterns(EVALUATIONS))
+    source = json.loads((tmp_path / "moved/source.json").read_text())
+    source["written"]["task"] = "gone.away:Task"
+    (tmp_path / "moved/source.json").write_text(json.dumps(source))
+    with pytest.raises(UsageError, match="cannot be used to predict: task: no module 'gone'"):
+        open_run(tmp_path / "moved").predict()
+
+
 # The command
 
 
@@ -293,7 +359,8 @@ def test_command_names_the_folder(done: Run) -> None:
     folder = line.removeprefix("predictions: ")
     frame = pd.read_parquet(folder)
     assert torch.equal(stacked(frame), outputs(done, "last", NEW))
-    assert f"on {__name__}:new_data" in result.output
+    label = f"predicts with: {done.path}, checkpoint "
+    assert f"on {__name__}:new_data" in result.output.partition(label)[2]
 
 
 def test_command_refuses_missing_data(done: Run) -> None:
