@@ -79,8 +79,11 @@ class MLflow(Tracker):
         folder = state.artifacts / FOLDER
         own_database = f"sqlite:///{folder}/mlflow.db"
         self._uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or own_database
+        self._files: str | None = None
         if self._uri.startswith(f"sqlite:///{folder}"):
             folder.mkdir(parents=True, exist_ok=True)
+            # MLflow would put them into the current folder of this process.
+            self._files = (folder / "artifacts").absolute().as_uri()
         self._experiment_name = self.experiment or str(state.config.get("name") or state.name)
         self._run_name = state.name
         self._params = flatten(state.config)
@@ -105,7 +108,7 @@ class MLflow(Tracker):
     def _find_experiment(self, client: MlflowClient) -> str:
         experiment = client.get_experiment_by_name(self._experiment_name)
         if experiment is None:
-            return str(client.create_experiment(self._experiment_name))
+            return str(client.create_experiment(self._experiment_name, self._files))
         return str(experiment.experiment_id)
 
     def _reopen(self, client: MlflowClient, experiment_id: str) -> str | None:

@@ -251,3 +251,4 @@ def test_recorded_images_and_tables_are_sent(folder: Path, tmp_path: Path) -> No
     table = "media/val/worst/step-00000007.csv"
     local = client.download_artifacts(found.info.run_id, table, str(tmp_path))
     assert Path(local).read_text() == "word,score\na|b,0.5\n"
+    assert (folder / "mlflow/artifacts" / found.info.run_id / "artifacts" / table).is_file()
