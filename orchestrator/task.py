@@ -66,8 +66,9 @@ class Task(ABC):
 
         `self.progress.epoch`, `step`, `iteration` and so on count what is completed. `phase` is
         `train`, `val`, `test` or a name such as `val/noisy`. Treat the state as read-only; add
-        columns to the row with `self.progress.record(name=value)`. Outside a loop, it is the
-        initial state of a run.
+        columns to the row with `self.progress.record(name=value)`, and images, figures and tables
+        with `record_image`, `record_figure` and `record_table`. Outside a loop, it is the initial
+        state of a run.
 
         Raises:
             TaskError: In a DataLoader worker, which is ahead of the loop.
@@ -238,8 +239,9 @@ class Task(ABC):
         """Return metrics that are not means over samples, such as R² or AUC.
 
         In val and test, the loop calls `update(output, target(batch))` with each batch, and
-        `compute()` at the end, which returns a number, a vector, or a mapping of these. Every rank
-        needs at least one sample.
+        `compute()` at the end, which returns a number, a vector, a matrix, or a mapping of these. A
+        matrix, such as a confusion matrix, is not a metric, but is shown by reports, the live page
+        and loggers. Every rank needs at least one sample.
 
         Returns:
             torchmetrics objects by name, or others with `to(device)`, `update` and `compute`.

@@ -12,6 +12,7 @@ from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.checkpoints.index import INDEX, check_index
 from orchestrator.disk.checkpoints.manifest import MANIFEST, check_file, check_manifest
 from orchestrator.disk.lease import FOLDER as CLAIMS
+from orchestrator.disk.media import INDEX as MEDIA
 from orchestrator.disk.metadata import COMPLETE, RunMetadata
 from orchestrator.disk.reports import REPORTS, check_report
 from orchestrator.disk.run_folder import ADVICE, EVALUATIONS, RunFolder
@@ -191,7 +192,7 @@ def _check_rows(folder: RunFolder, path: str) -> FileStatus:
 _CHECKS: Sequence[tuple[Sequence[str], Check, str]] = (
     (("run.json", "source.json", "info.json", "stats/*/attempt.json"), _check_json, _COPY),
     (("experiment.yaml",), _check_experiment, _COPY),
-    ((REPORTS, "population.jsonl", "trials.jsonl"), _check_lines, _COPY),
+    ((REPORTS, MEDIA, "population.jsonl", "trials.jsonl"), _check_lines, _COPY),
     (("stats.parquet", "hooks.parquet", "stats/*.arrow", "stats/*.parquet"), _check_rows, _ROWS),
 )
 """Patterns of paths with their check, and the advice for a damaged file that has none of its
