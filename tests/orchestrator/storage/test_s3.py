@@ -23,6 +23,7 @@ from orchestrator.runs.listing import query_runs
 from orchestrator.storage import Storage
 from orchestrator.storage.read_only import ReadOnlyStorage
 from orchestrator.storage.remote import Remote
+from tests.orchestrator.disk import test_media
 from tests.orchestrator.runs.written import written_run
 from tests.tasks import described
 
@@ -114,6 +115,24 @@ def invoke(*arguments: str) -> Any:
     done = CliRunner().invoke(app, [*arguments, "--json"])
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
+
+
+def test_images_and_tables_are_in_the_bucket_once_after_a_resume(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hooks = {"weights": {"type": f"{test_media.__name__}:Weights"}}
+    whole = run(test_media.pictured(hooks=hooks), tmp_path, local=True)
+    monkeypatch.setattr(test_media.Weights, "breaks_at", 7)
+    with pytest.raises(RunError, match="broken on purpose"):
+        run(test_media.pictured(hooks=hooks), f"{bucket}/media", local=True)
+    monkeypatch.setattr(test_media.Weights, "breaks_at", 0)
+    resumed = resume(f"{bucket}/media/points")
+    there = resumed.folder.storage
+    here = whole.folder.storage
+    assert there.read("media.jsonl") == here.read("media.jsonl")
+    assert there.tree("media").keys() == here.tree("media").keys()
+    for file in here.tree("media"):
+        assert there.read(f"media/{file}") == here.read(f"media/{file}")
 
 
 def test_run_survives_an_outage_of_its_store(
