@@ -11,7 +11,7 @@ MAX_LABELED = 32
 """Largest number of rows or columns whose cells show their numbers."""
 _LARGEST = 1024
 """Pixels of a matrix without numbers, at most."""
-_CELL = 44
+_CELL = 52
 """Pixels of a cell with a number."""
 _MARGIN = 52
 """Pixels of the labels on the left and at the top."""
@@ -40,6 +40,11 @@ def compute_shares(frame: Any) -> Any:
     return sizes / np.maximum(sizes.max(axis=1, keepdims=True), np.finfo(float).tiny)
 
 
+def format_number(value: float) -> str:
+    """Format a number of a cell: counts with all their digits, others with three."""
+    return f"{value:.0f}" if float(value).is_integer() else f"{value:.3g}"
+
+
 def draw_matrix(data: bytes) -> bytes:
     """Return the PNG image of a matrix; its cells show their numbers if there are few."""
     from PIL import Image, ImageDraw
@@ -66,7 +71,7 @@ def draw_matrix(data: bytes) -> bytes:
     for row, label in enumerate(frame.index):
         write(row, -0.75, str(label))
         for column, value in enumerate(frame.iloc[row]):
-            write(row, column, f"{value:.4g}")
+            write(row, column, format_number(value))
     return encode_png(np.asarray(image))
 
 

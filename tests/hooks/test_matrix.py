@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hooks.matrix import compute_shares, draw_matrix, encode_matrix, read_matrix
+from hooks.matrix import compute_shares, draw_matrix, encode_matrix, format_number, read_matrix
 
 COUNTS = np.array([[8, 2, 0], [0, 5, 5], [1, 0, 0]])
 
@@ -36,7 +36,7 @@ def test_rows_of_zeros_and_of_nothing_are_white() -> None:
 
 def test_small_matrix_has_a_cell_for_each_number() -> None:
     corner = np.array([[[0, 0, 0]]])
-    cells = picture(COUNTS)[54::44, 54::44] + corner  # near the upper left corner of each
+    cells = picture(COUNTS)[54::52, 54::52] + corner  # near the upper left corner of each
     assert cells.shape == (3, 3, 3)
     assert (cells[0, 2] == 255).all()
     # 60% of #1e5dc0 on white, by hand: 255 - 0.6 * (255 - 30), and so on.
@@ -51,3 +51,18 @@ def test_large_matrix_is_a_map(size: int) -> None:
     diagonal = np.arange(size) * scale
     assert (found[diagonal, diagonal] == [120, 158, 217]).all()
     assert (found[0, scale:] == 255).all()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (123456.0, "123456"),
+        (0.12345, "0.123"),
+        (-2.0, "-2"),
+        (np.nan, "nan"),
+        (np.inf, "inf"),
+    ],
+)
+def test_counts_have_all_their_digits(value: float, text: str) -> None:
+    assert format_number(value) == text

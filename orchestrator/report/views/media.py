@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from hooks.matrix import MAX_LABELED, compute_shares, draw_matrix, read_matrix
+from hooks.matrix import MAX_LABELED, compute_shares, draw_matrix, format_number, read_matrix
 from hooks.media import FOLDER, MediaEntry, read_table
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.report import page
@@ -169,7 +169,8 @@ def _render_matrix(matrix: pd.DataFrame) -> Markup:
     values = matrix.to_numpy()
     for label, row, shares in zip(matrix.index, values, compute_shares(matrix), strict=True):
         cells = [
-            _make_cell(f"{value:.4g}", share) for value, share in zip(row, shares, strict=True)
+            _make_cell(format_number(value), share)
+            for value, share in zip(row, shares, strict=True)
         ]
         rows.append(element("tr", element("th", str(label), scope="row"), *cells))
     parts = (
