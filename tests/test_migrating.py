@@ -574,6 +574,20 @@ def test_classes_of_other_systems_are_refused_with_their_counterparts(
     assert row.ours or "there is none" in told
 
 
+@pytest.mark.parametrize(("name", "hook"), THEIRS["names"].items())
+def test_names_in_a_configuration_are_refused_with_the_advice_on_their_classes(
+    name: str, hook: str
+) -> None:
+    advice = re.escape(find_classes_elsewhere()[hook])
+    with pytest.raises(ConfigError, match=rf"unknown hook '{name}' \({advice}"):
+        make_hook(name, {})
+
+
+def test_example_of_a_hook_of_mmengine_is_refused_with_its_counterpart() -> None:
+    with pytest.raises(ConfigError, match="write the hook nan_guard"):
+        make_hook("CheckInvalidLossHook", {})
+
+
 def test_class_of_another_system_as_a_type_is_refused_with_its_counterpart() -> None:
     with pytest.raises(ConfigError, match=r"hooks\.average\.type: .*write the hook ema"):
         make_hook("average", {"type": "EMAHook", "momentum": 0.0002})
