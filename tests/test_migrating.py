@@ -58,7 +58,7 @@ EXPERIMENT_OPTIONS = """
     val_dataloader test_dataloader val_evaluator test_evaluator val_cfg test_cfg default_scope lr_config lr_steps
     lr_ratio warmup_iterations total_epochs model_wrapper_cfg find_unused_parameters
     resume_from custom_imports checkpoint machine use_gpu distributed log_frequency data dataset loss trainer seed_value
-    monitoring profiling test_only"""
+    monitoring profiling distillation test_only"""
 
 
 @dataclass(frozen=True)
