@@ -218,6 +218,8 @@ def _suggest_value(error: FieldError, model: type[BaseModel], values: Any) -> st
     kind = detail["type"]
     value = detail["input"]
     if kind in MAPPING_TYPES:
+        if error.location == ("hooks",):
+            return "write each hook by its name, such as ema: {decay: 0.999}"
         # A dict has any keys.
         keys = [] if kind == "dict_type" else list_known_keys(model, error.location, values)
         return _suggest_mapping(value, keys)

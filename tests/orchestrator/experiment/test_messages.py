@@ -150,6 +150,11 @@ def printed(folder: Path, text: str, *overrides: str) -> str:
         ),
         ("hang: 300", "e.yaml:4: hang: must be a mapping, got 300 (known: action, after)"),
         (
+            "hooks: [name: precise_bn]",
+            "e.yaml:4: hooks: must be a mapping, got [{'name': 'precise_bn'}]"
+            " (write each hook by its name, such as ema: {decay: 0.999})",
+        ),
+        (
             f"{SWEEP}  space: {{seed: [0, 1]}}",
             "e.yaml:7: sweep.space.seed: must be a mapping, got [0, 1] (known: choice, fan_out, grid, lograndint,"
             " loguniform, normal, qloguniform, quniform, randint, uniform)",
