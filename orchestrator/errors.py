@@ -63,10 +63,11 @@ class Problem:
 
     def shorten(self) -> "Problem":
         """Return the problem with long texts truncated."""
-        texts: dict[str, Any] = {}
-        for name, value in vars(self).items():
-            if isinstance(value, str):
-                texts[name] = shorten(value, _MAX_TEXT)
+        texts: dict[str, Any] = {
+            name: shorten(value, _MAX_TEXT)
+            for name, value in vars(self).items()
+            if isinstance(value, str)
+        }
         return replace(self, **texts)
 
     def __str__(self) -> str:

@@ -68,8 +68,7 @@ class JsonLines(Cleanup, WindowLogger):
             "step": state.step,
             "samples": state.world_samples,
         }
-        for name, value in values.items():
-            line[name] = _finite(value)
+        line |= {name: _finite(value) for name, value in values.items()}
         self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
         self._file.flush()
         self._lines += 1

@@ -122,10 +122,11 @@ class TensorBoard(Cleanup, CurveLogger):
     @at_interval("histograms")
     def on_gradients(self, state: State) -> None:
         optimized = set(map(id, state.gradients()))
-        gradients = {}
-        for name, parameter in state.module.named_parameters():
-            if parameter.grad is not None and id(parameter.grad) in optimized:
-                gradients[name] = parameter.grad
+        gradients = {
+            name: parameter.grad
+            for name, parameter in state.module.named_parameters()
+            if parameter.grad is not None and id(parameter.grad) in optimized
+        }
         self._add_histograms("gradients", gradients, state)
 
     @at_interval("histograms")

@@ -225,14 +225,15 @@ class EMA(Hook):
         """
         parameters = self._averages[0].parameters if self._averages else {}
         names = {id(parameter): name for name, parameter in parameters.items()}
-        averaged = {}
-        for key, parameter in module.named_parameters(remove_duplicate=False):
-            if id(parameter) in names:
-                averaged[key] = names[id(parameter)]
-
-        further = {}
-        for std, average in zip(self._stds[1:], self._averages[1:], strict=False):
-            further[str(std)] = average.to_dict()
+        averaged = {
+            key: names[id(parameter)]
+            for key, parameter in module.named_parameters(remove_duplicate=False)
+            if id(parameter) in names
+        }
+        further = {
+            str(std): average.to_dict()
+            for std, average in zip(self._stds[1:], self._averages[1:], strict=False)
+        }
         return {"averaged": averaged, "further": further}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -202,9 +202,10 @@ def _print_trials(trials: pd.DataFrame, metrics: Sequence[str]) -> None:
         for name in trials.columns
         if (name in metrics or name.startswith(openings)) and trials[name].notna().any()
     ]
-    rows = []
-    for trial, *values in trials[columns].itertuples(name=None):
-        rows.append((trial, *map(_format_trial_cell, columns, values)))
+    rows = [
+        (trial, *map(_format_trial_cell, columns, values))
+        for trial, *values in trials[columns].itertuples(name=None)
+    ]
     print_table(("trial", *(name.removeprefix(CONFIG) for name in columns)), rows)
 
 

@@ -85,7 +85,9 @@ def _describe(error: Any, parameters: Sequence[Any], maybe_overrides: Sequence[s
         return _describe_value(error)
     if not hasattr(error, "option_name"):
         return _as_clause(error.message)
-    flags = {flag: parameter for parameter in parameters for flag in parameter.opts}
+    flags: dict[str, Any] = {}
+    for parameter in parameters:
+        flags.update(dict.fromkeys(parameter.opts, parameter))
     if error.option_name not in flags:
         return _describe_unknown_flag(error.option_name, flags, maybe_overrides)
     need = "takes no" if flags[error.option_name].is_flag else "needs a"

@@ -32,9 +32,10 @@ def _are_at_same_position(stores: Sequence[CheckpointStore], world: World) -> bo
     """Return whether the newest checkpoints of all runs have the same position, or none has one;
     collective."""
     newest = [store.find_latest(group=world) for store in stores]
-    positions = set()
-    for name, store in zip(newest, stores, strict=True):
-        positions.add(store.read_position(name) if name else None)
+    positions = {
+        store.read_position(name) if name else None
+        for name, store in zip(newest, stores, strict=True)
+    }
     return len(positions) == 1
 
 

@@ -39,10 +39,7 @@ def element(tag: str, *children: Content, **attributes: str | float | bool | Non
 
 def concatenate(children: Iterable[Content]) -> Markup:
     """Concatenate markup and escaped text."""
-    parts = []
-    for child in children:
-        if child:
-            parts.append(child if isinstance(child, Markup) else escape(child))
+    parts = [child if isinstance(child, Markup) else escape(child) for child in children if child]
     return Markup("".join(parts))
 
 

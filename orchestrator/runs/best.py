@@ -173,9 +173,7 @@ def _make_command(folder: RunFolder, label: str) -> str:
     keys = [unit]
     scheduler = config.get("scheduler")
     if isinstance(scheduler, dict):
-        for key in _LENGTH_ARGUMENTS:
-            if scheduler.get(key) == length:
-                keys.append(f"scheduler.{key}")
+        keys += [f"scheduler.{key}" for key in _LENGTH_ARGUMENTS if scheduler.get(key) == length]
     trained = {"epochs": 0, "steps": 0}
     for report in folder.read_current_reports()[-1:]:
         trained = {"epochs": report.get("epoch", -1) + 1, "steps": report.get("step", 0)}

@@ -103,11 +103,11 @@ def describe_rows(matching: int, listed: int) -> str:
 
 def list_keys(table: pa.Table) -> list[str]:
     """Return the paths of the configuration in which runs differ."""
-    keys = []
-    for name in table.column_names:
-        if name.startswith(CONFIG) and pc.count_distinct(table[name], mode="all").as_py() > 1:
-            keys.append(name.removeprefix(CONFIG))
-    return keys
+    return [
+        name.removeprefix(CONFIG)
+        for name in table.column_names
+        if name.startswith(CONFIG) and pc.count_distinct(table[name], mode="all").as_py() > 1
+    ]
 
 
 def filter_rows(table: pa.Table, text: str, columns: Sequence[str]) -> list[Row]:
@@ -152,9 +152,8 @@ def _format(value: Any) -> str:
 
 
 def _render_form(selection: Selection, keys: Sequence[str]) -> Markup:
-    options = [element("option", "nothing", value="")]
-    for key in keys:
-        options.append(element("option", key, value=key, selected=key == selection.group))
+    ungrouped = element("option", "nothing", value="")
+    options = [element("option", key, value=key, selected=key == selection.group) for key in keys]
     order = "descending" if selection.descending else "ascending"
     return element(
         "form",
@@ -169,7 +168,7 @@ def _render_form(selection: Selection, keys: Sequence[str]) -> Markup:
                 placeholder="words, or optimizer.lr=0.1",
             ),
         ),
-        element("label", "Group by ", element("select", *options, name="group")),
+        element("label", "Group by ", element("select", ungrouped, *options, name="group")),
         element("input", type="hidden", name="sort", value=selection.sort),
         element("input", type="hidden", name="order", value=order),
         element("button", "Show"),
@@ -180,9 +179,7 @@ def _render_form(selection: Selection, keys: Sequence[str]) -> Markup:
 
 
 def _render_table(rows: Sequence[Row], selection: Selection, group: str | None) -> Markup:
-    head = [element("td")]
-    for name, heading in _COLUMNS.items():
-        head.append(_render_heading(name, heading, selection))
+    headings = [_render_heading(name, heading, selection) for name, heading in _COLUMNS.items()]
     bodies = []
     if group:
         for value, members in _group_rows(rows, group):
@@ -192,7 +189,9 @@ def _render_table(rows: Sequence[Row], selection: Selection, group: str | None) 
             )
     else:
         bodies.append(element("tbody", *map(_render_row, rows)))
-    table = element("table", element("thead", element("tr", *head)), *bodies, class_="runs")
+    table = element(
+        "table", element("thead", element("tr", element("td"), *headings)), *bodies, class_="runs"
+    )
     button = element("button", "Compare the chosen")
     scroll = element("div", table, class_="scroll")
     return element("form", element("div", button, class_="tools"), scroll, action="/compare")

@@ -94,16 +94,17 @@ def _read_reports_with_metrics(folder: RunFolder, settings: Sweep) -> list[Mappi
 def _compute_training_seconds(folder: RunFolder) -> float:
     """Return a trial's training time in seconds: from the start of each attempt to its last
     report."""
-    ends = {}
-    for line in folder.read_reports():
-        if "time" in line:
-            ends[line["attempt"]] = seconds_at(line["time"])
-
-    seconds = 0.0
-    for attempt in folder.read_attempts():
-        if attempt.started and attempt.number in ends:
-            seconds += max(0.0, ends[attempt.number] - seconds_at(attempt.started))
-    return seconds
+    ends = {
+        line["attempt"]: seconds_at(line["time"])
+        for line in folder.read_reports()
+        if "time" in line
+    }
+    durations = [
+        max(0.0, ends[attempt.number] - seconds_at(attempt.started))
+        for attempt in folder.read_attempts()
+        if attempt.started and attempt.number in ends
+    ]
+    return sum(durations, start=0.0)
 
 
 @dataclass

@@ -230,12 +230,9 @@ def get_numbers(table: pd.DataFrame, name: str) -> Series:
 
 def _load_halves(rows: Rows) -> pd.DataFrame:
     """Return the number of `rows` and the largest memory of each rank in each half of the run."""
-    columns = {"rows": "count(*)"}
-    for name in MEMORY:
-        if name in rows.columns:
-            columns[name] = f"max({name})"
+    peaks = {name: f"max({name})" for name in MEMORY if name in rows.columns}
     half = "iteration > (select (min(iteration) + max(iteration)) / 2 from rows)"
-    return rows.aggregate(columns, ["rank", half])
+    return rows.aggregate({"rows": "count(*)", **peaks}, ["rank", half])
 
 
 def _load_iterations(rows: Rows, halves: pd.DataFrame) -> pd.DataFrame:

@@ -96,12 +96,12 @@ def _list_parts(name: str) -> tuple[tuple[str, str], ...]:
 
 def _make_inputs_query(columns: Collection[str], values: Mapping[str, str]) -> str:
     """Return the query of the rows' keys and finite values."""
-    inputs = []
-    for name, default in _KEYS.items():
-        inputs.append(f"{name if name in columns else default} as {name}")
-    for name, value in values.items():
-        inputs.append(f"case when isfinite({value}) then {value} end as {quote(name)}")
-    return f"select {', '.join(inputs)} from rows"
+    keys = [f"{name if name in columns else default} as {name}" for name, default in _KEYS.items()]
+    finite = [
+        f"case when isfinite({value}) then {value} end as {quote(name)}"
+        for name, value in values.items()
+    ]
+    return f"select {', '.join([*keys, *finite])} from rows"
 
 
 def _aggregate(function: str, value: str, is_grouped: bool) -> str:

@@ -140,10 +140,11 @@ class RunIndex:
         if not changed and known.keys() == signatures.keys():
             return stored
 
-        rows = []
-        for row in self._storage.map(partial(read_run_record, self._storage), changed):
-            if row:
-                rows.append({**row, "signature": signatures[row["path"]]})
+        rows = [
+            {**row, "signature": signatures[row["path"]]}
+            for row in self._storage.map(partial(read_run_record, self._storage), changed)
+            if row
+        ]
         is_current = [signatures.get(path) == signature for path, signature in known.items()]
         kept = stored.filter(pa.array(is_current, pa.bool_()))
         table = _share_with_trials(_concat(kept, _make_table(rows)))
@@ -159,9 +160,10 @@ def _convert(rows: pa.Table) -> pa.Table:
     is_bad = pc.is_in(rows["status"], pa.array(["damaged", "newer"]))
     for error in rows.filter(is_bad)["error"]:
         warn_once(error.as_py())
-    columns = {}
-    for name in rows.column_names:
-        columns[name] = _unify(rows[name]) if rows[name].type == _MIXED else rows[name]
+    columns = {
+        name: _unify(rows[name]) if rows[name].type == _MIXED else rows[name]
+        for name in rows.column_names
+    }
     return _drop_infeasible(pa.table(columns))
 
 

@@ -208,10 +208,11 @@ class TrialIndex:
     def write(self, trials: Iterable[TrialRecord | DamagedFile]) -> None:
         """Rewrite the index with the trials that have ended. Called in the driver."""
         check_lease(self._sweep.path)
-        lines = []
-        for record in trials:
-            if isinstance(record, TrialRecord) and record.has_ended:
-                lines.append(format_line(vars(record)))
+        lines = [
+            format_line(vars(record))
+            for record in trials
+            if isinstance(record, TrialRecord) and record.has_ended
+        ]
         self._sweep.write(INDEX, "".join([f"{self._header}\n", *lines]))
         self._count = len(lines)
 

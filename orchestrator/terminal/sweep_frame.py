@@ -74,9 +74,7 @@ def _make_trial_cells(
 ) -> dict[str, str | Text]:
     run = trial.run
     eta_s = run.progress.eta_s if run else None
-    values = []
-    for path, value in trial.values.items():
-        values.append(f"{names[path]}={format_parameter(value)}")
+    values = [f"{names[path]}={format_parameter(value)}" for path, value in trial.values.items()]
     return {
         "trial": Text(trial.name, "bold green" if is_best else ""),
         "status": Text(trial.status, STYLES.get(trial.status, "")),

@@ -222,10 +222,11 @@ class LiveSweep:
     ) -> float | None:
         """Estimate the seconds left from the speed since `start`. A running trial counts by its
         share since then."""
-        done = 0.0
-        for trial in trials:
-            if trial.ended is None or trial.ended >= start:
-                done += _get_share(trial, start)
+        done = sum(
+            _get_share(trial, start)
+            for trial in trials
+            if trial.ended is None or trial.ended >= start
+        )
         elapsed = max(0.0, self._clock() - seconds_at(start))
         return elapsed * remaining / done if done > 0 else None
 

@@ -91,9 +91,11 @@ class LayerMonitor(Cleanup):
         self._files = state.artifacts / self.folder / f"rank={state.rank}"
         folders = [self._files]
         if state.is_master:
-            for folder in self._files.parent.glob("rank=*"):
-                if int(folder.name.removeprefix("rank=")) >= state.world_size:
-                    folders.append(folder)
+            folders += [
+                folder
+                for folder in self._files.parent.glob("rank=*")
+                if int(folder.name.removeprefix("rank=")) >= state.world_size
+            ]
         for folder in folders:
             for file in folder.glob("*.parquet"):
                 if int(file.stem) > state.iteration:

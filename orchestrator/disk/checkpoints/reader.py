@@ -189,10 +189,11 @@ class CheckpointReader:
         name = self.resolve(label)
         key = key or self.find_evaluated_weights(label)
         own_file = f"{key.partition('/')[0]}.pt"
-        needed = {}
-        for file, entry in self.read_manifest(name)["files"].items():
-            if file == own_file or placeholders.has_shards(file):
-                needed[file] = entry
+        needed = {
+            file: entry
+            for file, entry in self.read_manifest(name)["files"].items()
+            if file == own_file or placeholders.has_shards(file)
+        }
         self.check_files(name, needed)
         weights: dict[str, Any] = self.load_parts(name, {"model": key})["model"]
         return weights

@@ -65,10 +65,8 @@ def compute_usage(source: Source) -> dict[str, float]:
         "data_wait_share": total["data_wait_s_sum"] / (total["measured_s_sum"] or math.nan),
         "samples_per_s": total["batch_size_sum"] / (train_s or math.nan),
     }
-    for column, name in _PEAKS.items():
-        usage[name] = peak[f"{column}_max"]
-    for name in _MEANS:
-        usage[name] = total[f"{name}_sum"] / total[f"{name}_count"]
+    usage |= {name: peak[f"{column}_max"] for column, name in _PEAKS.items()}
+    usage |= {name: total[f"{name}_sum"] / total[f"{name}_count"] for name in _MEANS}
     known = {name: float(value) for name, value in usage.items() if not math.isnan(value)}
     return {"ranks": sums["rank"].nunique(), **known}
 

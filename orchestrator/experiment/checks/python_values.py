@@ -15,11 +15,12 @@ def find_changed_values(given: Mapping[str, Any], experiment: Experiment) -> Ite
     """Yield a problem for each given value that would arrive changed in the task or a hook."""
     # `find_class` only looks the class up, so it may be abstract.
     task: type = find_class(experiment.task, Task, {})  # type: ignore[type-abstract]
-    classes = {"task_args": task}
-    for name, entry in experiment.hooks.items():
-        if isinstance(entry, Mapping):
-            classes[f"hooks.{name}"] = find_hook_class(entry["type"])
-
+    hooks = {
+        f"hooks.{name}": find_hook_class(entry["type"])
+        for name, entry in experiment.hooks.items()
+        if isinstance(entry, Mapping)
+    }
+    classes = {"task_args": task, **hooks}
     for path, field_path, value in _list_values(given):
         owner, _, name = field_path.rpartition(".")
         cls = classes.get(owner)

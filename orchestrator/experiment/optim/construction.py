@@ -124,12 +124,13 @@ def fill_method_defaults(
         problems = [_explain_undeclared(problem, task, method) for problem in error.problems]
         raise ConfigError(problems) from None
 
-    arguments: dict[str, Any] = {"type": FROM_TASK}
-    for name, value in checked.model_dump(mode="json", warnings=False, fallback=str).items():
-        # The method keeps a default that YAML cannot hold.
-        if name in written or isinstance(getattr(checked, name), _PLAIN_TYPES):
-            arguments[name] = value
-    return arguments
+    # The method keeps a default that YAML cannot hold.
+    arguments = {
+        name: value
+        for name, value in checked.model_dump(mode="json", warnings=False, fallback=str).items()
+        if name in written or isinstance(getattr(checked, name), _PLAIN_TYPES)
+    }
+    return {"type": FROM_TASK, **arguments}
 
 
 def _explain_undeclared(problem: Problem, task: type[Task], method: str) -> Problem:

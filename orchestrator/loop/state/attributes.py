@@ -95,13 +95,12 @@ def _list_module_parts(module: nn.Module, path: str) -> list[tuple[str, Any]]:
 
 
 def _list_optimizer_parts(optimizer: Optimizer, path: str) -> list[tuple[str, Any]]:
-    parts = [
+    states = [
         (f"{path}.state[{index}]", state) for index, state in enumerate(optimizer.state.values())
     ]
-    for name, value in vars(optimizer).items():
-        if name not in _OF_OPTIMIZERS:
-            parts.append((f"{path}.{name}", value))
-    return parts
+    attributes = vars(optimizer).items()
+    own = [(f"{path}.{name}", value) for name, value in attributes if name not in _OF_OPTIMIZERS]
+    return [*states, *own]
 
 
 def _join(path: str, name: str) -> str:

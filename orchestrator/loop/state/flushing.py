@@ -50,15 +50,10 @@ class RowFlusher:
     def _record_costs(self, stage: int) -> None:
         """Record costs that precede a checkpoint at this iteration and `stage` or a later one."""
         costs = self._plan.drain_costs()
-        for event, seconds in self._charges.items():
-            costs.append(
-                {
-                    "hook": "(loop)",
-                    "event": event,
-                    "calls": len(seconds),
-                    "seconds": sum(seconds),
-                }
-            )
+        costs += [
+            {"hook": "(loop)", "event": event, "calls": len(seconds), "seconds": sum(seconds)}
+            for event, seconds in self._charges.items()
+        ]
         self._charges.clear()
 
         position = {

@@ -1,9 +1,8 @@
 """Columns of the iteration table, computed from the numbers of its rows."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +16,15 @@ COUNTERS = ("iteration", "step", "samples", "batch_size")
 
 def make_columns(values: Sequence[str], times: Mapping[str, Column]) -> Layout:
     """Return a function for each column: of the counters, `values`, then the clock's times."""
-    columns: dict[str, Callable[[NDArray[np.float64]], NDArray[Any]]] = {}
-    for index, name in enumerate(COUNTERS):
-        columns[name] = partial(_get_counter, index)
-    for index, name in enumerate(values, start=len(COUNTERS)):
-        columns[name] = itemgetter((slice(None), index))
     first_time = len(COUNTERS) + len(values)
-    for name, column in times.items():
-        columns[name] = partial(_get_time, first_time, column)
-    return columns
+    return {
+        **{name: partial(_get_counter, index) for index, name in enumerate(COUNTERS)},
+        **{
+            name: itemgetter((slice(None), index))
+            for index, name in enumerate(values, start=len(COUNTERS))
+        },
+        **{name: partial(_get_time, first_time, column) for name, column in times.items()},
+    }
 
 
 def _get_counter(index: int, numbers: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -30,10 +30,13 @@ def render_learning(rows: Rows, reports: Reports, modes: Mapping[str, str]) -> p
     """Render loss and metrics over optimizer steps. `modes` has the known directions of metrics,
     `max` or `min`."""
     by_name = group_metrics(reports)
-    charts = [_draw_loss(rows, by_name.pop("loss", {}), reports)]
-    for name, phases in by_name.items():
-        if not name.endswith(COSTS):
-            charts.append(draw_metric(name, phases, reports))
+    loss = _draw_loss(rows, by_name.pop("loss", {}), reports)
+    metrics = [
+        draw_metric(name, phases, reports)
+        for name, phases in by_name.items()
+        if not name.endswith(COSTS)
+    ]
+    charts = [loss, *metrics]
     if not any(charts):
         return page.Section(
             "learning", "Learning curves", "No iteration and no report was recorded yet."

@@ -24,10 +24,11 @@ CELLS_ACROSS = 200
 
 def render_spans(rows: Rows, reports: Reports) -> page.Section:
     """Render the spans of each rank, heat maps of the iterations, and the reported speed."""
-    columns = {}
-    for name in ("step_s", *SPANS):
-        if name in rows.columns:
-            columns[name] = f"{merge_blocks(name, 'total')} / {merge_blocks(name, 'known')}"
+    columns = {
+        name: f"{merge_blocks(name, 'total')} / {merge_blocks(name, 'known')}"
+        for name in ("step_s", *SPANS)
+        if name in rows.columns
+    }
     means = rows.aggregate(columns, ["rank"], TRAINING, rows.blocks).dropna(axis=1, how="all")
     if "step_s" not in means:
         return page.Section("time", "Time", "No training iteration was timed.")

@@ -76,8 +76,9 @@ class DrawnTrials(Search):
     ) -> None:
         super().__init__(settings, shared)
         drawn = draw_trials(settings, seed)
-        remaining = {}
-        for number in list_remaining_trials(settings, previous):
-            remaining[number] = previous[number].values if number in previous else drawn[number]
+        remaining = {
+            number: previous[number].values if number in previous else drawn[number]
+            for number in list_remaining_trials(settings, previous)
+        }
         self._enqueue(remaining)
         self.count = len(self._queue)
