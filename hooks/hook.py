@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from enum import IntEnum, StrEnum
 from inspect import get_annotations, isroutine, signature
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hooks.errors import WrongHook
@@ -341,10 +342,8 @@ def _check_attributes(cls: type[Hook]) -> None:
 
 def list_fields(hook: Hook, kind: str) -> list[str]:
     """Return the attributes that a hook's classes name in `kind`, without duplicates."""
-    names: dict[str, None] = {}
-    for cls in type(hook).__mro__:
-        names.update(dict.fromkeys(vars(cls).get(kind, ())))
-    return list(names)
+    names = chain.from_iterable(vars(cls).get(kind, ()) for cls in type(hook).__mro__)
+    return list(dict.fromkeys(names))
 
 
 def list_state_fields(hook: Hook) -> list[str]:

@@ -487,9 +487,7 @@ class Task(ABC):
             return blocks
 
         layers = list_members(nn.Sequential)
-        nested: set[nn.Module] = set()
-        for layer in layers:
-            nested |= {*layer.modules()} - {layer}
+        nested = set[nn.Module]().union(*({*layer.modules()} - {layer} for layer in layers))
         return [layer for layer in layers if layer not in nested]
 
     def required_hooks(self) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ in any hook that monitors a metric. Otherwise it is that of the task's meter, as
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 from hooks.metrics.names import phase_of
@@ -151,10 +152,8 @@ def choose_main_metric(
     """
     declared = declared_modes(config)
     of_val = val_metrics(reported)
-    candidates: list[str] = []
-    for monitored in find_monitored_metrics(config):
-        candidates += monitored.metrics
-    for name in (*candidates, *of_val):
+    monitored = chain.from_iterable(part.metrics for part in find_monitored_metrics(config))
+    for name in chain(monitored, of_val):
         if name in of_val and direction(name, declared, meters):
             return name
     return None
@@ -262,9 +261,7 @@ def _direction_by_unit(metric: str) -> Mode | None:
 
 def _direction_by_words(metric: str) -> Mode | None:
     """Return the direction that all known words of a name agree on."""
-    words: set[str] = set()
-    for part in re.split(r"[^A-Za-z0-9]+", metric):
-        words |= _words(part)
+    words = set(chain.from_iterable(map(_words, re.split(r"[^A-Za-z0-9]+", metric))))
     more = not words.isdisjoint(_MORE)
     less = not words.isdisjoint(_LESS)
     if more == less:

@@ -65,6 +65,10 @@ def replay(
         if isinstance(find_root_cause_in_user_code(error), BdbQuit):  # the user left the debugger
             return None
         raise
+    return _print_replay(result, as_json)
+
+
+def _print_replay(result: Replay, as_json: bool) -> None:
     if as_json:
         row = result.row.reset_index().to_dict("records")
         data = {

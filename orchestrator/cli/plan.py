@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.output import echo, print_json, print_table
@@ -201,11 +202,8 @@ def _format_trials(sweep: SweepPlan, required: Resources) -> Iterator[tuple[str,
 
 def _print_hooks(hooks: Mapping[str, Mapping[str, list[str]]]) -> None:
     """Print a table of the hooks of each event, with a column for each kind of rank."""
-    events: dict[str, None] = {}
-    for names in hooks.values():
-        events.update(dict.fromkeys(names))
     rows = []
-    for event in events:
+    for event in dict.fromkeys(chain.from_iterable(hooks.values())):
         cells = [", ".join(names.get(event, ["-"])) for names in hooks.values()]
         rows.append((event, *cells))
     print_table(("event", *hooks), rows)

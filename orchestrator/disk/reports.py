@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from hooks.position import Position, Stage
@@ -57,10 +58,7 @@ def drop_superseded(
 
 def list_reported_names(reports: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return the names in all reports, in the order in which they first appear."""
-    names: dict[str, None] = {}
-    for report in reports:
-        names.update(dict.fromkeys(report))
-    return list(names)
+    return list(dict.fromkeys(chain.from_iterable(reports)))
 
 
 def append_report(storage: Storage, line: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
+from itertools import chain
 from linecache import getlines
 from typing import Any, NamedTuple
 
@@ -75,11 +76,8 @@ def find_misspelled_methods(task: type[Task]) -> Iterator[Problem]:
     A method that the modules of the task mention again is a helper.
     """
     classes = [cls for cls in task.__mro__ if issubclass(cls, Task) and cls is not Task]
-    names: dict[str, None] = {}
-    for cls in classes:
-        names.update(dict.fromkeys(vars(cls)))
     source = _read_modules(classes)
-    for name in names:
+    for name in dict.fromkeys(chain.from_iterable(map(vars, classes))):
         method = getattr(task, name)
         if name.startswith("_") or name in _TASK_METHODS or not inspect.isroutine(method):
             continue
@@ -95,10 +93,7 @@ def find_misspelled_methods(task: type[Task]) -> Iterator[Problem]:
 def _read_modules(classes: Iterable[type]) -> str:
     """Return the source of the modules that define the classes, where it can be read."""
     files = {getattr(sys.modules.get(cls.__module__), "__file__", None) for cls in classes}
-    lines: list[str] = []
-    for file in files:
-        lines += getlines(file) if file else []
-    return "".join(lines)
+    return "".join(chain.from_iterable(getlines(file) for file in files if file))
 
 
 def find_wrong_arguments(task: Task) -> Iterator[Problem]:

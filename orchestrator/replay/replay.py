@@ -126,20 +126,19 @@ def replay(
             train_in_processes(span.train, attempt.world_size, threads)
         replayed = load(Storage(rows_folder), [], where=f"phase = 'train' and iteration > {start}")
 
-    stored = run.load_stats(
-        ["rank", "iteration", "loss"],
-        f"phase = 'train' and iteration > {start} and iteration <= {iteration}",
-    )
-    losses = stored.merge(
-        replayed[["rank", "iteration", "loss"]],
-        on=["rank", "iteration"],
-        how="left",
-        suffixes=("", "_replayed"),
-    )
     row = replayed[(replayed["rank"] == rank) & (replayed["iteration"] == iteration)].iloc[0]
     # A failed iteration has no stored values.
     stored_row = row.iloc[:0] if rows.empty else rows.iloc[0]
+    condition = f"phase = 'train' and iteration > {start} and iteration <= {iteration}"
+    stored = run.load_stats(["rank", "iteration", "loss"], condition)
+    losses = _join_losses(stored, replayed)
     return Replay(checkpoint, _compare(stored_row, row), threads, losses)
+
+
+def _join_losses(stored: pd.DataFrame, replayed: pd.DataFrame) -> pd.DataFrame:
+    """Return the stored losses beside the replayed ones, by rank and iteration."""
+    keys = ["rank", "iteration"]
+    return stored.merge(replayed[[*keys, "loss"]], on=keys, how="left", suffixes=("", "_replayed"))
 
 
 def _find_attempt(

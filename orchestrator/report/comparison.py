@@ -1,15 +1,17 @@
 """The page of several runs or sweeps: their differences, and the curves of runs."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from hooks.metrics.direction import explain_unknown_direction
+from orchestrator.disk.reports import list_reported_names
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import UsageError
 from orchestrator.report import page
 from orchestrator.report.figures import COLORS, Line, draw_lines
 from orchestrator.report.markup import Markup, concatenate, element, make_table
-from orchestrator.report.views.learning import Reports, list_names, select_points
+from orchestrator.report.views.learning import Reports, select_points
 from orchestrator.runs.result import Run
 from orchestrator.sweeps.results.differences import (
     TABLES,
@@ -65,9 +67,8 @@ def render_differences(differences: Mapping[str, Any]) -> page.Section:
 
 def render_curves(reports: Mapping[str, Reports]) -> page.Section:
     """Draw each reported metric over steps, with a line per run. `reports` is by run."""
-    every_report = [report for own in reports.values() for report in own]
     charts = []
-    for metric in list_names(every_report):
+    for metric in list_reported_names(chain.from_iterable(reports.values())):
         if "/" not in metric or metric.endswith(COSTS):
             continue
         lines = []

@@ -4,6 +4,7 @@ need Ray."""
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -202,9 +203,7 @@ class _DataOrder:
         return data
 
     def _list_indexed_phases(self) -> list[str]:
-        names: list[str] = []
-        for kind in PHASES:
-            names += phases_of(kind, self._datasets)
+        names = chain.from_iterable(phases_of(kind, self._datasets) for kind in PHASES)
         return [name for name in names if not self.is_iterable(name)]
 
     def _check_size(self, attempt: Attempt, phase: str, data: MapStyleData) -> None:

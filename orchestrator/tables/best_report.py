@@ -4,6 +4,7 @@ quickly."""
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from numbers import Real
 from typing import Any
 
@@ -32,9 +33,7 @@ def find_divergence(reports: Sequence[Mapping[str, Any]], metric: str | None) ->
 
     With several optimizers, each has a loss, such as `train/loss_d`.
     """
-    names: dict[str, None] = {}
-    for report in reports:
-        names.update(dict.fromkeys(filter(_is_loss, report)))
+    names = dict.fromkeys(filter(_is_loss, chain.from_iterable(reports)))
     if metric:
         names[metric] = None
 

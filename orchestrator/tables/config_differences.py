@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 
@@ -9,9 +10,7 @@ def find_config_differences(configs: Sequence[Mapping[str, Any]]) -> dict[str, l
     """Return one value per config for each dotted path that differs, except the name; None if the
     path is missing."""
     flat = [dict(flatten(config)) for config in configs]
-    paths: dict[str, None] = {}
-    for config in flat:
-        paths.update(dict.fromkeys(config))
+    paths = dict.fromkeys(chain.from_iterable(flat))
     paths.pop("name", None)
 
     differences = {}

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from io import BytesIO
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -227,11 +228,8 @@ def _find_statuses(storage: Storage, table: pa.Table) -> list[str]:
 
 
 def _make_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    names = dict.fromkeys(_TYPES)
-    for row in rows:
-        names |= dict.fromkeys(row)
     columns = {}
-    for name in names:
+    for name in dict.fromkeys(chain(_TYPES, *rows)):
         values = [row.get(name) for row in rows]
         kind = _TYPES.get(name)
         columns[name] = pa.array(values, kind) if kind else _make_column(values)
@@ -265,13 +263,10 @@ def _concat(first: pa.Table, second: pa.Table) -> pa.Table:
 def _concat_columns(parts: Sequence[pa.ChunkedArray]) -> pa.Array:
     kinds = {part.type for part in parts if part.null_count < len(part)}
     if kinds == {_MIXED} or len(kinds) > 1:
-        values: list[Any] = []
-        for part in parts:
-            values += _list_values(part)
-        return _make_column(values)
+        return _make_column([*chain.from_iterable(map(_list_values, parts))])
     kind = next(iter(kinds), parts[0].type)
-    chunks = [chunk.cast(kind) for part in parts for chunk in part.chunks]
-    return pa.chunked_array(chunks, kind)
+    chunks = chain.from_iterable(part.chunks for part in parts)
+    return pa.chunked_array([chunk.cast(kind) for chunk in chunks], kind)
 
 
 def _list_values(column: pa.ChunkedArray) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 from rich.console import RenderableType, group
 from rich.text import Text
@@ -55,9 +56,7 @@ def _draw_trials(view: SweepView, lines: int | None) -> Iterator[RenderableType]
     if lines is not None:
         visible = view.trials[: max(_MIN_TRIALS, lines - _SWEEP_LINES)]
 
-    paths: dict[str, None] = {}
-    for trial in visible:
-        paths |= dict.fromkeys(trial.values)
+    paths = dict.fromkeys(chain.from_iterable(trial.values for trial in visible))
     names = shorten_names([*paths])
     rows = [_make_trial_cells(trial, names, trial.name == view.best) for trial in visible]
     yield make_table(rows, left=("trial", "status", "values", ""), cut=("values", ""))

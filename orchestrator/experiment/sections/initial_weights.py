@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterable
+from itertools import chain
 from typing import Annotated, Self
 
 from pydantic import ConfigDict, Field, model_validator
@@ -94,10 +95,8 @@ def _fill(pattern: str, parts: Iterable[str]) -> str:
 
 
 def _find_matches(patterns: Iterable[str], names: Collection[str]) -> set[str]:
-    matches: set[str] = set()
-    for pattern in patterns:
-        matches.update(filter(compiled(pattern).fullmatch, names))
-    return matches
+    matches = (filter(compiled(pattern).fullmatch, names) for pattern in patterns)
+    return set(chain.from_iterable(matches))
 
 
 def _require_matches(path: str, patterns: Patterns | tuple[()], names: Collection[str]) -> None:

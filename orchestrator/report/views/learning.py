@@ -7,6 +7,7 @@ import numpy as np
 
 from hooks.metrics.direction import direction, explain_unknown_direction
 from hooks.metrics.names import PHASES, phase_of
+from orchestrator.disk.reports import list_reported_names
 from orchestrator.report import page
 from orchestrator.report.binning import Floats, compute_envelope
 from orchestrator.report.figures import COLORS, GREY, SPAN_COLORS, Line, draw_lines
@@ -46,18 +47,10 @@ def render_learning(rows: Rows, reports: Reports, modes: Mapping[str, str]) -> p
     return page.Section("learning", "Learning curves", content)
 
 
-def list_names(reports: Reports) -> list[str]:
-    """Return what the reports have, in the order of its first appearance."""
-    names: dict[str, None] = {}
-    for report in reports:
-        names.update(dict.fromkeys(report))
-    return [*names]
-
-
 def group_metrics(reports: Reports) -> dict[str, dict[str, str]]:
     """Group reported metrics by name and phase: `val/accuracy` is in `accuracy`, `val`. `val/noisy`
     is a phase too."""
-    names = list_names(reports)
+    names = list_reported_names(reports)
     losses = [name for name in names if name.endswith("/loss") and phase_of(name)]
     phases = [*PHASES, *(name.removesuffix("/loss") for name in losses)]
     metrics: dict[str, dict[str, str]] = {}

@@ -1,6 +1,7 @@
 """Rows of a sweep's trials, with the trial of each."""
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 import pandas as pd
 
@@ -79,9 +80,7 @@ def _read_tables(
 
     columns_by_run = _list_columns(runs)
     if columns is not None and columns_by_run:
-        known: dict[str, None] = {}
-        for names in columns_by_run.values():
-            known.update(dict.fromkeys(names))
+        known = dict.fromkeys(chain.from_iterable(columns_by_run.values()))
         check_columns(columns, [*known])
 
     errors: list[UsageError] = []

@@ -25,10 +25,8 @@ from orchestrator.experiment.sweep.space import (
 def draw_trials(sweep: Sweep, seed: int) -> list[dict[str, Any]]:
     """Draw the values of each trial of a grid or random search. `seed` is that of the
     experiment."""
-    trials = []
-    for point in draw_points(sweep):
-        trials.extend(repeat(sweep, point, seed))
-    return trials
+    trials = (repeat(sweep, point, seed) for point in draw_points(sweep))
+    return list(itertools.chain.from_iterable(trials))
 
 
 def repeat(sweep: Sweep, values: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
