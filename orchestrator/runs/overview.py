@@ -53,9 +53,7 @@ def _find_predictions(folder: RunFolder) -> str | None:
 
 
 def _is_usable(best: Best | None, diverged: Divergence | None) -> bool:
-    if diverged is None:
-        return True
-    return best is not None and best.iteration < diverged.iteration
+    return diverged is None or (best is not None and best.iteration < diverged.iteration)
 
 
 def _merge_last(

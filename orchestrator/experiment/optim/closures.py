@@ -18,9 +18,9 @@ from orchestrator.user_code import find_class
 def needs_closure(cls: type[Optimizer]) -> bool:
     """Return whether a step calls a closure that computes the loss again, as in LBFGS and SAM."""
     closure = inspect.signature(cls.step).parameters.get("closure")
-    if closure is None:
-        return False
-    return closure.default is inspect.Parameter.empty or needs_gradients_before(cls)
+    return closure is not None and (
+        closure.default is inspect.Parameter.empty or needs_gradients_before(cls)
+    )
 
 
 def needs_gradients_before(cls: type[Optimizer]) -> bool:

@@ -138,9 +138,9 @@ def list_argument_names(kind: str, task: type[Task], path: str) -> set[str]:
 
 def needs_metric(scheduler: Component, path: str) -> bool:
     """Return whether a scheduler steps by a metric, as ReduceLROnPlateau does."""
-    if scheduler.type in ("", FROM_TASK):
-        return False
-    return issubclass(_find_class(scheduler.type, path), ReduceLROnPlateau)
+    return scheduler.type not in ("", FROM_TASK) and issubclass(
+        _find_class(scheduler.type, path), ReduceLROnPlateau
+    )
 
 
 # Keys beside the arguments

@@ -179,6 +179,6 @@ class IterableReader:
 
 def is_loader(data: Any) -> bool:
     """Return whether an object yields batches, not samples as a dataset does."""
-    if isinstance(data, DataLoader):
-        return True
-    return not isinstance(data, IterableDataset) and has_state(data)
+    return isinstance(data, DataLoader) or (
+        not isinstance(data, IterableDataset) and has_state(data)
+    )

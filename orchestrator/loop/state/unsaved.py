@@ -175,9 +175,7 @@ class UnsavedState:
 
     def _is_time(self, value: object) -> bool:
         """Return whether a number is a time that was read from a clock since the start."""
-        if not isinstance(value, float):
-            return False
-        return any(
+        return isinstance(value, float) and any(
             begin <= value <= clock() for begin, clock in zip(self._clocks, _CLOCKS, strict=True)
         )
 

@@ -76,9 +76,9 @@ class SingleStops(FIFOScheduler):
             self._should_stop(trial.config[TRIAL]["number"], result)
 
     def _should_stop(self, number: int, result: Mapping[str, Any]) -> bool:
-        if self._pruner is None:
-            return False
-        return self._pruner.should_stop(number, result[TRAINING_ITERATION], result)
+        return self._pruner is not None and self._pruner.should_stop(
+            number, result[TRAINING_ITERATION], result
+        )
 
 
 class _HyperBand(Bands):
