@@ -18,7 +18,7 @@ from torchmetrics.classification import MulticlassConfusionMatrix, MulticlassF1S
 from hooks import Hook, Interval, State, Steps, at_interval
 from hooks.matrix import read_matrix
 from hooks.media import MediaEntry
-from orchestrator import RunError, resume, run
+from orchestrator import RunError, resume, run, sweep
 from orchestrator.disk.media import INDEX, MAX_WAITING, MediaWriter, read_media
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_run import RunContext
@@ -59,6 +59,15 @@ class Weights(Hook):
     def on_gradients(self, state: State) -> None:
         if state.step == self.breaks_at > 0:
             raise ArithmeticError("broken on purpose")
+
+
+@dataclass
+class Gradients(Hook):
+    """Changes training, so that trials share it, and records what it sees."""
+
+    def on_gradients(self, state: State) -> None:
+        if state.step % 4 == 0:
+            state.record_image("gradient", state.gradients()[0].sigmoid())
 
 
 def pictured(**fields: Any) -> Any:
@@ -245,3 +254,32 @@ def test_loop_without_a_run_passes_files_on() -> None:
     task = Pictured(train=16, val=8)
     list(Loop(task, experiment(epochs=1), {}, RunContext(media=media)).run())
     assert seen == ["val/points", "val/worst/outputs", "val/classes"]
+
+
+def test_trials_that_share_a_training_keep_their_own_validations(tmp_path: Path) -> None:
+    """What is recorded in the shared training is with the first of them, as its rows are."""
+    space = {"hooks.ema.decay": {"grid": [0.5, 0.9]}}
+    settings = {"metric": "val/accuracy", "mode": "max", "search": "grid", "space": space}
+    hooks = {"gradients": {"type": f"{HERE}:Gradients"}, "ema": {"evaluate": "both"}}
+    done = sweep(pictured(hooks=hooks, sweep=settings), tmp_path, local=True)
+    first, second = ({line["name"] for line in index(trial)} for trial in done.runs)
+    assert {"val/classes", "val/ema/classes", "val/points"} <= first & second
+    assert first - second == {"train/gradient"}
+    matrices = []
+    for trial in done.runs:
+        file = Path(trial.path) / "media/val/ema/classes/step-00000008.csv"
+        matrices.append(read_matrix(file.read_bytes()).to_numpy())
+        assert np.trace(matrices[-1]) / 20 == pytest.approx(trial.reports()[-1]["val/ema/accuracy"])
+
+
+def test_evaluation_has_images_of_its_own(tmp_path: Path) -> None:
+    done = run(pictured(), tmp_path, local=True)
+    before = index(done)
+    for _ in range(2):
+        evaluated = done.evaluate("last", local=True)
+        assert [line["name"] for line in index(evaluated)] == [
+            "val/points",
+            "val/worst/outputs",
+            "val/classes",
+        ]
+    assert index(done) == before
