@@ -86,6 +86,8 @@ def test_page_says_when_the_server_is_gone(tmp_path: Path, tab: Tab) -> None:
     with served(tmp_path) as address:
         tab.open(f"{address}/?token=token")
     tab.wait(f"{text('[role=status]')}.startsWith('The server does not answer')")
+    tab.call("Page.navigate", url="about:blank")  # so that it no longer asks
+    tab.wait("location.href === 'about:blank'")
     tab.messages.clear()
 
 
