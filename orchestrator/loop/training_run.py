@@ -42,7 +42,6 @@ class RunContext:
 
     world: World = field(default_factory=World)
     recorder: Recorder = field(default_factory=Recorder)
-    media: MediaWriter = field(default_factory=MediaWriter)
     store: CheckpointStore | None = None
     """Checkpoint store; None saves and restores no checkpoints."""
     saves: bool = True
@@ -51,6 +50,7 @@ class RunContext:
     """Local folder for files that hooks write."""
     send_artifacts: Callable[[], None] = lambda: None
     """Function that uploads these files to the run's storage."""
+    media: MediaWriter = field(default_factory=MediaWriter)
     display: Display | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     """Resolved experiment of a trial, including its section `sweep`; empty if it is `experiment`

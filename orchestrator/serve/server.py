@@ -1,6 +1,5 @@
 """The server of the live page."""
 
-import gc
 import secrets
 import socket
 from collections.abc import Callable
@@ -26,7 +25,6 @@ def serve(storage: str, host: str, port: int, announce: Callable[[str], object])
     token = secrets.token_urlsafe(32)
     server = make_server(make_app(ReadOnlyStorage(storage), token, host))
     get_internal_database()  # imports DuckDB now, rather than for the first page
-    gc.freeze()  # modules are no garbage, so a page need not wait until they have been searched
     with listen(host, port) as listener:
         name = f"[{host}]" if ":" in host else host
         announce(f"http://{name}:{listener.getsockname()[1]}/?{TOKEN}={token}")
