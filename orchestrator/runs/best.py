@@ -180,5 +180,7 @@ def _make_command(folder: RunFolder, label: str) -> str:
     # A finished run that trained for less than its length has an edited experiment.yaml.
     is_edited = status == "finished" and 0 < trained[unit] < length
     target = length if is_edited else 2 * length
-    longer = " ".join(f"{key}={target}" for key in keys)
-    return f"hookyard run {shlex.quote(f'{folder}@{label}')} {longer}"
+    longer = [f"{key}={target}" for key in keys]
+    # Several workers would train with larger batches in total.
+    flags = ["--local"] if folder.read_metadata().local else []
+    return " ".join(["hookyard run", shlex.quote(f"{folder}@{label}"), *longer, *flags])

@@ -57,7 +57,7 @@ def test_printed_code_and_command_work_as_they_are(done: Run, tmp_path: Path) ->
     exec(use["python"], typed)
     for name, weight in done.weights("best").items():
         assert torch.equal(typed["model"].state_dict()[name], weight)
-    assert use["command"].endswith(" epochs=6")
+    assert use["command"].endswith(" epochs=6 --local")
     plan = json.loads(
         answer(*shlex.split(use["command"])[1:], "--storage", str(tmp_path), "--plan", "--json")
     )
@@ -73,7 +73,7 @@ def test_printed_command_doubles_a_schedule_as_long_as_the_run(tmp_path: Path) -
         local=True,
     )
     assert json.loads(answer("show", str(done.path), "--json"))["use"]["command"].endswith(
-        " epochs=4 scheduler.T_max=4"
+        " epochs=4 scheduler.T_max=4 --local"
     )
 
 
