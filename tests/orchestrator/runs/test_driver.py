@@ -278,7 +278,7 @@ def test_run_that_is_over_cannot_be_resumed(finished: Run, tmp_path: Path) -> No
     shutil.copytree(finished.path, tmp_path / "edited")
     experiment = tmp_path / "edited/experiment.yaml"
     experiment.write_text(experiment.read_text().replace("\nepochs: 2\n", "\nepochs: 9\n"))
-    with pytest.raises(UsageError, match=r"hookyard run .*edited@last epochs=9$"):
+    with pytest.raises(UsageError, match=r"hookyard run .*edited@last epochs=9 --local$"):
         resume(tmp_path / "edited")
     with pytest.raises(UsageError, match="is not a run"):
         resume(tmp_path / "nothing")
