@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run or sweep would do. `--json` prints its fields."""
+    """Plan of a run or a sweep. `--json` prints its fields."""
 
     path: str
     """Folder of the run or sweep."""

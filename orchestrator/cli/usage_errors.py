@@ -1,4 +1,4 @@
-"""What is wrong with a command line, in Hookyard's words."""
+"""Descriptions of wrong command lines, in Hookyard's words."""
 
 import itertools
 import shlex

@@ -39,7 +39,7 @@ N_WARM_UP_SYNCS = 2
 
 @dataclass(frozen=True)
 class _Delays:
-    """What each rank took longer than the others, of shape (syncs, ranks)."""
+    """Seconds that each rank took longer than the others, of shape (syncs, ranks)."""
 
     seconds: Floats
 

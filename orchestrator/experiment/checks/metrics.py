@@ -111,7 +111,7 @@ def check_metrics(
 
 @dataclass(frozen=True)
 class _Reports:
-    """What the reports of an experiment hold, as far as it is known."""
+    """Metrics in the reports of an experiment, as far as they are known."""
 
     names: Mapping[str, list[str]]
     """Names of the task's metrics by phase, such as `loss`; empty if they are unknown."""

@@ -1,4 +1,4 @@
-"""What other systems call options and classes, and what to write here instead."""
+"""Names of options and classes in other systems, and what to write here instead."""
 
 import re
 from collections.abc import Mapping

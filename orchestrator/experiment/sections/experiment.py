@@ -295,7 +295,7 @@ class Experiment(Model):
 
     @property
     def resolution(self) -> Resolution:
-        """What was made of the experiment when it was resolved; copies share it."""
+        """Objects made of the experiment when it was resolved; copies share them."""
         return self._resolution
 
     def attach(self, source: ExperimentSource, resolved: Any) -> None:
