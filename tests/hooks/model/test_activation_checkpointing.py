@@ -12,6 +12,7 @@ def test_copy_has_its_own_weights_and_can_keep_activations() -> None:
     keep_no_activations(model[0])
     copied = deepcopy(model)
     with torch.no_grad():
+        model[0].weight.fill_(1)  # positive outputs, which the ReLU leaves as they are
         copied[0].weight.zero_()
     points = torch.ones(3, 2)
     assert torch.equal(copied(points), copied[0].bias.relu().expand(3, 2))
