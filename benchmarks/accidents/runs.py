@@ -147,7 +147,7 @@ def _run(case: Case, folder: Path, disk: Path) -> str:
 def expect(case: Case, folder: Path) -> dict[str, Any]:
     """Return the results of a loop written by hand, or else of the run without accidents."""
     if case.program in MODELS:
-        return _by_hand(train(case))
+        return _collect_results(train(case))
     folder.mkdir()
     outcome = Outcome(replace(case, places=[], damages=[]))
     problem = _survive(outcome, folder, folder, [])
@@ -157,7 +157,7 @@ def expect(case: Case, folder: Path) -> dict[str, Any]:
     return expected
 
 
-def _by_hand(trained: Trained) -> dict[str, Any]:
+def _collect_results(trained: Trained) -> dict[str, Any]:
     return {
         "rows": [list(row) for row in zip(trained.losses, trained.rates, strict=True)],
         "reports": trained.val_losses,

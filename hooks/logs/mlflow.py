@@ -113,10 +113,10 @@ class MLflow(Tracker):
 
     def _reopen(self, client: MlflowClient, experiment_id: str) -> str | None:
         """Continue the MLflow run of an earlier attempt, if there is one."""
-        found = client.search_runs([experiment_id], f"tags.`{_TAG}` = '{self.run_id}'")
-        if not found:
+        runs = client.search_runs([experiment_id], f"tags.`{_TAG}` = '{self.run_id}'")
+        if not runs:
             return None
-        mlflow_id = str(found[0].info.run_id)
+        mlflow_id = str(runs[0].info.run_id)
         client.update_run(mlflow_id, status="RUNNING")
         return mlflow_id
 

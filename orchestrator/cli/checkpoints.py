@@ -113,8 +113,8 @@ def _start(
         stdout_to_stderr(),
         preflight(address, folder.location, evaluation.experiment, skip=skip),
     ):
-        made = evaluation.start(engine, address, local=local)
-    finish_run(Run(made), as_json)
+        evaluation_folder = evaluation.start(engine, address, local=local)
+    finish_run(Run(evaluation_folder), as_json)
 
 
 def _run_and_checkpoint(argument: str) -> tuple[Run, str]:

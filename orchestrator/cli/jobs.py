@@ -111,12 +111,12 @@ def submit(
         "qos": qos,
         "sbatch": sbatch,
     }
-    given = {option: value for option, value in options.items() if value is not None}
+    allocation = {option: value for option, value in options.items() if value is not None}
     if slurm and address:
         raise UsageError("--address belongs to a Ray cluster; remove it or --slurm")
     if slurm:
-        return _submit_to_slurm(submission, given, print_script, detach)
-    _refuse_slurm_flags([*given, "print"] if print_script else [*given])
+        return _submit_to_slurm(submission, allocation, print_script, detach)
+    _refuse_slurm_flags([*allocation, "print"] if print_script else [*allocation])
     return _submit_to_ray(submission, address, detach)
 
 

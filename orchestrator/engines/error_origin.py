@@ -44,7 +44,7 @@ def is_user_error(error: BaseException) -> bool:
     RuntimeError or MemoryError counts only if user code raised it directly: PyTorch raises both for
     device failures.
     """
-    if may_be_secondary(error):
+    if can_be_secondary(error):
         return False
     if is_gpu_failure(error):
         return _DEVICE_ASSERT in str(find_root_cause(error))
@@ -59,7 +59,7 @@ def is_user_error(error: BaseException) -> bool:
     return is_own_line and raised_in_python(root.__traceback__)
 
 
-def may_be_secondary(error: BaseException) -> bool:
+def can_be_secondary(error: BaseException) -> bool:
     """Return whether a rank may have failed only because it lost a peer. Call it before pickling
     drops the traceback.
 

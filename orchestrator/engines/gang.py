@@ -223,7 +223,7 @@ class Gang:
         try:
             ray.get(call)
         except RayError as error:
-            return self._to_failure(rank, error).may_be_secondary
+            return self._to_failure(rank, error).can_be_secondary
         return True
 
     def _take_spare(self, rank: int) -> bool:
@@ -283,8 +283,8 @@ class Gang:
                 results[0] = getattr(self._own_rank, method)(*arguments, *own_arguments)
             except BaseException as error:
                 failures[0] = RankFailed.from_error(0, self._workers.max_count, error)
-                failures[0].may_be_secondary |= self._own_rank.lost_peer
-        while calls and all(failure.may_be_secondary for failure in failures.values()):
+                failures[0].can_be_secondary |= self._own_rank.lost_peer
+        while calls and all(failure.can_be_secondary for failure in failures.values()):
             # Stop waiting once the cause is known: the other ranks may wait for that rank forever
             # in a collective.
             done, _ = ray.wait(list(calls), timeout=_ANSWER_TIMEOUT_S if failures else None)
@@ -300,7 +300,7 @@ class Gang:
         root_failure = find_root_failure(failures)
         self._end_attempt(_classify_failure(root_failure))
         self._attempt_failure = _AttemptFailure(
-            {rank for rank, failure in failures.items() if not failure.may_be_secondary}, calls
+            {rank for rank, failure in failures.items() if not failure.can_be_secondary}, calls
         )
         raise root_failure
 
@@ -322,7 +322,7 @@ class Gang:
 
 
 def _classify_failure(failure: RankFailed) -> AttemptEnd:
-    return AttemptEnd.PEER_LOST if failure.may_be_secondary else AttemptEnd.RANK_FAILED
+    return AttemptEnd.PEER_LOST if failure.can_be_secondary else AttemptEnd.RANK_FAILED
 
 
 def _format_replacement(failed: Set[int], from_spares: Set[int], count: int) -> str:

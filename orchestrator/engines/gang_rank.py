@@ -190,7 +190,7 @@ class RankActor(GangRank):
             return super().next()
         except BaseException as error:
             failure = RankFailed.from_error(self.rank, self.workers.max_count, error)
-        if failure.may_be_secondary:
+        if failure.can_be_secondary:
             self._leave_group()
         else:
             threading.Timer(_DELIVERY_S, os._exit, [1]).start()

@@ -25,8 +25,7 @@ class HangReporter:
     stacks too.
 
     After Ctrl-C, when `is_ending` returns true, the lines say that the run waits for the hung rank
-    to end. `tell_hang` also gets each hang, after the run's
-    name.
+    to end. `send_hang` is called with the run's name and the line of each hang.
     """
 
     def __init__(
@@ -34,12 +33,12 @@ class HangReporter:
         active_runs: Callable[[], Sequence[RunFolder]],
         display: Display,
         is_ending: Callable[[], bool],
-        tell_hang: Callable[[str, str], None] = lambda name, text: None,
+        send_hang: Callable[[str, str], None] = lambda name, text: None,
     ) -> None:
         self._active_runs = active_runs
         self._display = display
         self._is_ending = is_ending
-        self._tell_hang = tell_hang
+        self._send_hang = send_hang
         self._hung: dict[str, tuple[int, ...]] = {}
         """Hung ranks that were printed, by the run's location."""
         self._seconds_since_interrupt = 0.0
@@ -86,7 +85,7 @@ class HangReporter:
         prefix = "waiting for a hung process to end: " if location in self._requested_stacks else ""
         log = f" (stack: {folder}/log.txt)" if hang.stacks else ""
         self._display.line(f"{folder.name}: {prefix}{hang}{log}")
-        self._tell_hang(folder.name, str(hang))
+        self._send_hang(folder.name, str(hang))
         folder.log(hang.stacks)
 
     def _request_stacks(self, folder: RunFolder) -> None:

@@ -15,8 +15,8 @@ from orchestrator.engines.rank_failures import (
     escape_surrogates,
     format_failure_line,
     get_traceback,
+    is_permanent_error,
     to_hookyard_error,
-    would_fail_again,
 )
 from orchestrator.errors import HookyardError, MetricMissing, RunError
 from orchestrator.process.streams import print_line
@@ -168,7 +168,7 @@ def recording_failure(folder: RunFolder) -> Iterator[None]:
                 "failed",
                 stopped=[],
                 error=escape_surrogates(str(raised)),
-                is_user_error=would_fail_again(error),
+                is_user_error=is_permanent_error(error),
                 metric_missing=isinstance(error, MetricMissing),
             )
             if isinstance(raised, RunError) and (trace := get_traceback(error)):

@@ -11,11 +11,11 @@ from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.hang import find_hang
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.error_origin import (
+    can_be_secondary,
     find_root_cause,
     format_location,
     is_gpu_failure,
     is_user_error,
-    may_be_secondary,
 )
 from orchestrator.errors import HookyardError, RunError, UsageError
 
@@ -78,7 +78,7 @@ class RankFailed(RunError):
         world_size: int,
         message: str,
         at: float,
-        may_be_secondary: bool,
+        can_be_secondary: bool,
         is_user_error: bool,
         trace: str = "",
     ) -> None:
@@ -88,7 +88,7 @@ class RankFailed(RunError):
         self.message = message
         self.at = at
         """Unix time of the failure."""
-        self.may_be_secondary = may_be_secondary
+        self.can_be_secondary = can_be_secondary
         self.is_user_error = is_user_error
         """True if the experiment would fail the same way again."""
         self.trace = trace
@@ -103,7 +103,7 @@ class RankFailed(RunError):
             self.world_size,
             self.message,
             self.at,
-            self.may_be_secondary,
+            self.can_be_secondary,
             self.is_user_error,
             self.trace,
         )
@@ -127,7 +127,7 @@ class RankFailed(RunError):
             world_size,
             escape_surrogates(message + format_location(error)),
             time.time(),
-            may_be_secondary(error),
+            can_be_secondary(error),
             is_user_error(error),
             escape_surrogates(_format_traceback(error)),
         )
@@ -151,7 +151,7 @@ class RankFailed(RunError):
         return cls(rank, world_size, message, time.time(), False, False)
 
 
-def would_fail_again(error: BaseException) -> bool:
+def is_permanent_error(error: BaseException) -> bool:
     """Return whether a retry would fail the same way: from a RankFailed itself, otherwise by
     `is_user_error`."""
     if isinstance(error, RankFailed):
@@ -170,7 +170,7 @@ def find_root_failure(failures: Mapping[int, RankFailed]) -> RankFailed:
     return min(
         failures.values(),
         key=lambda failure: (
-            failure.may_be_secondary,
+            failure.can_be_secondary,
             failure.message == DIED,
             failure.at,
             failure.rank,

@@ -55,7 +55,7 @@ def data_of(
     means that Ray Train has already told Ray Data about its workers. Raises ConfigError if no CPU
     is left for Ray Data.
     """
-    if may_use_ray_data(type(task)):
+    if can_use_ray_data(type(task)):
         _start_ray()
     datasets = dict(data_from_task(task, experiment, world))
     module = sys.modules.get("ray.data")
@@ -78,7 +78,7 @@ def data_of(
     return {**datasets, **shares}
 
 
-def may_use_ray_data(task: type[Task]) -> bool:
+def can_use_ray_data(task: type[Task]) -> bool:
     """Return whether Ray Data is loaded, and a module of the task's class imports from ray."""
     return "ray.data" in sys.modules and _imports_ray(task)
 

@@ -1,5 +1,5 @@
-"""An attempt of one run in a worker process: where it continues, what its folder records of it, and
-what it writes there."""
+"""An attempt of one run in a worker process: where it continues, and its records in the run's
+folder."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from orchestrator.disk.repeated_reports import (
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.assignment import Assignment
-from orchestrator.engines.ray_data import may_use_ray_data
+from orchestrator.engines.ray_data import can_use_ray_data
 from orchestrator.errors import UsageError
 from orchestrator.experiment.load import to_dict
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve
@@ -253,7 +253,7 @@ class RunAttempt:
         is_from_notebook = task.__module__ == MAIN and not hasattr(sys.modules[MAIN], "__file__")
         has_unknown_code = assignment.source.main_classes is not None or is_from_notebook
         # Ray Data begins with the first rows after a resume.
-        if is_of_other_trial or has_unknown_code or may_use_ray_data(task):
+        if is_of_other_trial or has_unknown_code or can_use_ray_data(task):
             return None
         return find_repeated_reports(
             self.folder, self._record, run.experiment, assignment.source.continued_from

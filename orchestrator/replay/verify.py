@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from orchestrator.engines.ray_data import may_use_ray_data
+from orchestrator.engines.ray_data import can_use_ray_data
 from orchestrator.errors import UsageError
 from orchestrator.experiment.resolve import ResolvedExperiment, get_resolved
 from orchestrator.experiment.sections.experiment import Experiment
@@ -86,7 +86,7 @@ def _check_can_verify(resolved: ResolvedExperiment) -> None:
         raise UsageError(
             "the task has its own training loop, which saves what it gives to session.restore()"
         )
-    if may_use_ray_data(type(resolved.task)):
+    if can_use_ray_data(type(resolved.task)):
         raise UsageError(
             "the task uses Ray Data, which needs a Ray cluster; verify it with a dataset of PyTorch"
         )

@@ -82,8 +82,8 @@ class Line:
     high: Floats | None = None
 
     @classmethod
-    def of(cls, name: str, envelope: pd.DataFrame, color: str = COLORS[0]) -> "Line":
-        """Make a line of an envelope's means, with a band from the smallest to the largest
+    def from_envelope(cls, name: str, envelope: pd.DataFrame, color: str = COLORS[0]) -> "Line":
+        """Make a line from an envelope's means, with a band from the smallest to the largest
         values."""
         mean, low, high = envelope[["mean", "low", "high"]].to_numpy().T
         return cls(name, envelope.index.to_numpy(), mean, color, low, high)

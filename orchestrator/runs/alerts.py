@@ -37,7 +37,7 @@ class Alerts:
     """Sender of the alerts about one run or sweep: `with Alerts(experiment.notify, folder):`.
 
     A thread sends them, so that a slow server delays nothing but the end, and that by at most
-    END_S. Without settings, nothing is sent. What fails is printed and never raised; the text names
+    END_S. Without settings, nothing is sent. Errors are printed and never raised; the text names
     the server, but not the rest of its URL, which may be a secret.
     """
 
@@ -45,23 +45,23 @@ class Alerts:
         self._settings = settings
         self._folder = folder
         self._url = settings.read_url() if settings else None
-        self._told: set[Event] = set()
+        self._sent_events: set[Event] = set()
         self._queue: SimpleQueue[Mapping[str, Any] | None] = SimpleQueue()
-        self._thread = Thread(target=self._send_all, name="alerts", daemon=True)
+        self._thread = Thread(target=self._deliver_all, name="alerts", daemon=True)
 
     def __enter__(self) -> Self:
         if self._settings:
             self._thread.start()
-            self.tell("started", "has started")
+            self.send("started", "has started")
             if self._has_reached_before(self._settings):
-                self._told.add("target")
+                self._sent_events.add("target")
         return self
 
     def _has_reached_before(self, settings: Notify) -> bool:
-        """Return whether a report before a resume has reached the target, so that it was told."""
+        """Return whether a report before a resume has reached the target and sent its alert."""
         if settings.target is None:
             return False
-        with suppress(HookyardError, OSError):  # a damaged report is told of elsewhere
+        with suppress(HookyardError, OSError):  # other readers report the damage
             for folder in (self._folder, *list_trial_folders(self._folder)):
                 if any(map(settings.has_reached_target, folder.read_current_reports())):
                     return True
@@ -71,13 +71,13 @@ class Alerts:
         if not self._settings:
             return
         with suppress(HookyardError, OSError):  # the run's own error is raised
-            self._tell_end(self._folder.read_metadata())
+            self._send_end(self._folder.read_metadata())
         self._queue.put(None)
         self._thread.join(END_S)
         if self._thread.is_alive():
             print_line(f"notify: gave up after {END_S:g} s, and the last alerts were not sent")
 
-    def tell(self, event: Event, text: str) -> None:
+    def send(self, event: Event, text: str) -> None:
         """Send an alert with the run's name and a text, if its event is wanted."""
         if self._settings is None or event not in self._settings.events:
             return
@@ -91,15 +91,15 @@ class Alerts:
             }
         )
 
-    def tell_once(self, event: Event, text: str) -> None:
-        """Send an alert unless one of this event was sent before."""
-        if event not in self._told:
-            self._told.add(event)
-            self.tell(event, text)
+    def send_once(self, event: Event, text: str) -> None:
+        """Send an alert, unless one for this event was sent before."""
+        if event not in self._sent_events:
+            self._sent_events.add(event)
+            self.send(event, text)
 
     def check_report(self, metrics: Mapping[str, Any], trial: str = "") -> None:
-        """Tell the first report whose loss is not finite, and the first of the run that reaches the
-        target."""
+        """Send an alert for the first report whose loss is not finite, and for the first of the run
+        that reaches the target."""
         if self._settings is None:
             return
         prefix = f"({trial}) " if trial else ""
@@ -107,18 +107,18 @@ class Alerts:
         for name, value in metrics.items():
             is_loss = name.endswith("loss") and isinstance(value, Real)
             if is_loss and not math.isfinite(value):
-                self.tell_once("nan", f"{prefix}has {name} {value} {place}")
+                self.send_once("nan", f"{prefix}has {name} {value} {place}")
         if self._settings.has_reached_target(metrics):
-            self.tell_once("target", f"{prefix}has reached {self._settings.target} {place}")
+            self.send_once("target", f"{prefix}has reached {self._settings.target} {place}")
 
-    def tell_hang(self, name: str, text: str) -> None:
-        """Tell that a rank of this run, or of a trial of this sweep, hangs."""
+    def send_hang(self, name: str, text: str) -> None:
+        """Send an alert that a rank of this run, or of a trial of this sweep, hangs."""
         prefix = "" if name == self._folder.name else f"({name}) "
-        self.tell("hang", f"{prefix}hangs: {text}")
+        self.send("hang", f"{prefix}hangs: {text}")
 
-    def _tell_end(self, metadata: RunMetadata) -> None:
+    def _send_end(self, metadata: RunMetadata) -> None:
         if metadata.status == "failed":
-            self.tell("failed", f"has failed: {metadata.error}")
+            self.send("failed", f"has failed: {metadata.error}")
             return
         best = ""
         if metadata.best:
@@ -127,19 +127,19 @@ class Alerts:
             trial = metadata.best.get("trial")
             best = f": best {metric} {value}{f' ({trial})' if trial else ''}"
         if metadata.status in COMPLETE:
-            self.tell("finished", f"has {metadata.status}{best}")
+            self.send("finished", f"has {metadata.status}{best}")
         elif metadata.status == "interrupted":
-            self.tell("interrupted", f"was interrupted{best}")
+            self.send("interrupted", f"was interrupted{best}")
 
-    def _send_all(self) -> None:
+    def _deliver_all(self) -> None:
         while alert := self._queue.get():
             try:
-                self._send(alert)
+                self._deliver(alert)
             # An alert must never fail the run that it is about.
             except Exception as error:
                 print_line(f"notify: could not send that {alert['message']!r:.200}: {error}")
 
-    def _send(self, alert: Mapping[str, Any]) -> None:
+    def _deliver(self, alert: Mapping[str, Any]) -> None:
         assert self._settings is not None
         if self._settings.command:
             _run_command(self._settings.command, alert)

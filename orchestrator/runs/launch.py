@@ -129,7 +129,7 @@ def drive(
             lambda: [folder],
             display,
             lambda: interrupts.requested,
-            alerts.tell_hang,
+            alerts.send_hang,
         ),
     ):
 

@@ -86,7 +86,7 @@ def _run_remaining(
             running.active_trials,
             display,
             lambda: interrupts.requested,
-            alerts.tell_hang,
+            alerts.send_hang,
         )
         if metadata.local:
             _run_in_process(running, interrupts, hang_reporter)

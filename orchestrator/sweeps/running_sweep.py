@@ -133,7 +133,7 @@ class RunningSweep:
         self._best.pop(number, None)
         self._last.pop(number, None)
         self.rules.trial_failed(trial_name(number), error if metric_missing else None)
-        self._alerts.tell_once("failed", f"({trial_name(number)}) has failed: {error}")
+        self._alerts.send_once("failed", f"({trial_name(number)}) has failed: {error}")
         # The sweep ends with the same error, which has the metrics that there are.
         is_repeated = metric_missing and self.rules.metric_missing is not None
         shown = summarize_missing_metrics(self.settings) if is_repeated else error

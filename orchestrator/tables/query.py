@@ -43,7 +43,7 @@ class Rows:
         self.source = source
         self._where = where if source.has_rows else None
         self.columns: list[str] = source.schema.names
-        self.numbers = [field.name for field in source.schema if _may_be_measurement(field)]
+        self.numbers = [field.name for field in source.schema if _can_be_measurement(field)]
         """Columns that may hold measurements."""
         self.texts = [field.name for field in source.schema if _is_text(field)]
         self._connection = _connect(source, self._where, self.numbers)
@@ -183,7 +183,7 @@ def _connect(
     return connection
 
 
-def _may_be_measurement(field: pa.Field) -> bool:
+def _can_be_measurement(field: pa.Field) -> bool:
     if field.name in (*COUNTER_COLUMNS, *NAME_COLUMNS):
         return False
     tests = (

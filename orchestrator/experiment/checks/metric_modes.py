@@ -53,7 +53,11 @@ def infer_modes(
     inferred: dict[str, Any] = {}
     for monitored in find_monitored_metrics(data):
         has_mode = monitored.entry.get("mode") is not None
-        if has_mode or declared.keys().isdisjoint(monitored.metrics) or not _takes_mode(monitored):
+        if (
+            has_mode
+            or declared.keys().isdisjoint(monitored.metrics)
+            or not _can_have_mode(monitored)
+        ):
             continue
         known = [direction(metric, declared) for metric in monitored.metrics]
         if all(known):
@@ -61,7 +65,7 @@ def infer_modes(
     return inferred
 
 
-def _takes_mode(monitored: MonitoredMetrics) -> bool:
+def _can_have_mode(monitored: MonitoredMetrics) -> bool:
     hook = find_monitoring_hook(monitored)
     return monitored.path == "sweep" or (hook is not None and "mode" in list_parameters(hook))
 

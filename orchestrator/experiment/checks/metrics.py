@@ -122,21 +122,21 @@ class _Reports:
         """Return why no report can hold a metric, or None if one may."""
         phase = metric.phase
         if not phase:
-            return None if self._may_lack_phase(metric) else self._explain_missing_phase(metric)
+            return None if self._can_lack_phase(metric) else self._explain_missing_phase(metric)
         if phase == "test" and metric.needed_in_training:
             return metric.make_problem("is measured after training; use a metric of train or val")
         if phase == "val" and not self.validates:
             if self.has_unknown and metric.of_whole_reports:
                 return None
             return metric.make_problem("is never measured with validate_every: 0")
-        if phase not in self.names or _may_be_reported(metric, self.names[phase]):
+        if phase not in self.names or _can_be_reported(metric, self.names[phase]):
             return None
         names = [f"{phase}/{name}" for name in self.names[phase]]
         return metric.make_problem(
             f"is not a metric of this task; available: {', '.join(names)}", names
         )
 
-    def _may_lack_phase(self, metric: MonitoredMetric) -> bool:
+    def _can_lack_phase(self, metric: MonitoredMetric) -> bool:
         """Return whether a report may hold a metric without a phase: a sweep may compare trials by
         `stats/...`, and a custom hook may report any name."""
         is_other = (metric.of_whole_reports and "/" in metric.name) or self.has_unknown
@@ -150,7 +150,7 @@ class _Reports:
         return metric.make_problem("has no phase; metrics begin with train/, val/ or test/", near)
 
 
-def _may_be_reported(metric: MonitoredMetric, names: Collection[str]) -> bool:
+def _can_be_reported(metric: MonitoredMetric, names: Collection[str]) -> bool:
     """Return whether a report may hold a metric, given the names of the task's metrics."""
     if metric.is_auto or (metric.of_whole_reports and metric.name.endswith(_REPORTED_ENDINGS)):
         return True

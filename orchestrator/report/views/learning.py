@@ -94,7 +94,7 @@ def _draw_loss(rows: Rows, phases: Mapping[str, str], reports: Reports) -> Marku
         note = _describe_loss(rows)
         envelope = compute_envelope(rows, "step", "loss", MAX_BINS, TRAINING)
         if len(envelope):
-            lines.insert(0, Line.of("train, by step", envelope, GREY))
+            lines.insert(0, Line.from_envelope("train, by step", envelope, GREY))
     return draw_lines("loss", "loss", lines, "step", note) if lines else None
 
 
@@ -175,7 +175,7 @@ def _draw_by_rank(rows: Rows, column: str, ranks: list[int]) -> Markup:
     lines = []
     if len(ranks) == MAX_LINES:
         envelope = compute_envelope(rows, "iteration", column, MAX_BINS, TRAINING)
-        lines.append(Line.of("all ranks", envelope, GREY))
+        lines.append(Line.from_envelope("all ranks", envelope, GREY))
     for index, rank in enumerate(sorted(ranks)):
         where = f"{TRAINING} and rank = {rank}"
         envelope = compute_envelope(rows, "iteration", column, MAX_BINS, where)
@@ -197,7 +197,7 @@ def render_other_columns(rows: Rows) -> page.Section:
     charts = []
     for name in names[:MAX_CHARTS]:
         envelope = compute_envelope(rows, "iteration", name, MAX_BINS, TRAINING)
-        charts.append(draw_lines(name, name, [Line.of(name, envelope)], "iteration"))
+        charts.append(draw_lines(name, name, [Line.from_envelope(name, envelope)], "iteration"))
     content = [element("div", *charts, class_="charts")]
     if len(names) > MAX_CHARTS:
         content.append(page.make_note(f"Without a chart: {', '.join(names[MAX_CHARTS:])}."))

@@ -17,7 +17,7 @@ from orchestrator.disk.metadata import COMPLETE
 from orchestrator.disk.sweep_folder import find_checkpoint_to_exploit, trial_folder
 from orchestrator.engines.gang import Gang
 from orchestrator.engines.lifecycle import recording_failure
-from orchestrator.engines.rank_failures import would_fail_again
+from orchestrator.engines.rank_failures import is_permanent_error
 from orchestrator.engines.train_engine import TrainJobs
 from orchestrator.errors import ConfigError, MetricMissing
 from orchestrator.experiment.sections.sweep import Sweep
@@ -161,7 +161,7 @@ class Trial(tune.Trainable):
         """
         others = [trial for trial in self._trials if not trial.outcome and trial is not failed]
         has_result = self._shares_training and bool(others or self._metrics)
-        is_permanent = would_fail_again(error)
+        is_permanent = is_permanent_error(error)
         alone = has_result and is_permanent and not isinstance(error, MetricMissing)
         try:
             with ExitStack() as stack:

@@ -17,9 +17,9 @@ from orchestrator.experiment.sections.workers import Workers
 from orchestrator.loop.world import World
 
 SECONDARY = RankFailed(
-    0, 4, "RuntimeError: closed by peer", at=1.0, may_be_secondary=True, is_user_error=False
+    0, 4, "RuntimeError: closed by peer", at=1.0, can_be_secondary=True, is_user_error=False
 )
-OWN = RankFailed(1, 4, "OSError: disk full", at=2.0, may_be_secondary=False, is_user_error=False)
+OWN = RankFailed(1, 4, "OSError: disk full", at=2.0, can_be_secondary=False, is_user_error=False)
 DIED = RankFailed.died(1, 4)
 
 

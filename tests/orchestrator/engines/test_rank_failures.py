@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from hooks.errors import HookError
-from orchestrator.engines.error_origin import is_user_error, may_be_secondary
+from orchestrator.engines.error_origin import can_be_secondary, is_user_error
 from orchestrator.engines.rank_failures import RankFailed, find_root_failure
 from tests.ranks import on_ranks
 from tests.tasks import Points
@@ -51,7 +51,7 @@ def out_of_cpp() -> BaseException:
 def test_secondary_failure_is_recognized_by_type_and_origin(
     error: BaseException, secondary: bool
 ) -> None:
-    assert may_be_secondary(error) is secondary
+    assert can_be_secondary(error) is secondary
 
 
 def _lose_a_peer(rank: int, world_size: int) -> list[bool]:
@@ -69,11 +69,11 @@ def _lose_a_peer(rank: int, world_size: int) -> list[bool]:
         try:
             lose()
         except Exception as error:
-            found.append(may_be_secondary(error) and not is_user_error(error))
+            found.append(can_be_secondary(error) and not is_user_error(error))
     return found
 
 
-def test_loss_of_a_peer_may_be_secondary() -> None:
+def test_loss_of_a_peer_can_be_secondary() -> None:
     assert on_ranks(_lose_a_peer)[0] == [True, True, True]
 
 
@@ -128,7 +128,7 @@ def test_rank_failure_can_be_pickled() -> None:
     for copied in (pickle.loads(pickle.dumps(told)), copy.copy(told)):
         assert str(copied) == str(told)
         assert copied.trace == told.trace
-        assert (copied.rank, copied.at, copied.may_be_secondary, copied.is_user_error) == (
+        assert (copied.rank, copied.at, copied.can_be_secondary, copied.is_user_error) == (
             3,
             told.at,
             False,
@@ -168,7 +168,7 @@ def test_gpu_failure_is_reported_as_one(words: str, again: bool) -> None:
         torch.AcceleratorError(f"{words}\nCUDA kernel errors might be asynchronously reported")
     )
     told = RankFailed.from_error(1, 4, raised(HookError("console", "on_step", "x"), cause))
-    assert (told.is_user_error, told.may_be_secondary) == (again, False)
+    assert (told.is_user_error, told.can_be_secondary) == (again, False)
     assert told.message.startswith(
         f"the GPU failed: {words}. It surfaced in hook 'console' (on_step), but may have"
     )

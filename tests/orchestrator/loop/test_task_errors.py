@@ -105,7 +105,7 @@ def test_other_failure_before_the_backward_pass_keeps_its_text() -> None:
 def test_retry_would_fail_again() -> None:
     failure = RankFailed.from_error(0, 1, fail(WithoutGradient()))
     assert failure.is_user_error
-    assert not failure.may_be_secondary
+    assert not failure.can_be_secondary
 
 
 class OnOneRank(Points):
@@ -121,7 +121,7 @@ def describe_failure(rank: int, world_size: int) -> tuple[str, bool]:
     with pytest.raises(Exception) as caught:  # ranks fail differently
         list(Loop(OnOneRank(), experiment(), {}, RunContext(world=world)).run())
     failure = RankFailed.from_error(rank, world_size, caught.value)
-    return failure.message, failure.may_be_secondary
+    return failure.message, failure.can_be_secondary
 
 
 def test_rank_without_a_gradient_is_the_one_that_failed() -> None:

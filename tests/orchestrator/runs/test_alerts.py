@@ -139,8 +139,8 @@ def test_text_for_a_loss_is_no_alert(server: Server, tmp_path: Path) -> None:
 def test_hang_names_the_trial(server: Server, tmp_path: Path) -> None:
     folder = written_run(tmp_path)
     with Alerts(Notify(url=server.url, events=["hang"]), folder) as sender:
-        sender.tell_hang("points", "rank 1 hangs")
-        sender.tell_hang("trial-0003", "rank 0 hangs")
+        sender.send_hang("points", "rank 1 hangs")
+        sender.send_hang("trial-0003", "rank 0 hangs")
     assert server.messages() == [
         "points hangs: rank 1 hangs",
         "points (trial-0003) hangs: rank 0 hangs",
