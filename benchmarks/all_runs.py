@@ -1,9 +1,9 @@
 """Time to ask all runs of a storage: `hookyard query` over 30,000 finished runs.
 
 The runs are made up. Each has an experiment, an attempt, ten reports and the file of rows that a
-finished run leaves, which all runs share as one file, so that it is written quickly. The query is
-asked without the index of the storage, with it, after one run has changed, and by the command. With a
-number of runs for MLflow, its SQLite store is asked for as many.
+finished run leaves, which all runs share as one file, so that it is written quickly. The query
+runs without the index of the storage, with it, after one run has changed, and as a command. With a
+number of runs for MLflow, the same runs are logged to its SQLite store and queried there.
 
     python -m benchmarks.all_runs [runs] [rounds] [MLflow's runs]
 """

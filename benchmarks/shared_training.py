@@ -8,11 +8,11 @@ has it. An epoch of the network is seconds, so that its training is most of a tr
 which are as `make demo` sweeps them but on one rank, it is hundredths of one, and each trial's
 checkpoints and folder cost as much.
 
-What counts is processor time: that of this process, and of all that Ray has started here (its
-daemons, workers, controllers of Train), those that have ended meanwhile among them; less what it
-all takes in as long a time in which nothing is asked of it. Starting Ray is not counted, starting a
-sweep's workers is. All have one thread; a trial is one rank, one at a time, and contestants take
-turns.
+The measure is processor time: that of this process and of all processes that Ray has started here
+(its daemons, workers and Train's controllers), including those that have ended, minus the processor
+time that they use in the same time while idle. Starting a sweep's workers counts, but starting Ray
+does not. All processes have one thread. Trials have one rank and run one at a time, and the
+contestants take turns.
 
     python -m benchmarks.shared_training [rounds in this process] [rounds on Ray]
 """

@@ -22,12 +22,12 @@ class HookError(RuntimeError):
 
     @classmethod
     def from_error(cls, hook: str, event: str, error: BaseException) -> "HookError":
-        """Describe what a hook has raised.
+        """Describe an error of a hook.
 
         Args:
             hook: Name of the hook.
             event: Name of the event.
-            error: What it has raised.
+            error: The error that the hook raised.
 
         Returns:
             The error, with hook and event in its message.

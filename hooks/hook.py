@@ -202,7 +202,7 @@ class Hook:
 
         Args:
             state: The state of the run.
-            error: What was raised.
+            error: The exception.
         """
 
     def state_dict(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ _INK = (0x1B, 0x1F, 0x26)
 
 
 def encode_matrix(values: Any, corner: str) -> bytes:
-    """Return a matrix as CSV with numbered rows and columns; `corner` says what they are."""
+    """Return a matrix as CSV with numbered rows and columns; `corner` names both."""
     from pandas import DataFrame
 
     text: str = DataFrame(values).rename_axis(corner).to_csv()

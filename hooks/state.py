@@ -431,8 +431,8 @@ class State:
         """Add a file at the current position. Called by the loop, and by `record_image` and so on.
 
         Args:
-            kind: What it is.
-            name: Its name, without the phase.
+            kind: Kind of the content.
+            name: Name of the entry, without the phase.
             encode: Function that returns the content of the file, for a thread.
 
         Raises:

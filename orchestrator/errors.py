@@ -92,8 +92,8 @@ class ConfigError(UsageError):
 
         Args:
             path: Dotted path of the key.
-            message: What is wrong with it.
-            suggestion: What to write or to do instead.
+            message: The problem, without the path.
+            suggestion: Advice, such as the nearest valid name.
 
         Returns:
             The error.

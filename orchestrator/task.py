@@ -526,7 +526,7 @@ def _make_missing_method(name: str) -> Callable[..., Any]:
 
 
 def missing_loss(self: Task, output: Any, batch: Any) -> Any:
-    """Stand in for the `loss` of a task that has only `turns`."""
+    """Replace the `loss` of a task that has only `turns`."""
     raise NotImplementedError
 
 

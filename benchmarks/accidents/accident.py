@@ -1,4 +1,4 @@
-"""The hook that causes accidents, and what each of them does."""
+"""The hook that causes accidents, and the effect of each accident."""
 
 import json
 import os

@@ -1,9 +1,9 @@
 """Questions about a run by its number of rows: `stats --by rank`, doctor, report and compare, each
 in a process of its own.
 
-Rows are those of 256 ranks, as `rows` makes them, whose ranks closed their files; they are
-compacted before. Two of the machine's processors work at once: where no fewer seconds of the clock
-are told than of the processor, others were at work on it.
+The run has 256 ranks, which closed their files, as `rows` writes it, and its rows are compacted
+before the first question. A question uses two processors of the machine at once. If its wall time
+is not below its processor time, other processes were using the machine.
 """
 
 import os

@@ -3,8 +3,9 @@ read.
 
 Two ranks record as ranks do, five rows to a flush, which is what a run at five steps a second does;
 the others have copies of their rows. A run ends in two ways: its ranks closed their files, or all
-were killed with what they had not rewritten. A column is a number of rows, 100,000,000 for the
-largest; each work is a process of its own, whose processor time and peak of memory are its own.
+were killed before they had rewritten their last streams. A column is a number of rows, 100,000,000
+for the largest. Each piece of work has its own process, whose processor time and peak memory are
+measured.
 
     python -m benchmarks.growth rows [rows ...]
 """

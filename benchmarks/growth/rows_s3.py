@@ -1,10 +1,10 @@
 """Cost of the rows of a run on an object store whose requests take 30 ms each: during the run, and
 at its end.
 
-Two ranks record 18,000 rows an hour, send what is new every half a minute as their threads do, and
-wait for a checkpoint's rows every hour. In the end the run is taken for one of too many rows for
-one file. A column is a number of hours; a rank's requests are its own, and ranks make them side by
-side.
+Two ranks record 18,000 rows an hour, upload new rows every half a minute as their threads do, and
+wait for a checkpoint's rows every hour. At the end, the run is compacted as if it had too many rows
+for one file. A column is a number of hours. Requests are counted for each rank, because ranks make
+them in parallel.
 
     python -m benchmarks.growth rows-s3 [hours ...]
 """

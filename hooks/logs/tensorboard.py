@@ -57,8 +57,8 @@ class TensorBoard(Cleanup, CurveLogger):
     a phase's mean `train/loss` is `train/phase_loss`. Losses also appear as `Loss/train` and
     `Loss/val`, which TensorBoard opens first, and metrics as `hp/<metric>`, for the table of
     hyperparameters. Mappings of tensors in `state.info` are drawn as `activations/<layer>/mean`. A
-    resumed run deletes what was drawn after its checkpoint, at the checkpoint's step too. Runs on
-    the master. Source: MMEngine TensorboardVisBackend, VISSL SSLTensorboardHook.
+    resumed run deletes the points after its checkpoint, at the checkpoint's step too. Runs on the
+    master. Source: MMEngine TensorboardVisBackend, VISSL SSLTensorboardHook.
     """
 
     every: Annotated[LookBack, Needs("axis: step or iteration or samples")] = Interval(

@@ -22,7 +22,7 @@ _SCRIPT = Path(__file__).with_name("slurm_job.sh")
 
 @dataclass(frozen=True)
 class Allocation:
-    """What a job asks Slurm for. None leaves the choice to Slurm."""
+    """Resources that a job requests from Slurm. None leaves the choice to Slurm."""
 
     partition: str | None = None
     nodes: int = 1

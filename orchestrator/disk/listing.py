@@ -122,7 +122,7 @@ def _sign_file(folder: str, name: str) -> str:
 
 
 def _scan(folder: str | PathLike[str]) -> list[DirEntry[str]]:
-    """Return what is in a folder; nothing for a file, or for what has just been removed."""
+    """Return the entries of a folder; none for a file, or for a folder that has just been removed."""
     with suppress(FileNotFoundError, NotADirectoryError), scandir(folder) as entries:
         return [*entries]
     return []

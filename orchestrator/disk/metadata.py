@@ -70,12 +70,11 @@ class ExploitedCheckpoint:
 
 @dataclass(frozen=True)
 class Evaluated(ParentCheckpoint):
-    """The checkpoint that an evaluation measures, or of which predictions are written, and the
-    phase."""
+    """The checkpoint and the phase of an evaluation or a prediction."""
 
     phase: str
     data: str = ""
-    """Other data that took the place of the phase's: a `module:function`, or what it was."""
+    """Data that replaced the phase's: a `module:function`, or a description of the data."""
     verb: Literal["evaluate", "predict"] = "evaluate"
     """The command that did it."""
 

@@ -115,9 +115,9 @@ class Loop(BaseLoop[HookedRun]):
         return run.cursor.stage in (Stage.REPORTED, Stage.TRAIN) and not run.is_finished()
 
     def _finish_round(self, run: HookedRun) -> Generator[Report, None, bool]:
-        """Validate, report, save and stop, as far as it is due; return whether the run continues.
+        """Validate, report, save and stop if they are due, and return whether the run continues.
 
-        If it ends, test.
+        If the run ends, its test phases follow.
         """
         cursor = run.cursor
         with run.own_fields:

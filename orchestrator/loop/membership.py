@@ -1,4 +1,4 @@
-"""What a run has for itself of a training, and what it shares with the other runs."""
+"""The parts of a training that a run owns, and those that it shares with other runs."""
 
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext

@@ -161,7 +161,7 @@ class TrainingRun(ABC):
     def end(self) -> None:
         """End the run's own hooks; those of a training that it shares may continue.
 
-        Gives up a checkpoint that other ranks have not written in time.
+        Abandons a checkpoint that other ranks have not written in time.
         """
         self.media.flush()
         own, others = self.plan.split(self.own_hooks)
@@ -217,7 +217,7 @@ class TrainingRun(ABC):
         )
 
     def _collect_metrics(self) -> dict[str, Any]:
-        """Return the loop's own metrics for a report; hooks add theirs in `on_report`."""
+        """Return the loop's own metrics for a report; hooks add metrics in `on_report`."""
         state = self.state
         return {
             "epoch": self.cursor.epoch_label,

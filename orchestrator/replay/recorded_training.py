@@ -1,4 +1,4 @@
-"""Training of a few steps in fresh processes, and the record of what it did."""
+"""Training of a few steps in fresh processes, and the record of these steps."""
 
 import tempfile
 from dataclasses import dataclass, field, replace

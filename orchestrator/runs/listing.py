@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def list_runs(storage: str | Path = "runs") -> pd.DataFrame:
     """Return one row for each run, sweep, trial and evaluation in a storage, the oldest first.
 
-    Only runs that have changed since the last call are read. What is known of the others is in the
+    Only runs that have changed since the last call are read. The rows of the others come from the
     file `.runs.parquet` of the storage, which may be deleted at any time.
 
     A value of the configuration has the column `config/<path>`. A column is text if its values have

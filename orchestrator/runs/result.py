@@ -155,7 +155,7 @@ class Run(Result):
 
     @property
     def metrics(self) -> pd.DataFrame:
-        """One row per valid report.
+        """A DataFrame with one row per valid report.
 
         Losses and metrics are means over all samples of all ranks, each counted once.
 

@@ -1,4 +1,4 @@
-"""Who may read the live page: those who have its token, through a name of this machine.
+"""Access to the live page: only with its token, and through a name of this machine.
 
 A page of another site must not read it either: not by its own requests, nor by a name of its own
 that it lets point to this machine (DNS rebinding).
@@ -52,7 +52,7 @@ class Access(BaseHTTPMiddleware):
         return response
 
     def _refuse(self, request: Request) -> Response | None:
-        """Refuse what no browser of a user asks for, whatever token it has."""
+        """Refuse requests that no user's browser makes, whatever their token."""
         if request.method not in ("GET", "HEAD"):
             return _answer(405, "This server only answers GET and HEAD: it changes nothing.")
 

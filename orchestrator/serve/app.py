@@ -1,4 +1,4 @@
-"""The live page: its addresses, and what they answer."""
+"""The live page: its addresses and their responses."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -87,12 +87,12 @@ class _Site:
 
     def compare(self, request: Request) -> Response:
         paths = [*dict.fromkeys(request.query_params.getlist("run"))]
-        found = [self._runs.find(path) for path in paths]
+        runs = [self._runs.find(path) for path in paths]
 
         def make() -> str:
-            return self._render(outline_comparison([folder for folder, _ in found]), paths)
+            return self._render(outline_comparison([folder for folder, _ in runs]), paths)
 
-        signature = " ".join(signature for _, signature in found)
+        signature = " ".join(signature for _, signature in runs)
         return _respond(request, self._pages.get(f"/compare {paths}", signature, make))
 
     def _render(self, page: Page, paths: Sequence[str] = ()) -> str:
@@ -106,8 +106,8 @@ def _list_parents(path: str) -> list[str]:
 
 
 def _render(page: Page, paths: Sequence[str] = (), every_s: float | None = None) -> str:
-    """Make the document of a page, which asks for itself again every so many seconds. `paths` are
-    those of runs to link to."""
+    """Make the document of a page, which reloads every `every_s` seconds, with links to the runs at
+    `paths`."""
     head = [
         element("link", rel="icon", href="data:,"),
         element("link", rel="stylesheet", href="/style.css"),
@@ -144,7 +144,7 @@ def _read_own(name: str) -> str:
 
 
 def _answer_error(request: Request, error: Exception) -> Response:
-    """Say what is wrong with an address, or with the files of a run."""
+    """Respond with the error in an address, or in the files of a run."""
     code = 404 if isinstance(error, NoSuchRun) else 400 if isinstance(error, UsageError) else 500
     title = "This cannot be shown"
     header = concatenate([element("h1", title), element("pre", str(error), tabindex=0)])

@@ -1,4 +1,4 @@
-"""What the live page has read: the rows of all runs, and the pages of some. Threads share it."""
+"""Cache of the live page: the rows of all runs, and the pages of some. Threads share it."""
 
 import json
 from collections import OrderedDict

@@ -41,7 +41,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Selection:
-    """Which runs to show, and in which order."""
+    """The filter, grouping and order of the shown runs."""
 
     filter: str = ""
     """Words that a row must have; `key=value` for a value of the configuration."""

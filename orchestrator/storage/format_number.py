@@ -14,7 +14,7 @@ METADATA_KEY = b"hookyard.format"
 
 
 def check_format(number: Any, place: object) -> None:
-    """Raise NewerFormat for the number of a later version, and ValueError for what is not a
+    """Raise NewerFormat for the number of a later version, and ValueError for anything but a
     number."""
     if type(number) is not int or number < 1:
         raise ValueError(f"its format must be a number from 1, got {number!r}")

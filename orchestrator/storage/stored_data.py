@@ -1,9 +1,9 @@
 """JSON files in a storage: written with a format, validated when read. Needs neither torch nor
 pandas.
 
-The text is strict JSON, which has no numbers for NaN and infinity: they are the words of `_FLOATS`,
-and a text that is such a word has a backslash in front. `parse_json` returns what was written. Each
-line of a JSON Lines file ends with a checksum of the line.
+The text is strict JSON, which has no numbers for NaN and infinity. They become the words of
+`_FLOATS`, and a string that equals such a word gets a backslash in front, so that `parse_json`
+returns the original value. Each line of a JSON Lines file ends with a checksum of the line.
 """
 
 import json
@@ -171,8 +171,8 @@ def format_line(entries: Mapping[str, Any]) -> str:
 
 
 def read_lines(storage: Storage, name: str, kind: type[T]) -> list[T]:
-    """Return the lines of a JSON Lines file as dataclasses; see `parse_lines`. Return [] if there
-    is no file."""
+    """Return the lines of a JSON Lines file as dataclasses, [] if the file is missing; see
+    `parse_lines`."""
     try:
         lines = storage.read(name)
     except FileNotFoundError:

@@ -57,7 +57,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Totals:
-    """What all training iterations of a run have taken and seen; NaN is unknown."""
+    """Time and samples of all training iterations of a run; NaN is unknown."""
 
     train_s: float = math.nan
     """Time of the slowest rank."""

@@ -78,7 +78,7 @@ class RankTail:
         return {name: pc.max(self.window[name]).as_py() for name in names}
 
     def update(self, files: Mapping[RecordedFile, FileState]) -> None:
-        """Read what was written since the last call, even if parts have become a segment. `files`
+        """Read the rows written since the last call, even if parts have become a segment. `files`
         are the rank's."""
         segments = [file for file in files if file.is_segment]
         self._read_segments(self._list_new(segments))

@@ -182,7 +182,7 @@ def _read_index(storage: Storage) -> pa.Table:
 
 
 def _share_with_trials(table: pa.Table) -> pa.Table:
-    """Give trials what they have from their sweeps and leaders."""
+    """Fill the columns that trials take from their sweeps and leaders."""
     own = pa.array(range(len(table)), pa.int32())
     for source, names in _SHARED.items():
         positions = pc.coalesce(pc.index_in(table[source], value_set=table["path"]), own)

@@ -89,7 +89,7 @@ def query_table_of_runs(table: pa.Table, sql: str) -> pd.DataFrame:
 
 
 def _explain(message: str, sql: str, columns: Sequence[str]) -> str:
-    """Return an error about the table `runs` with what was probably meant."""
+    """Return an error about the table `runs`, with the name that was probably meant."""
     if message.startswith("Table with name"):
         return f"{message}; the only table is `runs`"
     unknown = re.match(r'Referenced (?:column|table) "(.*?)" not found', message)

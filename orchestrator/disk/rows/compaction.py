@@ -1,8 +1,8 @@
 """Compaction: many files of rows become one Parquet file.
 
 A rank compacts its own files while it writes. When all ranks of a run have ended, the driver
-compacts what they left: into one file for all ranks if there are few rows, because reading and
-storing one file is faster, otherwise into a file for each rank.
+compacts the rest: into one file for all ranks if there are few rows, because reading and storing
+one file is faster, otherwise into a file for each rank.
 """
 
 from collections.abc import Sequence

@@ -96,8 +96,8 @@ def read_on_cpu(value: Any) -> Any:
 
 
 def read_number(value: Any) -> Any:
-    """Return the number in a tensor of one element on the CPU: an integer as it is, others as
-    floats."""
+    """Return the number in a tensor of one element on the CPU, as an integer or a float. A bool
+    becomes a float."""
     number = value.item()
     if isinstance(number, bool) or not isinstance(number, int):
         return float(number)

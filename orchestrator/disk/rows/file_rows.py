@@ -1,5 +1,5 @@
-"""Rows and columns of the files that ranks recorded, also of those that become others while they
-are read: a thread rewrites Arrow streams as Parquet files."""
+"""Rows and columns of the files that ranks recorded, even if a thread rewrites Arrow streams as
+Parquet files while they are read."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

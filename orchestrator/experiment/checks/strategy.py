@@ -1,4 +1,4 @@
-"""How ranks share the model, and how batches are split: settings that exclude each other."""
+"""Settings that conflict with the strategy of the ranks, or with splitting batches."""
 
 from collections.abc import Iterator
 

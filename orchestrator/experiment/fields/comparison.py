@@ -31,8 +31,8 @@ class Comparison:
         return cls(cast(Literal["<=", ">="], symbol), _parse_limit(limit))
 
     def measure_excess(self, value: Any) -> float:
-        """Return by how much a value is beyond the limit, 0 or less if it is not; infinity for
-        what is no number."""
+        """Return by how much a value is beyond the limit: 0 or less if it is within, and infinity
+        if it is not a number."""
         if not is_number(value):
             return math.inf
         excess = float(value) - self.limit

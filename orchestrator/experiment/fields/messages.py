@@ -158,7 +158,7 @@ def _list_keys(keys: Sequence[str], owner: str = "") -> str:
 
 
 def _describe(error: FieldError) -> str:
-    """Describe what is wrong with a value. The expectations of a union's branches are joined by `or`."""
+    """Describe the error in a value. The expectations of a union's branches are joined by `or`."""
     types = [detail["type"] for detail in error.details]
     several = len(set(types)) > 1
     expected: list[str] = []

@@ -1,4 +1,4 @@
-"""One learning-rate scheduler: torch's, a custom class, or the task's own."""
+"""A learning-rate scheduler: torch's, a custom class, or the task's own."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Whether a hook steps the schedulers, and the checks of that hook against them."""
+"""Checks between schedulers and the hook that steps them, if there is one."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 

@@ -188,7 +188,7 @@ class Experiment(Model):
     loader: Loader = Loader()
     """Options of the loaders that Hookyard makes for the task's datasets."""
     workers: Workers = Workers()
-    """The processes of the run: how many, and what each needs."""
+    """The processes of the run: their number, and the resources of each."""
     upload_every: Annotated[Duration, Ge(1)] = 30.0
     """Time between uploads of a rank's rows to an object store, in seconds or as `2m`. In a folder
     rows appear within a second."""

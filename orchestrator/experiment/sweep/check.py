@@ -116,7 +116,7 @@ def _remove_setting(settings: dict[str, Any], path: str) -> None:
 # Values
 
 _INTEGER_KINDS = {"uniform": "randint", "loguniform": "lograndint"}
-"""Ranges of integers, by the range of numbers that stands in their place."""
+"""Ranges of integers, by the ranges of numbers to replace with them."""
 
 
 def _check_values(space: Mapping[str, Domain], data: Mapping[str, Any]) -> Iterator[Problem]:

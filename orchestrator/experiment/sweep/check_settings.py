@@ -211,10 +211,10 @@ def _check_points_fit(sweep: Sweep, trials: int) -> Iterator[Problem]:
 
 
 def check_mutation(sweep: Sweep, experiment: Experiment) -> Iterator[Problem]:
-    """Yield the problems of what a population changes during training.
+    """Yield the problems of the values that a population changes during training.
 
     A training loop of the task's own starts over with the new values, so `mutate` may also name
-    what it reads.
+    the settings that it reads.
     """
     scheduler = sweep.scheduler
     if not isinstance(scheduler, PBT):

@@ -1,1 +1,1 @@
-"""The loop of a task that trains by itself (`Task.train`)."""
+"""The loop of a task with its own training loop (`Task.train`)."""

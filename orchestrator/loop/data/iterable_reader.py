@@ -111,8 +111,8 @@ class IterableReader:
         )
 
     def _choose_pass_length(self) -> int | None:
-        """Return the batches of a pass after which training goes on to the next one; None if
-        unknown. Collective."""
+        """Return the number of batches after which training begins the next pass; None if unknown.
+        Collective."""
         context = self._context
         if not context.is_training:
             return self._own_length

@@ -14,7 +14,7 @@ from orchestrator.task import Task
 
 @dataclass(frozen=True)
 class PhaseContext:
-    """What decides how a phase's data is loaded on this rank. Used in workers."""
+    """Everything that determines how this rank loads a phase's data. Used in workers."""
 
     task: Task
     phase: str

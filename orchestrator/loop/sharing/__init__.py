@@ -1,1 +1,1 @@
-"""Runs that share a training: what each has for itself, and how they take turns."""
+"""Runs that share a training: the state that each run owns, and their turns."""

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of the optimizers: their states and settings, schedules and scalers."""
+"""Optimizers in a checkpoint: their states and settings, schedules and scalers."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any

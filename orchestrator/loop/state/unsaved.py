@@ -51,7 +51,7 @@ class _Owner:
         ]
 
     def saves(self, path: str) -> bool:
-        """Return whether checkpoints hold the value at a path, or what it is a part of."""
+        """Return whether checkpoints hold the value at a path, or a value that contains it."""
         places = [f"{self.name}.{name}" if name else self.name for name in _list_saved(self.root)]
         return any(path == place or path.startswith((f"{place}.", f"{place}[")) for place in places)
 

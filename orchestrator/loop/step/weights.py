@@ -123,9 +123,9 @@ def make_zero_loss(loss: Tensor, inputs: Sequence[Tensor]) -> Tensor:
 
     The loss of a batch of weight 0 is a mean over nothing, so it and its gradients may be NaN,
     whatever its share. An input may hold infinities, such as scores of classes that are masked, and
-    zero times infinity is NaN too. Without a gradient, an optimizer leaves a parameter as it is,
-    but with zeros it decays the parameter. A loss without a gradient, as a task may return
-    for a batch of nothing, does not tell its inputs, so all of them count.
+    zero times infinity is NaN too. An optimizer does not change a parameter without a gradient, but
+    decays one whose gradient is zero. A loss without a gradient, which a task may return for an
+    empty batch, does not show which inputs it depends on, so all of them count.
     """
     zero = (loss * 0).detach().nan_to_num()
     used = inputs

@@ -66,7 +66,7 @@ def _find_number_of_steps(folder: RunFolder, by_name: Mapping[str, Sequence[Medi
 
 
 def _select(entries: Sequence[MediaEntry], most: int) -> list[MediaEntry]:
-    """Return at most so many entries, evenly over the run, with the last one."""
+    """Return at most `most` entries, spread evenly over the run, with the last one."""
     places = np.linspace(len(entries) - 1, 0, min(most, len(entries))).round()
     return [entries[int(place)] for place in reversed(places)]
 
@@ -74,7 +74,7 @@ def _select(entries: Sequence[MediaEntry], most: int) -> list[MediaEntry]:
 def _render_name(
     folder: RunFolder, entries: Sequence[MediaEntry], steps: int, link: Link | None
 ) -> Markup:
-    """Render what has one name, with a slider if there are several steps of it."""
+    """Render the entries of one name, with a slider if there are several steps."""
     name = entries[0].name
     is_linked = link is not None and entries[0].is_image
     selected = _select(entries, MAX_LINKED if is_linked else steps)

@@ -145,7 +145,7 @@ class Sweep(Result):
 
     @property
     def trials(self) -> pd.DataFrame:
-        """One row per trial, also before its first report.
+        """A DataFrame with one row per trial, also before its first report.
 
         Columns:
             * `status`: `running`, `finished`, `stopped`, `interrupted`, `failed`, `lost` or
@@ -181,7 +181,7 @@ class Sweep(Result):
 
     @property
     def configurations(self) -> pd.DataFrame:
-        """One row per configuration of a sweep with `repeats`, best first.
+        """A DataFrame with one row per configuration of a sweep with `repeats`, best first.
 
         Columns:
             * `config/<path>`: The configuration's values.
@@ -214,8 +214,9 @@ class Sweep(Result):
 
     @property
     def metrics(self) -> pd.DataFrame:
-        """One row per valid report of any trial: the trial, its values (`config/...`), then the
-        columns of `Run.metrics`. Leaves out damaged trials with a warning."""
+        """A DataFrame with one row per valid report of any trial: the trial, its values
+        (`config/...`), then the columns of `Run.metrics`. Leaves out damaged trials with a
+        warning."""
         tables = self.folder.storage.map(self._read_reports, self.records().items())
         tables = [table for table in tables if not table.empty]
         if not tables:

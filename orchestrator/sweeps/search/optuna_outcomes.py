@@ -1,5 +1,5 @@
-"""What Optuna learns of a suggestion, whose trials differ in the repeated path and in `fan_out`
-values."""
+"""The outcome that Optuna learns for a suggestion, whose trials differ in the repeated path and in
+`fan_out` values."""
 
 import math
 from collections import defaultdict
