@@ -216,7 +216,7 @@ def test_different_priority_is_documented_in_its_row(hook: str) -> None:
     (row,) = [row for row in rows("MMEngine", "Hooks") if hook in row.theirs]
     theirs = THEIR_PRIORITIES[hook]
     ours = Priority(HOOKS[row.ours[0]].priority).name
-    assert ours == theirs or f"Runs at `{ours}`, there at `{theirs}`" in row.differs
+    assert ours == theirs or f"uns at `{ours}` instead of `{theirs}`" in row.differs
 
 
 def test_the_index_counts_the_hooks_and_the_mount_points() -> None:
