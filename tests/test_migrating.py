@@ -229,7 +229,7 @@ def test_the_index_counts_the_hooks_and_the_mount_points() -> None:
     }
 
 
-@pytest.mark.parametrize("system", ["MMEngine", "ClassyVision"])
+@pytest.mark.parametrize("system", ["MMEngine", "ClassyVision", "iMIX"])
 def test_counterparts_of_what_a_hook_reads_exist(system: str) -> None:
     attributes = re.findall(r"`state\.(\w+)", section(system, "What a hook reads and changes"))
     assert len(attributes) > 8
@@ -403,6 +403,9 @@ def composite(where: float, *, rescaled: bool) -> float:
 
 SCHEDULES: dict[str, Callable[[float], float]] = {
     "cosine": lambda where: cosine(0.1, 0, where),
+    "linear": lambda where: 0.01 * where + 0.1 * (1 - where),
+    "polynomial": lambda where: 0.1 * (1 - where) ** 2,
+    "step": lambda where: [0.1, 0.01, 0.001][int((where + 1e-6) * 3)],
     "multistep": lambda where: [0.1, 0.01][int((where + 1e-6) * 90) >= 30],
     "lengths": lambda where: composite(where, rescaled=True),
     "fixed": lambda where: composite(where, rescaled=False),
@@ -424,10 +427,25 @@ def test_schedules_of_the_settings_have_the_rates_of_the_original(
     system: str, schedule: str, unit: str, tmp_path: Path
 ) -> None:
     scheduler = yaml.safe_load(written_schedule(system, schedule))
-    hooks = {"param_scheduler": {"every": f"1 {unit}"}}
-    if unit == "step" and "warmup" in scheduler:
+    if unit == "step" and isinstance(scheduler.get("warmup"), int):
         scheduler["warmup"] *= STEPS
-    for where, rate in rates(scheduler, hooks, tmp_path, unit):
+    assert_rates(scheduler, schedule, unit, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "unit"),
+    [("linear", "epoch"), ("linear", "step"), ("polynomial", "step"), ("step", "epoch")],
+)
+def test_further_schedules_of_classyvision_have_the_rates_of_the_original(
+    schedule: str, unit: str, tmp_path: Path
+) -> None:
+    scheduler = yaml.safe_load(written_schedule("ClassyVision", schedule))
+    assert_rates(scheduler, schedule, unit, tmp_path)
+
+
+def assert_rates(scheduler: dict[str, Any], schedule: str, unit: str, folder: Path) -> None:
+    hooks = {"param_scheduler": {"every": f"1 {unit}"}}
+    for where, rate in rates(scheduler, hooks, folder, unit):
         assert rate == pytest.approx(SCHEDULES[schedule](where))
 
 
@@ -445,7 +463,8 @@ EPOCHS, STEPS = 90, 2
 
 def written_schedule(system: str, schedule: str) -> str:
     """Return the scheduler in the Settings' row of a schedule."""
-    name = {"cosine": "name: cosine"}.get(schedule, schedule)
+    whole = {"cosine": "name: cosine", "linear": "name: linear", "step": "name: step,"}
+    name = whole.get(schedule, schedule)
     (ours,) = [
         ours
         for theirs, ours in read_settings(system).items()

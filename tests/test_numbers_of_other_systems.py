@@ -315,7 +315,40 @@ def test_schedule_of_the_imix_page_has_the_rates_of_imix(tmp_path: Path) -> None
         assert rate == pytest.approx(factor)
 
 
-def rates(scheduler: Any, folder: Path) -> list[float]:
+WARMUP, LAST = 20, 4 * EPOCH
+"""Steps of the warm-up and of the run below, for the 1000 and 8000 of the page."""
+
+
+def after_warmup(step: int) -> float:
+    """Return the completed fraction of the steps after the warm-up."""
+    return (step - WARMUP) / (LAST - WARMUP)
+
+
+IMIX_SCHEDULES: dict[str, Callable[[int], float]] = {
+    "WarmupCosineSchedule": lambda step: (1 + math.cos(math.pi * after_warmup(step))) / 2,
+    "WarmupConstantSchedule": lambda step: 1.0,
+    "WarmupPolynomialSchedule": lambda step: (1 - after_warmup(step)) ** 2,
+    "WarmupCosineWithHardRestartsSchedule": lambda step: (
+        (1 + math.cos(math.pi * (2 * after_warmup(step) % 1))) / 2
+    ),
+}
+"""The factor of iMIX's schedules, which are those of transformers, at a step after the warm-up."""
+
+
+@pytest.mark.parametrize("name", IMIX_SCHEDULES)
+def test_schedules_with_a_warm_up_have_the_rates_of_imix(name: str, tmp_path: Path) -> None:
+    (row,) = [ours for theirs, ours in read_settings("iMIX").items() if f"`{name}`" in theirs]
+    text = re.findall(r"`scheduler: (.*?)`", row)[0]
+    short = {"1000": f"{WARMUP}", "3500": f"{(LAST - WARMUP) // 2}", "1e-8": "1.0e-8"}
+    for written, value in short.items():
+        text = text.replace(written, value)
+    scheduler = yaml.safe_load(text)
+    for step, rate in enumerate(rates(scheduler, tmp_path, param_scheduler={"every": "1 step"})):
+        factor = step / WARMUP if step < WARMUP else IMIX_SCHEDULES[name](step)
+        assert rate == pytest.approx(factor, abs=1e-6)
+
+
+def rates(scheduler: Any, folder: Path, **hooks: Any) -> list[float]:
     """Return the rate of each step of a run in which the full rate is 1."""
     settings = described(
         epochs=4,
@@ -323,7 +356,7 @@ def rates(scheduler: Any, folder: Path) -> list[float]:
         validate_every=0,
         optimizer={"type": "SGD", "lr": 1.0},
         scheduler=scheduler,
-        hooks={"console": None, "checkpoint": None},
+        hooks={"console": None, "checkpoint": None, **hooks},
     )
     rows = run(settings, folder, local=True).stats
     found = [float(rate) for rate in rows[rows["phase"] == "train"]["lr"]]
