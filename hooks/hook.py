@@ -363,8 +363,14 @@ def _get_state(hook: Hook, kind: str, method: str) -> dict[str, Any]:
 
 def _set_state(hook: Hook, kind: str, method: str, state: Mapping[str, Any]) -> None:
     for name in list_fields(hook, kind):
+        key = name.removeprefix("_")
+        if key not in state:
+            raise ValueError(
+                f"the checkpoint has no '{key}', which {kind} names;"
+                " give the hook another name, under which it starts as new"
+            )
         part = getattr(hook, name)
-        value = state[name.removeprefix("_")]
+        value = state[key]
         if hasattr(part, method):
             getattr(part, method)(value)
         else:

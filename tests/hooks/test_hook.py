@@ -142,6 +142,16 @@ def test_attributes_that_a_base_class_lists_are_saved_too() -> None:
     assert RememberingMore().state_dict().keys() == {"count", "layer", "more"}
 
 
+def test_a_listed_attribute_that_a_checkpoint_lacks_is_named_with_a_remedy() -> None:
+    before = Remembering().state_dict()
+    message = (
+        "the checkpoint has no 'more', which state_fields names;"
+        " give the hook another name, under which it starts as new"
+    )
+    with pytest.raises(ValueError, match=re.escape(message)):
+        RememberingMore().load_state_dict(before)
+
+
 def test_a_listed_attribute_that_does_not_exist_is_refused_before_training() -> None:
     hook = dataclass(type("Forgetful", (Remembering,), {"rank_state_fields": ("_cuont",)}))()
     reason = "rank_state_fields names '_cuont', which is no attribute of a new hook; did you mean '_count'?"
