@@ -34,5 +34,9 @@ class DistillationLoss:
             reduction="batchmean",
             log_target=True,
         )
+        from_teacher = self.temperature**2 * divergence
+        if self.weight == 1:
+            # Without labels: the cross entropy of ignored ones is NaN.
+            return from_teacher
         own = functional.cross_entropy(student, labels)
-        return (1 - self.weight) * own + self.weight * self.temperature**2 * divergence
+        return (1 - self.weight) * own + self.weight * from_teacher

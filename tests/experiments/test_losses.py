@@ -72,6 +72,14 @@ def test_it_is_the_papers_formula(temperature: float, weight: float) -> None:
     assert loss.item() == pytest.approx(sum(terms) / 2, rel=1e-5)
 
 
+def test_teacher_alone_needs_no_labels() -> None:
+    """The cross entropy of labels that are all ignored is NaN, and so is 0 times it."""
+    output = DistillationOutput(torch.tensor(STUDENT), torch.tensor(TEACHER))
+    loss = DistillationLoss(temperature=1.0, weight=1.0)
+    unlabeled = loss(output, torch.tensor([-100, -100]))
+    torch.testing.assert_close(unlabeled, loss(output, torch.tensor(LABELS)))
+
+
 def test_the_loss_is_that_of_the_paper() -> None:
     generator = torch.Generator().manual_seed(0)
     scores = [torch.randn(5, 3, generator=generator) for _ in range(4)]
