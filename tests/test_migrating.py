@@ -24,6 +24,7 @@ from orchestrator.experiment.fields.other_systems import (
     find_options_elsewhere,
     load_other_systems,
 )
+from orchestrator.experiment.optim.parameter_groups import make_parameter_groups, read_groups
 from orchestrator.experiment.resolve import resolve
 from orchestrator.experiment.sections.training import Scaler
 from orchestrator.loop.loop import Loop
@@ -457,6 +458,119 @@ def test_fixed_cosine_has_the_rates_of_vissl_after_the_warm_up(tmp_path: Path) -
         assert rate == pytest.approx(factor * SCHEDULES["fixed"](where))
 
 
+def in_waves(epoch: int, *, both_ways: bool) -> float:
+    """VISSL's CosineWarmRestartScheduler of intervals of a fifth of the run: 18 epochs."""
+    return cosine(0.1, 0, epoch / 18 if both_ways else epoch % 18 / 18)
+
+
+OTHER_SCHEDULES: dict[str, Callable[[int], float]] = {
+    "LinearLR": lambda epoch: 0.1 * (1 - epoch / 90) + 0.01 * epoch / 90,
+    "PolynomialLR": lambda epoch: 0.1 * (1 - epoch / 90) ** 2,
+    "StepLR": lambda epoch: [0.1, 0.01, 0.001][epoch * 3 // 90],
+    "CosineAnnealingWarmRestarts": lambda epoch: in_waves(epoch, both_ways=False),
+    "CosineAnnealingLR": lambda epoch: in_waves(epoch, both_ways=True),
+}
+"""By fvcore's and VISSL's formulas, from a rate of 0.1 in a run of 90 epochs."""
+
+
+@pytest.mark.parametrize("scheduler", OTHER_SCHEDULES)
+def test_schedules_of_other_names_have_the_rates_of_vissl(scheduler: str, tmp_path: Path) -> None:
+    (text,) = [ours for theirs, ours in read_settings("VISSL").items() if "other name" in theirs]
+    (written,) = re.findall(rf"`(\{{type: {scheduler}\b.*?\}})`", text)
+    for where, rate in rates(yaml.safe_load(written), {}, tmp_path, "epoch"):
+        assert rate == pytest.approx(OTHER_SCHEDULES[scheduler](round(where * EPOCHS)), abs=1e-12)
+
+
+def test_values_without_a_common_ratio_are_changes(tmp_path: Path) -> None:
+    ((theirs, text),) = [
+        row for row in read_settings("VISSL").items() if "no common ratio" in row[0]
+    ]
+    values = yaml.safe_load(re.findall(r"values: (\[.*?\])", theirs)[0])
+    (written,) = re.findall(r"`changes: (.*?)`", text)
+    changes = yaml.safe_load(written)
+    for where, rate in rates(None, {}, tmp_path, "epoch", changes=changes):
+        assert rate == values[round(where * EPOCHS) // 30]
+
+
+class Transformer(torch.nn.Module):
+    """The names of VISSL's vision transformer of 12 blocks, with a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cls_token = torch.nn.Parameter(torch.ones(1, 1, 2))
+        self.pos_embed = torch.nn.Parameter(torch.ones(1, 3, 2))
+        self.patch_embed = torch.nn.Linear(2, 2)
+        self.blocks = torch.nn.ModuleList(
+            torch.nn.ModuleDict({"norm1": torch.nn.LayerNorm(2), "mlp": torch.nn.Linear(2, 2)})
+            for _ in range(12)
+        )
+        self.norm = torch.nn.LayerNorm(2)
+        self.head = torch.nn.Linear(2, 2)
+
+
+class ResNet(torch.nn.Module):
+    """The names of a ResNet, with two blocks in each stage."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = torch.nn.Conv2d(2, 2, 1)
+        self.bn1 = torch.nn.BatchNorm2d(2)
+        for stage in range(1, 5):
+            blocks = [torch.nn.ModuleDict({"conv1": torch.nn.Conv2d(2, 2, 1)}) for _ in range(2)]
+            self.add_module(f"layer{stage}", torch.nn.ModuleList(blocks))
+        self.fc = torch.nn.Linear(2, 2)
+
+
+def layers_above(name: str) -> int:
+    """Return the power of a parameter's decay by VISSL's rules for transformers and ResNets."""
+    if name.startswith(("head.", "fc.")):
+        return 0
+    if name.startswith("layer"):
+        return 5 - int(name[5])
+    if name.startswith(("conv1.", "bn1.")):
+        return 5
+    if name.startswith(("patch_embed.", "pos_embed", "cls_token")):
+        return 13
+    return 12 - int(name.split(".")[1]) if name.startswith("blocks.") else 1
+
+
+def read_layer_decay() -> tuple[Any, Any, list[float]]:
+    """Return the page's groups of blocks, its group of stages, and the single scales that follow
+    them: of embeddings, of what is left, and of a ResNet's stem."""
+    (text,) = [
+        ours
+        for theirs, ours in read_settings("VISSL").items()
+        if "`param_group_constructor: lr_decay`" in theirs
+    ]
+    (groups,) = re.findall(r"`groups: (.*?)`", text)
+    (stages,) = re.findall(r"`(\{match: .*?\})`", text)
+    scales = [float(scale) for scale in re.findall(r"`lr_scale: ([\d.]+)`", text)]
+    return yaml.safe_load(groups), yaml.safe_load(stages), scales
+
+
+def test_layer_decay_has_the_rates_and_the_decay_of_vissl() -> None:
+    groups, stages, (embeddings, others, stem) = read_layer_decay()
+    embedded = {"match": ["patch_embed.*", "pos_embed", "cls_token"], "lr_scale": embeddings}
+    for model, entries in (
+        (Transformer(), [*groups, embedded, {"match": "norm.*", "lr_scale": others}]),
+        (ResNet(), [stages, {"match": ["conv1.*", "bn1.*"], "lr_scale": stem}]),
+    ):
+        made = make_parameter_groups(
+            dict(model.named_parameters()),
+            read_groups(entries, "optimizer"),
+            torch.optim.AdamW,
+            {"lr": 1.0, "weight_decay": 0.05},
+            "optimizer",
+        )
+        found = {parameter: group for group in made for parameter in group["params"]}
+        for name, parameter in model.named_parameters():
+            group = found[parameter]
+            assert group.get("lr", 1.0) == pytest.approx(0.9 ** layers_above(name), rel=2e-3)
+            if isinstance(model, Transformer):
+                spared = name.endswith(".bias") or "norm" in name
+                assert group.get("weight_decay", 0.05) == (0 if spared else 0.05)
+
+
 EPOCHS, STEPS = 90, 2
 """Length of the page's run, and of an epoch in it here."""
 
@@ -478,20 +592,21 @@ def unquoted(text: str) -> str:
 
 
 def rates(
-    scheduler: Any, hooks: dict[str, Any], folder: Path, unit: str
+    scheduler: Any, hooks: dict[str, Any], folder: Path, unit: str, **settings: Any
 ) -> Iterator[tuple[float, float]]:
     """Yield for each step the completed fraction of the run, when its schedule last stepped, and
     the rate."""
     optimizer = {"type": "SGD", "lr": 0.1}
-    settings = described(
+    experiment = described(
         epochs=EPOCHS,
         batch_size=26,
         validate_every=0,
         optimizer=optimizer,
         scheduler=scheduler,
         hooks={"checkpoint": None, "console": None, **hooks},
+        **settings,
     )
-    rows = run(settings, folder, local=True).stats
+    rows = run(experiment, folder, local=True).stats
     found = rows[rows["phase"] == "train"]["lr"].tolist()
     assert len(found) == EPOCHS * STEPS
     for step, rate in enumerate(found):
