@@ -16,6 +16,7 @@ from orchestrator.engines.ray_environment import choose_address
 from orchestrator.errors import UsageError
 from orchestrator.experiment.load import check_experiment, to_dict, to_yaml
 from orchestrator.experiment.sections.experiment import Experiment, check_run_name
+from orchestrator.experiment.sections.schedulers.pbt import PBT
 from orchestrator.experiment.sections.sweep import Sweep as SweepSettings
 from orchestrator.experiment.sweep.space import count_trials
 from orchestrator.loop.model.initial_weights import describe_initial_weights
@@ -31,6 +32,7 @@ from orchestrator.sweeps.end import record_end
 from orchestrator.sweeps.launch import run_trials
 from orchestrator.sweeps.requirements import check_can_run
 from orchestrator.sweeps.results.result import Sweep
+from orchestrator.sweeps.search.drawing import draw_points
 from orchestrator.sweeps.search.search import list_remaining_trials
 from orchestrator.tables.trial_index import TrialIndex, TrialRecord
 from orchestrator.units import format_count
@@ -148,6 +150,7 @@ def resume(folder: RunFolder, lease: Lease, *, failed: bool, address: str | None
                 " sweep.repeats; restore it"
             )
         previous = load_previous_trials(folder, settings, rerun_failed=failed)
+        _check_grid(folder, settings, previous)
         earlier_s = metadata.wall_s
         if earlier_s is None:  # its driver died
             earlier_s = compute_seconds_used(metadata, previous)
@@ -167,6 +170,25 @@ def resume(folder: RunFolder, lease: Lease, *, failed: bool, address: str | None
         folder.write_experiment(to_yaml(experiment), experiment.source)
         folder.resume(sweep=_summarize(settings), earlier_s=earlier_s)
     return run_trials(folder, experiment, previous, address, lease)
+
+
+def _check_grid(
+    folder: RunFolder, settings: SweepSettings, previous: Mapping[int, TrialRecord]
+) -> None:
+    """Raise UsageError if edits of a grid have moved the points of trials that have begun, because
+    the others would repeat some points and leave out others."""
+    if settings.search.type != "grid" or isinstance(settings.scheduler, PBT):
+        return
+    points = draw_points(settings)
+    for number, trial in previous.items():
+        index = number // settings.repeat_count
+        began_with = {path: trial.values[path] for path in settings.space if path in trial.values}
+        if index < len(points) and points[index] != began_with:
+            raise UsageError(
+                f"{folder}/experiment.yaml: the edited sweep.space moves the point of {trial.name},"
+                " which has begun. Change only values that no trial has begun with, append values to"
+                " the first parameter, or start another sweep"
+            )
 
 
 def _make_nothing_to_resume_error(

@@ -193,6 +193,20 @@ def test_resume_reads_edits_of_the_sweep_but_not_of_repeats(finished: Path, outs
     assert [len(run.folder.read_attempts()) for run in done.runs] == [1, 1, 1]
 
 
+def test_a_grid_can_grow_only_where_no_point_moves(finished: Path, outside: Path) -> None:
+    file = shutil.copytree(finished, outside / "runs/kept") / "experiment.yaml"
+    text = file.read_text()
+    (first,) = [line for line in text.splitlines() if line.endswith("- 0.1")]
+    (last,) = [line for line in text.splitlines() if line.endswith("- 0.02")]
+    added = last.replace("0.02", "0.3")
+    file.write_text(text.replace(first, f"{added}\n{first}"))
+    with pytest.raises(UsageError, match=r"the edited sweep.space moves the point of trial-0000"):
+        resume_sweep(file.parent)
+    file.write_text(text.replace(last, f"{last}\n{added}"))
+    done = resume_sweep(file.parent)
+    assert done.trials["config/optimizer.lr"].tolist() == [0.1, 0.05, 0.02, 0.3]
+
+
 def test_failed_trials_are_retried_only_with_failed(outside: Path) -> None:
     (outside / "breaks.py").write_text(BREAKS)
     overrides = ["hooks.accident=null", "epochs=1", "hooks.fails={type: 'breaks:Breaks'}"]
