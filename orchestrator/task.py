@@ -443,20 +443,11 @@ class Task(ABC):
         is_default = getattr(self.collate, "__func__", None) is Task.collate
         collate = default_collate if is_default else self.collate
         if batches is None:
-            try:
-                from torchdata.stateful_dataloader import StatefulDataLoader
-            except ModuleNotFoundError:
-                raise ConfigError.at(
-                    "task",
-                    f"the {phase} data is an iterable dataset, whose loader needs the package "
-                    "torchdata",
-                    suggestion="pip install 'hookyard[torchdata]'",
-                ) from None
-
+            stateful_loader = import_stateful_loader(phase)
             with warnings.catch_warnings():
                 # torchdata calls a function that torch has deprecated.
                 warnings.filterwarnings("ignore", "'set_vital' is deprecated", UserWarning)
-                loader: Iterable[Any] = StatefulDataLoader(dataset, collate_fn=collate, **options)
+                loader: Iterable[Any] = stateful_loader(dataset, collate_fn=collate, **options)
             return loader
         return DataLoader(dataset, batch_sampler=batches, collate_fn=collate, **options)
 
@@ -523,6 +514,19 @@ def _make_missing_method(name: str) -> Callable[..., Any]:
         raise NotImplementedError(f"{kind} has its own training loop, and no {name}()")
 
     return method
+
+
+def import_stateful_loader(phase: str) -> Any:
+    """Return the loader of iterable datasets; raises ConfigError if its package is missing."""
+    try:
+        from torchdata.stateful_dataloader import StatefulDataLoader
+    except ModuleNotFoundError:
+        raise ConfigError.at(
+            "task",
+            f"the {phase} data is an iterable dataset, whose loader needs the package torchdata",
+            suggestion="pip install 'hookyard[torchdata]'",
+        ) from None
+    return StatefulDataLoader
 
 
 def missing_loss(self: Task, output: Any, batch: Any) -> Any:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.engines.ray_environment import Ray
-from orchestrator.errors import ConfigError, Problem
+from orchestrator.errors import ConfigError
+from orchestrator.experiment.checks.data_keys import find_keys_of_ray_data
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.data.phase_data import PhaseContext
 from orchestrator.loop.data.phases import data_from_task
@@ -66,8 +67,9 @@ def data_of(
     }
     if not ray_datasets:
         return datasets
-    if len(ray_datasets) == len(datasets):
-        _check_no_unread_keys(experiment)
+    problems = [*find_keys_of_ray_data(experiment, datasets)]
+    if problems:
+        raise ConfigError(problems)
     message = world.broadcast(lambda: _explain_lack_of_cpus(experiment, world))
     if message:
         raise ConfigError.at("workers.cpus", message)
@@ -106,18 +108,6 @@ def _start_ray() -> None:
     logging.getLogger("ray.data").setLevel(logging.WARNING)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = context.print_on_execution_start = False
-
-
-def _check_no_unread_keys(experiment: Experiment) -> None:
-    unread = {
-        "loader.num_workers": experiment.loader.num_workers != 0,
-        "loader.pin_memory": experiment.loader.pin_memory is not None,
-    }
-    message = "has no effect with Ray Data, which reads the data in its own tasks; remove it"
-    if any(unread.values()):
-        raise ConfigError(
-            [Problem(path, message) for path, is_unread in unread.items() if is_unread]
-        )
 
 
 def _explain_lack_of_cpus(experiment: Experiment, world: World) -> str | None:

@@ -10,6 +10,7 @@ import torch
 from hooks.metrics.names import kind_of
 from hooks.state import Weights
 from orchestrator.errors import ConfigError, TaskError
+from orchestrator.experiment.checks.data import check_loss
 from orchestrator.experiment.checks.metrics import check_phases_of_metrics, list_metrics_of_hooks
 from orchestrator.loop.data.phase_data import PhaseData
 from orchestrator.loop.model.strategy import is_sharded
@@ -19,7 +20,6 @@ from orchestrator.loop.task_errors import check_type, unexpected
 from orchestrator.loop.training import Training
 from orchestrator.loop.training_run import TrainingRun
 from orchestrator.randomness import with_same_random_state
-from orchestrator.task import missing_loss
 
 
 class Evaluation:
@@ -59,12 +59,7 @@ class Evaluation:
     def check_data(self, phases: Iterable[str]) -> None:
         """Raise ConfigError if a hook monitors a metric of a phase without data, or data to
         evaluate has no loss."""
-        evaluated = [phase for phase in phases if phase != "train"]
-        if evaluated and type(self._task).loss is missing_loss:
-            raise ConfigError.at(
-                "task",
-                f"{type(self._task).__name__} needs loss(), to evaluate {', '.join(evaluated)}",
-            )
+        check_loss(self._task, phases)
         metrics = list_metrics_of_hooks(self._state.config.get("hooks", {}))
         problems = check_phases_of_metrics(metrics, self._data.loaders)
         if problems:

@@ -5,6 +5,7 @@ from typing import Any
 
 from hooks.metrics.names import kind_of
 from hooks.plan import Plan
+from orchestrator.experiment.checks.data import list_run_phases
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.evaluation import Evaluation
 from orchestrator.loop.membership import ALONE, Membership
@@ -40,9 +41,7 @@ class HookedRun(TrainingRun):
         self._hook_metrics = membership.hook_metrics
 
     def phases(self) -> tuple[str, ...]:
-        data = self.training.data
-        unevaluated = [] if self.experiment.validate_every.count else data.phase_names("val")
-        return tuple(phase for phase in data.phases if phase not in unevaluated)
+        return tuple(list_run_phases(self.experiment, self.training.data.phases))
 
     def is_validation_due(self) -> bool:
         every = self.experiment.validate_every

@@ -15,7 +15,7 @@ from torch.utils.data import BatchSampler
 from hooks.state import Weights
 from orchestrator.disk.predictions import INDEX, PredictionWriter
 from orchestrator.errors import TaskError
-from orchestrator.experiment.checks.data import is_map_style
+from orchestrator.experiment.checks.datasets import is_map_style
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.data.map_style import MapStyleData
 from orchestrator.loop.data.phase_data import PhaseContext

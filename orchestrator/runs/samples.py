@@ -18,7 +18,7 @@ from hooks.training.sampler_seed import DistSamplerSeed
 from orchestrator.disk.attempts import Attempt, make_lost_attempt_error
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import ConfigError, UsageError
-from orchestrator.experiment.checks.data import is_map_style
+from orchestrator.experiment.checks.datasets import is_map_style
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve
 from orchestrator.loop.data.map_style import MapStyleData
 from orchestrator.loop.data.phase_data import PhaseContext

@@ -1,18 +1,24 @@
 """Checks of the data that a task returns for its phases, as far as possible before a run."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from torch.utils.data import IterableDataset
-
-from hooks.metrics.names import PHASES
+from hooks.metrics.names import PHASES, kind_of
 from orchestrator.errors import ConfigError, Problem, collect_problems
-from orchestrator.experiment.checks.metrics import check_phases_of_metrics, list_monitored_metrics
+from orchestrator.experiment.checks.data_keys import find_key_problems
+from orchestrator.experiment.checks.datasets import get_length, is_map_style, is_ray_dataset
+from orchestrator.experiment.checks.iterable_data import check_iterable_data
+from orchestrator.experiment.checks.metrics import (
+    check_phases_of_metrics,
+    list_monitored_metrics,
+    make_meters,
+)
 from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.yaml.document import is_within
 from orchestrator.randomness import seeded
-from orchestrator.task import Task, has_custom_loop
+from orchestrator.task import Task, has_custom_loop, missing_loss
 from orchestrator.units import format_count
 from orchestrator.user_code import call_for_mapping, catch_user_errors
 
@@ -21,24 +27,18 @@ _NAME = re.compile(r"\w[\w.-]{0,99}")
 _NAME_RULE = (
     "must be at most 100 letters, digits, `_`, `-` and `.`, and begin with a letter or digit"
 )
+_KEYS_OF_DATA = (
+    "task",
+    "task_args",
+    "batch_size",
+    "epochs",
+    "steps",
+    "epoch_steps",
+    "loader",
+    "validate_every",
+)
+"""Keys of which a run checks whether they fit its data."""
 _MISSING = object()
-
-
-def is_map_style(dataset: Any) -> bool:
-    """Return whether this is a map-style dataset."""
-    return (
-        not isinstance(dataset, IterableDataset)
-        and hasattr(dataset, "__len__")
-        and hasattr(dataset, "__getitem__")
-    )
-
-
-def get_length(dataset: Any) -> int | None:
-    """Return the length of a dataset, or None: a class may have a `__len__` that raises."""
-    try:
-        return len(dataset)
-    except (TypeError, NotImplementedError):
-        return None
 
 
 def check_data(experiment: Experiment, task: Task) -> list[Problem]:
@@ -50,16 +50,26 @@ def check_data(experiment: Experiment, task: Task) -> list[Problem]:
         datasets = collect_problems(problems, call_for_mapping, task.data, PHASES_OF_DATA)
     if datasets is None:
         return problems
-    collect_problems(problems, check_phases, task, datasets)
-    collect_problems(problems, _check_batch_is_filled, experiment, task, datasets.get("train"))
+    problems += _find_phase_problems(task, datasets)
+    if not problems and not _is_data_swept(experiment):
+        problems += _find_refused_settings(experiment, task, datasets)
     for phase, dataset in datasets.items():
         collect_problems(problems, _read_first_sample, task, phase, dataset)
     metrics = list_monitored_metrics(experiment)
     return [*dict.fromkeys(problems), *check_phases_of_metrics(metrics, list(datasets))]
 
 
+# The phases
+
+
 def check_phases(task: Task, datasets: Mapping[str, Any]) -> None:
     """Raise ConfigError if there is no training data, or a phase is invalid."""
+    problems = _find_phase_problems(task, datasets)
+    if problems:
+        raise ConfigError(problems)
+
+
+def _find_phase_problems(task: Task, datasets: Mapping[str, Any]) -> list[Problem]:
     misspelled = [] if "train" in datasets else get_close_matches("train", map(str, datasets), n=1)
     errors = [
         _make_phase_error(phase, dataset)
@@ -71,8 +81,7 @@ def check_phases(task: Task, datasets: Mapping[str, Any]) -> None:
         names = ", ".join(map(str, datasets)) or "nothing"
         hint = " (did you mean 'train'?)" if misspelled else ""
         messages.insert(0, f"{type(task).__name__}.data() must return 'train', got {names}{hint}")
-    if messages:
-        raise ConfigError([Problem("task", message) for message in messages])
+    return [Problem("task", message) for message in messages]
 
 
 def _make_phase_error(phase: str, dataset: Any) -> str | None:
@@ -82,7 +91,7 @@ def _make_phase_error(phase: str, dataset: Any) -> str | None:
         return f"data() returns a phase '{phase}'; {allowed}"
     if has_name and not _NAME.fullmatch(name):
         return f"data() returns a phase '{phase}'; '{name}' {_NAME_RULE}"
-    if _is_ray_dataset(dataset):
+    if is_ray_dataset(dataset):
         return None
     if not is_map_style(dataset) and not hasattr(dataset, "__iter__"):
         kind = type(dataset).__name__
@@ -95,6 +104,68 @@ def _make_phase_error(phase: str, dataset: Any) -> str | None:
 def _make_empty_error(phase: str, dataset: Any, reason: str) -> str:
     hint = "" if phase == "train" else f"; to evaluate nothing, leave {phase} out of data()"
     return f"the {phase} data ({type(dataset).__name__}) is empty: {reason}{hint}"
+
+
+def list_run_phases(experiment: Experiment, phases: Iterable[str]) -> list[str]:
+    """Return the phases of a run: all that have data, unless it never validates."""
+    validates = experiment.validate_every.count > 0
+    return [phase for phase in phases if validates or kind_of(phase) != "val"]
+
+
+# The settings that the data must fit
+
+
+def _is_data_swept(experiment: Experiment) -> bool:
+    """Return whether a sweep changes the data, or a key that must fit them; each trial checks its
+    own when it starts."""
+    sweep = experiment.sweep
+    if sweep is None:
+        return False
+    paths = [*sweep.space, sweep.repeated_path]
+    return any(is_within(path, key) for path in paths for key in _KEYS_OF_DATA)
+
+
+def _find_refused_settings(
+    experiment: Experiment, task: Task, datasets: Mapping[str, Any]
+) -> list[Problem]:
+    """Return what a run with these data would refuse when it starts."""
+    problems = [*find_key_problems(experiment, task, datasets)]
+    collect_problems(problems, check_loss, task, list_run_phases(experiment, datasets))
+    collect_problems(problems, _check_batch_is_filled, experiment, task, datasets["train"])
+    for phase, dataset in datasets.items():
+        collect_problems(problems, _check_phase, experiment, task, phase, dataset)
+    return problems
+
+
+def check_loss(task: Task, phases: Iterable[str]) -> None:
+    """Raise ConfigError if there are phases to evaluate, and no loss."""
+    evaluated = [phase for phase in phases if phase != "train"]
+    if evaluated and type(task).loss is missing_loss:
+        raise ConfigError.at(
+            "task", f"{type(task).__name__} needs loss(), to evaluate {', '.join(evaluated)}"
+        )
+
+
+def _check_phase(experiment: Experiment, task: Task, phase: str, dataset: Any) -> None:
+    if is_ray_dataset(dataset):
+        return
+    if is_map_style(dataset):
+        if type(task).sampler is Task.sampler:
+            check_meters(experiment, task, phase, len(dataset), experiment.workers.min_count)
+        return
+    with catch_user_errors("task", f"the {phase} data ({type(dataset).__name__}) cannot be read"):
+        check_iterable_data(experiment, task, phase, dataset)
+
+
+def check_meters(experiment: Experiment, task: Task, phase: str, samples: int, ranks: int) -> None:
+    """Raise ConfigError if meters would have no sample of a phase on a rank."""
+    is_evaluated = phase != "train" and phase in list_run_phases(experiment, [phase])
+    if is_evaluated and samples < ranks and make_meters(task):
+        raise ConfigError.at(
+            "task",
+            f"has meters, which need a {phase} sample on each rank; there are {samples} for"
+            f" {ranks} ranks",
+        )
 
 
 def _check_batch_is_filled(experiment: Experiment, task: Task, train: Any) -> None:
@@ -119,12 +190,15 @@ def describe_size(samples: int, ranks: int) -> str:
     return f"{format_count(samples, 'sample')} on {format_count(ranks, 'rank')}"
 
 
+# Samples
+
+
 def _read_first_sample(task: Task, phase: str, dataset: Any) -> None:
     """Read a sample, unless the task's own sampler or loader selects it.
 
     Raises ConfigError if there is none.
     """
-    if _is_ray_dataset(dataset) or get_length(dataset) == 0:
+    if is_ray_dataset(dataset) or get_length(dataset) == 0:
         return
     with catch_user_errors(
         "task", f"the first sample of the {phase} data ({type(dataset).__name__}) cannot be read"
@@ -134,7 +208,3 @@ def _read_first_sample(task: Task, phase: str, dataset: Any) -> None:
                 dataset[0]
         elif hasattr(dataset, "__iter__") and next(iter(dataset), _MISSING) is _MISSING:
             raise ConfigError.at("task", _make_empty_error(phase, dataset, "it yields no sample"))
-
-
-def _is_ray_dataset(dataset: Any) -> bool:
-    return type(dataset).__module__.startswith("ray.data")

@@ -63,6 +63,11 @@ def join(path: str, key: object) -> str:
     return f"{path}.{key}" if path else str(key)
 
 
+def is_within(path: str, outer: str) -> bool:
+    """Return whether a dotted path is `outer`, or below it."""
+    return path == outer or path.startswith(f"{outer}.")
+
+
 def list_prefixes(path: str) -> Iterator[str]:
     """Iterate over the prefixes of a dotted path, the shortest first, the path itself last."""
     return accumulate(path.split("."), join)

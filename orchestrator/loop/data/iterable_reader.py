@@ -4,17 +4,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
 
-from orchestrator.errors import ConfigError, RunError
-from orchestrator.experiment.checks.data import get_length
-from orchestrator.loop.data.iterable_length import (
-    BatchCounter,
-    agree_on_length,
+from orchestrator.errors import RunError
+from orchestrator.experiment.checks.datasets import get_length, is_loader
+from orchestrator.experiment.checks.iterable_data import (
+    check_dataset,
+    check_loader_has_state,
     choose_epoch_length,
     count_batches,
 )
-from orchestrator.loop.data.iterable_shard import Share, check_sharding_declared, has_state
+from orchestrator.loop.data.iterable_length import BatchCounter, agree_on_length
+from orchestrator.loop.data.iterable_shard import Share
 from orchestrator.loop.data.phase_data import PhaseContext
 from orchestrator.randomness import random_state, restore_random_state, with_own_generators
 
@@ -36,19 +36,16 @@ class IterableReader:
         """This rank's samples; None if the task returns its own loader."""
         self.loader: Any = data
         if not is_loader(data):
-            self._check_dataset(data)
             world = context.world
+            is_shared = world.world_size > 1 or experiment.loader.num_workers > 0
+            check_dataset(data, context.phase, is_shared=is_shared)
             reseeds = context.is_training
             self.share = Share(data, world.rank, world.world_size, experiment.seed, reseeds=reseeds)
             self.loader = self._make_loader(
                 self.share, context.generator, experiment.loader.num_workers
             )
-        if context.is_training and not has_state(self.loader):
-            raise ConfigError.at(
-                "task",
-                f"its train loader ({type(self.loader).__name__}) has no state_dict, so a run could not resume",
-                suggestion="return the dataset, or torchdata's StatefulDataLoader",
-            )
+        if context.is_training:
+            check_loader_has_state(self.loader)
 
         self._own_length = self._count_batches()
         """This rank's batches in a pass; None if unknown."""
@@ -67,17 +64,6 @@ class IterableReader:
             is_training=context.is_training,
             is_epoch_one_pass=self.is_epoch_one_pass,
         )
-
-    def _check_dataset(self, dataset: Any) -> None:
-        context = self._context
-        if not isinstance(dataset, IterableDataset) and iter(dataset) is dataset:
-            raise ConfigError.at(
-                "task",
-                f"the {context.phase} dataset ({type(dataset).__name__}) is an iterator, which ends after one pass;"
-                " return an object whose __iter__ starts over",
-            )
-        if context.world.world_size > 1 or context.experiment.loader.num_workers:
-            check_sharding_declared(dataset, context.phase)
 
     def _make_loader(
         self,
@@ -103,10 +89,11 @@ class IterableReader:
         if self.share is None:
             return get_length(self.loader)
         return count_batches(
-            self.share,
-            context.world,
+            self.share.source,
             context.batch_size,
-            context.experiment.loader.num_workers,
+            rank=context.world.rank,
+            world_size=context.world.world_size,
+            num_workers=context.experiment.loader.num_workers,
             drop_last=context.drop_last,
         )
 
@@ -175,10 +162,3 @@ class IterableReader:
 
     def close(self) -> None:
         self.loader = None
-
-
-def is_loader(data: Any) -> bool:
-    """Return whether an object yields batches, not samples as a dataset does."""
-    return isinstance(data, DataLoader) or (
-        not isinstance(data, IterableDataset) and has_state(data)
-    )

@@ -5,25 +5,14 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from copy import copy, deepcopy
 from importlib import import_module
-from types import CodeType
 from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
 from hooks.loader_parts import find_parts_with_epoch
-from orchestrator.errors import ConfigError
+from orchestrator.experiment.checks.datasets import has_state, is_hugging_face, shards_itself
 from orchestrator.private_api.hf_datasets import has_shuffle_buffer, is_split_by_node
 from orchestrator.randomness import random_state, restore_random_state, seeded
-
-HUGGING_FACE = "datasets.iterable_dataset.IterableDataset"
-SHARD_THEMSELVES = {
-    HUGGING_FACE,
-    "litdata.streaming.dataset.StreamingDataset",
-    "streaming.base.dataset.StreamingDataset",
-    "webdataset.pipeline.DataPipeline",
-}
-"""Classes that shard their samples among ranks and loader processes."""
-_RANK_QUERIES = {"get_rank", "get_world_size", "get_worker_info"}
 
 
 class Share(IterableDataset[Any]):
@@ -129,7 +118,7 @@ class _Position:
             self._items.load_state_dict(state["iterator"])
         elif "dataset" in state:
             # Load into a copy, because the next pass starts at the dataset's beginning.
-            copy_dataset = deepcopy if _is_of_hugging_face(self._dataset) else copy
+            copy_dataset = deepcopy if is_hugging_face(self._dataset) else copy
             self._dataset = copy_dataset(self._dataset)
             self._dataset.load_state_dict(state["dataset"])
             self._items = iter(self._dataset)
@@ -142,55 +131,8 @@ class _Position:
             restore_random_state(pickle.loads(state["generators"]))
 
 
-def has_state(source: Any) -> bool:
-    """Return whether a source of samples or batches can save its position."""
-    return hasattr(source, "state_dict") and hasattr(source, "load_state_dict")
-
-
-def shards_itself(dataset: Any) -> bool:
-    """Return whether a dataset shards itself, as its class declares, or as its library does."""
-    answer = getattr(dataset, "shards_itself", None)
-    if answer is None:
-        return not _list_classes(dataset).isdisjoint(SHARD_THEMSELVES)
-    return bool(answer)
-
-
-def check_sharding_declared(dataset: Any, phase: str) -> None:
-    """Raise ConfigError for a dataset that may shard itself, but does not declare whether."""
-    if hasattr(dataset, "shards_itself") or shards_itself(dataset):
-        return
-    queries = _referenced_names(getattr(type(dataset).__iter__, "__code__", None)) & _RANK_QUERIES
-    if queries:
-        raise ConfigError.at(
-            "task",
-            f"the {phase} dataset ({type(dataset).__name__}) calls {' and '.join(sorted(queries))} in __iter__, so it"
-            " may shard itself",
-            suggestion="set shards_itself = True on its class if it shards itself among all of them, or False to leave"
-            " sharding to the loop",
-        )
-
-
-def _list_classes(dataset: Any) -> set[str]:
-    return {f"{base.__module__}.{base.__qualname__}" for base in type(dataset).__mro__}
-
-
-def _is_of_hugging_face(dataset: Any) -> bool:
-    return HUGGING_FACE in _list_classes(dataset)
-
-
-def _referenced_names(code: CodeType | None) -> set[str]:
-    """Return the names in a function's code, and in its inner functions."""
-    if code is None:
-        return set()
-    names = set(code.co_names)
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            names |= _referenced_names(inner)
-    return names
-
-
 def _split(dataset: Any, rank: int, world_size: int) -> Any:
     """Split a Hugging Face dataset by rank; the dataset splits itself by loader process."""
-    if world_size == 1 or not _is_of_hugging_face(dataset) or is_split_by_node(dataset):
+    if world_size == 1 or not is_hugging_face(dataset) or is_split_by_node(dataset):
         return dataset
     return import_module("datasets.distributed").split_dataset_by_node(dataset, rank, world_size)

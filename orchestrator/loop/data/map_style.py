@@ -9,11 +9,15 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from hooks.errors import describe_error
 from hooks.loader_parts import describe_attributes, find_parts, find_parts_with_epoch
-from hooks.metrics.names import kind_of
 from hooks.parameter_names import listed
 from hooks.private_torch import end_processes, tree_leaves
 from orchestrator.errors import ConfigError, RunError, TaskError
-from orchestrator.experiment.checks.data import describe_size, get_length, make_drop_last_error
+from orchestrator.experiment.checks.data import (
+    check_meters,
+    describe_size,
+    make_drop_last_error,
+)
+from orchestrator.experiment.checks.datasets import get_length
 from orchestrator.loop.data.phase_data import PhaseContext, PhaseData
 from orchestrator.loop.data.sampler_order import find_sampler_order
 from orchestrator.loop.data.sampling import Order, SeededBatches, ShardedSampler, default_order
@@ -46,7 +50,7 @@ class MapStyleData(PhaseData):
         """Attributes of the dataset and its parts, when the loader's processes started."""
         order, length = self._find_order()
         self.size = length
-        self._check_meters(length)
+        check_meters(context.experiment, context.task, context.phase, length, world.world_size)
         self.sampler = ShardedSampler(
             order, length, world.rank, world.world_size, even=context.is_training
         )
@@ -63,20 +67,6 @@ class MapStyleData(PhaseData):
         length = len(self.dataset)
         seed = context.experiment.seed
         return default_order(length, seed, is_shuffled=context.is_training), length
-
-    def _check_meters(self, samples: int) -> None:
-        """Raise ConfigError if meters would have no sample on a rank."""
-        context = self._context
-        is_evaluated = kind_of(context.phase) == "test" or (
-            not context.is_training and context.experiment.validate_every.count > 0
-        )
-        world_size = context.world.world_size
-        if is_evaluated and samples < world_size and context.task.meters():
-            raise ConfigError.at(
-                "task",
-                f"has meters, which need a {context.phase} sample on each rank; there are {samples} for"
-                f" {world_size} ranks",
-            )
 
     def _explain_no_batch(self, samples: int) -> ConfigError:
         context = self._context

@@ -5,13 +5,13 @@ from typing import Any
 
 import torch
 
-from hooks import Interval
 from hooks.metrics.names import PHASES, phases_of
-from orchestrator.errors import ConfigError, Problem
-from orchestrator.experiment.checks.data import PHASES_OF_DATA, check_phases, is_map_style
+from orchestrator.errors import ConfigError
+from orchestrator.experiment.checks.data import PHASES_OF_DATA, check_phases
+from orchestrator.experiment.checks.data_keys import find_key_problems
+from orchestrator.experiment.checks.datasets import is_map_style
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.data.iterable import IterableData
-from orchestrator.loop.data.iterable_reader import is_loader
 from orchestrator.loop.data.map_style import MapStyleData
 from orchestrator.loop.data.phase_data import PhaseContext, PhaseData
 from orchestrator.loop.step.transfer import to_device
@@ -39,7 +39,9 @@ class Data:
         self._device = world.device
         datasets = dict(data_of(task, experiment, world))
         check_phases(task, datasets)
-        _check_no_unread_keys(task, experiment, datasets)
+        problems = [*find_key_problems(experiment, task, datasets)]
+        if problems:
+            raise ConfigError(problems)
         generator = torch.Generator()
 
         def build(phase: str) -> PhaseData:
@@ -89,70 +91,3 @@ class Data:
             to_device(batch, self._device)
             for batch in self.phases[phase].fresh_batches(shuffled=shuffled)
         )
-
-
-def _check_no_unread_keys(task: Task, experiment: Experiment, datasets: dict[str, Any]) -> None:
-    """Raise ConfigError for keys about data that the task does not have."""
-    train = datasets["train"]
-    if not is_map_style(train) and experiment.workers.min_count < experiment.workers.max_count:
-        raise ConfigError.at(
-            "workers.count",
-            f"must be one number, as the train data is iterable, got {experiment.workers.count}",
-        )
-    unread = [
-        *_find_keys_of_iterable_data(experiment, train),
-        *_find_keys_of_loaders(task, experiment, datasets),
-        *_find_keys_of_evaluations(task, experiment, datasets),
-    ]
-    if unread:
-        raise ConfigError([Problem(path, f"has no effect: {reason}") for path, reason in unread])
-
-
-def _find_keys_of_iterable_data(experiment: Experiment, train: Any) -> Iterator[tuple[str, str]]:
-    """Yield keys for iterable datasets, with the reason why they have no effect."""
-    if not is_map_style(train):
-        return
-    reason = f"the train data ({type(train).__name__}) is map-style, so an epoch is one pass over its samples"
-    if experiment.epoch_steps is not None:
-        yield "epoch_steps", reason
-    if experiment.loader.on_exhausted != "restart":
-        yield "loader.on_exhausted", reason
-
-
-def _find_keys_of_loaders(
-    task: Task, experiment: Experiment, datasets: dict[str, Any]
-) -> Iterator[tuple[str, str]]:
-    """Yield keys for loaders, which the loop makes for each phase unless the task returns one."""
-    options = experiment.loader
-    loaded = {phase for phase, data in datasets.items() if not _is_own_loader(data)}
-    loads_evaluation = bool(loaded - {"train"})
-    sets_eval_size = options.eval_batch_size is not None
-    sets_size = experiment.batch_size != Experiment.model_fields["batch_size"].default
-    reason = f"{type(task).__name__}.data() returns its own loaders; set it there"
-    if sets_size and "train" not in loaded and (not loads_evaluation or sets_eval_size):
-        yield "batch_size", reason
-    if options.num_workers != 0 and not loaded:
-        yield "loader.num_workers", reason
-    if options.pin_memory is not None and not loaded:
-        yield "loader.pin_memory", reason
-    if options.drop_last and "train" not in loaded:
-        yield "loader.drop_last", reason
-    if sets_eval_size and len(datasets) > 1 and not loads_evaluation:
-        yield "loader.eval_batch_size", reason
-
-
-def _is_own_loader(data: Any) -> bool:
-    return is_loader(data) and not hasattr(data, "made_by_engine")
-
-
-def _find_keys_of_evaluations(
-    task: Task, experiment: Experiment, datasets: dict[str, Any]
-) -> Iterator[tuple[str, str]]:
-    """Yield keys for evaluations, which need data."""
-    reason = f"{type(task).__name__}.data() returns only {' and '.join(datasets)}"
-    if experiment.loader.eval_batch_size is not None and len(datasets) == 1:
-        yield "loader.eval_batch_size", reason
-    default = Experiment.model_fields["validate_every"].default
-    is_set = experiment.validate_every not in (default, Interval(0))
-    if is_set and not phases_of("val", datasets):
-        yield "validate_every", reason

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from orchestrator.errors import ConfigError
-from orchestrator.experiment.checks.data import get_length
+from orchestrator.experiment.checks.datasets import get_length
 from orchestrator.loop.data.phase_data import PhaseContext
 from orchestrator.loop.data.sampling import Order
 from orchestrator.randomness import seeded, with_own_generators

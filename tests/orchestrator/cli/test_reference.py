@@ -51,6 +51,7 @@ def test_validate_warns_of_a_hook_that_never_begins(
 
 def test_every_interval_is_shown_with_its_unit(file: str) -> None:
     given = [
+        "task=tests.tasks:Points",
         "hooks.ema.every=3",
         "hooks.console.every=7",
         "hooks.checkpoint.every=2",

@@ -15,6 +15,7 @@ from torchmetrics.classification import MulticlassF1Score
 from hooks.training.sampler_seed import DistSamplerSeed
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import CheckpointError, ConfigError, RunError, TaskError
+from orchestrator.experiment.checks.data import check_data
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_run import RunContext
@@ -342,11 +343,13 @@ EVAL_SIZE: dict[str, Any] = {"loader": {"eval_batch_size": 4}}
         ),
     ],
 )
-def test_invalid_data_is_refused_before_training(
+def test_invalid_data_is_refused_before_training_and_in_a_validation(
     task: Points, fields: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=message):
+    """Validation says the same."""
+    with pytest.raises(ConfigError, match=message) as caught:
         Data(task, experiment(**fields), World())
+    assert caught.value.problems[0] in check_data(experiment(**fields), task)
 
 
 def test_own_loader_is_used_as_it_is() -> None:

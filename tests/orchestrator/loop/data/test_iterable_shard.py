@@ -7,8 +7,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from orchestrator.errors import ConfigError
-from orchestrator.loop.data.iterable_shard import Share, check_sharding_declared
+from orchestrator.loop.data.iterable_shard import Share
 from tests.iterable_tasks import Placed, Shuffled
 from tests.tasks import PointSet
 
@@ -75,29 +74,9 @@ class Itself(IterableDataset[Any]):
         return iter(range(info.id if info else 0, 10, info.num_workers if info else 1))
 
 
-class Asks(IterableDataset[Any]):
-    """Does not say so."""
-
-    def __iter__(self) -> Iterator[int]:
-        def whose() -> int:
-            return torch.distributed.get_rank() + bool(get_worker_info())
-
-        return iter([whose()])
-
-
 def test_dataset_that_shards_itself_is_unchanged() -> None:
     loader: Any = StatefulDataLoader(Share(Itself(), 1, 2, seed=5), batch_size=None, num_workers=2)
     assert sorted(loader) == list(range(10))
-
-
-def test_dataset_that_may_shard_itself_must_say_so() -> None:
-    check_sharding_declared(Itself(), "train")
-    check_sharding_declared(Placed(POINTS), "train")
-    with pytest.raises(
-        ConfigError,
-        match=r"the train dataset \(Asks\) calls get_rank and get_worker_info in __iter__.*set shards_itself = True",
-    ):
-        check_sharding_declared(Asks(), "train")
 
 
 @pytest.mark.parametrize("has_buffer", [False, True])
