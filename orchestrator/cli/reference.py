@@ -94,12 +94,15 @@ def validate(config: Config, overrides: Overrides = None, as_json: AsJson = Fals
     from orchestrator.experiment.load import load_checked
     from orchestrator.experiment.resolve import get_resolved
     from orchestrator.runs.launch import check_surroundings
+    from orchestrator.sweeps.requirements import check_search
     from orchestrator.task import has_custom_loop
 
     try:
         with stdout_to_stderr():
             experiment = load_checked(config, overrides or [])
         check_surroundings(experiment)
+        if experiment.sweep:
+            check_search(experiment.sweep)
     except ConfigError as error:
         if not as_json:
             raise

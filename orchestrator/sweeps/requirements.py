@@ -6,7 +6,7 @@ from typing import Any
 from orchestrator.disk.sweep_folder import open_sweep_folder
 from orchestrator.engines.ray_environment import Resources
 from orchestrator.engines.script_classes import with_classes_of_main
-from orchestrator.errors import UsageError
+from orchestrator.errors import ConfigError, UsageError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.search import EXTRA, OptunaSearch
 from orchestrator.experiment.sections.sweep import Sweep
@@ -21,12 +21,7 @@ def check_can_run(
     """Raise UsageError if an extra or a resource of this machine is missing, or if --local cannot
     run the scheduler."""
     check_environment(experiment)
-    if settings.search.type == "optuna" and find_spec("optuna") is None:
-        raise UsageError(
-            f"search: optuna needs the package optuna, which is not installed: {EXTRA}"
-        )
-    if isinstance(settings.search, OptunaSearch) and settings.search.earlier:
-        open_sweep_folder(settings.search.earlier)  # raises UsageError if it does not exist
+    check_search(settings)
     if not local:
         with_classes_of_main(experiment.source, address)  # raises UsageError if they cannot be sent
 
@@ -37,6 +32,22 @@ def check_can_run(
     )
     if local:
         _check_local(settings)
+
+
+def check_search(settings: Sweep) -> None:
+    """Raise ConfigError if a package or a sweep that the search needs does not exist."""
+    search = settings.search
+    if not isinstance(search, OptunaSearch):
+        return
+    if find_spec("optuna") is None:
+        raise ConfigError.at(
+            "sweep.search", f"optuna needs the package optuna, which is not installed: {EXTRA}"
+        )
+    if search.earlier:
+        try:
+            open_sweep_folder(search.earlier)
+        except UsageError as error:
+            raise ConfigError.at("sweep.search.from", str(error)) from None
 
 
 def _check_local(settings: Sweep) -> None:

@@ -81,6 +81,18 @@ def test_validate_finds_unset_variables_and_missing_initial_weights(file: str) -
     assert paths == ["environment", "init.from"]
 
 
+def test_validate_finds_a_missing_sweep_that_the_search_continues(file: str) -> None:
+    Path(file).write_text(
+        TEXT
+        + "sweep: {metric: train/loss, mode: min, trials: 3, search: {type: optuna, from: runs/nobody},"
+        + " space: {seed: {choice: [1, 2]}}}\n"
+    )
+    result = CliRunner().invoke(app, ["validate", file])
+    assert result.exit_code == 2
+    missing = Path(file).with_name("runs") / "nobody"
+    assert result.stderr.startswith(f"sweep.search.from: {missing} is not a run: it does not exist")
+
+
 def test_a_file_that_does_not_exist_has_a_nearest_name(
     file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
