@@ -13,7 +13,7 @@ from orchestrator.cli.training import finish_run, run_or_best_trial
 
 if TYPE_CHECKING:
     from orchestrator.disk.metadata import EngineName
-    from orchestrator.runs.evaluation import Evaluation
+    from orchestrator.runs.evaluation import EvaluationJob
     from orchestrator.runs.result import Run
 
 
@@ -52,9 +52,9 @@ def evaluate(
     Example: hookyard evaluate runs/spirals@best --phase val
     """
     evaluated, label = _run_and_checkpoint(run)
-    from orchestrator.runs.evaluation import Evaluation
+    from orchestrator.runs.evaluation import EvaluationJob
 
-    evaluation = Evaluation.prepare(evaluated.folder, label, phase, overrides or [], workers)
+    evaluation = EvaluationJob.prepare(evaluated.folder, label, phase, overrides or [], workers)
     _start(evaluation, engine, address, local, skip_preflight, as_json)
 
 
@@ -84,16 +84,16 @@ def predict(
     Example: hookyard predict runs/spirals@best --phase val
     """
     predicted, label = _run_and_checkpoint(run)
-    from orchestrator.runs.prediction import Prediction
+    from orchestrator.runs.prediction import PredictionJob
 
-    prediction = Prediction.prepare_for(
+    prediction = PredictionJob.prepare_for(
         predicted.folder, data, label, phase, overrides or [], workers
     )
     _start(prediction, engine, address, local, skip_preflight, as_json)
 
 
 def _start(
-    evaluation: Evaluation,
+    evaluation: EvaluationJob,
     engine: EngineName | None,
     address: str | None,
     local: bool,

@@ -1,7 +1,15 @@
 """Evaluations of stored checkpoints, measured as during training, in a folder of the run. Used in
 the driver."""
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -16,16 +24,11 @@ from orchestrator.disk.run_folder import EVALUATIONS, RunFolder
 from orchestrator.engines.assignment import EvaluationTarget
 from orchestrator.engines.ray_environment import choose_address
 from orchestrator.errors import CheckpointError, ConfigError, Problem, UsageError, did_you_mean
-from orchestrator.experiment.load import (
-    make_experiment_from_source,
-    to_dict,
-    to_yaml,
-    with_overrides,
-)
+from orchestrator.experiment.load import to_dict, to_yaml, with_overrides
 from orchestrator.experiment.resolve import ResolvedExperiment, get_resolved, resolve
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.workers import rank_count_overrides
-from orchestrator.experiment.yaml.document import Document
+from orchestrator.experiment.yaml.document import Document, is_within
 from orchestrator.experiment.yaml.layers import read_overrides
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.runs.continuation import open_checkpoints
@@ -33,11 +36,27 @@ from orchestrator.runs.launch import check_can_run, choose_engine, collect_launc
 from orchestrator.runs.model import make_import_error
 from orchestrator.task import has_custom_loop
 
-_USED_KEYS = (
-    "task_args init seed precision channels_last compile sync_batchnorm deterministic cudnn_benchmark"
-    " float32_matmul_precision loader.eval_batch_size loader.num_workers loader.pin_memory workers hang max_failures"
-    " max_preemptions environment upload_every"
-).split()
+USED_KEYS = (
+    "task_args",
+    "init",
+    "seed",
+    "precision",
+    "channels_last",
+    "compile",
+    "sync_batchnorm",
+    "deterministic",
+    "cudnn_benchmark",
+    "float32_matmul_precision",
+    "loader.eval_batch_size",
+    "loader.num_workers",
+    "loader.pin_memory",
+    "workers",
+    "hang",
+    "max_failures",
+    "max_preemptions",
+    "environment",
+    "upload_every",
+)
 """Keys of an experiment that an evaluation uses, besides its hooks."""
 _RESET_VALUES: Mapping[str, Any] = {
     "init": None,
@@ -52,7 +71,7 @@ _TRAINING_EVENTS = ("on_backward", "on_gradients", "on_update", "on_save", "on_s
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class EvaluationJob:
     """A checkpoint to evaluate, and its experiment."""
 
     run: RunFolder
@@ -81,21 +100,21 @@ class Evaluation:
         With `has_other_data`, the run may have had no data of the phase.
         """
         overrides = list(overrides)
-        has_rank_override = any(
-            override.startswith(("workers=", "workers.count=")) for override in overrides
-        )
-        if workers is not None and has_rank_override:
-            raise UsageError(
-                f"--workers {workers} and workers.count set the same number; remove one of them"
-            )
+        paths = [path for path, _ in read_overrides(Document({}), overrides)]
+        has_rank_override = _sets_rank_count(paths, workers)
         cls._check_phase(phase)
-        if evaluated := run.read_metadata().evaluates:
-            raise UsageError(
-                f"{run} is {evaluated.noun_with_article}, and has no checkpoints; use its run,"
-                f" {run.evaluated_run()}"
-            )
-        has_other_data |= any(override.startswith("task_args") for override in overrides)
+        _check_has_checkpoints(run)
+        has_other_data |= any(is_within(path, "task_args") for path in paths)
         subject = replace(_find_subject(run, label, phase, has_other_data), verb=cls.verb)
+        experiment = cls._make_experiment(run, subject, overrides, workers)
+        return cls(run, subject, experiment, has_rank_override)
+
+    @classmethod
+    def _make_experiment(
+        cls, run: RunFolder, subject: Evaluated, overrides: Sequence[str], workers: int | None
+    ) -> Experiment:
+        """Return the experiment of the run, with the overrides and without what only training
+        uses."""
         no_effect = f"has no effect on {subject.noun_with_article}"
         source = run.read_source()
         paths = tuple(dict.fromkeys([*source.import_paths, str(Path.cwd())]))
@@ -106,11 +125,9 @@ class Evaluation:
         source = source.with_values({**_RESET_VALUES, **_turn_off(trained, cls._runs_hook)})
         if workers is not None:
             source = source.with_values(rank_count_overrides(workers))
-        experiment = (
-            with_overrides(source, overrides) if overrides else make_experiment_from_source(source)
-        )
+        experiment = with_overrides(source, overrides)
         _check_new_hooks(experiment, trained, no_effect)
-        return cls(run, subject, experiment, has_rank_override or workers is not None)
+        return experiment
 
     @classmethod
     def _check_phase(cls, phase: str) -> None:
@@ -159,6 +176,33 @@ class Evaluation:
                 folder, self.experiment, engine, address, lease, resume_with=command, target=target
             )
         return folder
+
+
+def _sets_rank_count(paths: Collection[str], workers: int | None) -> bool:
+    """Return whether overrides of these paths, or `--workers`, set the number of ranks; raises
+    UsageError if both do."""
+    if workers is None:
+        return "workers" in paths or "workers.count" in paths
+    if "workers.count" in paths:
+        raise UsageError(
+            f"--workers {workers} and workers.count set the same number; remove one of them"
+        )
+    if "workers" in paths:
+        raise UsageError(
+            f"--workers {workers} sets workers.count, but the override of workers replaces the whole section;"
+            " override its keys, such as workers.cpus=2"
+        )
+    return True
+
+
+def _check_has_checkpoints(run: RunFolder) -> None:
+    """Raise UsageError for an evaluation, which trains nothing."""
+    evaluated = run.read_metadata().evaluates
+    if evaluated:
+        raise UsageError(
+            f"{run} is {evaluated.noun_with_article}, and has no checkpoints; use its run,"
+            f" {run.evaluated_run()}"
+        )
 
 
 def _choose_name(name: str, used_names: Container[str]) -> str:
@@ -256,11 +300,9 @@ def _check_override(
             )
         elif hook is None and value in (None, False):
             yield Problem(path, "is already off")
-    elif path.startswith("workers.ddp") or not any(
-        f"{path}.".startswith(f"{key}.") for key in _USED_KEYS
-    ):
-        nearest = did_you_mean(path, _USED_KEYS)
-        allowed = "" if nearest else f", which reads {', '.join(_USED_KEYS)} and hooks.NAME"
+    elif is_within(path, "workers.ddp") or not any(is_within(path, key) for key in USED_KEYS):
+        nearest = did_you_mean(path, USED_KEYS)
+        allowed = "" if nearest else f", which reads {', '.join(USED_KEYS)} and hooks.NAME"
         yield Problem(path, f"{no_effect}{allowed}", suggestion=nearest)
 
 

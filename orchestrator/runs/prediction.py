@@ -15,12 +15,12 @@ from orchestrator.engines.assignment import PredictionTarget
 from orchestrator.engines.script_classes import pickle_dataset
 from orchestrator.errors import UsageError
 from orchestrator.runs.continuation import open_checkpoints
-from orchestrator.runs.evaluation import Evaluation
+from orchestrator.runs.evaluation import EvaluationJob
 from orchestrator.user_code import find_function
 
 
 @dataclass(frozen=True)
-class Prediction(Evaluation):
+class PredictionJob(EvaluationJob):
     """A checkpoint whose predictions to write, and its experiment."""
 
     provider: str = ""
@@ -38,7 +38,7 @@ class Prediction(Evaluation):
         phase: str,
         overrides: Iterable[str],
         workers: int | None,
-    ) -> Prediction:
+    ) -> PredictionJob:
         """Prepare what `Run.predict` runs; raises its errors."""
         has_other_data = data is not None
         prepared = cls.prepare(run, label, phase, overrides, workers, has_other_data=has_other_data)

@@ -402,9 +402,9 @@ class Run(Result):
             open_run("runs/spirals").evaluate("best", local=True).metrics["val/accuracy"]
             ```
         """
-        from orchestrator.runs.evaluation import Evaluation
+        from orchestrator.runs.evaluation import EvaluationJob
 
-        evaluation = Evaluation.prepare(self.folder, label, phase, overrides, workers)
+        evaluation = EvaluationJob.prepare(self.folder, label, phase, overrides, workers)
         return Run(evaluation.start(engine, address, local=local))
 
     def predict(
@@ -449,9 +449,9 @@ class Run(Result):
             open_run("runs/spirals").predict(local=True).load()["output"]
             ```
         """
-        from orchestrator.runs.prediction import Prediction
+        from orchestrator.runs.prediction import PredictionJob
 
-        prediction = Prediction.prepare_for(self.folder, data, label, phase, overrides, workers)
+        prediction = PredictionJob.prepare_for(self.folder, data, label, phase, overrides, workers)
         return Predictions(Run(prediction.start(engine, address, local=local)))
 
     def _store(self) -> CheckpointStore:

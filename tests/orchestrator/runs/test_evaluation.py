@@ -11,12 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from hooks import Hook, State
-from orchestrator import ConfigError, Run, Sweep, UsageError, open_run, resume, run
+from orchestrator import ConfigError, Experiment, Run, Sweep, UsageError, open_run, resume, run
 from orchestrator.cli import app
 from orchestrator.disk.removal import plan_removal
 from orchestrator.disk.run_folder import EVALUATIONS, RunFolder
 from orchestrator.engines.assignment import Assignment, EvaluationTarget
-from orchestrator.runs.evaluation import Evaluation
+from orchestrator.runs.evaluation import USED_KEYS, EvaluationJob
 from tests.orchestrator.runs.several_ranks import create, train
 from tests.ranks import on_ranks
 from tests.tasks import described
@@ -167,7 +167,7 @@ def test_evaluation_is_equal_on_any_number_of_ranks(done: Run, tmp_path: Path) -
     spread = _to_measure(
         Path(done.path),
         "spread",
-        Evaluation.prepare(done.folder, "last", "val", asked, workers=2).experiment,
+        EvaluationJob.prepare(done.folder, "last", "val", asked, workers=2).experiment,
     )
     on_ranks(train, 2, [*trained.values(), *again.values(), spread])
     for strategy in experiments:
@@ -206,8 +206,21 @@ def test_evaluation_is_equal_on_any_number_of_ranks(done: Run, tmp_path: Path) -
 )
 def test_overrides_without_effect_are_refused(done: Run, override: str, words: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        Evaluation.prepare(done.folder, "last", "val", [override])
+        EvaluationJob.prepare(done.folder, "last", "val", [override])
     assert words in str(refused.value)
+
+
+TRAINING_KEYS = set(
+    "name task epochs steps epoch_steps batch_size optimizer optimizers scheduler scaler activation_checkpointing"
+    " accumulate validate_every loader changes tags notes notify sweep".split()
+)
+"""Keys that have no effect on an evaluation, as a whole."""
+
+
+def test_each_key_of_an_experiment_is_used_or_refused() -> None:
+    used = {key for key in USED_KEYS if "." not in key}
+    assert used | TRAINING_KEYS | {"hooks"} == set(Experiment.model_fields)
+    assert not used & TRAINING_KEYS
 
 
 @pytest.mark.parametrize(
@@ -222,6 +235,7 @@ def test_overrides_without_effect_are_refused(done: Run, override: str, words: s
         ),
         ("@last", ["--workers", "2"], "2 workers need --engine gang or train"),
         ("@last", ["--workers", "2", "workers.count=3"], "remove one of them"),
+        ("@last", ["--workers", "2", "workers={cpus: 1}"], "replaces the whole section"),
         ("@last", ["hooks.ema=3"], "must be a mapping of the hook's parameters"),
     ],
 )

@@ -22,7 +22,7 @@ from orchestrator.disk import predictions
 from orchestrator.disk.run_folder import EVALUATIONS
 from orchestrator.engines.assignment import Assignment, PredictionTarget
 from orchestrator.report import make_report
-from orchestrator.runs.prediction import Prediction
+from orchestrator.runs.prediction import PredictionJob
 from orchestrator.runs.result import Predictions
 from tests.orchestrator.runs.several_ranks import create, train
 from tests.ranks import on_ranks
@@ -200,7 +200,7 @@ def test_parts_are_written_as_they_fill(done: Run, monkeypatch: pytest.MonkeyPat
 
 
 def to_predict(done: Run, name: str, data: Any, ranks: int, provider: str = "ema") -> Assignment:
-    prepared = Prediction.prepare_for(done.folder, data, "best", "val", [], ranks)
+    prepared = PredictionJob.prepare_for(done.folder, data, "best", "val", [], ranks)
     assert prepared.provider == provider
     created = create(prepared.experiment, Path(done.path) / EVALUATIONS, name)
     return replace(created, target=prepared._make_target("gang", None))
@@ -306,7 +306,7 @@ def test_dataset_that_cannot_be_sent_is_refused(done: Run) -> None:
     """A lock cannot be pickled."""
     dataset: Any = TensorDataset(NEW)
     dataset.lock = threading.Lock()
-    prepared = Prediction.prepare_for(done.folder, dataset, "best", "val", [], 2)
+    prepared = PredictionJob.prepare_for(done.folder, dataset, "best", "val", [], 2)
     with pytest.raises(UsageError, match=r"the TensorDataset cannot be sent to the ranks \(.*lock"):
         prepared._make_target("gang", None)
 
