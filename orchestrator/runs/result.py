@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Result:
-    """Base class of runs and sweeps, which only reads files."""
+    """Base class of runs and sweeps, as their files describe them."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder

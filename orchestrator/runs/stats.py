@@ -1,4 +1,7 @@
-"""The rows of a run: loading them, summaries and queries. Does not need Ray."""
+"""The rows of a run: loading them, summaries and queries. Does not need Ray.
+
+The first reader of a run that has ended finishes the compaction of its rows if that was interrupted.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,11 @@ from contextlib import suppress
 import pandas as pd
 
 from orchestrator.disk.metadata import COMPLETE
-from orchestrator.disk.rows.compaction import compact_ended
+from orchestrator.disk.rows.compaction import finish_compaction
 from orchestrator.disk.rows.recorded_files import warn_lost_rows
 from orchestrator.disk.rows.valid_rows import list_columns, open_valid_rows
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import DamagedFile, UsageError
-from orchestrator.storage import Storage
 from orchestrator.tables import summaries
 from orchestrator.tables.conditions import check_columns, restrict_to_training
 from orchestrator.tables.frames import load, load_costs
@@ -28,27 +30,32 @@ def load_rows(
     folder: RunFolder, columns: Sequence[str] | None = None, where: str | None = None
 ) -> pd.DataFrame:
     """Return columns of the rows that match a condition."""
-    return load(_compact(folder), folder.read_attempts(), columns, where)
+    _prepare(folder)
+    return load(folder.storage, folder.read_attempts(), columns, where)
 
 
 def open_rows(folder: RunFolder, where: str | None = None) -> Rows:
     """Return the rows that match a condition, which are read when they are queried."""
-    return Rows(open_valid_rows(_compact(folder), folder.read_attempts()), where)
+    _prepare(folder)
+    return Rows(open_valid_rows(folder.storage, folder.read_attempts()), where)
 
 
 def query_rows(folder: RunFolder, sql: str) -> pd.DataFrame:
     """Return the result of a user's query of the table `rows`."""
-    return query(open_valid_rows(_compact(folder), folder.read_attempts()), sql)
+    _prepare(folder)
+    return query(open_valid_rows(folder.storage, folder.read_attempts()), sql)
 
 
 def list_row_columns(folder: RunFolder) -> Sequence[str]:
     """Return the names of all columns of the rows."""
-    return list_columns(_compact(folder), folder.read_attempts())
+    _prepare(folder)
+    return list_columns(folder.storage, folder.read_attempts())
 
 
 def load_hook_costs(folder: RunFolder) -> pd.DataFrame:
     """Return the cost of each hook at each event on each rank, with the hook's `every`."""
-    costs = load_costs(_compact(folder), folder.read_attempts())
+    _prepare(folder)
+    costs = load_costs(folder.storage, folder.read_attempts())
     with suppress(DamagedFile):
         entries = folder.read_experiment().get("hooks") or {}
         every = {
@@ -91,10 +98,8 @@ def restrict_phase(folder: RunFolder, where: str | None) -> str | None:
     return where if folder.read_metadata().evaluates else restrict_to_training(where)
 
 
-def _compact(folder: RunFolder) -> Storage:
-    """Finish the compaction of the rows if it was interrupted, and return their storage."""
-    compact_ended(folder)
-    storage = folder.storage
-    if folder.read_metadata().status in COMPLETE and not storage.exists("stats.parquet"):
-        warn_lost_rows(storage, folder.read_attempts())
-    return storage
+def _prepare(folder: RunFolder) -> None:
+    """Finish the compaction of the rows if it was interrupted, and warn of lost rows."""
+    finish_compaction(folder)
+    if folder.read_metadata().status in COMPLETE and not folder.storage.exists("stats.parquet"):
+        warn_lost_rows(folder.storage, folder.read_attempts())

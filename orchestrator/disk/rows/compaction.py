@@ -5,8 +5,8 @@ compacts the rest: into one file for all ranks if there are few rows, because re
 one file is faster, otherwise into a file for each rank.
 """
 
+import logging
 from collections.abc import Sequence
-from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,6 +27,8 @@ from orchestrator.disk.rows.recorded_files import (
 from orchestrator.disk.rows.valid_rows import FILTER_COLUMNS, make_superseded_filter
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.storage import Storage
+
+_log = logging.getLogger("hookyard")
 
 JOINED_ROWS = 2**20
 """A run of at most this many rows becomes one file; a longer one keeps files for each rank."""
@@ -134,11 +136,14 @@ def is_compacted(storage: Storage) -> bool:
     return not (files.parts or files.obsolete)
 
 
-def compact_ended(folder: RunFolder) -> None:
-    """Compact a run that has ended, if a kill or failure prevented that. Any reader may call
-    this."""
+def finish_compaction(folder: RunFolder) -> None:
+    """Compact the rows of a run that has ended, if a kill or a failure prevented that. Readers call
+    this, under the lease of the run's driver."""
     if is_compacted(folder.storage) or folder.read_metadata().status not in COMPLETE:
         return
-    # Without permission or memory, readers use the files as they are.
-    with suppress(Exception), folder.lease():
-        compact(folder.storage, folder.read_attempts())
+    try:
+        with folder.lease():
+            compact(folder.storage, folder.read_attempts())
+    # Without permission or memory, or while another reader does it, readers use the files as they are.
+    except Exception as error:
+        _log.debug("the rows of %s stay as its ranks wrote them: %s", folder, error)

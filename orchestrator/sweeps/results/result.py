@@ -1,5 +1,5 @@
-"""The result of a sweep: values, metrics and costs of its trials. Only reads files; does not need
-Ray."""
+"""The result of a sweep: values, metrics and costs of its trials, as their files have them. Does not
+need Ray."""
 
 from __future__ import annotations
 

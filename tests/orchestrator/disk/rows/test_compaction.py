@@ -7,6 +7,7 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pandas as pd
 import pyarrow.compute as pc
@@ -14,8 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from hooks.position import Stage
+from orchestrator.disk.new_run import create_run
 from orchestrator.disk.rows import compaction, rank_files
-from orchestrator.disk.rows.compaction import compact
+from orchestrator.disk.rows.compaction import compact, finish_compaction, is_compacted
 from orchestrator.disk.rows.dataset import open_recorded
 from orchestrator.storage import Storage
 from orchestrator.tables.frames import load, load_costs
@@ -79,6 +81,32 @@ def test_compaction_keeps_every_row(tmp_path: Path, many: bool) -> None:
         assert len({file.parent for file in tmp_path.glob("stats/*/rank=*/rows-*.parquet")}) == (
             4 if many else 0
         )
+
+
+@pytest.mark.parametrize(
+    ("status", "is_finished"), [("finished", True), ("interrupted", False), ("running", False)]
+)
+def test_a_reader_finishes_the_compaction_of_a_complete_run(
+    tmp_path: Path, status: str, is_finished: bool
+) -> None:
+    folder = create_run(tmp_path, "run", "", status=status)
+    record(folder.storage, ROWS)
+    finish_compaction(folder)
+    assert is_compacted(folder.storage) == is_finished
+    assert folder.storage.exists("stats.parquet") == is_finished
+
+
+def test_a_reader_that_cannot_finish_the_compaction_logs_why_and_leaves_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = create_run(tmp_path, "run", "", status="finished")
+    record(folder.storage, ROWS)
+    before = sorted(tmp_path.glob("**/rows-*.arrow"))
+    monkeypatch.setattr(compaction, "compact", Mock(side_effect=PermissionError("read-only")))
+    with caplog.at_level("DEBUG", "hookyard"):
+        finish_compaction(folder)
+    assert sorted(tmp_path.glob("**/rows-*.arrow")) == before != []
+    assert f"the rows of {folder} stay as its ranks wrote them: read-only" in caplog.text
 
 
 def test_one_file_is_plain_parquet_in_order(tmp_path: Path) -> None:
