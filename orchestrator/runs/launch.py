@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hooks.loop_services import Display
+from orchestrator.disk.initial_weights import describe_initial_weights
 from orchestrator.disk.lease import Lease
 from orchestrator.disk.metadata import EngineName
 from orchestrator.disk.provenance import collect_provenance
@@ -23,7 +24,6 @@ from orchestrator.errors import ConfigError, Problem, UsageError, collect_proble
 from orchestrator.experiment.resolve import ResolvedExperiment, take_resolved
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.workers import Workers
-from orchestrator.loop.model.initial_weights import describe_initial_weights
 from orchestrator.process.interrupts import Interrupts
 from orchestrator.process.streams import print_line
 from orchestrator.runs.alerts import Alerts

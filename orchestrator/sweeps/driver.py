@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from orchestrator.disk.initial_weights import describe_initial_weights
 from orchestrator.disk.lease import Lease
 from orchestrator.disk.metadata import IfExists
 from orchestrator.disk.new_run import create_run, taking_name
@@ -19,7 +20,6 @@ from orchestrator.experiment.sections.experiment import Experiment, check_run_na
 from orchestrator.experiment.sections.schedulers.pbt import PBT
 from orchestrator.experiment.sections.sweep import Sweep as SweepSettings
 from orchestrator.experiment.sweep.space import count_trials
-from orchestrator.loop.model.initial_weights import describe_initial_weights
 from orchestrator.process.streams import print_line
 from orchestrator.runs.driver import format_resume_command, load_experiment_to_resume
 from orchestrator.storage import Storage

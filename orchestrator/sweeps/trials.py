@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.disk.initial_weights import describe_initial_weights
 from orchestrator.disk.metadata import seconds_at
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import trial_folder
@@ -21,7 +22,6 @@ from orchestrator.experiment.load import to_yaml
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve
 from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.experiment.yaml.source import ExperimentSource
-from orchestrator.loop.model.initial_weights import describe_initial_weights
 from orchestrator.loop.report import Report
 from orchestrator.loop.sharing.failed_run import find_failed_run
 from orchestrator.sweeps.metric_monitor import MetricMonitor

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from hooks.parameter_names import listed
+from orchestrator.disk.initial_weights import find_weights, find_weights_again
 from orchestrator.errors import CheckpointError, ConfigError, UsageError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.initial_weights import Init
 from orchestrator.experiment.yaml.source import InitialWeights
-from orchestrator.loop.model.initial_weights import find, find_again, read_matching
+from orchestrator.loop.model.initial_weights import read_matching
 
 RECORD = "frozen"
 """Entry of a manifest: the digests of the weights that the checkpoint leaves out, and the `init` that
@@ -82,7 +83,7 @@ class FrozenWeights:
         """Return the entry of the manifest."""
         if self._init is None:
             return {"digests": self._left_out, "init": None}
-        self._origin = self._origin or find(self._init, self._import_paths)
+        self._origin = self._origin or find_weights(self._init, self._import_paths)
         init = {**self._init.model_dump(mode="json"), "origin": asdict(self._origin)}
         return {"digests": self._left_out, "init": init}
 
@@ -98,7 +99,7 @@ def add_frozen_weights(
     state = module.state_dict()
     if record["init"]:
         init, origin = _read_init(record["init"])
-        state |= read_matching(init, find_again(origin), state)
+        state |= read_matching(init, find_weights_again(origin), state)
     digests = record["digests"]
     different = [
         name

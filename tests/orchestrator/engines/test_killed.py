@@ -19,13 +19,13 @@ from torch.nn import functional
 from hooks import Hook, State
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.checkpoints.store import CheckpointStore
+from orchestrator.disk.initial_weights import describe_initial_weights
 from orchestrator.disk.media import read_media
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.session import Session
 from orchestrator.experiment.load import make_experiment, to_yaml
-from orchestrator.loop.model.initial_weights import describe_initial_weights
 from orchestrator.loop.world import World
 from orchestrator.runs.result import Run
 from tests.iterable_tasks import IterablePoints

@@ -1,7 +1,6 @@
 """A model begins with weights of another run, or of a file, beside a loop of torch's own that loads
 the same."""
 
-import pickle
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +12,10 @@ from torch import nn
 
 from orchestrator import run
 from orchestrator.disk.checkpoints.store import CheckpointStore
+from orchestrator.disk.initial_weights import find_weights
 from orchestrator.errors import CheckpointError, ConfigError, UsageError
 from orchestrator.experiment.yaml.source import InitialWeights
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.model.initial_weights import find
 from orchestrator.loop.training_run import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
@@ -184,15 +183,6 @@ def test_wrong_setting_is_refused_before_training(
         begins_with({"from": str(saved(tmp_path)), **more})
 
 
-@pytest.mark.parametrize("content", [b"", b"hello\n", b"PK\x03\x04", pickle.dumps(print, 2)])
-def test_file_of_another_format_is_refused(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "weights.pt").write_bytes(content)
-    with pytest.raises(
-        ConfigError, match=r"init.from: .*weights.pt cannot be read; expected tensors [^\n]+\)\Z"
-    ):
-        begins_with({"from": str(tmp_path / "weights.pt")})
-
-
 def test_weights_of_another_architecture_are_refused(tmp_path: Path) -> None:
     torch.save({"other": torch.ones(3)}, tmp_path / "weights.pt")
     with pytest.raises(
@@ -241,7 +231,7 @@ def test_weights_of_a_run_are_the_evaluated_ones(tmp_path: Path) -> None:
 def test_changed_file_is_refused(tmp_path: Path) -> None:
     file = saved(tmp_path)
     settings = experiment(init={"from": str(file)})
-    found = find(settings.init, [])
+    found = find_weights(settings.init, [])
     file.write_bytes(b"other")
     with pytest.raises(CheckpointError, match="has changed since this run began"):
         Loop(TASK, settings, {}, origin=found)

@@ -1,0 +1,180 @@
+"""Initial weights of a model: finding them in a run or a file, and reading them. Used in the driver
+and on each rank."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
+from orchestrator.disk.checkpoints.manifest import MANIFEST
+from orchestrator.disk.checkpoints.reader import shared_files
+from orchestrator.disk.checkpoints.store import CheckpointStore
+from orchestrator.disk.metadata import RunMetadata
+from orchestrator.disk.run_folder import RunFolder, errors_before_start
+from orchestrator.disk.sweep_folder import trial_folder
+from orchestrator.disk.weight_files import read_weight_file
+from orchestrator.errors import CheckpointError, ConfigError
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.sections.initial_weights import Init
+from orchestrator.experiment.yaml.source import InitialWeights
+from orchestrator.storage import Storage
+from orchestrator.storage.remote import is_url
+
+
+def find_weights(init: Init, folders: Iterable[str | Path]) -> InitialWeights:
+    """Find the weights that `init` names, in `folders` and the working directory.
+
+    Raises ConfigError if they do not exist, or if no name in them matches `init`.
+    """
+    try:
+        with errors_before_start():
+            origin = _search(init, [*folders])
+            init.renamed(_list_names(origin))
+    except CheckpointError as error:
+        raise ConfigError.at("init.from", str(error)) from None
+    return origin
+
+
+def describe_initial_weights(experiment: Experiment) -> dict[str, Any] | None:
+    """Describe the experiment's initial weights for `run.json`; None if it has none. Raises
+    ConfigError."""
+    if experiment.init is None:
+        return None
+    return asdict(find_weights(experiment.init, experiment.import_paths))
+
+
+def find_weights_again(origin: InitialWeights) -> InitialWeights:
+    """Return `origin` again; raises CheckpointError if the weights have changed since they were
+    found."""
+    if origin.checkpoint:
+        now = _open_store(origin.path).compute_fingerprint(origin.checkpoint)
+    else:
+        now = _hash_file(origin.path)
+    if now != origin.sha256:
+        raise CheckpointError(
+            f"{origin} has changed since this run began: its sha256 is {now[:12]}...,"
+            f" expected {origin.sha256[:12]}..."
+        )
+    return origin
+
+
+def read_weights(origin: InitialWeights) -> dict[str, Any]:
+    """Return full tensors by name, on the CPU. Those of a checkpoint are verified; raises
+    CheckpointError."""
+    if origin.checkpoint:
+        return _open_store(origin.path).load_weights(origin.checkpoint, origin.weights)
+    return read_weight_file(origin.path, origin.weights)
+
+
+# The search
+
+
+class _Candidate(NamedTuple):
+    """What the text of `init.from` may mean."""
+
+    path: str
+    label: str | None = None
+    """Checkpoint of a run at the path; None if the path may also be a file."""
+
+
+def _search(init: Init, folders: Sequence[str | Path]) -> InitialWeights:
+    for candidate in _list_candidates(init.source):
+        for location in _list_locations(candidate.path, folders):
+            found = _look(init, location, candidate.label)
+            if found:
+                return found
+    raise CheckpointError(
+        f"no such run or file: {init.source}; expected a file, a run's folder, or its checkpoint"
+        " such as runs/NAME@best"
+    )
+
+
+def _list_candidates(source: str) -> Iterator[_Candidate]:
+    yield _Candidate(source)
+    path, at, label = source.rpartition("@")
+    if at and "/" not in label:
+        yield _Candidate(path, label)
+
+
+def _list_locations(path: str, folders: Sequence[str | Path]) -> list[str]:
+    if is_url(path):
+        return [path]
+    return [str(Path(folder, Path(path).expanduser())) for folder in (*folders, Path.cwd())]
+
+
+def _look(init: Init, location: str, label: str | None) -> InitialWeights | None:
+    """Return the weights at a location, None if there is nothing; raises CheckpointError for other
+    folders."""
+    storage = Storage(location)
+    if storage.exists("run.json"):
+        return _find_weights_of_run(init, location, label or "best")
+    if label is not None:
+        return None
+    if storage.parent.state(storage.name):
+        return InitialWeights(location, None, init.weights, _hash_file(location))
+    if storage.exists(".metadata"):
+        raise CheckpointError(
+            f"{storage} is a folder of torch.distributed.checkpoint; convert it first: python -m"
+            f" torch.distributed.checkpoint.format_utils dcp_to_torch {storage} FILE (runs code of"
+            " the file, so trust it)"
+        )
+    if storage.exists(MANIFEST):
+        raise CheckpointError(
+            f"{storage} is a checkpoint; write {storage.parent.parent}@{storage.name}"
+        )
+    return None
+
+
+def _find_weights_of_run(init: Init, path: str, label: str) -> InitialWeights:
+    metadata = RunFolder(path).read_metadata()
+    if metadata.sweep:
+        path = _find_best_trial(path, metadata)
+    store = _open_store(path)
+    name = store.resolve(label)
+    weights = init.weights or store.find_evaluated_weights(label)
+    if init.weights and init.weights != "model":
+        weights = f"{init.weights}/model"
+    entries = [
+        file.removesuffix(".pt") for file in shared_files(store.read_manifest(name)["files"])
+    ]
+    allowed = [entry for entry in entries if entry not in ("optimizer", "hooks")]
+    if weights.partition("/")[0] not in allowed:
+        message = (
+            f"got {init.weights}, which {store.get_path(name)} does not hold;"
+            f" it holds {', '.join(allowed)}"
+        )
+        raise ConfigError.at("init.weights", message)
+    return InitialWeights(path, name, weights, store.verify(name))
+
+
+def _find_best_trial(sweep: str, metadata: RunMetadata) -> str:
+    trial = (metadata.best or {}).get("trial")
+    if trial is None:
+        raise CheckpointError(
+            f"{sweep} is a sweep without a best trial; name one: {sweep}/trials/trial-0000"
+        )
+    return str(trial_folder(sweep, int(str(trial).rpartition("-")[2])))
+
+
+# Files
+
+
+def _open_store(path: str) -> CheckpointStore:
+    folder = RunFolder(path)
+    return CheckpointStore(find_checkpoint_folder(folder), folder.name)
+
+
+def _list_names(origin: InitialWeights) -> list[str]:
+    if origin.checkpoint:
+        return _open_store(origin.path).list_keys(origin.checkpoint, str(origin.weights))
+    return list(read_weight_file(origin.path, origin.weights))
+
+
+def _hash_file(path: str) -> str:
+    storage = Storage(path)
+    digest = hashlib.sha256()
+    for piece in storage.parent.read_chunks(storage.name):
+        digest.update(piece)
+    return digest.hexdigest()
