@@ -93,6 +93,16 @@ def is_driven(run: Storage, *, other_process: bool = False) -> bool | None:
     return any(claim.is_alive(files, time()) for claim in claims)
 
 
+def is_driver_dead(driver: Process | None, run: Storage) -> bool:
+    """Return whether the driver of a running run is dead: its process if this machine can see it,
+    otherwise its claim in `run`. False if nothing is known."""
+    if driver is None:
+        return False
+    if driver.is_visible():
+        return not driver.is_alive()
+    return is_driven(run) is False
+
+
 def _list_files(folder: Storage, claims: Sequence[Claim]) -> Mapping[str, FileState]:
     """Return the files of claims, if the age of any is needed."""
     return {} if all(claim.driver.is_visible() for claim in claims) else folder.tree()

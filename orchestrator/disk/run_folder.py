@@ -13,7 +13,7 @@ from hooks.media import MediaEntry
 from hooks.position import Position
 from orchestrator.disk import attempts, reports
 from orchestrator.disk.attempts import Attempt, Host
-from orchestrator.disk.lease import Lease, check_lease, is_driven
+from orchestrator.disk.lease import Lease, check_lease, is_driven, is_driver_dead
 from orchestrator.disk.media import read_media
 from orchestrator.disk.metadata import RunMetadata, format_now
 from orchestrator.disk.process import Process
@@ -143,6 +143,11 @@ class RunFolder:
         return str(self.storage)
 
     @property
+    def parent_run(self) -> "RunFolder":
+        """The sweep of a trial, or the run of an evaluation."""
+        return RunFolder(self.storage.parent.parent)
+
+    @property
     def location(self) -> str:
         """Location including credentials, for other processes; `str` omits them."""
         return self.storage.location
@@ -269,19 +274,15 @@ class RunFolder:
         """Return the metadata of the launched command: for a trial of an existing sweep, the
         sweep's metadata."""
         metadata = self.read_metadata()
-        sweep = RunFolder(self.storage.parent.parent)
-        return sweep.read_metadata() if metadata.trial and sweep.exists() else metadata
+        has_sweep = metadata.trial and self.parent_run.exists()
+        return self.parent_run.read_metadata() if has_sweep else metadata
 
     def find_status(self, run: RunMetadata | None = None) -> str:
         """Return the status of `run.json`, or `lost` if the driver is dead."""
         run = run or self.read_metadata()
-        driver = run.driver
         if run.status == "running":
-            if driver is None:
-                return "running"
-            is_visible = driver.is_visible()
-            is_alive = driver.is_alive() if is_visible else is_driven(self._lease_folder(run))
-            return "lost" if is_alive is False else "running"
+            is_lost = is_driver_dead(run.driver, self.get_driven_folder(is_trial=bool(run.trial)))
+            return "lost" if is_lost else "running"
 
         # A resume takes the lease seconds before it trains. A trial's lease is its sweep's.
         can_be_resumed = not (run.is_complete or run.trial or self.storage.local is None)
@@ -292,13 +293,13 @@ class RunFolder:
     def lease(self, *, force: bool = False) -> Lease:
         """Return the lease to drive the run, or a trial's sweep."""
         with errors_before_start():
-            return Lease(self._lease_folder(self.read_metadata()), force=force)
+            is_trial = bool(self.read_metadata().trial)
+            return Lease(self.get_driven_folder(is_trial=is_trial), force=force)
 
-    def _lease_folder(self, metadata: RunMetadata) -> Storage:
-        return self.storage.parent.parent if metadata.trial else self.storage
-
-    def evaluated_run(self) -> "RunFolder":
-        return RunFolder(self.storage.parent.parent)
+    def get_driven_folder(self, *, is_trial: bool) -> Storage:
+        """Return the folder with the lease of the run's driver, which a trial shares with its
+        sweep."""
+        return self.parent_run.storage if is_trial else self.storage
 
     # The experiment
 

@@ -80,7 +80,7 @@ class RunAttempt:
     def store(self) -> CheckpointStore:
         """The run's checkpoints; an evaluation uses those of its parent run."""
         if self.assignment.target:
-            parent = self.folder.evaluated_run()
+            parent = self.folder.parent_run
             return CheckpointStore(find_checkpoint_folder(parent), parent.name, is_master=False)
         hooks = self.resolved.experiment.hooks
         checkpoints = find_checkpoint_folder(self.folder, {"hooks": hooks})

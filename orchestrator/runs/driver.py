@@ -166,7 +166,7 @@ def resume_with_lease(
         if evaluated := metadata.evaluates:
             raise UsageError(
                 f"{folder} is {evaluated.noun_with_article}, which cannot be resumed. Start it again:"
-                f" {evaluated.format_command(folder.evaluated_run())}"
+                f" {evaluated.format_command(folder.parent_run)}"
             )
         experiment = load_experiment_to_resume(folder, workers)
         engine = metadata.engine or choose_engine(None, metadata.local)

@@ -201,7 +201,7 @@ def _check_has_checkpoints(run: RunFolder) -> None:
     if evaluated:
         raise UsageError(
             f"{run} is {evaluated.noun_with_article}, and has no checkpoints; use its run,"
-            f" {run.evaluated_run()}"
+            f" {run.parent_run}"
         )
 
 

@@ -37,7 +37,6 @@ class LiveRuns:
         self._lock = Lock()
         self._next_read = 0.0
         self._table: pa.Table | None = None
-        self._version = 0
 
     def read(self) -> tuple[pa.Table, str]:
         """Return a row for each run, with its path within the storage, and the number of their
@@ -48,12 +47,10 @@ class LiveRuns:
         with self._lock:
             began = monotonic()
             if self._table is None or began >= self._next_read:
-                table = self._index.read()
-                self._version += table is not self._table
-                self._table = table
+                self._table = self._index.read()
                 ended = monotonic()
                 self._next_read = ended + max(self.interval_s, _PAUSE * (ended - began))
-            return self._table, str(self._version)
+            return self._table, str(self._index.version)
 
     def find(self, path: str) -> tuple[RunFolder, str]:
         """Return the run at a path, and a signature that changes with what its page shows.

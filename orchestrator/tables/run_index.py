@@ -5,7 +5,7 @@ The index may be deleted at any time. Several processes may write it, and the la
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from io import BytesIO
@@ -16,8 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from orchestrator.disk.lease import is_driver_dead
 from orchestrator.disk.listing import explain_no_runs, list_signatures
-from orchestrator.disk.metadata import COMPLETE, RunMetadata
+from orchestrator.disk.metadata import COMPLETE
+from orchestrator.disk.process import Process
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import StorageError
 from orchestrator.storage import Storage
@@ -112,48 +114,57 @@ class RunIndex:
         """The rows with their recorded statuses."""
         self._table = pa.table({"status": []})
         """The rows that were read last."""
+        self.version = 0
+        """Number of reads that found a change."""
 
     def read(self) -> pa.Table:
-        """Return the rows, with paths within the storage, and the internal columns. It is the same
-        table if nothing has changed.
+        """Return the rows, with paths within the storage, and the internal columns.
 
         Warns of damaged runs. Raises UsageError if the storage is not a folder of runs.
         """
         signatures = list_signatures(self._storage)
         if not signatures:
             explain_no_runs(self._storage.location)
-        stored = _read_index(self._storage) if self._rows is None else self._rows
-        rows = self._update(stored, signatures)
-        if rows is not self._rows:
-            self._shown = _convert(rows)
-        statuses = pa.chunked_array([_find_statuses(self._storage, self._shown)], _TEXT)
-        if rows is not self._rows or statuses != self._table["status"]:
-            self._table = _set_columns(self._shown, {"status": statuses})
+        rows = self._rows
+        shown = self._shown
+        is_current = rows is not None and _get_signatures(rows) == signatures
+        if not is_current:
+            rows = self._update(signatures)
+            shown = _convert(rows)
+        statuses = pa.chunked_array([_find_statuses(self._storage, shown)], _TEXT)
+        if not is_current or statuses != self._table["status"]:
+            self._table = _set_columns(shown, {"status": statuses})
+            self.version += 1
         self._rows = rows
+        self._shown = shown
         return self._table
 
-    def _update(self, stored: pa.Table, signatures: Mapping[str, str]) -> pa.Table:
+    def _update(self, signatures: Mapping[str, str]) -> pa.Table:
         """Return the rows of the runs that exist, and store them if any have changed."""
-        known = dict(
-            zip(stored["path"].to_pylist(), stored["signature"].to_pylist(), strict=True),
-        )
-        changed = [path for path, signature in signatures.items() if known.get(path) != signature]
-        if not changed and known.keys() == signatures.keys():
+        stored = _read_index(self._storage) if self._rows is None else self._rows
+        known = _get_signatures(stored)
+        if known == signatures:
             return stored
 
+        changed = [path for path, signature in signatures.items() if known.get(path) != signature]
         rows = [
             {**row, "signature": signatures[row["path"]]}
             for row in self._storage.map(partial(read_run_record, self._storage), changed)
             if row
         ]
-        is_current = [signatures.get(path) == signature for path, signature in known.items()]
-        kept = stored.filter(pa.array(is_current, pa.bool_()))
+        is_kept = [signatures.get(path) == signature for path, signature in known.items()]
+        kept = stored.filter(pa.array(is_kept, pa.bool_()))
         table = _share_with_trials(_concat(kept, _make_table(rows)))
         table = table.sort_by([("started", "ascending"), ("path", "ascending")])
         # A storage may be read-only.
         with suppress(StorageError), self._storage.create(INDEX) as file:
             pq.write_table(table.replace_schema_metadata(_FORMAT), file, compression="zstd")
         return table
+
+
+def _get_signatures(rows: pa.Table) -> dict[str, str]:
+    """Return the signature of each run, by its path."""
+    return dict(zip(rows["path"].to_pylist(), rows["signature"].to_pylist(), strict=True))
 
 
 def _convert(rows: pa.Table) -> pa.Table:
@@ -194,33 +205,38 @@ def _drop_infeasible(table: pa.Table) -> pa.Table:
     """Return the table with what ended trials break of the constraints of their sweeps, and without
     the best values of those trials."""
     broken: list[str | None] = [None] * len(table)
-    is_complete = pc.is_in(table["status"], pa.array(COMPLETE))
-    for sweep in (
-        table.filter(pc.is_valid(table["constraints"])).select(["path", "constraints"]).to_pylist()
-    ):
+    is_limited = pc.is_valid(table["constraints"])
+    for sweep in table.filter(is_limited).select(["path", "constraints"]).to_pylist():
         limits = json.loads(sweep["constraints"])
-        measured = table.select([name for name in limits if name in table.column_names])
-        is_trial = pc.and_(is_complete, pc.equal(table["sweep"], sweep["path"]))
-        for position in pc.indices_nonzero(is_trial).to_pylist():
-            (cells,) = measured.slice(position, 1).to_pylist() or [{}]
+        for position, cells in _find_measurements(table, sweep["path"], limits):
             broken[position] = Constraints(limits).describe_broken(cells)
     infeasible = pa.array(broken, _TEXT)
     best = pc.if_else(pc.is_valid(infeasible), None, table["best"])
     return _set_columns(table, {"infeasible": infeasible, "best": best})
 
 
+def _find_measurements(
+    table: pa.Table, sweep: str, names: Iterable[str]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the position of each ended trial of a sweep, and its values in the columns that the
+    table has."""
+    measured = table.select([name for name in names if name in table.column_names])
+    is_complete = pc.is_in(table["status"], pa.array(COMPLETE))
+    is_trial = pc.and_(is_complete, pc.equal(table["sweep"], sweep))
+    for position in pc.indices_nonzero(is_trial).to_pylist():
+        yield position, {name: measured[name][position].as_py() for name in measured.column_names}
+
+
 def _find_statuses(storage: Storage, table: pa.Table) -> list[str]:
     """Return the status of each run; a running one is lost if its driver is dead."""
     statuses: list[str] = table["status"].to_pylist()
-    for position, status in enumerate(statuses):
-        driver = table["driver"][position].as_py() if status == "running" else None
-        if driver:
-            row = table.slice(position, 1).select(["path", "kind", "name"]).to_pylist()[0]
-            trial = row["name"] if row["kind"] == "trial" else None
-            metadata = RunMetadata(
-                row["name"], "running", "2000-01-01", trial=trial, **json.loads(driver)
-            )
-            statuses[position] = RunFolder(storage, row["path"]).find_status(metadata)
+    positions = pc.indices_nonzero(pc.equal(table["status"], "running"))
+    rows = table.select(["path", "kind", "driver"]).take(positions).to_pylist()
+    for position, row in zip(positions.to_pylist(), rows, strict=True):
+        driver = Process(**json.loads(row["driver"])) if row["driver"] else None
+        folder = RunFolder(storage, row["path"])
+        if is_driver_dead(driver, folder.get_driven_folder(is_trial=row["kind"] == "trial")):
+            statuses[position] = "lost"
     return statuses
 
 

@@ -91,7 +91,7 @@ def _describe_files(folder: RunFolder, metadata: RunMetadata) -> dict[str, Any]:
     record["attempts"] = len(attempts)
     leader = find_leader(attempts)
     if leader:
-        record["leader"] = f"{folder.storage.parent.parent.name}/trials/{leader}"
+        record["leader"] = f"{folder.parent_run.name}/trials/{leader}"
     if metadata.status != "running":
         record |= load_usage(folder.storage, attempts)
     total_s = metadata.measure_seconds(reports)

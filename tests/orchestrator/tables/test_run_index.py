@@ -245,12 +245,14 @@ def test_rows_are_kept_in_memory(tmp_path: Path, reads: list[str]) -> None:
     index = RunIndex(ReadOnlyStorage(tmp_path))
     table = index.read()
     assert index.read() is table
+    assert index.version == 1
     assert sorted(reads) == ["a", "b"]
     assert not (tmp_path / INDEX).exists()
 
     reads.clear()
     folders[0].update(status="running", pid=NOBODY)
     assert index.read()["status"].to_pylist() == ["lost", "finished"]
+    assert index.version == 2
     assert reads == ["a"]
 
 
