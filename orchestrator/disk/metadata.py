@@ -237,6 +237,11 @@ class RunMetadata:
         }
 
     @classmethod
+    def check(cls, entries: Mapping[str, Any]) -> None:
+        """Raise TypeError for an unknown entry, and ValueError for a wrong one."""
+        cls(**entries)
+
+    @classmethod
     def read(cls, entries: Any) -> Self:
         """Return the metadata in the entries of `run.json`; raises ValueError."""
         return validate(entries, cls)

@@ -2,10 +2,9 @@
 
 import json
 import logging
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,11 @@ from hooks.media import MediaEntry
 from hooks.position import Position
 from orchestrator.disk import attempts, reports
 from orchestrator.disk.attempts import Attempt, Host
+from orchestrator.disk.experiment_file import parse_experiment
 from orchestrator.disk.lease import Lease, check_lease, is_driven, is_driver_dead
 from orchestrator.disk.media import read_media
 from orchestrator.disk.metadata import RunMetadata, format_now
+from orchestrator.disk.missing_run import explain_missing_run
 from orchestrator.disk.process import Process
 from orchestrator.errors import (
     MISSING,
@@ -24,12 +25,10 @@ from orchestrator.errors import (
     NewerFormat,
     StorageError,
     UsageError,
-    find_nearest,
 )
-from orchestrator.experiment.yaml.reader import load_yaml
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import check_mapping, read_json, validate, write_json
+from orchestrator.storage.stored_data import check_mapping, read_json, write_json
 
 DEFAULT_STORAGE = "runs"
 EVALUATIONS = "evaluations"
@@ -50,19 +49,6 @@ ADVICE = {
 }
 """Advice for each damaged file."""
 _log = logging.getLogger("hookyard")
-
-
-@dataclass(frozen=True)
-class _Experiment:
-    """Fields of a resolved experiment that are read without validating the rest."""
-
-    epochs: int | None = None
-    steps: int | None = None
-    accumulate: int | str | None = None
-    batch_size: int | None = None
-    upload_every: float | None = None
-    hooks: Mapping[str, Mapping[str, Any] | bool | None] | None = None
-    sweep: Mapping[str, Any] | None = None
 
 
 @contextmanager
@@ -97,37 +83,7 @@ class RunFolder:
 
         if lost := folder.find_lost_metadata():
             raise lost
-        raise UsageError(folder._explain_missing_run())
-
-    def _explain_missing_run(self) -> str:
-        """Say why this is not a run, and what may be meant instead."""
-        parent = self.storage.parent
-        if parent.state(self.name):
-            if self.name.endswith((".yaml", ".yml")):
-                command = f"hookyard run {shlex.quote(str(self))}"
-                return f"{self} is not a run but an experiment file. To start it: {command}"
-            return f"{self} is not a run but a file. `hookyard ls` lists the runs"
-
-        why = f"{self} is not a run: it has no run.json"
-        if self.storage.exists("source.json"):
-            reason = "because the process was killed while creating it"
-            return f"{why}, {reason}. A new run can reuse the name"
-        if self.storage.names():
-            return f"{why}. `hookyard ls` lists the runs"
-
-        run = self.name.partition("@")[0]
-        if run != self.name and parent.exists(f"{run}/run.json"):
-            return f"{self} is not a run: this takes a run without a checkpoint, {parent / run}"
-
-        names = parent.names()
-        are_runs = parent.map(lambda name: parent.exists(f"{name}/run.json"), names)
-        runs = [name for name, is_run in zip(names, are_runs, strict=True) if is_run]
-        nearest = find_nearest(self.name, runs)
-        if not self.storage.exists():
-            why = f"{self} is not a run: it does not exist"
-        if nearest:
-            return f"{why} (did you mean {parent / nearest}?)"
-        return f"{why}. `hookyard ls` lists the runs"
+        raise UsageError(explain_missing_run(folder.storage))
 
     def _check_format(self) -> None:
         """Raise NewerFormat for a run of a later version, none of whose files this version may
@@ -174,7 +130,7 @@ class RunFolder:
             **asdict(Process.current()),
             **metadata,
         }
-        RunMetadata(**entries)
+        RunMetadata.check(entries)
         self.write_experiment(experiment, source)
         if code:
             self.storage.write("main.py", code)
@@ -215,7 +171,7 @@ class RunFolder:
     def update(self, **changes: Any) -> None:
         """Change entries of `run.json`; raises DamagedFile."""
         metadata, entries = self._read_metadata()
-        replace(metadata, **changes)
+        RunMetadata.check({**vars(metadata), **changes})
         self._write_metadata({**entries, **changes})
 
     def resume(self, **changes: Any) -> None:
@@ -321,11 +277,7 @@ class RunFolder:
     def read_experiment(self) -> dict[str, Any]:
         """Return the resolved experiment; raises DamagedFile."""
         try:
-            data = load_yaml(self.read_experiment_text(), "experiment.yaml")
-            if data is None:
-                raise ValueError("it is empty")
-            validate(data, _Experiment)
-            return check_mapping(data)
+            return parse_experiment(self.read_experiment_text())
         except (ConfigError, ValueError) as error:
             raise self._make_error("experiment.yaml", str(error)) from error
 

@@ -1,5 +1,4 @@
 import os
-import re
 import shlex
 import socket
 import subprocess
@@ -44,13 +43,6 @@ def test_created_run_can_be_opened(tmp_path: Path, kind: str) -> None:
     )
     assert metadata.started <= format_now()
     folder.storage.delete("")
-
-
-def test_edited_numbers_are_read_as_in_a_config(tmp_path: Path) -> None:
-    """YAML 1.1 reads `1e-3` as text and `010` as 8."""
-    folder = make(tmp_path)
-    folder.storage.write("experiment.yaml", "optimizer: {lr: 1e-3}\nsteps: 010\nname: on\n")
-    assert folder.read_experiment() == {"optimizer": {"lr": 0.001}, "steps": 10, "name": "on"}
 
 
 @pytest.mark.parametrize("text", ["a: !!binary x", "a: 1\na: 2", "a: [", "[" * 500, ""])
@@ -256,22 +248,3 @@ def test_run_being_resumed_is_running_until_its_driver_ends(tmp_path: Path, stat
     claim.unlink()
     put(folder.storage, gone())
     assert folder.find_status() == status
-
-
-def test_a_run_that_does_not_exist_has_a_nearest_name(tmp_path: Path) -> None:
-    create_run(tmp_path, "wine", "name: wine\n")
-    (tmp_path / "wien.yaml").write_text("name: wien\n")
-    (tmp_path / "wins").mkdir()
-    (tmp_path / "wins/mine.txt").write_text("mine")
-    for name, reason in {
-        "wien": f"it does not exist (did you mean {tmp_path}/wine?)",
-        "other": "it does not exist. `hookyard ls` lists the runs",
-        "wins": "it has no run.json. `hookyard ls` lists the runs",
-    }.items():
-        with pytest.raises(
-            UsageError, match=re.escape(f"{tmp_path}/{name} is not a run: {reason}")
-        ):
-            RunFolder.open(tmp_path / name)
-    started = f"is not a run but an experiment file. To start it: hookyard run {tmp_path}/wien.yaml"
-    with pytest.raises(UsageError, match=re.escape(started)):
-        RunFolder.open(tmp_path / "wien.yaml")

@@ -1,0 +1,45 @@
+"""Advice for a path where there is no run: what it is instead, or which run may be meant."""
+
+import shlex
+
+from orchestrator.errors import find_nearest
+from orchestrator.storage import Storage
+
+_ALL_RUNS = "`hookyard ls` lists the runs"
+
+
+def explain_missing_run(path: Storage) -> str:
+    """Return why a path is not a run, and what may be meant instead."""
+    parent = path.parent
+    if parent.state(path.name):
+        return _explain_file(path)
+    if path.exists("source.json"):
+        return (
+            f"{path} is not a run: it has no run.json, because the process was killed while creating it."
+            " A new run can reuse the name"
+        )
+    if path.names():
+        return f"{path} is not a run: it has no run.json. {_ALL_RUNS}"
+
+    run = path.name.partition("@")[0]
+    if run != path.name and parent.exists(f"{run}/run.json"):
+        return f"{path} is not a run: this takes a run without a checkpoint, {parent / run}"
+
+    reason = "it has no run.json" if path.exists() else "it does not exist"
+    nearest = find_nearest(path.name, _list_runs(parent))
+    if nearest:
+        return f"{path} is not a run: {reason} (did you mean {parent / nearest}?)"
+    return f"{path} is not a run: {reason}. {_ALL_RUNS}"
+
+
+def _explain_file(path: Storage) -> str:
+    if path.name.endswith((".yaml", ".yml")):
+        command = f"hookyard run {shlex.quote(str(path))}"
+        return f"{path} is not a run but an experiment file. To start it: {command}"
+    return f"{path} is not a run but a file. {_ALL_RUNS}"
+
+
+def _list_runs(folder: Storage) -> list[str]:
+    names = folder.names()
+    are_runs = folder.map(lambda name: folder.exists(f"{name}/run.json"), names)
+    return [name for name, is_run in zip(names, are_runs, strict=True) if is_run]
