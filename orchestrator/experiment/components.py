@@ -1,13 +1,8 @@
 """Build the task and the hooks that an experiment names. Runs in the driver and in each worker."""
 
 import dataclasses
-import inspect
 import re
-import sys
-from collections.abc import Iterable, Iterator, Mapping
-from difflib import get_close_matches
-from itertools import chain
-from linecache import getlines
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from hooks import HOOKS, Hook, Priority
@@ -16,9 +11,13 @@ from orchestrator.experiment.fields.field_values import list_parameters
 from orchestrator.experiment.fields.other_systems import find_classes_elsewhere
 from orchestrator.experiment.fields.parameters import construct
 from orchestrator.experiment.fields.plain_data import to_config
+from orchestrator.experiment.task_methods import (
+    check_required_methods,
+    find_wrong_arguments,
+)
 from orchestrator.experiment.yaml.document import join
 from orchestrator.task import Task
-from orchestrator.user_code import find_class, find_source_location
+from orchestrator.user_code import find_class
 
 ENTRY_POINTS = "hookyard.hooks"
 """The entry point group in which other packages offer hooks."""
@@ -42,10 +41,6 @@ PLAN_KEYS = ("type", "priority")
 """Keys of a hook's entry for its class and its order among the hooks, unless it has parameters of
 these names."""
 
-_TASK_METHODS = tuple(
-    name for name in vars(Task) if not name.startswith("_") and name != "progress"
-)
-
 
 def make_task(name: str, arguments: Mapping[str, Any]) -> tuple[Task, dict[str, Any]]:
     """Create the task of class `name` (`module:Class`), and return it with all its arguments.
@@ -60,62 +55,12 @@ def make_task(name: str, arguments: Mapping[str, Any]) -> tuple[Task, dict[str, 
             f"{name} takes no arguments, because it is not a dataclass, got {', '.join(arguments)}",
             "put @dataclass above the class",
         )
-    if problems := list(find_misspelled_methods(cls)):
-        raise ConfigError(problems)
-    if missing := ", ".join(f"{method}()" for method in sorted(cls.__abstractmethods__)):
-        raise ConfigError.at("task", f"{cls.__name__} must define {missing}")
+    check_required_methods(cls)
     task, all_arguments = construct(cls, arguments, "task_args")
-    if problems := list(find_wrong_arguments(task)):
+    problems = list(find_wrong_arguments(task))
+    if problems:
         raise ConfigError(problems)
     return task, all_arguments
-
-
-def find_misspelled_methods(task: type[Task]) -> Iterator[Problem]:
-    """Yield a problem for each uncalled method whose name is near one of Task's.
-
-    A method that the modules of the task mention again is a helper.
-    """
-    classes = [cls for cls in task.__mro__ if issubclass(cls, Task) and cls is not Task]
-    source = _read_modules(classes)
-    for name in dict.fromkeys(chain.from_iterable(map(vars, classes))):
-        method = getattr(task, name)
-        if name.startswith("_") or name in _TASK_METHODS or not inspect.isroutine(method):
-            continue
-        near = get_close_matches(name, _TASK_METHODS, n=1, cutoff=0.75)
-        if near and len(re.findall(rf"\b{name}\b", source)) <= 1:
-            yield Problem(
-                "task",
-                f"{task.__name__}.{name}() is never called{find_source_location(method)}",
-                suggestion=f"did you mean '{near[0]}'? Begin the name of a helper with `_`",
-            )
-
-
-def _read_modules(classes: Iterable[type]) -> str:
-    """Return the source of the modules that define the classes, where it can be read."""
-    files = {getattr(sys.modules.get(cls.__module__), "__file__", None) for cls in classes}
-    return "".join(chain.from_iterable(getlines(file) for file in files if file))
-
-
-def find_wrong_arguments(task: Task) -> Iterator[Problem]:
-    """Yield a problem for each method of a task that does not take the loop's arguments."""
-    for name in _TASK_METHODS:
-        method = getattr(task, name)
-        declared = getattr(Task, name)
-        if not callable(method) or getattr(method, "__func__", None) is declared:
-            continue
-        try:
-            signature = inspect.signature(method)
-        except ValueError:  # a method in C has no signature
-            continue
-        # Keys of the experiment give these methods their other arguments.
-        has_more = name in ("train", "optimizer", "scheduler")
-        expected = list(inspect.signature(declared).parameters)[1:]
-        try:
-            (signature.bind_partial if has_more else signature.bind)(*expected)
-        except TypeError:
-            message = f"{type(task).__name__}.{name}() must take ({', '.join(expected)})"
-            got = f"({', '.join(signature.parameters)}){find_source_location(method)}"
-            yield Problem("task", f"{message}, got {got}")
 
 
 class BuiltHook(NamedTuple):

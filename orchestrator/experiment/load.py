@@ -13,11 +13,13 @@ from orchestrator.experiment.resolve import (
     ResolvedExperiment,
     Sections,
     build_source,
+    find_task,
     read_sections,
     resolve,
 )
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sweep.check import check_sweep
+from orchestrator.experiment.task_methods import find_misspelled_methods
 from orchestrator.experiment.yaml.document import Document, join
 from orchestrator.experiment.yaml.layers import read_layers, read_overrides
 from orchestrator.experiment.yaml.reader import parse_yaml
@@ -153,7 +155,9 @@ def to_yaml(experiment: Experiment) -> str:
 
 
 def _with_warnings(experiment: Experiment) -> Experiment:
-    for warning in find_unreached_settings(experiment):
+    task = find_task(experiment.task)
+    misspelled = find_misspelled_methods(task) if task else ()
+    for warning in (*misspelled, *find_unreached_settings(experiment)):
         _log.warning("%s", warning)
     return experiment
 

@@ -1,11 +1,7 @@
 """Components: the hooks and the task an experiment names."""
 
-import importlib
-import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.metadata import EntryPoint, EntryPoints
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +12,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.experiment import components
 from orchestrator.experiment.components import make_hooks, make_task
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.task import Task
-from tests.orchestrator.experiment.samples import HERE, Band, Line, Shadow
+from tests.orchestrator.experiment.samples import HERE, Band, Shadow
 
 
 @pytest.fixture(autouse=True)
@@ -157,100 +152,6 @@ def test_invalid_tasks_are_refused(
     (problem,) = caught.value.problems
     assert problem.path == path
     assert message in problem.message
-
-
-class W:
-    """Methods with wrong arguments, and two methods with right ones."""
-
-    def one(self, output: Any) -> Any: ...
-
-    def more(self, model: Any, batch: Any, mask: Any) -> Any: ...
-
-    def any(self, *arguments: Any) -> Any: ...
-
-    def tuned(self, model: Any, lr: float, *, wd: float = 0) -> Any: ...
-
-
-@pytest.mark.parametrize(
-    ("name", "method", "expected"),
-    [
-        ("loss", W.one, "T.loss() must take (output, batch), got (output)"),
-        ("forward", W.more, "T.forward() must take (model, batch), got (model, batch, mask)"),
-        ("data", W.one, "T.data() must take (), got (output)"),
-        ("collate", staticmethod(lambda: None), "T.collate() must take (samples), got ()"),
-        ("loss", W.any, None),
-        ("collate", staticmethod(lambda samples: None), None),
-        ("optimizer", W.tuned, None),
-    ],
-)
-def test_task_method_with_wrong_arguments_is_located(
-    name: str, method: Any, expected: str | None
-) -> None:
-    task = dataclass(type("T", (Line,), {name: method, "__module__": HERE}))()
-    problems = list(components.find_wrong_arguments(task))
-    assert len(problems) == (expected is not None)
-    assert all(
-        expected in problem.message and "test_components.py:" in problem.message
-        for problem in problems
-    )
-
-
-METHODS = [name for name in vars(Task) if not name.startswith("_") and name != "progress"]
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_misspelled_task_method_is_refused_with_the_nearest_name(name: str) -> None:
-    without_a_letter = {name[:place] + name[place + 1 :] for place in range(1, len(name))}
-    with_another = {f"{name[:place]}x{name[place + 1 :]}" for place in range(1, len(name))}
-    for misspelled in (without_a_letter | with_another) - {*METHODS}:
-        task = type("T", (Task,), {misspelled: lambda self: None, "__module__": "nowhere"})
-        (problem,) = components.find_misspelled_methods(task)
-        assert f"T.{misspelled}() is never called" in problem.message
-        assert f"did you mean '{name}'?" in (problem.suggestion or "")
-
-
-@pytest.mark.parametrize(
-    ("code", "meant"),
-    [
-        ("class T(Task):\n    def optimiser(self, model): ...", "optimizer"),
-        ("class T(Task):\n    @staticmethod\n    def colate(samples): ...", "collate"),
-        # Helpers: private names, names that the modules use, and names near none.
-        (
-            "class T(Task):\n    def losses(self, o, b): ...\n"
-            "    def loss(self, o, b): return self.losses(o, b)",
-            None,
-        ),
-        (
-            "class T(Task):\n    def models(self): ...\n"
-            "    def model(self): return getattr(self, 'models')()",
-            None,
-        ),
-        (
-            "class B(Task):\n    def loss(self, o, b): self.targets(b)\n"
-            "class T(B):\n    def targets(self, b): ...",
-            None,
-        ),
-        (
-            "class T(Task):\n    def _optimiser(self): ...\n    def generate(self, prompt): ...",
-            None,
-        ),
-        (
-            "class T(Task):\n    def model(self): ...\n    def data(self): ...\n"
-            "    def loss(self, o, b): ...",
-            None,
-        ),
-    ],
-)
-def test_methods_that_something_calls_are_not_misspelled(
-    code: str, meant: str | None, tmp_path: Path
-) -> None:
-    (tmp_path / "misspelled_example.py").write_text(f"from orchestrator import Task\n{code}")
-    sys.path.append(str(tmp_path))
-    problems = list(
-        components.find_misspelled_methods(importlib.import_module("misspelled_example").T)
-    )
-    assert len(problems) == (meant is not None)
-    assert all(f"did you mean '{meant}'?" in (problem.suggestion or "") for problem in problems)
 
 
 def test_default_hooks_are_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
