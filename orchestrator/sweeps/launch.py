@@ -25,9 +25,10 @@ from orchestrator.sweeps.running_sweep import RunningSweep
 from orchestrator.sweeps.search.search import list_remaining_trials
 from orchestrator.tables.trial_index import TrialRecord
 
-_NOTE = (
+_NOTE_ON_RAY = (
     "Each trial ends at its next report; `hookyard resume` continues it from its newest checkpoint."
 )
+"""A trial in this process saves a checkpoint after its current step instead, as a single run does."""
 
 
 def run_trials(
@@ -61,10 +62,11 @@ def _run_remaining(
     # Tune would handle Ctrl-C itself.
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
     command = format_resume_command(folder)
+    texts = (command,) if metadata.local else (command, _NOTE_ON_RAY)
     with (
         recording_failure(folder),
         open_display(folder, is_sweep=True) as display,
-        Interrupts(command, _NOTE) as interrupts,
+        Interrupts(*texts) as interrupts,
     ):
 
         def is_stop_requested() -> bool:

@@ -1,5 +1,7 @@
 import itertools
 import json
+import os
+import signal
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -182,6 +184,26 @@ def test_an_interrupted_sweep_keeps_its_finished_trials(
     monkeypatch.setattr(launch, "Interrupts", InterruptedOnceATrialHasFinished)
     outcome = sweep(searching({"optimizer.lr": {"grid": [0.01, 0.02, 0.03]}}), tmp_path, local=True)
     assert (outcome.status, outcome.trials["status"].tolist()) == ("interrupted", ["finished"])
+
+
+@dataclass
+class Terminates(Hook):
+    """Sends this process what Ctrl-C and Slurm send."""
+
+    def on_step(self, state: State) -> None:
+        if state.step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_an_interruption_saves_the_trial_in_this_process_at_its_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hooks = {"terminates": {"type": f"{__name__}:Terminates"}}
+    space = {"optimizer.lr": {"grid": [0.01, 0.02]}}
+    done = sweep(searching(space, hooks=hooks), tmp_path, local=True)
+    assert (done.status, done.trials["status"].tolist()) == ("interrupted", ["interrupted"])
+    assert Path(done.trial(0).checkpoint("last")).name == "step-00000002"
+    assert "Saving a checkpoint after the current step, then ending." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("scheduler", ["fifo", "race"])
