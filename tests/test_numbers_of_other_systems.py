@@ -10,6 +10,7 @@ import math
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 from experiments.digits import Digits
 from hooks import Hook, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
+from hooks.logs.console import Console
 from hooks.metrics.direction import direction
 from hooks.training.early_stopping import EarlyStopping
 from hooks.training.ema import EMA
@@ -367,6 +369,10 @@ def rates(scheduler: Any, folder: Path, **hooks: Any) -> list[float]:
 # Logs
 
 
+EPOCHS, ITERATIONS = 3, 7
+"""Length of the short runs below, in epochs and in iterations of an epoch."""
+
+
 WINDOWS: dict[str, Callable[[Sequence[float]], float]] = {
     "MMEngine": lambda losses: fmean(losses[-10:]),
     "iMIX": lambda losses: median(losses[-20:]),
@@ -390,6 +396,37 @@ def test_lines_of_the_page_have_the_window_of_the_original(system: str, tmp_path
     assert list(found) == [*range(13, 4 * EPOCH + 1, 13)]
     for iteration, loss in found.items():
         assert loss == pytest.approx(WINDOWS[system](losses[:iteration]), rel=1e-5)
+
+
+def lines_in_mmengine(interval: int) -> list[tuple[int, int]]:
+    """Return the epoch, from 1, and the iteration in it of each line of LoggerHook."""
+    return [
+        (epoch, position)
+        for epoch in range(1, EPOCHS + 1)
+        for position in range(1, ITERATIONS + 1)
+        if position % interval == 0 or (position == ITERATIONS and interval >= ITERATIONS)
+    ]
+
+
+LINES = {
+    3: [(1, 3), (1, 6), (1, 7), (2, 2), (2, 5), (2, 7), (3, 1), (3, 4), (3, 7)],
+    7: [(1, 7), (2, 7), (3, 7)],
+    10: [(2, 3), (3, 6)],
+}
+"""Lines of the console by the interval: over the run, and at the end of an epoch that is longer."""
+
+
+@pytest.mark.parametrize("interval", LINES)
+def test_lines_of_the_console_are_where_the_page_says(interval: int) -> None:
+    text = " ".join(section("MMEngine", "Hooks").split())
+    assert "At the end of a shorter epoch, MMEngine writes a line" in text
+    console = Console(every=Interval(interval, "iterations"), min_seconds=0)
+    lines = train_in_loop({"console": console}, Points(), batch_size=8, epochs=EPOCHS).lines
+    places = [re.match(r"train  epoch (\d+)  (\d+)/", line) for line in lines]
+    found = [(int(place[1]), int(place[2])) for place in places if place]
+    assert found == LINES[interval]
+    assert (found == lines_in_mmengine(interval)) == (interval == ITERATIONS)
+    assert len([line for line in lines if line.startswith("train done")]) == EPOCHS
 
 
 # Early stopping
@@ -533,6 +570,118 @@ def test_names_of_metrics_differ_from_mmengine_as_the_page_says() -> None:
     assert (rule_of_mmengine("stop_loss"), direction("val/stop_loss")) == ("max", "min")
 
 
+# Conditions and requests of hooks
+
+
+def conditions_in_mmengine(index: int) -> list[bool]:
+    """Return the conditions of MMEngine's base class after an iteration, 0-based: every 3 from 5
+    on, every 3 of an epoch, the end of the epoch and that of the run."""
+    completed, position = index + 1, index % ITERATIONS + 1
+    return [
+        completed >= 5 and (completed - 5) % 3 == 0,
+        position % 3 == 0,
+        position == ITERATIONS,
+        completed == EPOCHS * ITERATIONS,
+    ]
+
+
+class Conditions(Hook):
+    """Keeps in each iteration which conditions of the page hold, and at each end of a training
+    phase whether it is the last."""
+
+    def __init__(self) -> None:
+        self.every = Interval(3, "iterations")
+        self.iterations: list[list[bool]] = []
+        self.epochs: list[bool] = []
+
+    def on_step(self, state: State) -> None:
+        if state.phase != "train":
+            return
+        at_end = state.phase_iteration == state.phase_length
+        is_last = state.finished
+        if state.max_epochs is not None:
+            is_last = at_end and state.epoch + 1 == state.max_epochs
+        every, inner = self.every.due(state, 5), state.phase_iteration % 3 == 0
+        self.iterations.append([every, inner, at_end, is_last])
+
+    def on_phase_end(self, state: State) -> None:
+        if state.phase == "train":
+            self.epochs.append(state.finished)
+
+
+@pytest.mark.parametrize("length", [{"epochs": EPOCHS}, {"steps": EPOCHS * ITERATIONS}], ids=str)
+def test_conditions_of_the_page_are_those_of_mmengine(length: dict[str, int]) -> None:
+    text = section("MMEngine", "What a hook reads and changes")
+    for condition in (
+        "`self.every.due(state, start)` in `on_step`",
+        "`state.phase_iteration % n == 0`",
+        "`state.phase_iteration == state.phase_length`",
+        "`state.epoch + 1 == state.max_epochs`",
+    ):
+        assert condition in text
+    hook = Conditions()
+    train_in_loop({"conditions": hook}, Points(), batch_size=8, **length)
+    assert hook.iterations == [*map(conditions_in_mmengine, range(EPOCHS * ITERATIONS))]
+    assert hook.epochs == [False, False, True]
+
+
+def iterations_in_mmengine(stop: int) -> int:
+    """Return the iterations of a run in which a hook sets `stop_training` in one of them: the epoch
+    is completed."""
+    return math.ceil(stop / ITERATIONS) * ITERATIONS
+
+
+STOPPED = 10
+"""Iteration in which a hook stops the run."""
+
+
+class StopsTheRun(Hook):
+    def on_step(self, state: State) -> None:
+        if state.phase == "train" and state.iteration == STOPPED:
+            state.request_stop("enough")
+
+
+def test_stop_does_not_wait_for_the_end_of_the_epoch_as_in_mmengine() -> None:
+    text = " ".join(section("MMEngine", "What a hook reads and changes").split())
+    assert "MMEngine first completes the epoch" in text
+    trained = train_in_loop({"stops": StopsTheRun()}, Points(), batch_size=8, epochs=EPOCHS)
+    assert trained.state.iteration == STOPPED < iterations_in_mmengine(STOPPED)
+    assert "val/accuracy" in trained.reports[-1]
+
+
+# Precision
+
+
+@dataclass
+class KeepsPrecision(Points):
+    """Keeps the type of the outputs in each phase; `validates_in_fp32` as the page says."""
+
+    validates_in_fp32: bool = False
+
+    def __post_init__(self) -> None:
+        self.types: dict[str, torch.dtype] = {}
+
+    def forward(self, model: nn.Module, batch: Any) -> Tensor:
+        enabled = model.training or not self.validates_in_fp32
+        with nullcontext() if enabled else torch.autocast("cpu", enabled=False):
+            output: Tensor = model(batch[0])
+        self.types[self.progress.phase] = output.dtype
+        return output
+
+
+@pytest.mark.parametrize("validates_in_fp32", [False, True])
+def test_validation_has_the_precision_of_training_unlike_mmengine(
+    *, validates_in_fp32: bool
+) -> None:
+    text = " ".join(section("MMEngine", "Settings").split())
+    assert "MMEngine validates in fp32" in text
+    assert "`torch.autocast(device, enabled=False)` where `model.training` is false" in text
+    task = KeepsPrecision(validates_in_fp32=validates_in_fp32)
+    train_in_loop(task=task, precision="bf16")
+    in_val = torch.float32 if validates_in_fp32 else torch.bfloat16
+    assert task.types == {"train": torch.bfloat16, "val": in_val}
+
+
 # The order of samples
 
 
@@ -656,6 +805,26 @@ def test_rule_of_the_window_is_that_of_mmengine() -> None:
 
 
 @pytest.mark.originals
+@pytest.mark.parametrize("interval", LINES)
+def test_rule_of_the_lines_is_that_of_mmengine(interval: int) -> None:
+    from mmengine.hooks import LoggerHook
+
+    hook, found = LoggerHook(interval=interval), []
+    runner = SimpleNamespace(
+        train_dataloader=range(ITERATIONS),
+        experiment_name="lines",
+        logger=SimpleNamespace(info=lambda text: None),
+        log_processor=SimpleNamespace(get_log_after_iter=lambda *arguments: ({}, "")),
+        visualizer=SimpleNamespace(
+            add_scalars=lambda tag, step, file_path: found.append(divmod(step - 1, ITERATIONS))
+        ),
+    )
+    for runner.iter in range(EPOCHS * ITERATIONS):
+        hook.after_train_iter(runner, runner.iter % ITERATIONS)
+    assert [(epoch + 1, position + 1) for epoch, position in found] == lines_in_mmengine(interval)
+
+
+@pytest.mark.originals
 @pytest.mark.parametrize(("values", "threshold", "min_delta", "theirs", "ours"), STOPS)
 def test_rule_of_early_stopping_is_that_of_mmengine(
     values: list[float],
@@ -697,6 +866,71 @@ def test_rule_of_the_best_is_that_of_mmengine() -> None:
     for metric in NOWHERE:
         with pytest.raises(ValueError, match="Cannot infer the rule"):
             CheckpointHook(save_best=metric)
+
+
+@pytest.mark.originals
+def test_rules_of_the_conditions_are_those_of_mmengine() -> None:
+    from mmengine.hooks import Hook as TheirHook
+
+    theirs = TheirHook()
+    for index in range(EPOCHS * ITERATIONS):
+        runner = SimpleNamespace(iter=index, max_iters=EPOCHS * ITERATIONS)
+        batch = index % ITERATIONS
+        assert conditions_in_mmengine(index) == [
+            theirs.every_n_train_iters(runner, 3, 5),
+            theirs.every_n_inner_iters(batch, 3),
+            theirs.end_of_epoch(range(ITERATIONS), batch),
+            theirs.is_last_train_iter(runner),
+        ]
+
+
+class Batches(list[int]):
+    """A loader, as far as MMEngine's loops read it."""
+
+    dataset = SimpleNamespace(metainfo=None)
+
+
+@pytest.mark.originals
+def test_rule_of_a_stop_is_that_of_mmengine() -> None:
+    from mmengine.runner import EpochBasedTrainLoop
+
+    def call_hook(name: str, **arguments: Any) -> None:
+        if name == "after_train_iter" and loop.iter + 1 == STOPPED:
+            loop.stop_training = True
+
+    model = SimpleNamespace(train=lambda: None, train_step=lambda batch, optim_wrapper: {})
+    runner = SimpleNamespace(
+        call_hook=call_hook,
+        model=model,
+        optim_wrapper=None,
+        val_loop=None,
+        visualizer=SimpleNamespace(),
+    )
+    loop = EpochBasedTrainLoop(runner, Batches(range(ITERATIONS)), max_epochs=EPOCHS)
+    loop.run()
+    assert loop.iter == iterations_in_mmengine(STOPPED)
+
+
+@pytest.mark.originals
+@pytest.mark.parametrize("fp16", [False, True])
+def test_rule_of_the_precision_of_validation_is_that_of_mmengine(*, fp16: bool) -> None:
+    from mmengine.evaluator import Evaluator
+    from mmengine.runner import ValLoop
+
+    found = []
+
+    def val_step(batch: int) -> list[int]:
+        found.append(torch.is_autocast_enabled("cpu"))
+        return [batch]
+
+    runner = SimpleNamespace(
+        call_hook=lambda name, **arguments: None,
+        model=SimpleNamespace(val_step=val_step),
+        visualizer=SimpleNamespace(),
+    )
+    loop = ValLoop(runner, Batches(range(1)), Evaluator([]), **({"fp16": True} if fp16 else {}))
+    loop.run_iter(0, 0)
+    assert found == [fp16]
 
 
 @pytest.mark.originals
