@@ -115,7 +115,7 @@ class Hook:
         _check_attributes(cls)
 
     def on_load(self, state: State, checkpoint: Mapping[str, Any]) -> None:
-        """Called on resume, after the model is restored and before `on_start`.
+        """Called after a checkpoint is restored, for a resume or an evaluation, and before `on_start`.
 
         Args:
             state: The state of the run.
