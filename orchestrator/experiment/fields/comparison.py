@@ -5,9 +5,10 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal, Self, cast
 
-from pydantic import ByteSize, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from hooks.duration import parse_duration
+from orchestrator.experiment.fields.size import Size
 from orchestrator.units import is_number
 
 _PATTERN = re.compile(r"\s*(<=|>=)\s*(.+?)\s*")
@@ -59,6 +60,6 @@ def _parse_unit(text: str) -> float:
     except ValueError:
         pass
     try:
-        return float(TypeAdapter(ByteSize).validate_python(text))
+        return float(TypeAdapter(Size).validate_python(text))
     except ValidationError:
         raise ValueError(f"{text!r} is not a number, a size or a duration") from None

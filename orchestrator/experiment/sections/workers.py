@@ -3,11 +3,12 @@
 from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Ge, Gt, Lt
-from pydantic import ByteSize, Field, model_validator
+from pydantic import Field, model_validator
 
 from hooks.needs import Needs
 from orchestrator.experiment.fields.field_errors import make_value_error
 from orchestrator.experiment.fields.section import Model
+from orchestrator.experiment.fields.size import Size
 
 
 class Ddp(Model):
@@ -38,7 +39,7 @@ class Workers(Model):
     GPU."""
     cpus: Annotated[float, Gt(0)] = 1
     """CPUs that each rank requests from Ray, and threads of torch in it, also with `--local`."""
-    memory: Annotated[ByteSize, Ge(1)] | None = None
+    memory: Annotated[Size, Ge(1)] | None = None
     """Host memory that each rank requests from Ray, in bytes or as `8 GiB`. Ray counts it but does
     not limit it."""
     accelerator: Annotated[str, Field(pattern=r"^[\w.-]+$")] | None = None

@@ -33,7 +33,13 @@ def test_excess_is_the_distance_beyond_the_limit(text: str, value: Any, excess: 
     assert comparison.holds(value) is (excess <= 0)
 
 
-@pytest.mark.parametrize("text", ["0.5", "< 0.5", "<=", "<= low", "<= nan", ">= inf", "<= 1 2"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("0.5", "< 0.5", "<=", "<= low", "<= nan", ">= inf", "<= 1 2"),
+        *("<= 0,5", "<= 1,000", "<= 0.5 %", "<= 1.5.3", "<= 8 GiB/s", "<= 1e-3 GiB"),
+    ],
+)
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(ValueError):
         Comparison.parse(text)

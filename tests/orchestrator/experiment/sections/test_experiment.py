@@ -38,6 +38,8 @@ def test_memory_is_bytes_or_a_size_with_unit(written: Any, size: int) -> None:
     [
         ({"gpu": 1.5}, "workers.gpu"),
         ({"memory": 0}, "workers.memory"),
+        ({"memory": "8,5 GiB"}, "workers.memory: must be bytes, or a size such as 8 GiB"),
+        ({"memory": "8 GiB per rank"}, "workers.memory: must be bytes, or a size such as 8 GiB"),
         ({"resources": {"spot": 0}}, "workers.resources.spot"),
     ],
 )
