@@ -9,9 +9,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from hooks.duration import parse_duration
 from orchestrator.experiment.fields.size import Size
-from orchestrator.units import is_number
+from orchestrator.units import get_unit, is_number
 
 _PATTERN = re.compile(r"\s*(<=|>=)\s*(.+?)\s*")
+_KINDS = {"s": "a duration", "bytes": "a size"}
+"""What a limit with a unit is."""
+_FORMS = {"s": "a number or a duration such as 2h", "bytes": "a number or a size such as 8 GiB"}
+"""What the limit of a column with a unit must be."""
 _EXAMPLES = "<= or >= and a number, such as '>= 0.9', '<= 8 GiB' or '<= 2h'"
 
 
@@ -21,6 +25,8 @@ class Comparison:
 
     symbol: Literal["<=", ">="]
     limit: float
+    unit: str = ""
+    """Unit with which the limit is written: `s`, `bytes` or none."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -29,7 +35,18 @@ class Comparison:
         if match is None:
             raise ValueError(f"must be {_EXAMPLES}, got {text!r:.80}")
         symbol, limit = match.groups()
-        return cls(cast(Literal["<=", ">="], symbol), _parse_limit(limit))
+        return cls(cast(Literal["<=", ">="], symbol), *_parse_limit(limit))
+
+    @classmethod
+    def parse_for(cls, column: str, text: str) -> Self:
+        """Parse a comparison of a column, which may have a unit; raises ValueError, also for a
+        limit of another unit."""
+        comparison = cls.parse(text)
+        unit = get_unit(column)
+        if unit and comparison.unit not in ("", unit):
+            form = _FORMS.get(unit, "a number")
+            raise ValueError(f"must be {form}, got {_KINDS[comparison.unit]}: {text!r}")
+        return comparison
 
     def measure_excess(self, value: Any) -> float:
         """Return by how much a value is beyond the limit: 0 or less if it is within, and infinity
@@ -44,22 +61,23 @@ class Comparison:
         return self.measure_excess(value) <= 0
 
 
-def _parse_limit(text: str) -> float:
+def _parse_limit(text: str) -> tuple[float, str]:
+    """Return a limit and its unit, if it has one; raises ValueError."""
     try:
-        limit = float(text)
+        limit, unit = float(text), ""
     except ValueError:
-        limit = _parse_unit(text)
+        limit, unit = _parse_with_unit(text)
     if not math.isfinite(limit):
         raise ValueError(f"{text!r} is not a finite number")
-    return limit
+    return limit, unit
 
 
-def _parse_unit(text: str) -> float:
+def _parse_with_unit(text: str) -> tuple[float, str]:
     try:
-        return parse_duration(text)
+        return parse_duration(text), "s"
     except ValueError:
         pass
     try:
-        return float(TypeAdapter(Size).validate_python(text))
+        return float(TypeAdapter(Size).validate_python(text)), "bytes"
     except ValidationError:
         raise ValueError(f"{text!r} is not a number, a size or a duration") from None

@@ -44,7 +44,7 @@ def parse_target(text: str) -> tuple[str, Comparison]:
     metric, _, comparison = text.strip().partition(" ")
     if not comparison:
         raise ValueError("must be a metric, >= or <=, and a number, such as 'val/accuracy >= 0.9'")
-    return metric, Comparison.parse(comparison)
+    return metric, Comparison.parse_for(metric, comparison)
 
 
 class Notify(Model):

@@ -6,6 +6,7 @@ from hooks.metrics.direction import directions
 from hooks.stats.row_stats import PREFIX, column_and_statistic
 from orchestrator.errors import Problem, did_you_mean
 from orchestrator.experiment.checks.train_method import list_train_parameters
+from orchestrator.experiment.fields.comparison import Comparison
 from orchestrator.experiment.resolve import find_task
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.schedulers.pbt import PBT
@@ -75,7 +76,11 @@ def _check_metrics(sweep: Sweep) -> Iterator[Problem]:
 
 
 def _check_constraints(sweep: Sweep) -> Iterator[Problem]:
-    for column in sweep.constraints:
+    for column, limit in sweep.constraints.items():
+        try:
+            Comparison.parse_for(column, limit)
+        except ValueError as error:
+            yield Problem(f"sweep.constraints.{column}", str(error))
         if "/" not in column and column not in TRIAL_COLUMNS:
             yield Problem(
                 f"sweep.constraints.{column}",

@@ -45,6 +45,10 @@ def test_other_texts_are_refused(text: str) -> None:
         Comparison.parse(text)
 
 
+def test_metric_without_a_unit_takes_a_limit_with_one() -> None:
+    assert Comparison.parse_for("val/delay", "<= 2m").limit == 120
+
+
 def test_each_broken_limit_is_named_with_its_value() -> None:
     constraints = Constraints(
         {"val/loss": "<= 0.5", "process_peak_rss_bytes": "<= 8 GiB", "total_s": "<= 2h"}

@@ -85,6 +85,20 @@ def space_problems(file: Path, space: str) -> list[tuple[str, int | None, str]]:
             "sweep.engine: cannot be train with scheduler: hyperband",
         ),
         (
+            {"constraints": {"process_peak_rss_bytes": "<= 500m"}},
+            "sweep.constraints.process_peak_rss_bytes: must be a number or a size such as 8 GiB,"
+            " got a duration: '<= 500m'",
+        ),
+        (
+            {"constraints": {"total_s": "<= 90M"}},
+            "sweep.constraints.total_s: must be a number or a duration such as 2h, got a size:"
+            " '<= 90M'",
+        ),
+        (
+            {"constraints": {"samples_per_s": ">= 100s"}},
+            "sweep.constraints.samples_per_s: must be a number, got a duration: '>= 100s'",
+        ),
+        (
             {"repeats": 2, "scheduler": "pbt"},
             "sweep.repeats: cannot be combined with scheduler: pbt",
         ),
@@ -273,6 +287,7 @@ def test_contradicting_sweep_settings_are_refused(settings: dict[str, Any], mess
         },
         {"space": MIXED, "scheduler": "pbt"},
         {"search": "optuna", "metric": ["val/loss", "train/iteration_s"], "mode": ["min", "min"]},
+        {"constraints": {"peak_allocated_bytes": "<= 500 MB", "step_s": "<= 2s", "epoch": "<= 3"}},
     ],
 )
 def test_consistent_sweep_settings_are_accepted(settings: dict[str, Any]) -> None:
