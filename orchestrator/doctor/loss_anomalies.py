@@ -49,7 +49,7 @@ def find_loss_anomalies(rows: Rows) -> Iterator[Finding]:
             if bad_ranks.index[-1] > _find_last_finite(rows):
                 return
 
-    means = _read_mean_losses(rows, len(by_rank), int(by_rank["last"].max()))
+    means = _read_mean_losses(rows, int(by_rank["last"].max()))
     if len(means) >= MIN_ITERATIONS:
         finding = _find_unchanged(means) or _find_divergence(means)
         if finding:
@@ -99,16 +99,15 @@ def _describe_non_finite(rows: Rows, bad_ranks: pd.Series, n_ranks: int) -> Find
     )
 
 
-def _read_mean_losses(rows: Rows, n_ranks: int, last_iteration: int) -> Floats:
-    """Return the mean loss of the iterations in which it was finite on every rank."""
+def _read_mean_losses(rows: Rows, last_iteration: int) -> Floats:
+    """Return the mean loss of the iterations in which it was finite on each rank that trained."""
     group_size = -(-last_iteration // MAX_ITERATIONS)
     means = rows.query(
         f"select iteration // {group_size} * {group_size} as first, avg(loss) as loss,"
-        " count(*) as rows, count(*) filter (loss is null or isinf(loss)) as bad"
+        " count(*) filter (loss is null or isinf(loss)) as bad"
         f" from rows where {TRAINING} group by 1 order by 1"
     )
-    is_finite = (means["rows"] >= n_ranks) & (means["bad"] == 0)
-    return means["loss"][is_finite].to_numpy(dtype=float)
+    return means["loss"][means["bad"] == 0].to_numpy(dtype=float)
 
 
 def _find_unchanged(means: Floats) -> Finding | None:

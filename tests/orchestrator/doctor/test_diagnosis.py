@@ -229,6 +229,18 @@ def test_divergence_that_ends_in_no_finite_loss_is_one_finding(
     assert [finding.numbers["problem"] for finding in found] == problems
 
 
+@pytest.mark.parametrize("ranks", [(4, 2), (2, 4)], ids=["fewer", "more"])
+def test_course_of_the_loss_goes_on_with_another_number_of_ranks(ranks: tuple[int, int]) -> None:
+    """A loss of 1, and of 100 once the ranks have changed."""
+    first = training(ranks[0], loss=1.0)
+    then = training(ranks[1], loss=100.0)
+    both = pd.concat([first, then.assign(iteration=then["iteration"] + 200)])
+    (finding,) = find_loss_anomalies(Rows.wrap(both))
+    numbers = finding.numbers
+    assert (numbers["problem"], numbers["began"], numbers["ended"]) == ("diverged", 1, 100)
+    assert numbers["iterations"] == 400
+
+
 def of_several(monkeypatch: pytest.MonkeyPatch, together: int, rows: int, numbers: int) -> None:
     """From now on so many iterations are a block, in a table of so many rows and columns of
     numbers."""
