@@ -270,7 +270,7 @@ def compute_key_figures(
     step_s = float(sample.rows["step_s"].median()) if "step_s" in sample.rows else 0.0
     if not step_s > 0:
         return figures
-    compared = int(sample.rows["iteration"].nunique())
+    compared = _count_compared(sample.rows, syncs)
     return replace(
         figures,
         step_s=step_s,
@@ -281,6 +281,14 @@ def compute_key_figures(
         compared_share=compared / sample.iterations if compared < sample.iterations else None,
         ranks_apart_share=_compute_distance(syncs) if syncs is not None else None,
     )
+
+
+def _count_compared(rows: pd.DataFrame, syncs: GradientSyncs | None) -> int:
+    """Count the iterations of which each compared rank has a row."""
+    if syncs is None:
+        return int(rows["iteration"].nunique())
+    own = rows[rows["rank"].isin(syncs.ranks)]
+    return int((own["iteration"].value_counts() == len(syncs.ranks)).sum())
 
 
 def _compute_share(seconds: pd.DataFrame, span: str) -> float | None:

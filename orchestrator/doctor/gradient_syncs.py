@@ -58,13 +58,14 @@ def extract_gradient_syncs(stats: pd.DataFrame) -> GradientSyncs | None:
     """Return the syncs of training rows, except the first; None if nothing was timed.
 
     Iterations that share an optimizer step have one sync. Syncs that are missing on a rank are left
-    out, as are those whose step spans a gap in the iterations.
+    out, as are those whose step spans a gap in the iterations, and ranks that trained in less than
+    half of the iterations, as after a change of their number.
     """
     spans = [name for name in SPANS if name in stats and stats[name].notna().any()]
     if "step_s" not in stats or not spans:
         return None
     columns = ("rank", "node", "iteration", "step", "step_s", *spans)
-    rows = stats[[name for name in columns if name in stats]]
+    rows = _drop_absent_ranks(stats[[name for name in columns if name in stats]])
     grid = _SyncGrid.make(rows)
     if not grid.is_compared.any():
         return None
@@ -89,6 +90,13 @@ def extract_gradient_syncs(stats: pd.DataFrame) -> GradientSyncs | None:
         step,
         grid.has_several_iterations,
     )
+
+
+def _drop_absent_ranks(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the ranks that have at least half as many as any other."""
+    counts = rows["rank"].value_counts()
+    is_absent = counts < counts.max() / 2
+    return rows[rows["rank"].map(~is_absent)] if is_absent.any() else rows
 
 
 @dataclass(frozen=True)

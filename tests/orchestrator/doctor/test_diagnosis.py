@@ -241,6 +241,30 @@ def test_course_of_the_loss_goes_on_with_another_number_of_ranks(ranks: tuple[in
     assert numbers["iterations"] == 400
 
 
+def resized(before: tuple[int, int], after: tuple[int, int]) -> pd.DataFrame:
+    """Ranks and iterations before and after a change of the number of ranks. Rank 1 becomes slow
+    with it."""
+    first = training(before[0], before[1])
+    then = training(after[0], after[1], change=slower("forward_s", 1, 0.02))
+    return pd.concat([first, then.assign(iteration=then["iteration"] + before[1])])
+
+
+def test_ranks_that_stay_are_compared_over_the_whole_run() -> None:
+    """Ranks 2 and 3 trained in 100 of 1,100 iterations."""
+    diagnosis = diagnose(resized((4, 100), (2, 1000)))
+    (finding,) = diagnosis.findings
+    assert (finding.numbers["rank"], finding.numbers["span"]) == (1, "forward_s")
+    assert finding.numbers["lost_s"] == pytest.approx(0.02 * 1000 / 1100, rel=0.05)
+    assert diagnosis.figures.compared_share is None
+
+
+def test_share_of_the_iterations_that_all_compared_ranks_have_is_told() -> None:
+    """Ranks 2 and 3 trained in 1,000 of 1,100 iterations."""
+    figures = diagnose(resized((4, 1000), (2, 100))).figures
+    assert figures.compared_share == pytest.approx(1000 / 1100)
+    assert "(seen in 90.9% of the iterations)" in str(figures)
+
+
 def of_several(monkeypatch: pytest.MonkeyPatch, together: int, rows: int, numbers: int) -> None:
     """From now on so many iterations are a block, in a table of so many rows and columns of
     numbers."""
