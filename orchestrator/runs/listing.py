@@ -24,7 +24,7 @@ def list_runs(storage: str | Path = "runs") -> pd.DataFrame:
         * `status`: As in `hookyard ls`; also `damaged`, and `newer` for a run of a later version of
           Hookyard.
         * `best`, `metric`, `mode`: Best value, and the metric that it is of. That of a sweep is its
-          best trial's or configuration's.
+          best trial's, or with `repeats` the mean of its best configuration.
         * `epoch`, `checkpoint`: Epoch of the best report, from 0, and the best checkpoint, which is
           known once the run has ended.
         * `diverged`: Which loss or metric is NaN or infinite.

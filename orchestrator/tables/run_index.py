@@ -29,7 +29,7 @@ from orchestrator.tables.constraints import Constraints
 from orchestrator.tables.run_record import CONFIG, read_run_record
 
 INDEX = ".runs.parquet"
-_FORMAT = {b"hookyard.runs": b"1"}
+_FORMAT = {b"hookyard.runs": b"2"}
 """Metadata of the index. Another number is needed once rows are made differently."""
 _TEXT = pa.string()
 _NUMBER = pa.float64()

@@ -114,13 +114,14 @@ def _make_config_cells(
 
 
 def _describe_recorded_best(metadata: RunMetadata) -> dict[str, Any]:
-    """Return the best report that `run.json` has."""
+    """Return the best report that `run.json` has; of a sweep with repeats, with the mean of its best
+    configuration."""
     best = metadata.best
     if best is None:
         return {"diverged": metadata.diverged or None}
     checkpoint = "/".join(part for part in (best.get("trial"), best["checkpoint"]) if part)
     return {
-        "best": best["value"],
+        "best": best.get("mean", best["value"]),
         "metric": best["metric"],
         "mode": best.get("mode"),
         "epoch": best.get("epoch"),

@@ -210,6 +210,15 @@ def test_rows_agree_with_runs_trials_and_evaluations(tmp_path: Path) -> None:
     assert swept["best"] == outcome.trials["val/accuracy"].max()
 
 
+def test_best_of_a_sweep_with_repeats_is_the_mean_of_its_best_configuration(tmp_path: Path) -> None:
+    space = {"optimizer.lr": {"grid": [0.01, 0.5]}}
+    outcome = sweep(searching(space, repeats=2), tmp_path, "rates", local=True)
+    means = outcome.trials.groupby("configuration")["val/accuracy"].mean()
+    rows = list_runs(tmp_path)
+    assert rows.loc[rows["kind"] == "sweep", "best"].tolist() == [pytest.approx(means.max())]
+    assert means.max() < outcome.trials["val/accuracy"].max(), "of a single seed"
+
+
 def test_only_what_has_changed_is_read(tmp_path: Path, reads: list[str]) -> None:
     folders = [write_run(tmp_path, name) for name in ("a", "b", "c")]
     assert sorted(list_runs(tmp_path)["name"]) == ["a", "b", "c"]
