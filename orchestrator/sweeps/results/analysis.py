@@ -22,13 +22,22 @@ N_GROUPS = 5
 
 def select_candidates(trials: pd.DataFrame, *metrics: str) -> pd.DataFrame:
     """Return the trials that can be the best: they have the metrics, did not fail, and break no
-    constraint."""
+    constraint; nor does a repeat of theirs."""
     if not {*metrics} <= {*trials.columns}:
         return trials.iloc[:0]
     is_candidate = trials[[*metrics]].notna().all(axis=1) & (trials["status"] != "failed")
     if "infeasible" in trials:
-        is_candidate &= trials["infeasible"].isna()
+        is_candidate &= _find_feasible(trials)
     return trials[is_candidate]
+
+
+def _find_feasible(trials: pd.DataFrame) -> "pd.Series[bool]":
+    """Return whether each trial keeps the constraints; with repeats, whether all trials of its
+    configuration do."""
+    keeps = trials["infeasible"].isna()
+    if "configuration" not in trials:
+        return keeps
+    return ~trials["configuration"].isin(trials.loc[~keeps, "configuration"])
 
 
 def explain_no_best(trials: pd.DataFrame, metric: str) -> str:
@@ -74,8 +83,7 @@ def list_configurations(
         return []
     values = known[metric]
     if "infeasible" in known:
-        is_feasible = known["infeasible"].isna()
-        values = values.where(is_feasible.groupby(known["configuration"]).transform("all"))
+        values = values.where(_find_feasible(known))
     repeats = map(
         Repeat,
         known["configuration"].astype(int),
