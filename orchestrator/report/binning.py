@@ -37,6 +37,17 @@ def group_neighbors(count: int, max_groups: int) -> Integers:
     return np.arange(count, dtype=np.int64) * min(count, max_groups) // max(count, 1)
 
 
+def select_with_extremes(values: Floats, max_points: int) -> Integers:
+    """Return the places of at most `max_points` values: the first, the last, and the smallest and
+    largest of each group of neighbors."""
+    if len(values) <= max_points:
+        return np.arange(len(values), dtype=np.int64)
+    groups = group_neighbors(len(values), (max_points - 2) // 2)
+    neighbors = pd.Series(values).groupby(groups)
+    places = {0, len(values) - 1, *neighbors.idxmin(), *neighbors.idxmax()}
+    return np.array(sorted(places), dtype=np.int64)
+
+
 def compute_max_per_bin(
     rows: Rows, measures: Sequence[str], max_rows: int, max_columns: int, where: str = "true"
 ) -> dict[str, pd.DataFrame]:

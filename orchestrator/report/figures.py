@@ -11,7 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from orchestrator.report.axes import choose_unit, make_value_axis
-from orchestrator.report.binning import Floats
+from orchestrator.report.binning import Floats, select_with_extremes
 from orchestrator.report.markup import Markup, element
 
 COLORS = (
@@ -192,7 +192,7 @@ def draw_curves(
         layout={"xaxis": {"title": {"text": "step"}}, "yaxis": axis, "hovermode": "closest"}
     )
     for index, (trial, (x, y)) in reversed([*enumerate(points.items())]):
-        selected = np.linspace(0, len(x) - 1, min(len(x), MAX_POINTS)).astype(int)
+        selected = select_with_extremes(y, MAX_POINTS)
         style = make_trial_style(trial, 1 - index / len(points), trial == best)
         figure.add_scatter(x=x[selected], y=y[selected] / size, **style)
     return draw_chart(title, figure, note, height=380, wide=True)
