@@ -27,7 +27,7 @@ class Loader(Model):
     smaller than the others. With an iterable dataset, each loader process drops its own."""
     on_exhausted: Literal["restart", "stop"] = "restart"
     """What happens when a rank's part of an iterable dataset ends: `restart` begins the part again,
-    and `stop` ends training on all ranks."""
+    and `stop` ends training on all ranks, or only the epoch if that is one pass."""
 
 
 class Scaler(Model):
