@@ -73,6 +73,9 @@ def _list_facts(hook: dict[str, Any], source: str) -> Iterator[str]:
     if hook["waits_for_device"]:
         events = ", ".join(f"`{event}`" for event in hook["waits_for_device"])
         yield f"* Waits for the device in {events}"
+    if hook["mutable"]:
+        fields = ", ".join(f"`{field}`" for field in hook["mutable"])
+        yield f"* Fields that may change during a run (mutable): {fields}"
     if hook["best_effort"]:
         yield "* A failure is logged, and the run continues"
     if source:

@@ -197,6 +197,7 @@ def describe_hook(name: str, cls: type[Hook]) -> dict[str, Any]:
         "ranks": str(cls.ranks),
         "collective": cls.collective,
         "best_effort": cls.best_effort,
+        "mutable": sorted(cls.mutable),
         "waits_for_device": [event for event in EVENTS if event in cls.waits_for_device],
         "events": [event for event in EVENTS if getattr(cls, event) is not getattr(Hook, event)],
         "parameters": _list_parameters(cls),
@@ -268,6 +269,8 @@ def _print_hook(entry: dict[str, Any]) -> None:
     }
     if entry["waits_for_device"]:
         facts["waits"] = f"for the device in {', '.join(entry['waits_for_device'])}"
+    if entry["mutable"]:
+        facts["mutable"] = f"{', '.join(entry['mutable'])} (may change during a run)"
     for key, value in facts.items():
         typer.echo(f"{key + ':':10}{value}")
     typer.echo("")

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import pytest
 import typer
@@ -105,6 +105,7 @@ class Warmth(Hook):
     "On warmth" (2020).
     """
 
+    mutable: ClassVar[frozenset[str]] = frozenset({"offset"})
     offset: int = 1
     """Added to each value."""
 
@@ -145,6 +146,7 @@ def test_entry_of_a_hook_has_all_of_it() -> None:
         "* Class: `tests.docs.test_reference:Warmth`",
         "* Runs on every rank, with priority NORMAL (50)",
         "* Events: `on_step`",
+        "* Fields that may change during a run (mutable): `offset`",
         '* Comes from: MMEngine WarmthHook, "On warmth" (2020)',
         "**Fields**",
         "#### `warmth.offset` { #warmth.offset }",

@@ -272,6 +272,12 @@ def test_hooks_shows_a_users_own_hook() -> None:
     )
 
 
+def test_hooks_names_the_fields_that_may_change_during_a_run() -> None:
+    shown = CliRunner().invoke(app, ["hooks", "gradient_clip"]).stdout
+    assert "mutable:  max_norm, max_value (may change during a run)" in shown.splitlines()
+    assert "mutable:" not in CliRunner().invoke(app, ["hooks", "console"]).stdout
+
+
 def test_schema_prints_the_json_schema() -> None:
     result = CliRunner().invoke(app, ["schema"])
     assert (result.exit_code, json.loads(result.stdout)) == (0, make_experiment_schema())
