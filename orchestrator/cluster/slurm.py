@@ -16,6 +16,14 @@ from orchestrator.process.streams import print_line
 _POLL_S = 3.0
 _PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
 _RUNNING = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT")
+_BUSY = (
+    "contact slurm controller",
+    "Socket timed out",
+    "Zero Bytes were transmitted",
+    "Communication connection failure",
+    "Protocol authentication error",
+)
+"""Parts of the messages of Slurm's commands if its controller is away, or too busy to answer."""
 _INTERRUPTED = 130
 """Exit code of a driver that has saved and ended because it was told to."""
 
@@ -104,5 +112,6 @@ def _call(*command: str, text: str | None = None) -> str:
     if done.returncode == 0:
         return done.stdout
     message = done.stderr.strip()
-    kind = RunError if "contact slurm controller" in message else UsageError
+    is_busy = any(part in message for part in _BUSY)
+    kind = RunError if is_busy else UsageError
     raise kind(f"{shlex.join(command)} failed: {message}")

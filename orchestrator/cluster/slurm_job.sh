@@ -44,6 +44,15 @@ end() {
     ending=$1
 }
 
+# Slurm's controller may be too busy for an answer.
+requeue() {
+    for pause in 1 5 20; do
+        scontrol requeue "$SLURM_JOB_ID" && return
+        sleep $pause
+    done
+    scontrol requeue "$SLURM_JOB_ID"
+}
+
 exit_if_ending() {
     [[ $ending != stop ]] || exit 130
     [[ ! $ending ]] || fail "The time of job $SLURM_JOB_ID was over before its run could start; it needs more --time."
@@ -112,6 +121,6 @@ done
 if [[ $ending == requeue && $code == 130 ]]; then
     echo "The time of job $SLURM_JOB_ID is over; it returns to the queue and continues the run." >&2
     end_services
-    scontrol requeue "$SLURM_JOB_ID" || echo "Slurm does not requeue it. To continue: $(printf '%q ' "${resume[@]}")" >&2
+    requeue || echo "Slurm does not requeue it. To continue: $(printf '%q ' "${resume[@]}")" >&2
 fi
 exit "$code"

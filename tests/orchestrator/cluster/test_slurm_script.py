@@ -190,7 +190,9 @@ class JobProcess:
         stand_in.chmod(0o755)
         scontrol = folder / "bin/scontrol"
         scontrol.parent.mkdir()
-        scontrol.write_text(f'#!/bin/bash\necho "$@" >{folder}/scontrol\n')
+        scontrol.write_text(
+            f'#!/bin/bash\necho "$@" >>{folder}/scontrol\n! rm {folder}/busy 2>/dev/null\n'
+        )
         scontrol.chmod(0o755)
         lines = [line.replace(sys.executable, str(stand_in)) for line in make()]
         (folder / "job.sh").write_text("\n".join(lines))
@@ -265,6 +267,15 @@ def test_run_is_requeued_when_its_time_is_nearly_over(started: JobProcess) -> No
     assert started.read("signals") == "TERM"
     assert started.read("scontrol") == "requeue 12"
     assert "returns to the queue" in error
+
+
+def test_controller_that_is_too_busy_to_requeue_is_asked_again(started: JobProcess) -> None:
+    (started.folder / "busy").touch()
+    started.process.send_signal(signal.SIGUSR1)
+    exit_code, error = started.end()
+    assert exit_code == 130
+    assert started.read("scontrol").splitlines() == ["requeue 12", "requeue 12"]
+    assert "does not requeue" not in error
 
 
 def test_run_that_is_stopped_is_not_requeued(started: JobProcess) -> None:
