@@ -232,6 +232,8 @@ def test_no_module_is_called_utils() -> None:
         ("import orchestrator.cli", ("ray", "torch", "pydantic", "pandas", "pyarrow", "yaml")),
         ("import orchestrator.runs.best, orchestrator.cli.show", ("ray", "torch", "pandas")),
         ("import orchestrator.experiment.load", ("ray", "pandas", "torch._dynamo")),
+        ("import orchestrator.runs.driver, orchestrator.engines.gang", ("torch._dynamo",)),
+        ("import orchestrator.sweeps.driver", ("torch._dynamo",)),
         (
             "import orchestrator.sweeps.results.result, orchestrator.tables.compare, orchestrator.report.run,"
             " orchestrator.report.sweep, orchestrator.tables.summaries",

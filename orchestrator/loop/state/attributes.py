@@ -3,6 +3,7 @@
 import logging
 import random
 from collections.abc import Collection, Iterator
+from functools import cache
 from types import BuiltinFunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -34,7 +35,6 @@ _OPAQUE = (
 )
 """Types into which `list_values` does not look."""
 _OWN_PACKAGES = ("orchestrator.", "hooks.")
-_OF_OPTIMIZERS = {*vars(SGD([nn.Parameter(torch.empty(0))])), "_step_count", "_opt_called"}
 _OF_MODULES = vars(nn.Module()).keys()
 
 
@@ -94,12 +94,22 @@ def _list_module_parts(module: nn.Module, path: str) -> list[tuple[str, Any]]:
     return parts
 
 
+@cache
+def _list_attributes_of_optimizers() -> frozenset[str]:
+    """Return the attributes that every optimizer has. The first optimizer imports torch's compiler,
+    which a driver does without."""
+    scheduled = {"_step_count", "_opt_called"}
+    return frozenset(vars(SGD([nn.Parameter(torch.empty(0))]))) | scheduled
+
+
 def _list_optimizer_parts(optimizer: Optimizer, path: str) -> list[tuple[str, Any]]:
     states = [
         (f"{path}.state[{index}]", state) for index, state in enumerate(optimizer.state.values())
     ]
-    attributes = vars(optimizer).items()
-    own = [(f"{path}.{name}", value) for name, value in attributes if name not in _OF_OPTIMIZERS]
+    common = _list_attributes_of_optimizers()
+    own = [
+        (f"{path}.{name}", value) for name, value in vars(optimizer).items() if name not in common
+    ]
     return [*states, *own]
 
 
