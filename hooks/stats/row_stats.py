@@ -21,11 +21,18 @@ logger = logging.getLogger("hookyard")
 PREFIX = "stats/"
 """Prefix of the metrics: `stats/step_s/p95`."""
 
+
+def _p95(values: Any) -> Any:
+    with np.errstate(invalid="ignore"):  # interpolation gives NaN next to infinity
+        quantile = np.quantile(values, 0.95)
+    return np.quantile(values, 0.95, method="nearest") if np.isnan(quantile) else quantile
+
+
 STATISTICS: dict[str, Callable[[Any], Any]] = {
     "min": np.min,
     "median": np.median,
     "mean": np.mean,
-    "p95": lambda values: np.quantile(values, 0.95),
+    "p95": _p95,
     "max": np.max,
     "sum": np.sum,
 }

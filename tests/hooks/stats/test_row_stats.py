@@ -85,6 +85,23 @@ def test_iterations_beyond_the_recent_rows_count() -> None:
 
 
 @pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([1.0] * 20 + [math.inf], 1.0),
+        ([1.0] * 30 + [math.inf] * 30, math.inf),
+        ([1.0, 2.0, math.inf], math.inf),
+        ([-math.inf] * 5, -math.inf),
+    ],
+)
+def test_quantile_next_to_an_infinity_is_the_value_there(
+    values: list[float], expected: float
+) -> None:
+    """The norm of a gradient that fp16 has overflowed is infinite. Of 21 values, the 95th
+    percentile is exactly the 20th."""
+    assert STATISTICS["p95"](np.array(values)) == expected
+
+
+@pytest.mark.parametrize(
     ("written", "message"),
     [
         ("phase/mean", "'phase/mean': phase is text, which has no statistics"),
