@@ -80,6 +80,8 @@ class EarlyStopping(Hook):
             return f"is {value}, as good as stopping_threshold={self.stopping_threshold}"
         if self._wait >= self.patience:
             values = "1 value" if self._wait == 1 else f"{self._wait} values"
+            if self._best is None:
+                return f"was not finite in {values}"
             return f"has not improved on {self._best:g} by more than {self.min_delta} in {values}"
         return None
 

@@ -61,6 +61,14 @@ def test_non_finite_value_is_never_an_improvement(mode: str, first: float) -> No
     assert stops_at(hook, [math.nan, math.nan]) == 1
 
 
+def test_patience_ends_a_run_without_any_finite_value() -> None:
+    hook = a_hook(check_finite=False, patience=2)
+    state = State(phase="val", metrics={hook.monitor: math.nan})
+    hook.on_phase_end(state)
+    hook.on_phase_end(state)
+    assert state.stop_reasons == ["val/accuracy was not finite in 2 values"]
+
+
 def test_only_the_phase_that_gives_the_metric_counts() -> None:
     hook = a_hook(monitor="val/ema/accuracy")
     state = State(metrics={"val/ema/accuracy": 0.5, "val/accuracy": 0.1, "train/loss": 1.0})
