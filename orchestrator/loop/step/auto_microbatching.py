@@ -66,6 +66,7 @@ class MicrobatchRunner(IterationRunner):
             self._set_batch(batch)
             start = parts[-1][-1]
             self._average_gradients()
+            state.forget_gradients()
             t_backward = t_on_backward = mark()
             if on_backward:
                 self.plan.fire("on_backward", state)

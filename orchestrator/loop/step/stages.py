@@ -201,6 +201,8 @@ class IterationStages:
             except RuntimeError:
                 check_has_gradient(task.loss, loss)
                 raise
+            # A hook may have asked for the norm before.
+            state.forget_gradients()
             t_local_backward = t_backward = t_on_backward = mark()
             if timer is not None:
                 t_local_backward = timer.take(t_backward)
@@ -228,6 +230,7 @@ class IterationStages:
             t_unscaled = t_on_gradients = mark()
             if scaler is not None:
                 scaler.unscale_(optimizer)
+                state.forget_gradients()
                 t_unscaled = t_on_gradients = mark()
             if on_gradients:
                 fire("on_gradients", state)

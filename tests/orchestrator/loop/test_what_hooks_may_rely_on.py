@@ -10,14 +10,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from hooks import HOOKS, Hook, Interval, State
+from hooks import HOOKS, GradientClip, Hook, Interval, State
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_run import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks
-from tests.tasks import Points, experiment
+from tests.tasks import Points, experiment, numbers
 
 
 class Begins(Hook):
@@ -191,3 +191,27 @@ def test_shared_files_are_written_by_one_rank(saved: tuple[Path, list[list[str]]
         "rank-0000.pt",
     ]
     assert of_other == ["rank-0001.pt"]
+
+
+class Asks(Hook):
+    """Asks for the norm of the gradients in each event of an iteration."""
+
+    def on_iteration_start(self, state: State) -> None:
+        state.gradient_norm()
+
+    on_batch = on_forward = on_loss = on_backward = on_gradients = on_step = on_iteration_start
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"accumulate": 2}, {"accumulate": "auto"}, {"precision": "fp16"}]
+)
+def test_gradients_are_clipped_by_their_present_norm_whenever_a_hook_asked_for_it(
+    fields: dict[str, Any],
+) -> None:
+    """At the end of an iteration there are no gradients, and their norm is zero."""
+    weights = []
+    for hooks in ({}, {"asks": Asks()}):
+        loop = Loop(Points(), experiment(**fields), {**hooks, "clip": GradientClip(max_norm=0.01)})
+        list(loop.run())
+        weights.append(numbers(loop.state.module))
+    assert weights[0] == weights[1]
