@@ -21,23 +21,25 @@ class AveragedBuffers:
 
     def __init__(self, module: nn.Module, device: str | None) -> None:
         self._device = device
-        self._slots = dict(_find_slots(module))
+        self._slots = _find_slots(module)
         self._averages = {
-            name: copy_in_full_precision(getattr(*slot), device)
-            for name, slot in self._slots.items()
+            name: copy_in_full_precision(getattr(*slots[0]), device)
+            for name, slots in self._slots.items()
         }
 
     @torch.no_grad()
     def update(self, weight: float) -> None:
         """Move the averages towards the buffers by a fraction."""
         pairs = []
-        for name, slot in self._slots.items():
-            buffer = getattr(*slot)
+        for name, slots in self._slots.items():
+            buffer = getattr(*slots[0])
             if self._averages[name].shape != buffer.shape:  # a forward pass has enlarged it
                 self._averages[name] = copy_in_full_precision(buffer, self._device)
             pairs.append((self._averages[name], buffer))
         for average, value in move_to_averages(pairs):
-            average.lerp_(value.to(average), weight)
+            wide = value.to(average)
+            # Between equal infinities, such as those of a mask, interpolation gives NaN.
+            average.copy_(torch.where(average == wide, average, average.lerp(wide, weight)))
 
     def to_dict(self) -> dict[str, Tensor]:
         return dict(self._averages)
@@ -51,20 +53,28 @@ class AveragedBuffers:
     def applied(self) -> Iterator[None]:
         """Put the averages into the module, and restore its own buffers on exit, even after an
         error."""
-        raw_buffers = {name: getattr(*slot) for name, slot in self._slots.items()}
+        raw_buffers = [(slot, getattr(*slot)) for slots in self._slots.values() for slot in slots]
         try:
-            for name, slot in self._slots.items():
-                setattr(*slot, self._averages[name].to(raw_buffers[name]))
+            for name, slots in self._slots.items():
+                buffer = getattr(*slots[0])
+                average = self._averages[name].to(buffer)
+                # A forward pass may have given a place a buffer of its own.
+                for slot in [slot for slot in slots if getattr(*slot) is buffer]:
+                    setattr(*slot, average)
             yield
         finally:
-            for name, slot in self._slots.items():
-                setattr(*slot, raw_buffers[name])
+            for slot, buffer in raw_buffers:
+                setattr(*slot, buffer)
 
 
-def _find_slots(module: nn.Module) -> Iterator[tuple[str, Slot]]:
-    """Yield the floating-point buffers that are part of the state dict."""
+def _find_slots(module: nn.Module) -> dict[str, list[Slot]]:
+    """Return the places of each floating-point buffer in the state dict, by its first name."""
     saved = module.state_dict().keys()
-    for path, buffer in module.named_buffers():
+    names: dict[int, str] = {}
+    slots: dict[str, list[Slot]] = {}
+    for path, buffer in module.named_buffers(remove_duplicate=False):
         if path in saved and buffer.is_floating_point():
             owner, _, name = path.rpartition(".")
-            yield path, (module.get_submodule(owner), name)
+            first = names.setdefault(id(buffer), path)
+            slots.setdefault(first, []).append((module.get_submodule(owner), name))
+    return slots

@@ -1,5 +1,6 @@
 """The average of parameters of any type, on any device, as the EMA hook keeps it."""
 
+import math
 from typing import Any
 
 import pytest
@@ -86,3 +87,42 @@ def test_averages_of_another_shape_are_refused(change: Any, found: str) -> None:
         ValueError, match=f"the checkpoint's average of '0.weight' {found}; the model needs"
     ):
         resumed.on_load(new_state(other), checkpoint)
+
+
+MASK = torch.full((3, 3), -math.inf).triu(1)
+
+
+class Masked(nn.Module):
+    """A mask with minus infinity, and a buffer that two parts share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 3)
+        self.second = nn.Linear(3, 3)
+        self.first.register_buffer("mask", MASK.clone())
+        self.first.register_buffer("level", torch.zeros(1))
+        self.second.register_buffer("level", self.first.level)
+
+
+def _average_masked(*levels: float) -> dict[str, Any]:
+    """Return the average after a step with each level of the shared buffer."""
+    module = Masked()
+    state = new_state(module)
+    hook = EMA(decay=0.75, buffers="ema")
+    for level in levels:
+        module.first.level.fill_(level)
+        hook.on_update(state)
+    with hook.applied(state):
+        averaged = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    assert module.second.level is module.first.level
+    return averaged
+
+
+def test_infinities_of_a_mask_stay() -> None:
+    assert torch.equal(_average_masked(0.0, 0.0, 0.0)["first.mask"], MASK)
+
+
+def test_buffer_that_parts_share_has_its_average_in_all_of_them() -> None:
+    averaged = _average_masked(0.0, 4.0)
+    assert averaged["first.level"].item() == 1.0
+    assert averaged["second.level"].item() == 1.0
