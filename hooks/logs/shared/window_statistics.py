@@ -132,6 +132,8 @@ class Windows:
 
     def start_phase(self, state: State) -> None:
         """Begin a phase. Windows over training iterations continue."""
+        if self._read_early is not None:
+            self.update()  # the columns that this row got when it was closed
         self._phase = state.phase
         self._recent = state.recent
         self._read_rows = state.recent.total

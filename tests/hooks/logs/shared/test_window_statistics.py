@@ -157,6 +157,23 @@ def test_columns_added_when_a_row_is_closed_count_once() -> None:
     assert looks.windows.summarize()["n"] == 4.0
 
 
+def test_columns_added_when_the_last_row_of_a_phase_is_closed_count_too() -> None:
+    """A line at the last iteration has all of the row but its time, and none follows it."""
+    seconds = iter([1.0, 9.0, 2.0, 4.0])
+    statistics = {
+        "mean": Statistic("step_s", "mean", "global"),
+        "slowest": Statistic("step_s", "max", "global"),
+    }
+    looks = Looks(Windows("line", statistics), 2)
+    state = State()
+    for _ in range(2):
+        rows = _rows("loss", [1, 1])
+        run_phase(looks, state, "train", rows, close=lambda: {"step_s": next(seconds)})
+    assert [values["mean"] for values in looks.seen] == [1.0, 4.0]
+    assert [values["slowest"] for values in looks.seen] == [1.0, 9.0]
+    assert looks.seen[1]["step_s"] == 5.5  # 9 s and 2 s since the line before
+
+
 def test_summary_reads_all_tensors_in_one_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
     transfers = []
     kept = torch.Tensor.tolist
