@@ -38,6 +38,9 @@ Source: NVIDIA's data sheets, for the 3090 and 4090 the GA102 and Ada whitepaper
 halved where the document counts sparsity (L4, H100, H200, B200).
 """
 
+OTHER_CHIPS = frozenset({"MIG", "TI", "D", "LAPTOP", "FHHL"})
+"""Words of a name for a part of a GPU, or for another chip than the same name without it."""
+
 PASSES_OF_TRAINING = 3
 """Cost of a training step in forward passes: backward computes gradients of inputs and of
 weights."""
@@ -142,10 +145,10 @@ def _precision(state: State) -> str:
 def peak_flops(device_name: str, precision: str) -> float | None:
     """Return the peak of a GPU, by torch's name of it, for `fp32`, `tf32`, `bf16` or `fp16`.
 
-    None if it is unknown, or for a part of a GPU (MIG).
+    None if it is unknown, as for a part of a GPU (MIG) and for the GPU of a laptop.
     """
     words = set(re.split(r"[^A-Z0-9]+", device_name.upper()))
-    if "MIG" in words:
+    if not words.isdisjoint(OTHER_CHIPS):
         return None
     for name, peaks in PEAKS.items():
         if words.issuperset(name):

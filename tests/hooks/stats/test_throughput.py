@@ -74,7 +74,8 @@ NVIDIA H100 NVL: fp32 -; NVIDIA H200: bf16 989; NVIDIA H200 NVL: bf16 -; NVIDIA 
 NVIDIA L4: bf16 121; NVIDIA L40S: bf16 362
 NVIDIA GeForce RTX 4090: fp16 165.2; Tesla V100-PCIE-16GB: fp16 112; Tesla V100-SXM2-32GB: fp16 125
 Tesla V100-SXM2-32GB: bf16 -; Tesla T4: fp16 65; NVIDIA A10G: bf16 -; NVIDIA A100-SXM4-40GB MIG 1g.5gb: bf16 -
-NVIDIA GB10: bf16 -
+NVIDIA GB10: bf16 -; NVIDIA GeForce RTX 3090: bf16 71; NVIDIA GeForce RTX 3090 Ti: bf16 -
+NVIDIA GeForce RTX 4090 Laptop GPU: bf16 -; NVIDIA GeForce RTX 4090 D: bf16 -; Tesla V100-FHHL-16GB: fp16 -
 """
 """TFLOPs a second of NVIDIA's documents; `-` where there is none."""
 
