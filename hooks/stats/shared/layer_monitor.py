@@ -14,6 +14,7 @@ from torch.utils.hooks import RemovableHandle
 from hooks.hook import Cleanup, Priority
 from hooks.interval import Interval, StepsOrNever, at_interval
 from hooks.model.layers import leaf_modules, run_uncompiled
+from hooks.setup import Setup
 from hooks.state import State
 
 PENDING = 100
@@ -72,6 +73,9 @@ class LayerMonitor(Cleanup):
         self._files = Path()
         self._pending: list[_Measurement] = []
         self._watching = ExitStack()
+
+    def unsuitable(self, setup: Setup) -> str:
+        return setup.explain(splits_batches="it measures the forward pass of a whole batch, once")
 
     @abstractmethod
     def watch(self, name: str, layer: nn.Module, state: State) -> None:

@@ -176,6 +176,10 @@ STATIC = {"static_graph": True}
         ({"hooks": {"output_mask": {}}, **AUTO}, r"hooks\.output_mask: .*accumulate: auto"),
         ({"hooks": {"loss_spike": {}}, **AUTO}, r"hooks\.loss_spike: .*accumulate: auto"),
         (
+            {"hooks": {"activation_stats": {}}, **AUTO},
+            r"hooks\.activation_stats: does not work with accumulate: auto: it measures the forward",
+        ),
+        (
             {"workers": {**TWO, "gpu": True}, "cudnn_benchmark": True, "deterministic": True},
             "cudnn_benchmark: cannot",
         ),
