@@ -82,7 +82,8 @@ class Interval:
             case "steps":
                 return state.step, state.stepped
             case "iterations":
-                return state.iteration, True
+                # An evaluation completes no iteration of training.
+                return state.iteration, state.phase in ("", "train")
 
     def __str__(self) -> str:
         unit = self.unit.removesuffix("s") if self.count == 1 else self.unit

@@ -79,6 +79,13 @@ def test_an_epoch_is_due_only_where_one_was_completed() -> None:
     assert not Interval(1).due(State(epoch=3, epoch_completed=False, stepped=True))
 
 
+def test_an_iteration_is_due_only_in_training() -> None:
+    """Every iteration of a validation has the same number of training iterations behind it."""
+    assert Interval(3, "iterations").due(State(phase="train", iteration=6))
+    assert not Interval(3, "iterations").due(State(phase="train", iteration=7))
+    assert not Interval(3, "iterations").due(State(phase="val", iteration=6))
+
+
 def test_iterations_of_the_next_steps_are_those_of_the_epochs() -> None:
     """An epoch's last step may have fewer micro-batches; from each position after a step."""
     for accumulate, length, steps in product(range(1, 4), range(1, 8), range(10)):
