@@ -94,8 +94,8 @@ class Tracker(CurveLogger):
 
     @abstractmethod
     def log(self, values: Mapping[str, float], position: Mapping[str, int], time_s: float) -> None:
-        """Send values. `position` has step, epoch, iteration and samples of all ranks; `time_s`
-        counts from 1970."""
+        """Send values. `position` has step, epoch (from 0), iteration and samples of all ranks;
+        `time_s` counts from 1970."""
 
     @abstractmethod
     def log_media(self, entry: MediaEntry, data: bytes) -> None:
@@ -122,7 +122,7 @@ class Tracker(CurveLogger):
             return
         position = {
             "step": state.step,
-            "epoch": state.epoch,
+            "epoch": state.epoch - state.epoch_completed,
             "iteration": state.iteration,
             "samples": state.world_samples,
         }
