@@ -68,7 +68,10 @@ def norm(parts: Sequence[Tensor], norm_type: float, device: torch.device) -> Ten
     filled = [part if part.numel() else part.new_zeros(1) for part in parts]
     vector = torch.stack(foreach_norm(filled, norm_type)).to(device)
     if math.isinf(norm_type):
-        dist.all_reduce(vector, op=dist.ReduceOp.MAX)
+        # A maximum may ignore the NaN of some ranks.
+        message = torch.stack([vector.nan_to_num(0.0, math.inf), vector.isnan().to(vector)])
+        dist.all_reduce(message, op=dist.ReduceOp.MAX)
+        vector = message[0].masked_fill(message[1] > 0, math.nan)
     else:
         vector = vector**norm_type
         dist.all_reduce(vector)

@@ -1,6 +1,7 @@
 import math
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
@@ -38,3 +39,22 @@ def _measure_norms(rank: int, world_size: int) -> list[tuple[float, float]]:
 def test_norm_of_shards_is_that_of_torch_bit_for_bit() -> None:
     for pairs in on_ranks(_measure_norms):
         assert [own for own, _ in pairs] == [expected for _, expected in pairs]
+
+
+def _measure_largest(rank: int, world_size: int, place: int, value: float) -> float:
+    """Return the largest gradient if one rank's shard has another value at a place."""
+    module = fully_shard(nn.Linear(2, 4))
+    module(torch.ones(1, 2)).sum().backward()
+    gradient: Any = module.weight.grad
+    if rank == place:
+        gradient.to_local()[0, 0] = value
+    return State(module=module).gradient_norm(math.inf).item()
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -9.0])
+def test_largest_gradient_is_nan_or_infinite_on_all_ranks(place: int, value: float) -> None:
+    """The maximum of gloo keeps the NaN of rank 0 only."""
+    expected = abs(value)
+    found = on_ranks(_measure_largest, 2, place, value)
+    assert found == pytest.approx([expected, expected], nan_ok=True)
