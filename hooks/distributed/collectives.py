@@ -23,6 +23,19 @@ def average(tensors: Iterable[Tensor]) -> None:
 
 
 @torch.no_grad()
+def average_in_fp64(tensors: Iterable[Tensor]) -> None:
+    """Replace tensors by their mean across all ranks, as `average` does, but rounded once, so that
+    equal ones stay as they are. Collective."""
+
+    def reduce_to_mean(flat: Tensor) -> None:
+        wide = flat.double()
+        dist.all_reduce(wide)
+        flat.copy_(wide / dist.get_world_size())
+
+    _run_coalesced(tensors, reduce_to_mean)
+
+
+@torch.no_grad()
 def total(tensors: Iterable[Tensor]) -> None:
     """Replace tensors by their sum across all ranks, in place. Collective."""
     _run_coalesced(tensors, dist.all_reduce)

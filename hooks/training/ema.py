@@ -185,7 +185,7 @@ class EMA(Hook):
             return
         # Each rank has averaged the buffers of its own batches, which may have enlarged some.
         if self._buffers is not None and state.world_size > 1:
-            collectives.average(collectives.select_equal(self._buffers.to_dict()))
+            collectives.average_in_fp64(collectives.select_equal(self._buffers.to_dict()))
         if self.snapshots.unit == "epochs":
             self._request_snapshot(state)
 

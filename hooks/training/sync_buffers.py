@@ -33,5 +33,5 @@ class SyncBuffers(Hook):
         if state.world_size == 1:  # other processes of the group may train nothing
             return
         buffers = collectives.select_equal(dict(state.module.named_buffers()))
-        collectives.average(buffer for buffer in buffers if buffer.is_floating_point())
+        collectives.average_in_fp64(buffer for buffer in buffers if buffer.is_floating_point())
         collectives.broadcast(buffer for buffer in buffers if not buffer.is_floating_point())

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from hooks import Hook, Interval, State
+from hooks.training.ema import EMA
 from hooks.training.sync_buffers import SyncBuffers
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.training_run import RunContext
@@ -41,6 +42,31 @@ def test_float_buffers_are_averaged_and_others_come_from_rank_0() -> None:
             "norm.running_var": [1.0, 1.0, 1.0],
             "norm.num_batches_tracked": 10,  # MMEngine's mean of 10 and 15 would be 12
         }
+
+
+def _constants_after(rank: int, world_size: int) -> list[bool]:
+    """Return whether buffers with equal numbers on all ranks stay, for the hooks that average."""
+    numbers = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    module = nn.Module()
+    module.register_buffer("exact", numbers)
+    module.register_buffer("rounded", numbers.bfloat16())
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    state = State(module=module, rank=rank, world_size=world_size, phase="train")
+    ema = EMA(buffers="ema")
+    ema.on_update(state)
+    SyncBuffers().on_phase_end(state)
+    ema.on_phase_end(state)
+    averages = ema.rank_state_dict()["buffers"]
+    return [
+        torch.equal(after[name], before[name].to(after[name]))
+        for after in (dict(module.named_buffers()), averages)
+        for name in before
+    ]
+
+
+def test_buffers_that_are_equal_on_all_ranks_stay_as_they_are() -> None:
+    """A third of a number, added three times, is another number for one in seven."""
+    assert on_ranks(_constants_after, 3) == [[True] * 4] * 3
 
 
 def _unequal_buffers_after(rank: int, world_size: int) -> dict[str, Any]:
