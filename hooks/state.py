@@ -139,6 +139,9 @@ class State:
     """Epochs of the run; None if its length is in steps."""
     max_steps: int | None = None
     """Optimizer steps of the run; None if its length is in epochs."""
+    ended_early: bool = False
+    """True if training has ended before these epochs or steps: the training data is used up, or the
+    task's own loop has returned."""
     accumulate: int = 1
     """Micro-batches in an optimizer step."""
     full_batches: bool = True
@@ -296,7 +299,9 @@ class State:
 
     @property
     def finished(self) -> bool:
-        """True if all of the run's epochs or steps are completed."""
+        """True if all of the run's epochs or steps are completed, or training has ended early."""
+        if self.ended_early:
+            return True
         if self.max_steps is not None:
             return self.step >= self.max_steps
         return self.max_epochs is not None and self.epoch >= self.max_epochs

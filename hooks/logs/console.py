@@ -165,6 +165,8 @@ def _remaining_iterations(state: State) -> int | None:
 
     In a custom loop, an epoch is assumed to be as long as those before.
     """
+    if state.ended_early:
+        return 0
     if state.max_steps is not None:
         steps = max(0, state.max_steps - state.step)
         return count_iterations(steps, state.accumulate, state.phase_length, state.phase_iteration)

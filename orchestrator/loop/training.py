@@ -305,6 +305,8 @@ class Training:
     def _last_step_of_phase(self) -> float:
         """Return the step at which this training phase ends, unless its epoch ends earlier."""
         state = self.state
+        if state.ended_early:
+            return state.step
         every = self.experiment.validate_every
         last = math.inf if state.max_steps is None else float(state.max_steps)
         if not self.data.phase_names("val") or every.unit != "steps" or every.count == 0:
@@ -328,7 +330,7 @@ class Training:
                 "the train dataset ended before the first step"
                 f" (batches: {state.iteration}, accumulate: {state.accumulate})"
             )
-        state.max_steps = state.step
+        state.ended_early = True
         state.at_step_boundary = True
         state.module.zero_grad()
         if state.is_master:

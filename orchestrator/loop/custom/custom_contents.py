@@ -5,10 +5,10 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from hooks.state import State
 from orchestrator.errors import CheckpointError, TaskError
 from orchestrator.loop.state.contents import LoadedCheckpoint
 from orchestrator.loop.state.optimizer_state import load_state, save_state
-from orchestrator.loop.world import World
 from orchestrator.training_session import Part
 
 
@@ -19,8 +19,8 @@ class CheckpointedParts:
     unread: tuple[str, ...] = ()
     mesh = None
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, state: State) -> None:
+        self._state = state
         self._shared: Mapping[str, Part] | None = None
         self._per_rank: Mapping[str, Part] = {}
         self.pending_checkpoint: str | None = None
@@ -29,8 +29,6 @@ class CheckpointedParts:
         """Its states that all ranks share."""
         self._saved_per_rank: Mapping[str, Any] = {}
         """Its states of this rank."""
-        self.has_ended = False
-        """True once the task has returned after steps that it has not reported."""
 
     @property
     def are_named(self) -> bool:
@@ -76,16 +74,16 @@ class CheckpointedParts:
         return {"parts": _collect_states(self._per_rank)}
 
     def details(self) -> dict[str, Any]:
-        details: dict[str, Any] = {"has_ended": self.has_ended}
+        details: dict[str, Any] = {"has_ended": self._state.ended_early}
         if self._per_rank:
             details["per_rank"] = [*self._per_rank]
         return details
 
     def restore(self, loaded: LoadedCheckpoint) -> None:
         self._saved = {part: state for part, state in loaded.shared.items() if part != "hooks"}
-        self._saved_per_rank = loaded.read_per_rank("parts", self._world.world_size)
+        self._saved_per_rank = loaded.read_per_rank("parts", self._state.world_size)
         self.pending_checkpoint = loaded.name
-        self.has_ended = loaded.manifest["has_ended"]
+        self._state.ended_early = loaded.manifest["has_ended"]
 
 
 def _has_state(part: Any) -> bool:

@@ -47,7 +47,7 @@ class CustomLoop(BaseLoop[CustomRun]):
             loop_columns=frozenset(COLUMNS),
         )
         show_progress(task, state)
-        contents = CheckpointedParts(context.world)
+        contents = CheckpointedParts(state)
         epoch = EpochProgress(state)
         self._run = CustomRun(task, experiment, context, plan, clock, state, epoch, contents)
         super().__init__([self._run])
@@ -140,8 +140,7 @@ class CustomLoop(BaseLoop[CustomRun]):
         if self._run.stop:
             state.request_checkpoint("stop")
         elif not state.finished:
-            self._run.contents.has_ended = True
-            state.max_steps = state.step
+            state.ended_early = True
         return True
 
     def _save_last_report(self) -> None:
@@ -241,7 +240,7 @@ class CustomLoop(BaseLoop[CustomRun]):
     def should_stop(self) -> bool:
         """Return whether training has to end. All ranks agree; some calls communicate."""
         state = self.state
-        if state.max_steps is not None and state.step >= state.max_steps:
+        if state.ended_early or (state.max_steps is not None and state.step >= state.max_steps):
             return True
         now = perf_counter()
         self._run.clock.iteration_s = now - self._checked_at

@@ -18,11 +18,6 @@ class CustomRun(TrainingRun):
     def phases(self) -> tuple[str, ...]:
         return PHASES  # its phases are known only from its reports
 
-    def restore(self, name: str) -> None:
-        super().restore(name)
-        if self.contents.has_ended:
-            self.state.max_steps = self.state.step
-
     def start_save(self) -> None:
         if self.contents.are_named:
             super().start_save()

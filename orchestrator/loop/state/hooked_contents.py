@@ -112,8 +112,7 @@ class HookedContents:
         self._restore_means(loaded)
 
         self._data.train.restore(loaded.rank_state.get("data"), loaded.world_size)
-        if self._data.train.is_exhausted:
-            self._state.max_steps = self._state.step
+        self._state.ended_early = self._data.train.is_exhausted
 
     def _restore_means(self, loaded: LoadedCheckpoint) -> None:
         state = self._state

@@ -181,6 +181,22 @@ def test_remaining_time_counts_the_micro_batches_of_a_step(ticks: Ticks) -> None
     assert _eta(screen.lines[1]) == "0:02:32"
 
 
+def test_no_time_remains_once_training_has_ended_early(ticks: Ticks) -> None:
+    """20 of 100 steps, of which the last four follow the line of step 16."""
+    screen = Screen()
+    hook = Console(every=Interval(8, "iterations"))
+    state = State(display=screen, max_steps=100)
+
+    def work() -> None:
+        ticks.now += 1
+        state.ended_early = ticks.now == 20
+
+    run_phase(hook, state, "train", loss_rows(*[1.0] * 20), length=50, work=work)
+    lines = [line for line in screen.lines if line.startswith("train  ")]
+    assert [_eta(line) for line in lines] == [None, "0:01:24", "0:00:00"]
+    assert "step 20/100" in lines[-1]
+
+
 @pytest.mark.parametrize(
     ("rates", "shown"),
     [

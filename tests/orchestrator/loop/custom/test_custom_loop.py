@@ -329,6 +329,7 @@ def test_steps_after_the_last_yield_are_in_a_report_and_a_checkpoint(
     reports = list(loop.run())
     assert [report.metrics["step"] for report in reports] == sorted({*yields_at, total})
     assert rows_of(loop) == [*range(1, total + 1)]
+    assert loop.state.max_steps == length.get("steps")
     if total not in yields_at:
         assert reports[-1].is_final or reports[-1].stopped == ("enough",)
         assert not reports[-1].is_partial

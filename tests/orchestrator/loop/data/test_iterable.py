@@ -107,6 +107,7 @@ def test_training_ends_with_the_data(caplog: pytest.LogCaptureFixture) -> None:
     assert [(report["step"], "val/loss" in report) for report in reports] == [(2, True)]
     assert "the training data is used up after 2 steps; the run ends there" in caplog.text
     assert all(parameter.grad is None for parameter in loop.state.module.parameters())
+    assert (loop.state.finished, loop.state.max_steps) == (True, 100)
 
 
 # Evaluation
