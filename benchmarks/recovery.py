@@ -25,7 +25,7 @@ from typing import Any
 
 from benchmarks.timing import print_table
 from hooks import Hook, State
-from orchestrator.engines.ray_environment import Ray
+from orchestrator.engines.ray_connection import Ray
 
 EVERY = 20
 """Steps between two kills."""

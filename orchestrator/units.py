@@ -46,9 +46,10 @@ def is_number(value: Any) -> bool:
     return not isinstance(value, bool) and isinstance(value, Real) and bool(value == value)
 
 
-def format_count(number: int, noun: str) -> str:
-    """Format a number of things: `1 epoch`, `2 epochs`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def format_count(number: float, noun: str) -> str:
+    """Format a number of things: `1 epoch`, `2 epochs`, `0.5 GPUs`."""
+    text = f"{number:,.0f}" if float(number).is_integer() else f"{number:g}"
+    return f"{text} {noun}" if number == 1 else f"{text} {noun}s"
 
 
 def format_seconds(value: float) -> str:

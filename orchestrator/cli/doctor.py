@@ -168,7 +168,7 @@ def _print_diagnosis(path: str, diagnosis: Diagnosis) -> None:
 
 def _check_nodes(address: str | None, storage: str, as_json: bool) -> None:
     from orchestrator.cluster.preflight import check
-    from orchestrator.engines.ray_environment import Ray, choose_address
+    from orchestrator.engines.ray_connection import Ray, choose_address
 
     if choose_address(address) is None:
         preflight = check(storage)

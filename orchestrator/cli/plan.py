@@ -8,7 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.output import echo, print_json, print_table
-from orchestrator.engines.ray_environment import Resources, find_local_resources, format_amount
+from orchestrator.engines.resources import Resources, find_local_resources, format_amount
 
 if TYPE_CHECKING:
     from orchestrator.disk.metadata import IfExists

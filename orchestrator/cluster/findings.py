@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.cluster.probe import Answers, Facts
-from orchestrator.engines.ray_environment import Resources, format_amount, with_unit
-from orchestrator.units import format_bytes
+from orchestrator.engines.resources import Resources, format_amount
+from orchestrator.units import format_bytes, format_count
 
 MIN_DISK_BYTES = 5 * 2**30
 MIN_SHARED_MEMORY_BYTES = 2**30
@@ -115,7 +115,7 @@ def _check_answers(node: str, answers: Answers, storage: str) -> Iterator[Findin
 
 
 def _check_gpus(node: Node, answers: Answers, required: Resources) -> Iterator[Finding]:
-    gpus = with_unit(answers.facts.gpus, "GPU")
+    gpus = format_count(answers.facts.gpus, "GPU")
     if "GPU" in required.amounts and answers.gpus and node.offered_gpus:
         yield Finding(
             "error",

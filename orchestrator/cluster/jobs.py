@@ -12,11 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from orchestrator.engines.ray_environment import (
-    get_first_sentence,
-    read_environment,
-    set_environment,
-)
+from orchestrator.engines.ray_connection import get_first_sentence
+from orchestrator.engines.ray_environment import read_environment, set_environment
 from orchestrator.errors import RunError, UsageError
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.sections.experiment import Experiment, check_run_name

@@ -11,17 +11,14 @@ from typing import Any
 from hooks.errors import describe_error
 from orchestrator.cluster.findings import Finding, Node, check_nodes
 from orchestrator.cluster.probe import Answers, Facts, collect_facts, probe_node
-from orchestrator.engines.ray_environment import (
-    Ray,
-    Resources,
-    choose_address,
-    read_environment,
-    with_unit,
-)
+from orchestrator.engines.ray_connection import Ray, choose_address
+from orchestrator.engines.ray_environment import read_environment
+from orchestrator.engines.resources import Resources
 from orchestrator.errors import StorageError, UsageError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.process.streams import print_line
 from orchestrator.storage import Storage
+from orchestrator.units import format_count
 
 ANSWER_TIMEOUT_S = 120.0
 """Time limit for the answer of a node, which starts a process and imports the experiment."""
@@ -90,7 +87,7 @@ def preflight(
         result.raise_errors()
         for finding in result.findings:
             print_line(str(finding))
-        nodes = with_unit(len(result.nodes), "node")
+        nodes = format_count(len(result.nodes), "node")
         print_line(f"preflight: {nodes} passed in {result.seconds:.1f} s")
         yield
 

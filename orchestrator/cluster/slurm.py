@@ -9,9 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.cluster.jobs import ENDED, Status
-from orchestrator.engines.ray_environment import with_unit
 from orchestrator.errors import RunError, UsageError
 from orchestrator.process.streams import print_line
+from orchestrator.units import format_count
 
 _POLL_S = 3.0
 _PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT")
@@ -58,7 +58,7 @@ class SlurmJobs:
         if signal:
             details.append(f"signal {signal}")
         if restarts := int(fields["Restarts"]):
-            details.append(with_unit(restarts, "restart"))
+            details.append(format_count(restarts, "restart"))
         exit_code = code if status in ENDED else None
         return Status(job, status, ", ".join(details), exit_code, fields["Comment"].strip())
 

@@ -10,10 +10,12 @@ from pathlib import Path
 from orchestrator.cluster.jobs import Submission, check_storage
 from orchestrator.disk.new_run import check_name_is_free
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.engines.ray_environment import Resources, read_environment, with_unit
+from orchestrator.engines.ray_environment import read_environment
+from orchestrator.engines.resources import Resources
 from orchestrator.errors import UsageError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.private_api.ray_settings import ADDRESS_FILE
+from orchestrator.units import format_count
 
 LEAD_S = 120
 """Seconds before the end of a job's time at which Slurm sends SIGUSR1, so that the run saves."""
@@ -46,8 +48,8 @@ class Allocation:
             amount = needed.get(resource, 0)
             if per_node is not None and self.nodes * per_node < amount:
                 raise UsageError(
-                    f"the ranks need {with_unit(amount, resource)}, but {flags[resource]} "
-                    f"{per_node} on {with_unit(self.nodes, 'node')} gives "
+                    f"the ranks need {format_count(amount, resource)}, but {flags[resource]} "
+                    f"{per_node} on {format_count(self.nodes, 'node')} gives "
                     f"{self.nodes * per_node}; raise {flags[resource]} or --nodes"
                 )
         values = {

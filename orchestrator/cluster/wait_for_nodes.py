@@ -3,7 +3,7 @@
 import sys
 import time
 
-from orchestrator.engines.ray_environment import Ray
+from orchestrator.engines.ray_connection import Ray
 
 TIMEOUT_S = 300.0
 _POLL_S = 0.5

@@ -10,7 +10,8 @@ import torch
 from hooks.loop_services import Display
 from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.rank_failures import RankFailed
-from orchestrator.engines.ray_environment import Resources, find_local_resources, needs_start
+from orchestrator.engines.ray_connection import needs_start
+from orchestrator.engines.resources import Resources, find_local_resources
 from orchestrator.engines.session import Session
 from orchestrator.errors import HookyardError, UsageError
 from orchestrator.experiment.resolve import ResolvedExperiment

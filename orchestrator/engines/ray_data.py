@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.engines.ray_environment import Ray
+from orchestrator.engines.ray_connection import Ray
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.checks.data_keys import find_keys_of_ray_data
 from orchestrator.experiment.sections.experiment import Experiment

@@ -9,7 +9,7 @@ from orchestrator.disk.lease import Lease
 from orchestrator.disk.metadata import COMPLETE, EngineName, IfExists, RunMetadata
 from orchestrator.disk.new_run import create_run, taking_name
 from orchestrator.disk.run_folder import DEFAULT_STORAGE, RunFolder, errors_before_start
-from orchestrator.engines.ray_environment import choose_address
+from orchestrator.engines.ray_connection import choose_address
 from orchestrator.errors import CheckpointError, UsageError
 from orchestrator.experiment.load import (
     apply_edits,

@@ -22,7 +22,7 @@ from orchestrator.disk.metadata import EngineName, Evaluated
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import EVALUATIONS, RunFolder
 from orchestrator.engines.assignment import EvaluationTarget
-from orchestrator.engines.ray_environment import choose_address
+from orchestrator.engines.ray_connection import choose_address
 from orchestrator.errors import CheckpointError, ConfigError, Problem, UsageError, did_you_mean
 from orchestrator.experiment.load import to_dict, to_yaml, with_overrides
 from orchestrator.experiment.resolve import ResolvedExperiment, get_resolved, resolve

@@ -18,7 +18,8 @@ from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.assignment import Assignment, EvaluationTarget
 from orchestrator.engines.hang_reporter import HangReporter
 from orchestrator.engines.lifecycle import Lifecycle, recording_failure
-from orchestrator.engines.ray_environment import Ray, describe_connection, read_environment
+from orchestrator.engines.ray_connection import Ray, describe_connection
+from orchestrator.engines.ray_environment import read_environment
 from orchestrator.engines.script_classes import with_classes_of_main
 from orchestrator.errors import ConfigError, Problem, UsageError, collect_problems
 from orchestrator.experiment.resolve import ResolvedExperiment, take_resolved

@@ -13,7 +13,7 @@ from orchestrator.disk.new_run import create_run, taking_name
 from orchestrator.disk.provenance import collect_provenance
 from orchestrator.disk.run_folder import DEFAULT_STORAGE, RunFolder, errors_before_start
 from orchestrator.disk.sweep_folder import open_sweep_folder
-from orchestrator.engines.ray_environment import choose_address
+from orchestrator.engines.ray_connection import choose_address
 from orchestrator.errors import UsageError
 from orchestrator.experiment.load import check_experiment, to_dict, to_yaml
 from orchestrator.experiment.sections.experiment import Experiment, check_run_name

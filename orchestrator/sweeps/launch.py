@@ -9,7 +9,8 @@ from orchestrator.disk.lease import Lease
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.hang_reporter import HangReporter
 from orchestrator.engines.lifecycle import recording_failure
-from orchestrator.engines.ray_environment import Ray, describe_connection, read_environment
+from orchestrator.engines.ray_connection import Ray, describe_connection
+from orchestrator.engines.ray_environment import read_environment
 from orchestrator.errors import MetricMissing
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.process.interrupts import Interrupts

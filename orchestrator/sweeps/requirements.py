@@ -4,7 +4,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from orchestrator.disk.sweep_folder import open_sweep_folder
-from orchestrator.engines.ray_environment import Resources
+from orchestrator.engines.resources import Resources
 from orchestrator.engines.script_classes import with_classes_of_main
 from orchestrator.errors import ConfigError, UsageError
 from orchestrator.experiment.sections.experiment import Experiment

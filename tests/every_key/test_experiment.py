@@ -10,7 +10,7 @@ import torch
 
 from orchestrator import run
 from orchestrator.disk.listing import list_metadata
-from orchestrator.engines.ray_environment import Resources
+from orchestrator.engines.resources import Resources
 from orchestrator.experiment.load import make_experiment
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.workers import Ddp, Workers

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.engines.ray_environment import Ray
+from orchestrator.engines.ray_connection import Ray
 from tests.ray.workers import fork_workers, forked_workers
 
 # Ray gives its workers the least of the processor; these tests run beside others, and the longer

@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.cluster.findings import Finding, Level, Node, check_nodes
 from orchestrator.cluster.probe import Answers, Facts
-from orchestrator.engines.ray_environment import Resources
+from orchestrator.engines.resources import Resources
 
 VERSIONS = {"python": "3.11.7", "torch": "2.13.0", "ray": "2.60.0", "project": "0.1.0+abc"}
 DRIVER = Facts(VERSIONS, gpus=0, disk_free_bytes=100 * 2**30, shared_memory_free_bytes=8 * 2**30)

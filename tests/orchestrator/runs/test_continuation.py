@@ -13,7 +13,7 @@ import torch
 from orchestrator import ConfigError, Run, Sweep, UsageError, open_run, resume, run, sweep
 from orchestrator.disk.checkpoint_folder import list_checkpoints
 from orchestrator.engines.in_process import InProcess
-from orchestrator.engines.ray_environment import Ray
+from orchestrator.engines.ray_connection import Ray
 from tests.tasks import described
 
 HOOKS = {"ema": {"decay": 0.9}, "checkpoint": {"keep": None, "best": "val/loss"}}

@@ -19,7 +19,7 @@ from hooks import Hook, State
 from orchestrator import Experiment, RunError, UsageError, open_run, resume, run, sweep
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.engines.ray_environment import Ray
+from orchestrator.engines.ray_connection import Ray
 from orchestrator.errors import HookyardError
 from orchestrator.runs.driver import load_experiment_to_resume
 from orchestrator.runs.result import Run
