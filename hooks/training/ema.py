@@ -88,7 +88,13 @@ class EMA(Hook):
     collective: ClassVar[bool] = True
     keeps_record: ClassVar[bool] = True
     mutable: ClassVar[frozenset[str]] = frozenset({"decay", "gamma", "every"})
-    state_fields: ClassVar[tuple[str, ...]] = ("_updates", "_last_steps", "_stds", "_snapshots")
+    state_fields: ClassVar[tuple[str, ...]] = (
+        "_updates",
+        "_first_steps",
+        "_last_steps",
+        "_stds",
+        "_snapshots",
+    )
 
     def __post_init__(self) -> None:
         if self.average in ("stochastic", "power") and self.decay not in (0, EMA.decay):
@@ -101,6 +107,8 @@ class EMA(Hook):
         self._updates: Counter[OptimizerName] = Counter()
         """Number of updates by optimizer name; None stands for a single optimizer, or for the buffers
         with several."""
+        self._first_steps: dict[OptimizerName, int] = {}
+        """Step of the first update, by the same names."""
         self._last_steps: dict[OptimizerName, int] = {}
         """Step of the last update, by the same names."""
         self._is_applied = False
@@ -263,8 +271,6 @@ class EMA(Hook):
         override it."""
         if self.average == "stochastic":
             return 1 / (updates + 1)
-        if self.average == "annealing":
-            return max(1 - self.decay, self.gamma / (self.gamma + updates * self.every.count))
         return 1 - self.decay
 
     def _next_coefficients(self, name: OptimizerName, step: int) -> list[float]:
@@ -277,10 +283,17 @@ class EMA(Hook):
                 power_average.compute_update_coefficient(last_step, step, exponent)
                 for exponent in self._exponents
             ]
-        return [self.weight(updates) if updates else 1.0]
+        if not updates:
+            return [1.0]
+        weight = self.weight(updates)
+        if self.average == "annealing":
+            steps = step - self._first_steps[name]
+            weight = max(weight, self.gamma / (self.gamma + steps))
+        return [weight]
 
     def _count_update(self, name: OptimizerName, step: int) -> None:
         self._updates[name] += 1
+        self._first_steps.setdefault(name, step)
         self._last_steps[name] = step
 
     def _update_buffers(

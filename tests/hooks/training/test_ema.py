@@ -80,6 +80,20 @@ def test_annealing_follows_the_formula_of_mmengine(interval: int) -> None:
     assert_averages(hook, state, expected)
 
 
+def test_annealing_counts_steps_although_the_interval_changes() -> None:
+    """`changes` and a resume may set another `every`, here after four steps."""
+    state = new_state(small_model())
+    hook = EMA(decay=0.99, average="annealing", gamma=2)
+    trail = Trail()
+    train(state, {"ema": hook, "trail": trail}, batches(4))
+    hook.every = Interval(5, "steps")
+    train(state, {"ema": hook, "trail": trail}, batches(6))
+    expected = trail.values[0]
+    for step in (2, 3, 4, 5, 10):
+        expected = mix(expected, trail.values[step - 1], 2 / (2 + step - 1))
+    assert_averages(hook, state, expected)
+
+
 def test_annealing_does_not_wait_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """MMEngine reads its count of updates from a buffer at each."""
     state = new_state(small_model())
