@@ -11,6 +11,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 
 from hooks.duration import Duration
@@ -216,6 +217,8 @@ class TensorBoard(Cleanup, CurveLogger):
             values = tensor.detach()
             if values.is_sparse:
                 values = values.coalesce().values()
+            if values.is_complex():  # real and imaginary parts
+                values = torch.view_as_real(values.resolve_conj())
             values = values.float().cpu()
             finite = values[values.isfinite()]
             if finite.numel():

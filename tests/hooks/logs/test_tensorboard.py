@@ -212,6 +212,17 @@ def test_histograms_hold_gradients_and_parameters_of_the_step(tmp_path: Path) ->
             assert event.histogram_value.max == pytest.approx(expected.max())
 
 
+def test_histogram_of_complex_numbers_has_both_parts(start: Start, tmp_path: Path) -> None:
+    module = nn.Module()
+    module.register_parameter("phase", nn.Parameter(torch.tensor([1 - 7j, 2 + 3j])))
+    hook = TensorBoard(histograms=Interval(1, "steps"))
+    hook.on_update(start(hook, module=module))
+    hook.close()
+    (event,) = _events(tmp_path).Histograms("parameters/phase")
+    drawn = event.histogram_value
+    assert (drawn.num, drawn.min, drawn.max, drawn.sum) == (4, -7, 3, -1)
+
+
 class Stubborn(nn.Linear):
     """Cannot be traced."""
 
