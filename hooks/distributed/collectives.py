@@ -28,7 +28,7 @@ def average_in_fp64(tensors: Iterable[Tensor]) -> None:
     equal ones stay as they are. Collective."""
 
     def reduce_to_mean(flat: Tensor) -> None:
-        wide = flat.double()
+        wide = flat.to(torch.promote_types(flat.dtype, torch.float64))
         dist.all_reduce(wide)
         flat.copy_(wide / dist.get_world_size())
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from torch import Tensor
+
 from hooks.distributed import collectives
 from hooks.hook import Hook
 from hooks.model.buffers import copy_expanded_buffers
@@ -12,8 +14,8 @@ from hooks.state import State
 
 @dataclass
 class SyncBuffers(Hook):
-    """Average floating-point buffers across ranks at the end of each training phase, before
-    validation.
+    """Average floating-point and complex buffers across ranks at the end of each training phase,
+    before validation.
 
     BatchNorm running statistics differ between ranks, because each rank sees its own batches.
     Integer and boolean buffers are copied from rank 0. Buffers whose shapes differ between ranks
@@ -33,5 +35,9 @@ class SyncBuffers(Hook):
         if state.world_size == 1:  # other processes of the group may train nothing
             return
         buffers = collectives.select_equal(dict(state.module.named_buffers()))
-        collectives.average_in_fp64(buffer for buffer in buffers if buffer.is_floating_point())
-        collectives.broadcast(buffer for buffer in buffers if not buffer.is_floating_point())
+        collectives.average_in_fp64(buffer for buffer in buffers if _is_inexact(buffer))
+        collectives.broadcast(buffer for buffer in buffers if not _is_inexact(buffer))
+
+
+def _is_inexact(buffer: Tensor) -> bool:
+    return buffer.is_floating_point() or buffer.is_complex()

@@ -24,6 +24,7 @@ class Buffered(nn.Module):
         self.norm.running_mean += rank
         self.norm.num_batches_tracked.fill_(10 + 5 * rank)
         self.register_buffer("wide", torch.tensor([0.25, 4.0 * rank], dtype=torch.float64))
+        self.register_buffer("phase", torch.tensor([2 + 4j * rank]))
         self.register_buffer("mask", torch.tensor([rank == 0, True]))
 
 
@@ -33,10 +34,11 @@ def _buffers_after(rank: int, world_size: int, phase: str) -> dict[str, Any]:
     return {name: buffer.tolist() for name, buffer in module.named_buffers()}
 
 
-def test_float_buffers_are_averaged_and_others_come_from_rank_0() -> None:
+def test_float_and_complex_buffers_are_averaged_and_others_come_from_rank_0() -> None:
     for buffers in on_ranks(_buffers_after, 2, "train"):
         assert buffers == {
             "wide": [0.25, 2.0],
+            "phase": [2 + 2j],
             "mask": [True, True],
             "norm.running_mean": [0.5, 0.5, 0.5],
             "norm.running_var": [1.0, 1.0, 1.0],
