@@ -43,7 +43,8 @@ from orchestrator.experiment.load import to_dict
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve
 from orchestrator.loop.hooked_run import HookedRun
 from orchestrator.loop.report import Report
-from orchestrator.loop.training_run import RunContext, TrainingRun
+from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.training_run import TrainingRun
 from orchestrator.loop.world import World
 from orchestrator.user_code import MAIN
 

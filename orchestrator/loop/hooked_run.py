@@ -9,8 +9,9 @@ from orchestrator.experiment.checks.data import list_run_phases
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.evaluation import Evaluation
 from orchestrator.loop.membership import ALONE, Membership
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.training import Training
-from orchestrator.loop.training_run import RunContext, TrainingRun
+from orchestrator.loop.training_run import TrainingRun
 
 
 class HookedRun(TrainingRun):

@@ -24,12 +24,13 @@ from orchestrator.loop.hooked_run import HookedRun
 from orchestrator.loop.model.initial_weights import load_initial_weights
 from orchestrator.loop.model.torch_settings import torch_settings
 from orchestrator.loop.report import Report, produce_within
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.sharing.failed_run import note_failures
 from orchestrator.loop.sharing.shared_runs import Member, SharedRuns
 from orchestrator.loop.state.hooked_contents import EvaluationContents
 from orchestrator.loop.stopping import INTERRUPTED, Stop
 from orchestrator.loop.training import Training
-from orchestrator.loop.training_run import RunContext, TrainingRun
+from orchestrator.loop.training_run import TrainingRun
 from orchestrator.task import Task
 
 

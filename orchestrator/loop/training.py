@@ -34,6 +34,8 @@ from orchestrator.loop.model.torch_settings import (
     apply_settings,
     settings_without_effect,
 )
+from orchestrator.loop.plan import make_plan
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.span_clock import clock_for
 from orchestrator.loop.state.cursor import EpochProgress
 from orchestrator.loop.state.hooked_contents import HookedContents
@@ -48,7 +50,6 @@ from orchestrator.loop.step.turns import TurnRunner
 from orchestrator.loop.step.weights import WeighedBatches
 from orchestrator.loop.stopping import StopCoordinator
 from orchestrator.loop.task_errors import ROW_COLUMNS
-from orchestrator.loop.training_run import RunContext, make_plan
 from orchestrator.loop.world import World
 from orchestrator.randomness import random_state, seed_all
 from orchestrator.task import Task, has_turns, has_weights, hide_progress, show_progress

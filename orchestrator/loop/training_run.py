@@ -1,27 +1,19 @@
 """A run in a worker: its state, plan, rows, checkpoints and progress."""
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from hooks.checkpointing.checkpoint import Checkpoint
-from hooks.hook import Hook
-from hooks.loop_services import Display
 from hooks.plan import Plan
 from hooks.position import Stage
 from hooks.state import State
 from orchestrator.disk.checkpoints.manifest import parse_position
-from orchestrator.disk.checkpoints.store import CheckpointStore
-from orchestrator.disk.media import MediaWriter
-from orchestrator.disk.rows.recorder import Recorder
-from orchestrator.errors import CheckpointError, RankMismatch
+from orchestrator.errors import CheckpointError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.membership import ALONE, Membership
 from orchestrator.loop.report import Report
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.span_clock import Clock
 from orchestrator.loop.state.contents import CheckpointContents
 from orchestrator.loop.state.cursor import EpochProgress, RunCursor
@@ -31,49 +23,7 @@ from orchestrator.loop.state.restoring import load_checkpoint, restore_hook
 from orchestrator.loop.state.saving import CheckpointSaver
 from orchestrator.loop.stopping import Stop, agree_to_stop
 from orchestrator.loop.task_errors import check_metric_names
-from orchestrator.loop.world import World
 from orchestrator.task import Task
-
-
-@dataclass(frozen=True)
-class RunContext:
-    """Rank, storage and display of a loop. By default one rank of a run that writes nothing. Used
-    in workers."""
-
-    world: World = field(default_factory=World)
-    recorder: Recorder = field(default_factory=Recorder)
-    store: CheckpointStore | None = None
-    """Checkpoint store; None saves and restores no checkpoints."""
-    saves: bool = True
-    """Whether checkpoints are saved; False only restores those in the store."""
-    artifacts: Path = Path(".")
-    """Local folder for files that hooks write."""
-    send_artifacts: Callable[[], None] = lambda: None
-    """Function that uploads these files to the run's storage."""
-    media: MediaWriter = field(default_factory=MediaWriter)
-    display: Display | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)
-    """Resolved experiment of a trial, including its section `sweep`; empty if it is `experiment`
-    itself."""
-    name: str = ""
-    """Name of the run; empty for the name of the experiment."""
-    stop_requested: Callable[[], bool] = lambda: False
-    """Function that returns whether this rank is interrupted."""
-    last_iteration: float = math.inf
-    """Training iteration after which the run is interrupted without a checkpoint, even between the
-    micro-batches of a step."""
-
-    def state_fields(self, experiment: Experiment) -> dict[str, Any]:
-        return {
-            **asdict(self.world),
-            "artifacts": self.artifacts,
-            "display": self.display,
-            "config": self.config or experiment.model_dump(mode="json"),
-            "name": self.name or experiment.name,
-            "checkpoints": self.store,
-            "recent": self.recorder.recent,
-            "media": self.media,
-        }
 
 
 class TrainingRun(ABC):
@@ -271,22 +221,3 @@ class TrainingRun(ABC):
             self.clock.checkpoint_s += perf_counter() - start
         elif self.world.world_size > 1:
             self.clock.waiting_s += perf_counter() - start
-
-
-def make_plan(hooks: Mapping[str, Hook], world: World, clock: Clock) -> Plan:
-    """Return the plan of this rank; collective.
-
-    Raises RankMismatch if ranks run different collective hooks, because they would deadlock.
-    """
-    plan = Plan(hooks, world.rank, world.local_rank, clock.device_mark)
-    collective_hooks = [
-        f"{name}:{type(hook).__name__}" for name, hook in plan.hooks.items() if hook.collective
-    ]
-    signatures = world.gather(collective_hooks)
-    for rank, signature in enumerate(signatures):
-        if signature != signatures[0]:
-            raise RankMismatch(
-                f"ranks must have the same collective hooks; rank {rank} has {signature} and"
-                f" rank 0 has {signatures[0]}"
-            )
-    return plan

@@ -19,7 +19,7 @@ from orchestrator.experiment.load import to_dict
 from orchestrator.experiment.resolve import ResolvedExperiment
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.torch_settings import thread_count, torch_threads
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.replay.rank_processes import convert_errors, train_in_processes, without_loggers
 from orchestrator.runs.continuation import open_checkpoints

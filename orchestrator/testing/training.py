@@ -23,8 +23,8 @@ from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.custom.custom_loop import CustomLoop
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.torch_settings import torch_threads
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.task_errors import check_has_gradient
-from orchestrator.loop.training_run import RunContext
 from orchestrator.task import Task, has_custom_loop
 
 

@@ -22,7 +22,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.experiment.load import make_experiment
 from orchestrator.experiment.resolve import resolve
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.storage import Storage
 from tests.every_key.tasks import WATCHED
 from tests.tasks import Rows, numbers

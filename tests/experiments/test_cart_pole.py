@@ -8,7 +8,7 @@ from experiments.cart_pole import CartPole, pushed, stand
 from hooks.checkpointing.checkpoint import Checkpoint
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.loop.custom.custom_loop import CustomLoop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.storage import Storage
 from tests.tasks import experiment
 

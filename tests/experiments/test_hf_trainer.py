@@ -10,7 +10,7 @@ from experiments.hf_trainer import TrainedByTrainer
 from hooks.checkpointing.checkpoint import Checkpoint
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.loop.custom.custom_loop import CustomLoop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.storage import Storage
 from tests.tasks import Rows, experiment
 

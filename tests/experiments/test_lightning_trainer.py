@@ -8,7 +8,7 @@ from experiments.lightning_trainer import TrainedByLightning
 from hooks.checkpointing.checkpoint import Checkpoint
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.loop.custom.custom_loop import CustomLoop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.storage import Storage
 from tests.tasks import Rows, experiment
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 from hooks import Hook
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from tests.tasks import Points, experiment
 

@@ -22,7 +22,7 @@ from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.loop import training_run
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.strategy import shard
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.gpu.tasks import loop_on

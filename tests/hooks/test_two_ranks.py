@@ -23,7 +23,7 @@ from hooks.training.param_scheduler import ParamScheduler
 from hooks.training.sampler_seed import DistSamplerSeed
 from orchestrator.experiment.optim.component import Component
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from tests.hooks.stats.test_row_stats import ALL, REFERENCE
 from tests.ranks import on_ranks

@@ -15,13 +15,14 @@ from orchestrator.loop.base_loop import BaseLoop
 from orchestrator.loop.custom.custom_contents import CheckpointedParts
 from orchestrator.loop.custom.custom_report import average_report
 from orchestrator.loop.custom.custom_run import CustomRun
+from orchestrator.loop.plan import make_plan
 from orchestrator.loop.report import Report
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.span_clock import Clock
 from orchestrator.loop.state.cursor import EpochProgress
 from orchestrator.loop.step.columns import make_columns
 from orchestrator.loop.stopping import StopCoordinator
 from orchestrator.loop.task_errors import COLUMNS, check_type
-from orchestrator.loop.training_run import RunContext, make_plan
 from orchestrator.randomness import seed_all
 from orchestrator.task import Task, hide_progress, show_progress
 from orchestrator.training_session import Part, TrainingSession

@@ -17,11 +17,12 @@ from orchestrator.errors import RunError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.hooked_run import HookedRun
 from orchestrator.loop.membership import Membership
+from orchestrator.loop.plan import make_plan
 from orchestrator.loop.report import Report
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.sharing.own_fields import OwnFields
 from orchestrator.loop.state.hooked_contents import HookedContents
 from orchestrator.loop.training import Training
-from orchestrator.loop.training_run import RunContext, make_plan
 from orchestrator.randomness import random_state, restore_random_state
 
 TRAINING_EVENTS = ("on_start", "on_phase_start", *WITHIN_ITERATION, "on_phase_end")

@@ -14,7 +14,7 @@ from hooks.training.ema import EMA
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import ConfigError
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.storage import Storage
 from tests.hooks.checkpointing.simulated_run import SimulatedRun, Store, names, simulate, val
 from tests.hooks.phases import run_phase

@@ -12,7 +12,7 @@ from hooks import Hook, HookError, Interval, State
 from hooks.checkpointing.export import Export
 from hooks.training.ema import EMA
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from tests.ranks import on_ranks
 from tests.tasks import Points, experiment, numbers

@@ -15,7 +15,7 @@ from hooks import Hook, State
 from hooks.logs.output_csv import OutputCSV
 from hooks.training.ema import EMA
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from tests.orchestrator.loop.test_loop_skipped_steps import Skips
 from tests.ranks import on_ranks

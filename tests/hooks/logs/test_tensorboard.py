@@ -25,7 +25,7 @@ from hooks.private_torch import compile_in_place
 from hooks.training.gradient_clip import GradientClip
 from orchestrator.disk.media import MediaWriter
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.storage import Storage
 from tests.hooks.logs.conftest import Start
 from tests.hooks.logs.shared.test_readings import CONFIG

@@ -16,7 +16,7 @@ from hooks import Hook
 from orchestrator import Task
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.tasks import Rows, experiment, numbers

@@ -13,7 +13,7 @@ from hooks import Plan, State
 from hooks.interval import Interval
 from hooks.stats.activation_stats import ActivationStats
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from tests.tasks import Points, experiment
 
 EVERY_STEP = Interval(1, "steps")

@@ -11,7 +11,7 @@ import torch
 from hooks import Plan, State
 from hooks.stats.memory_snapshot import MemorySnapshot
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from tests.tasks import Points, experiment
 
 

@@ -16,7 +16,7 @@ from hooks.stats.optimizer_stats import OptimizerStats
 from hooks.training.freeze_parameters import FreezeParameters
 from hooks.training.gradient_clip import GradientClip
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.testing import train
 from tests.tasks import Points, Rows, experiment
 

@@ -16,7 +16,7 @@ from hooks.setup import Setup
 from hooks.stats import profiler
 from hooks.stats.profiler import Profiler
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from tests.ranks import on_ranks
 from tests.tasks import Breaks, Points, experiment

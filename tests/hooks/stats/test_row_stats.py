@@ -10,7 +10,7 @@ import torch
 from hooks import Hook, Plan, State
 from hooks.stats.row_stats import STATISTICS, RowStats
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from tests.tasks import Points, Rows, experiment
 
 ALL = [f"loss/{statistic}" for statistic in STATISTICS]

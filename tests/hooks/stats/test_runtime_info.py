@@ -18,7 +18,7 @@ from orchestrator.engines.session import Session
 from orchestrator.experiment.load import to_dict, to_yaml
 from orchestrator.experiment.resolve import resolve
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from tests.tasks import Points, described, experiment
 

@@ -12,7 +12,7 @@ from hooks import Hook, State
 from hooks.interval import Interval
 from hooks.stats.throughput import Throughput, peak_flops
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from tests.tasks import Points, Rows, experiment
 
 

@@ -9,7 +9,7 @@ from hooks import Hook, HookError, State
 from hooks.interval import Interval
 from hooks.training.garbage_collection import GarbageCollection
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from tests.ranks import on_ranks
 from tests.tasks import Breaks, Points, experiment

@@ -12,7 +12,7 @@ from hooks.logs.json_lines import JsonLines
 from hooks.training.param_scheduler import ParamScheduler
 from orchestrator.experiment.optim.component import Component
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from tests.hooks.training.steps import batches, new_state, small_model, train
 from tests.tasks import Points, Rows, experiment
 

@@ -10,7 +10,7 @@ from hooks import EMA, Hook, State
 from hooks.training.precise_batch_norm import PreciseBatchNorm, recompute
 from hooks.training.sync_buffers import SyncBuffers
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from tests.hooks.training.steps import batches, new_state, small_model
 from tests.ranks import on_ranks

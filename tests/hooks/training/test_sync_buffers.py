@@ -7,7 +7,7 @@ from hooks import Hook, Interval, State
 from hooks.training.ema import EMA
 from hooks.training.sync_buffers import SyncBuffers
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from tests.ranks import on_ranks
 from tests.tasks import Points, experiment

@@ -10,7 +10,7 @@ from hooks.training.time_limit import TimeLimit
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.experiment.fields.parameters import construct
 from orchestrator.loop.loop import Loop, Report
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.hooks.phases import Ticks

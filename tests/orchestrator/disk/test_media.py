@@ -21,7 +21,7 @@ from hooks.media import MediaEntry
 from orchestrator import RunError, resume, run, sweep
 from orchestrator.disk.media import INDEX, MAX_WAITING, MediaWriter, read_media
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.runs.result import Run
 from orchestrator.storage import Storage
 from tests.tasks import Points, described, experiment

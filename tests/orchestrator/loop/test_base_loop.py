@@ -15,8 +15,8 @@ from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.loop import base_loop
 from orchestrator.loop import training as training_module
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.span_clock import CudaClock
-from orchestrator.loop.training_run import RunContext
 from orchestrator.storage import Storage
 from tests.device_stand_in import Device
 from tests.tasks import Points, experiment

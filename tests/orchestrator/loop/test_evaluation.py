@@ -24,7 +24,7 @@ from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import TaskError
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.runs.result import Run
 from orchestrator.storage import Storage

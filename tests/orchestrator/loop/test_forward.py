@@ -13,7 +13,7 @@ from orchestrator.errors import TaskError
 from orchestrator.experiment.sections.workers import Ddp, Workers
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.strategy import is_sharded
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from tests.ranks import on_ranks
 from tests.tasks import Points, Rows, experiment, numbers

@@ -16,7 +16,7 @@ from hooks.training.early_stopping import EarlyStopping
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.experiment.optim.component import Component
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from orchestrator.task import Task

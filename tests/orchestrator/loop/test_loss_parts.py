@@ -14,7 +14,7 @@ from hooks.checkpointing.checkpoint import Checkpoint
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import TaskError
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.tasks import Points, Rows, experiment, numbers

@@ -16,10 +16,10 @@ from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.loop import span_clock as clock_module
 from orchestrator.loop import training_run
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.span_clock import Clock, CudaClock, DeviceSpan, DeviceTimestamp
 from orchestrator.loop.step.backward_timer import BackwardTimer
 from orchestrator.loop.timestamps import INTERVALS
-from orchestrator.loop.training_run import RunContext
 from orchestrator.storage import Storage
 from orchestrator.units import SPANS
 from tests.device_stand_in import Device

@@ -7,9 +7,9 @@ from hooks import Hook, State
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.loop import stopping as stopping_module
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.span_clock import Clock
 from orchestrator.loop.stopping import StopCoordinator
-from orchestrator.loop.training_run import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.manual_clock import ManualClock

@@ -12,7 +12,7 @@ from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.errors import TaskError
 from orchestrator.experiment.optim.component import Component
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from tests.ranks import on_ranks
 from tests.tasks import Points, experiment

@@ -17,7 +17,7 @@ from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.interval import Interval
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks

@@ -15,7 +15,7 @@ from orchestrator.experiment.load import make_experiment
 from orchestrator.experiment.resolve import resolve
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.storage import Storage
 from tests.orchestrator.experiment.samples import HERE, Own, refusal
 from tests.tasks import Points, Rows, described

@@ -14,7 +14,7 @@ from orchestrator.experiment.optim.optimizer import OPTIMIZERS, build_optimizer
 from orchestrator.experiment.resolve import resolve
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from tests.raw import raw_training
 from tests.tasks import Points, Rows, described, numbers
 

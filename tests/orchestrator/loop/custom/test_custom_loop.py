@@ -31,7 +31,7 @@ from orchestrator.engines.session import Session
 from orchestrator.errors import CheckpointError, RankMismatch, RunError, TaskError
 from orchestrator.experiment.load import make_experiment, to_yaml
 from orchestrator.loop.custom.custom_loop import CustomLoop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.runs.result import Run
 from orchestrator.storage import Storage

@@ -18,7 +18,7 @@ from orchestrator.errors import CheckpointError, ConfigError, RunError, TaskErro
 from orchestrator.experiment.checks.data import check_data
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.iterable_tasks import IterablePoints, Placed, Shuffled

@@ -16,7 +16,7 @@ from orchestrator.disk.initial_weights import find_weights
 from orchestrator.errors import CheckpointError, ConfigError, UsageError
 from orchestrator.experiment.yaml.source import InitialWeights
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from orchestrator.testing.training import Screen

@@ -23,7 +23,7 @@ from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.strategy import build_model
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks

@@ -13,7 +13,7 @@ from hooks import Hook, State
 from orchestrator.errors import ConfigError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.torch_settings import Precision
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.testing.watching import DeviceReads
 from tests.tasks import Blocks, Points, Rows, experiment, numbers
 

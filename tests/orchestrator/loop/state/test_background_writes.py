@@ -23,8 +23,8 @@ from orchestrator.disk.rows.dataset import open_recorded
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.errors import CheckpointError, StorageError
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.state.background_writes import BackgroundWrite
-from orchestrator.loop.training_run import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.orchestrator.disk.checkpoints.saved import kill_at, weights

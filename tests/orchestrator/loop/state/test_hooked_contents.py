@@ -18,7 +18,7 @@ from hooks.training.ema import EMA
 from orchestrator import Task, run
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.storage import Storage
 from tests.tasks import Points, described, experiment
 

@@ -21,7 +21,7 @@ from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.errors import CheckpointError, UsageError
 from orchestrator.experiment.optim.component import Component
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from orchestrator.testing.training import Screen

@@ -25,7 +25,7 @@ from orchestrator.experiment.optim.construction import find_subclasses
 from orchestrator.experiment.optim.optimizer import OPTIMIZERS
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.ranks import on_ranks

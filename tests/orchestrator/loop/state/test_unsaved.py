@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, Subset
 from hooks import Hook, State
 from orchestrator import Task
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.testing.training import Screen, SmallTask
 from tests.tasks import experiment
 

@@ -13,8 +13,8 @@ from hooks.training.gradient_clip import GradientClip
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import RunError, TaskError
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.step.batch_pieces import count_rows, split_batch
-from orchestrator.loop.training_run import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from orchestrator.testing.training import Screen

@@ -15,7 +15,7 @@ from hooks.stats.perf_stats import PerfStats
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.experiment.optim.component import Component
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.randomness import seed_all
 from orchestrator.storage import Storage

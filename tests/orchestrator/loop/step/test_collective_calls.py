@@ -9,7 +9,7 @@ from torch.distributed.nn.functional import all_gather  # type: ignore[attr-defi
 
 from orchestrator.errors import TaskError
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from tests.ranks import on_ranks
 from tests.tasks import Points, experiment

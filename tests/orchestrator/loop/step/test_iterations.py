@@ -14,7 +14,7 @@ from hooks import Hook, HookError, State
 from hooks.training.gradient_clip import GradientClip
 from orchestrator.experiment.optim.component import Component
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from tests.tasks import Points, Rows, experiment, numbers
 
 OWN = Component(type="task")

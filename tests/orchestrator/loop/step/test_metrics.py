@@ -13,8 +13,8 @@ from torch import Tensor
 
 from orchestrator.errors import TaskError
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.step.metrics import Means, check_ranks_agree
-from orchestrator.loop.training_run import RunContext
 from orchestrator.loop.world import World
 from tests.ranks import on_ranks
 from tests.tasks import Points, experiment

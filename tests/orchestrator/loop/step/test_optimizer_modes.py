@@ -19,7 +19,7 @@ from orchestrator.experiment.load import make_experiment
 from orchestrator.experiment.optim.component import Component
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.loop.loop import EvaluationLoop, Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.orchestrator.loop.step.test_turns import Gan

@@ -16,7 +16,7 @@ from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.experiment.optim.scheduler import SCHEDULERS
 from orchestrator.experiment.resolve import resolve
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.storage import Storage
 from tests.tasks import Points, described
 

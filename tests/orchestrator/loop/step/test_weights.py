@@ -19,7 +19,7 @@ from hooks.training.nan_guard import NanGuard
 from orchestrator.errors import TaskError
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.task import Task
 from tests.orchestrator.loop.step.test_auto_microbatching import Allocator

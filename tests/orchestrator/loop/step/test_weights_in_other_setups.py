@@ -16,7 +16,7 @@ from orchestrator import Task
 from orchestrator.experiment.optim.component import Component
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.training_run import RunContext
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from tests.ranks import on_ranks
 from tests.tasks import Rows, experiment

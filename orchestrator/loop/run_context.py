@@ -1,0 +1,55 @@
+"""What a loop is given: rank, storage and display."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hooks.loop_services import Display
+from orchestrator.disk.checkpoints.store import CheckpointStore
+from orchestrator.disk.media import MediaWriter
+from orchestrator.disk.rows.recorder import Recorder
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.loop.world import World
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """Rank, storage and display of a loop. By default one rank of a run that writes nothing. Used
+    in workers."""
+
+    world: World = field(default_factory=World)
+    recorder: Recorder = field(default_factory=Recorder)
+    store: CheckpointStore | None = None
+    """Checkpoint store; None saves and restores no checkpoints."""
+    saves: bool = True
+    """Whether checkpoints are saved; False only restores those in the store."""
+    artifacts: Path = Path(".")
+    """Local folder for files that hooks write."""
+    send_artifacts: Callable[[], None] = lambda: None
+    """Function that uploads these files to the run's storage."""
+    media: MediaWriter = field(default_factory=MediaWriter)
+    display: Display | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """Resolved experiment of a trial, including its section `sweep`; empty if it is `experiment`
+    itself."""
+    name: str = ""
+    """Name of the run; empty for the name of the experiment."""
+    stop_requested: Callable[[], bool] = lambda: False
+    """Function that returns whether this rank is interrupted."""
+    last_iteration: float = math.inf
+    """Training iteration after which the run is interrupted without a checkpoint, even between the
+    micro-batches of a step."""
+
+    def state_fields(self, experiment: Experiment) -> dict[str, Any]:
+        return {
+            **asdict(self.world),
+            "artifacts": self.artifacts,
+            "display": self.display,
+            "config": self.config or experiment.model_dump(mode="json"),
+            "name": self.name or experiment.name,
+            "checkpoints": self.store,
+            "recent": self.recorder.recent,
+            "media": self.media,
+        }
