@@ -19,7 +19,7 @@ from hooks.stats.perf_stats import PerfStats
 from hooks.training.gradient_clip import GradientClip
 from orchestrator.disk.rows.dataset import open_recorded
 from orchestrator.disk.rows.recorder import Recorder
-from orchestrator.loop import training_run
+from orchestrator.loop import base_loop
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.strategy import shard
 from orchestrator.loop.run_context import RunContext
@@ -144,7 +144,7 @@ class Fails(Hook):
 def test_a_run_that_fails_does_not_wait_for_a_device_that_is_busy(
     cuda: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training_run, "DEVICE_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(base_loop, "DEVICE_TIMEOUT_S", 0.0)
     storage = Storage(tmp_path)
     recorder = Recorder(storage, "stats/attempt=0/rank=0", {"rank": 0}, flush_s=3600)
     try:
