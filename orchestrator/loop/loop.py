@@ -29,7 +29,7 @@ from orchestrator.loop.sharing.failed_run import note_failures
 from orchestrator.loop.sharing.shared_runs import Member, SharedRuns
 from orchestrator.loop.state.hooked_contents import EvaluationContents
 from orchestrator.loop.stopping import INTERRUPTED, Stop
-from orchestrator.loop.training import Training
+from orchestrator.loop.training import Training, make_training
 from orchestrator.loop.training_run import TrainingRun
 from orchestrator.task import Task
 
@@ -39,7 +39,7 @@ class Loop(BaseLoop[HookedRun]):
 
     `followers` are further runs that share the training. Each has its own observing hooks,
     validation, checkpoints and reports. `evaluation` makes the evaluations of a run that is alone.
-    `options` are those of `Training`.
+    `options` are those of `make_training`.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Loop(BaseLoop[HookedRun]):
         context = context or RunContext()
         self.task = task
         self.experiment = experiment
-        self.training = Training(task, experiment, hooks, context, **options)
+        self.training = make_training(task, experiment, hooks, context, **options)
         if self.training.modes:
             self.training.state.evaluations[""] = Weights(self.training.modes.evaluating)
         if followers:
@@ -176,35 +176,39 @@ class Loop(BaseLoop[HookedRun]):
 
     def _iterate(self) -> Stop:
         """Iterate over the batches of the phase, and save and stop where it is due."""
-        training = self.training
-        stopping = training.stopping
-        state = training.state
+        stopping = self.training.stopping
         saves_in_background = any(run.saving.background for run in self.active)
-        for _ in training.iterate():  # up to a checkpoint, a check for a stop or the last iteration
-            if state.iteration >= training.last_iteration:
+        for pause in self.training.iterate():
+            if pause == "last iteration":
                 return Stop((INTERRUPTED,), is_interruption=True)
-            if state.checkpoint_reasons:
+            if pause == "checkpoint":
                 self._save_requested()
-            if state.iteration < stopping.next_check:
                 continue
             if saves_in_background:
-                for run in self.active:
-                    with run.own_fields:
-                        run.finish_if_written()
-            if not stopping.is_stop_requested():
-                continue
-
-            stop = stopping.agree()
-            if stop.is_interruption:
-                training.modes.evaluate(keep=True)
-                for run in self.active:
-                    with run.own_fields:
-                        run.save_unless_saved(INTERRUPTED)
-                return stop
-            if stop:
-                state.request_checkpoint("stop")
+                self._finish_if_written()
+            if stopping.is_stop_requested() and (stop := self._agree_to_stop()):
                 return stop
         return Stop()
+
+    def _finish_if_written(self) -> None:
+        """Commit the checkpoints whose background writes have finished; collective."""
+        for run in self.active:
+            with run.own_fields:
+                run.finish_if_written()
+
+    def _agree_to_stop(self) -> Stop:
+        """Decide with all ranks whether the runs stop within the phase, and save an interruption;
+        collective."""
+        training = self.training
+        stop = training.stopping.agree()
+        if stop.is_interruption:
+            training.modes.evaluate(keep=True)
+            for run in self.active:
+                with run.own_fields:
+                    run.save_unless_saved(INTERRUPTED)
+        elif stop:
+            training.state.request_checkpoint("stop")
+        return stop
 
     def _save_requested(self) -> None:
         """Save the checkpoints that hooks have requested within a training phase; collective."""

@@ -3,7 +3,7 @@ workers."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
@@ -55,6 +55,9 @@ from orchestrator.randomness import random_state, seed_all
 from orchestrator.task import Task, has_turns, has_weights, hide_progress, show_progress
 from orchestrator.units import format_count
 
+Pause = Literal["last iteration", "checkpoint", "stop check"]
+"""Why `Training.iterate` pauses. Text is compared faster than the members of an enumeration."""
+
 
 class Training:
     """The model, optimizers, schedules and data of a task, and the iterations of a training phase.
@@ -62,7 +65,8 @@ class Training:
 
     It knows no run: a loop saves, evaluates and reports. `hooks` and `context` belong to its only
     run, or to the first of several runs that share it. With `resumes`, a checkpoint replaces the initial
-    weights, which were found at `origin` when the run was created.
+    weights, which were found at `origin` when the run was created. `make_training` makes one, with the
+    seeds of the experiment.
     """
 
     def __init__(
@@ -84,7 +88,6 @@ class Training:
         self.recorder = context.recorder
         self.clock = clock_for(self.world.device)
         self.plan = make_plan(hooks, self.world, self.clock)
-        seed_all(experiment.seed)
 
         self.data = make_data(task, experiment, self.world, data_of)
         self.precisions = {
@@ -98,10 +101,9 @@ class Training:
         }
 
         module, model, lines = self._build_model(origin, resumes)
+        self.lines = lines
+        """Lines about the model, for the user."""
         self.state = self._make_state(module, model, context)
-        show_progress(task, self.state)
-        self.show(lines)
-
         self._unsaved: UnsavedState | None = None
         self.changes = Changes(experiment, task, self.plan, self.state, timeline)
         self.iterations = self._make_runner()
@@ -120,7 +122,6 @@ class Training:
         """Random state at the end of the last phase."""
         self._batches: Iterator[object] | None = None
         """Remaining training batches of the epoch; None between two epochs."""
-        seed_all(experiment.seed + self.world.rank)
 
     # Building
 
@@ -243,8 +244,8 @@ class Training:
         if self._batches is None:
             self._batches = self.data.train.begin(state.epoch, self.epoch.consumed())
 
-    def iterate(self) -> Iterator[None]:
-        """Train until the phase ends. Yield between two steps if a checkpoint is requested or a
+    def iterate(self) -> Iterator[Pause]:
+        """Train until the phase ends. Pause between two steps if a checkpoint is requested or a
         check for a stop is due, and after the last iteration, even within a step; the caller ends a
         phase early by not continuing."""
         state = self.state
@@ -266,13 +267,15 @@ class Training:
                 return
             next(iterations)
             if state.iteration >= self.last_iteration:
-                yield
+                yield "last iteration"
             has_ended = state.phase_iteration >= state.phase_length or state.step >= last_step
             if has_ended or not state.at_step_boundary:
                 # A checkpoint cannot hold the gradients between the micro-batches of a step.
                 continue
-            if state.checkpoint_reasons or state.iteration >= self.stopping.next_check:
-                yield
+            if state.checkpoint_reasons:
+                yield "checkpoint"
+            if state.iteration >= self.stopping.next_check:
+                yield "stop check"
             if self.changes.pending:
                 self.changes.advance()
         if not state.finished and not data.has_more():
@@ -353,6 +356,26 @@ class Training:
         if self.world.is_master:
             for line in lines:
                 self.state.show(line)
+
+
+def make_training(
+    task: Task,
+    experiment: Experiment,
+    hooks: Mapping[str, Hook],
+    context: RunContext,
+    **options: Any,
+) -> Training:
+    """Make a training with the seeds of the experiment, and show its progress to the task.
+
+    All ranks build the same model. From then on, each has its own random numbers. `options` are those
+    of `Training`.
+    """
+    seed_all(experiment.seed)
+    training = Training(task, experiment, hooks, context, **options)
+    show_progress(task, training.state)
+    training.show(training.lines)
+    seed_all(experiment.seed + context.world.rank)
+    return training
 
 
 def _choose_runner(task: Task, experiment: Experiment, state: State) -> type[IterationRunner]:
