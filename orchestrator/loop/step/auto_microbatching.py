@@ -1,11 +1,11 @@
 """Automatic microbatching: a batch that does not fit in memory is computed in pieces."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hooks.distributed import collectives
 from hooks.model.layers import BatchNorm
@@ -38,6 +38,26 @@ class Piece(NamedTuple):
     share: float
     loss_weight: float | None = None
     """Its weight, if the task has weights."""
+
+
+class _Computed(NamedTuple):
+    """What a rank has computed of a batch."""
+
+    timestamps: list[Timestamps]
+    """Timestamps of each piece."""
+    error: str | None = None
+    """Torch's message if memory ran out."""
+
+
+class _Agreement(NamedTuple):
+    """What all ranks know of a batch, once each has computed it or run out of memory."""
+
+    failed_rank: int | None
+    """A rank that ran out of memory; None if none did."""
+    cannot_split: bool
+    """True if a rank ran out of memory with one row at a time."""
+    has_gradient: Sequence[float]
+    """For each trained parameter, 1 if it has a gradient on any rank, otherwise 0."""
 
 
 class MicrobatchRunner(IterationRunner):
@@ -94,42 +114,47 @@ class MicrobatchRunner(IterationRunner):
         while True:
             means = self.metrics.means.copy()
             row = dict(state.row)
-            parts: list[Timestamps] = []
-            reason = self._try_to_compute(batch, start, parts)
-            has_single_rows = count_rows(batch.batch) <= self.microbatches
-            rank, cannot_split = self._agree_on_failure(reason is not None, has_single_rows)
-            if rank is None:
-                state.row["microbatches"] = len(parts)
-                return parts
+            computed = self._compute_pieces(batch, start)
+            trained = self._list_trained()
+            agreement = self._exchange_flags(batch, trained, has_failed=computed.error is not None)
+            if agreement.failed_rank is None:
+                _fill_missing_gradients(trained, agreement.has_gradient)
+                state.row["microbatches"] = len(computed.timestamps)
+                return computed.timestamps
 
             self.metrics.means = means
             state.row = row
             state.output = None
             state.loss = None
             clear_gradients()
-            whose = "" if self.world.world_size == 1 else f" on rank {rank}"
-            if cannot_split:
-                raise RunError(
-                    f"out of memory{whose}, even with one row at a time: {reason or 'see that rank'}"
-                )
-            if state.device.type == "cuda":
-                torch.cuda.empty_cache()
-            self.microbatches *= 2
-            self._show(whose)
+            self._split_further(agreement, computed.error)
 
-    def _try_to_compute(self, batch: Piece, start: Any, parts: list[Timestamps]) -> str | None:
-        """Compute all pieces. Return torch's message if memory ran out."""
+    def _compute_pieces(self, batch: Piece, start: Any) -> _Computed:
+        """Compute all pieces of a batch, unless memory runs out."""
+        timestamps: list[Timestamps] = []
         pieces = self._split(batch)
         try:
             for piece in pieces:
-                parts.append((start, *self._compute_piece(piece)))
-                start = parts[-1][-1]
+                timestamps.append((start, *self._compute_piece(piece)))
+                start = timestamps[-1][-1]
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
             # Not the error itself, whose frames hold the memory.
-            return str(error)
-        return None
+            return _Computed(timestamps, str(error))
+        return _Computed(timestamps)
+
+    def _split_further(self, agreement: _Agreement, error: str | None) -> None:
+        """Use twice as many pieces from now on. Raises RunError if a batch has no more rows."""
+        whose = "" if self.world.world_size == 1 else f" on rank {agreement.failed_rank}"
+        if agreement.cannot_split:
+            raise RunError(
+                f"out of memory{whose}, even with one row at a time: {error or 'see that rank'}"
+            )
+        if self.state.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self.microbatches *= 2
+        self._show(whose)
 
     def _split(self, batch: Piece) -> list[Piece]:
         """Return the pieces of a batch; raises TaskError if it cannot be cut by samples."""
@@ -199,25 +224,23 @@ class MicrobatchRunner(IterationRunner):
         end = self.clock.mark()
         return *forward_times, *skip(BACKWARD_TIMES, end), *skip(UPDATE_TIMES, end), end
 
-    def _agree_on_failure(self, has_failed: bool, cannot_split: bool) -> tuple[int | None, bool]:
-        """Return a rank that ran out of memory, if any, and whether its batch cannot be split.
-
-        If none did, a parameter that has a gradient on some ranks gets a gradient of zeros on the
-        others. Collective.
-        """
+    def _list_trained(self) -> list[nn.Parameter]:
         parameters = self.state.module.parameters()
-        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        return [parameter for parameter in parameters if parameter.requires_grad]
+
+    def _exchange_flags(
+        self, batch: Piece, trained: Iterable[nn.Parameter], *, has_failed: bool
+    ) -> _Agreement:
+        """Tell the other ranks whether memory ran out here, and which parameters have a gradient;
+        collective."""
+        has_single_rows = count_rows(batch.batch) <= self.microbatches
+        failed_number = self.world.rank + 1.0 if has_failed else 0.0
         existing = [float(parameter.grad is not None) for parameter in trained]
-        failed_rank = self.world.rank + 1.0 if has_failed else 0.0
-        rank, is_final, *anywhere = self.world.maximum(
-            [failed_rank, float(has_failed and cannot_split), *existing]
+        highest, is_final, *has_gradient = self.world.maximum(
+            [failed_number, float(has_failed and has_single_rows), *existing]
         )
-        if rank:
-            return int(rank) - 1, bool(is_final)
-        for parameter, has_gradient in zip(trained, anywhere, strict=True):
-            if has_gradient and parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        return None, False
+        failed_rank = int(highest) - 1 if highest else None
+        return _Agreement(failed_rank, bool(is_final), has_gradient)
 
     def _average_gradients(self) -> None:
         """Average gradients across all ranks; collective.
@@ -250,6 +273,15 @@ class MicrobatchRunner(IterationRunner):
             f"out of memory{whose}: from iteration {self.state.iteration + 1} on, each batch is split into"
             f" {self.microbatches} micro-batches{note}"
         )
+
+
+def _fill_missing_gradients(
+    parameters: Iterable[nn.Parameter], has_gradient: Iterable[float]
+) -> None:
+    """Give each parameter that has a gradient on another rank a gradient of zeros here."""
+    for parameter, has_one in zip(parameters, has_gradient, strict=True):
+        if has_one and parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
