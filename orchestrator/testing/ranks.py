@@ -9,9 +9,9 @@ import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from multiprocessing.pool import AsyncResult, Pool
+from multiprocessing.pool import AsyncResult, MaybeEncodingError, Pool  # type: ignore[attr-defined]
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -25,6 +25,17 @@ GRACE_PERIOD_S = 2.0
 """Time for the second rank to finish after the first: it may be waiting for the first."""
 _pools: list[Pool] = []
 """One process for each rank."""
+
+
+class _Answer(NamedTuple):
+    """What a call on one rank returned or raised."""
+
+    value: Any = None
+    error: str | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self.value is None and self.error is None
 
 
 class RanksFailed(RuntimeError):
@@ -46,14 +57,15 @@ def on_two_ranks(function: Callable[..., Any], *arguments: Any) -> list[Any]:
         pool.apply_async(_call, (rank, [*sys.path], call)) for rank, pool in enumerate(_pools)
     ]
     answers = _wait(pending)
-    errors = [f"rank {rank}: {error}" for rank, (_, error) in answers.items() if error]
-    values = [value for value, _ in answers.values()]
-    if errors or len(answers) < SIZE:
+    is_complete = len(answers) == SIZE
+    errors = [f"rank {rank}: {answer.error}" for rank, answer in answers.items() if answer.error]
+    values = [answers[rank].value for rank in sorted(answers)]
+    if errors or not is_complete:
         _stop()
-    if errors or (len(answers) < SIZE and all(value is None for value in values)):
-        raise RanksFailed(
-            errors[0] if errors else f"a rank still waits for another after {TIMEOUT_S:.0f} s"
-        )
+    if errors:
+        raise RanksFailed(errors[0])
+    if not is_complete and all(value is None for value in values):
+        raise RanksFailed(f"a rank still waits for another after {TIMEOUT_S:.0f} s")
     return values
 
 
@@ -72,18 +84,25 @@ def _stop() -> None:
     _pools.clear()
 
 
-def _wait(pending: Sequence[AsyncResult[Any]]) -> dict[int, tuple[Any, str | None]]:
-    """Return the answers by rank: a value, or an error."""
-    answers: dict[int, tuple[Any, str | None]] = {}
+def _wait(pending: Sequence[AsyncResult[_Answer]]) -> dict[int, _Answer]:
+    """Return the answers by rank."""
+    answers: dict[int, _Answer] = {}
     deadline = monotonic() + TIMEOUT_S
     while len(answers) < SIZE and monotonic() < deadline:
         sleep(0.002)
         for rank, result in enumerate(pending):
             if rank not in answers and result.ready():
-                answers[rank] = result.get()
-                if answers[rank] != (None, None):
+                answers[rank] = _read(result)
+                if not answers[rank].is_empty:
                     deadline = monotonic() + GRACE_PERIOD_S
     return answers
+
+
+def _read(result: AsyncResult[_Answer]) -> _Answer:
+    try:
+        return result.get()
+    except MaybeEncodingError as error:
+        return _Answer(error=f"the result cannot be sent: {error}")
 
 
 def _join_group(rank: int, store: str) -> None:
@@ -97,10 +116,10 @@ def _join_group(rank: int, store: str) -> None:
     )
 
 
-def _call(rank: int, path: Sequence[str], call: bytes) -> tuple[Any, str | None]:
+def _call(rank: int, path: Sequence[str], call: bytes) -> _Answer:
     sys.path[:] = path
     try:
         function, arguments = pickle.loads(call)
-        return function(World(rank, SIZE, rank), *arguments), None
+        return _Answer(function(World(rank, SIZE, rank), *arguments))
     except BaseException:
-        return None, traceback.format_exc()
+        return _Answer(error=traceback.format_exc())
