@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils.data import IterableDataset
 
 from hooks.errors import SettingError
 from hooks.hook import Hook, Priority, Ranks
@@ -34,7 +35,8 @@ class OutputCSV(Hook):
     """
 
     id_key: int | str | None = None
-    """Index or key of the samples' ids in a batch; by default their indices in the dataset."""
+    """Index or key of the samples' ids in a batch; by default their indices in the dataset. Set it
+    for an iterable dataset that shards itself, whose order is unknown."""
     target_key: int | str | None = 1
     """Index or key of the targets in a batch; null for no targets."""
     scores: bool = False
@@ -110,21 +112,39 @@ def _table(batches: list[dict[str, Any]], state: State) -> pd.DataFrame:
     table = pd.DataFrame(columns)
     if scores is not None:
         table = table.join(pd.DataFrame(scores).add_prefix("score_"))
-    table.index = pd.Index(_indices(state, len(table)), name="id")
+    sizes = [len(batch["predicted"]) for batch in batches]
+    table.index = pd.Index(_indices(state, sizes), name="id")
     return table
 
 
-def _indices(state: State, count: int) -> Sequence[int]:
+def _indices(state: State, sizes: Sequence[int]) -> Sequence[int]:
     """Return the indices of this rank's samples, in the order of the task's sampler.
 
-    For a stream, these are positions in it, as if ranks took turns.
+    `sizes` are those of its batches. Of an iterable dataset, the indices are positions in it.
     """
-    loader = state.loaders.get(state.phase)
+    loader: Any = state.loaders.get(state.phase)
     sampler: Any = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
+    count = sum(sizes)
     # A sampler without `set_epoch` may return a different order each time.
     indices = list(islice(sampler, count + 1)) if hasattr(sampler, "set_epoch") else []
-    end = state.rank + state.world_size * count
-    return indices if len(indices) == count else range(state.rank, end, state.world_size)
+    if len(indices) == count:
+        return indices
+    is_iterable = isinstance(getattr(loader, "dataset", None), IterableDataset)
+    return _positions(state, sizes, loader.num_workers if is_iterable else 0)
+
+
+def _positions(state: State, sizes: Sequence[int], processes: int) -> list[int]:
+    """Return the positions of this rank's samples in a dataset of which each of its `processes`
+    reads every n-th sample; they give a batch in turn."""
+    readers = max(1, processes)
+    stride = state.world_size * readers
+    begins = [state.rank + state.world_size * reader for reader in range(readers)]
+    positions: list[int] = []
+    for number, size in enumerate(sizes):
+        begin = begins[number % readers]
+        begins[number % readers] = begin + stride * size
+        positions += range(begin, begin + stride * size, stride)
+    return positions
 
 
 def _entry(batch: Any, key: int | str, parameter: str) -> Any:

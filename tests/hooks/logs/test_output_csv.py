@@ -1,6 +1,7 @@
 """Lines of predictions against the model's own outputs, sample by sample."""
 
 import csv
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import SubsetRandomSampler
+from torch.utils.data import IterableDataset, SubsetRandomSampler
 
 from hooks import Hook, State
 from hooks.logs.output_csv import OutputCSV
@@ -171,6 +172,38 @@ def test_each_sample_of_val_and_test_has_its_line(
     ]
     assert lines(tmp_path / "csv/val/step-00000010.csv") == expected(outputs.seen["val"], 11, 1)
     assert lines(tmp_path / "csv/test/step-00000010.csv") == expected(outputs.seen["test"], 7, 2)
+
+
+class InOrder(IterableDataset[Any]):
+    """Points in their order, without an index."""
+
+    def __init__(self, points: PointSet) -> None:
+        self.points = points
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self.points[place] for place in range(len(self.points)))
+
+
+@dataclass
+class InOrderPoints(Points):
+    def data(self) -> Any:
+        data = super().data()
+        return {"train": data["train"], "val": InOrder(data["val"])}
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_samples_of_an_iterable_dataset_have_their_positions(
+    processes: int, tmp_path: Path
+) -> None:
+    """Of two loader processes, one reads the even samples, and the other the odd ones."""
+    outputs = Outputs()
+    hooks: dict[str, Hook] = {"csv": OutputCSV(), "outputs": outputs}
+    settings = experiment(epochs=1, batch_size=4, loader={"num_workers": processes})
+    task = InOrderPoints(train=4, val=21)
+    list(Loop(task, settings, hooks, RunContext(artifacts=tmp_path)).run())
+    found = lines(tmp_path / "csv/val/step-00000001.csv")
+    assert found == expected(outputs.seen["val"], 21, 1)
 
 
 def test_validations_at_the_same_step_have_a_file_each(tmp_path: Path) -> None:
