@@ -65,10 +65,11 @@ def list_runs(storage: str | Path = "runs") -> pd.DataFrame:
         ```
     """
     from orchestrator.disk.listing import open_storage
+    from orchestrator.tables.frames import to_frame
     from orchestrator.tables.run_index import load_runs
     from orchestrator.tables.user_query import make_lists
 
-    table: pd.DataFrame = load_runs(open_storage(storage)).to_pandas()
+    table = to_frame(load_runs(open_storage(storage)))
     return table.assign(tags=make_lists(table["tags"]))
 
 

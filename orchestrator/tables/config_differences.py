@@ -33,4 +33,10 @@ def flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 def _make_key(value: Any) -> str:
     """Return a value as text; the same for 1 and 1.0, but not for 1, true and the text "1"."""
     text = json.dumps(value, default=str)
-    return json.dumps(json.loads(text, parse_int=float))
+    return json.dumps(json.loads(text, parse_float=_read_number))
+
+
+def _read_number(text: str) -> int | float:
+    """Return a whole number as an integer, since a float would round a large one."""
+    number = float(text)
+    return int(number) if number.is_integer() else number

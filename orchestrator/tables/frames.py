@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from decimal import Decimal
 from typing import Any, Literal, cast
 
 import pandas as pd
@@ -62,7 +63,7 @@ def load(
     if isinstance(columns, str):
         check_columns(columns, names)
     if not source.has_rows:
-        return _to_frame(pa.table({name: pa.nulls(0) for name in selected}))
+        return to_frame(pa.table({name: pa.nulls(0) for name in selected}))
     check_columns(selected, names)
 
     needed = [*dict.fromkeys([*selected, *ROW_KEY])]
@@ -85,7 +86,7 @@ def load(
 
     schema = pa.schema([source.schema.field(name) for name in needed])
     table = pa.Table.from_batches(batches) if batches else schema.empty_table()
-    return _to_frame(sort_rows(narrow_counters(conform_to(table, schema))).select(selected))
+    return to_frame(sort_rows(narrow_counters(conform_to(table, schema))).select(selected))
 
 
 def _check_memory(storage: Storage, rows: int, size_bytes: int, memory_factor: int) -> None:
@@ -100,7 +101,9 @@ def _check_memory(storage: Storage, rows: int, size_bytes: int, memory_factor: i
         )
 
 
-def _to_frame(rows: pa.Table) -> pd.DataFrame:
+def to_frame(rows: pa.Table) -> pd.DataFrame:
+    """Return a table as a frame, and leave it empty. Integers that floats would round stay
+    integers."""
     categories = [name for name in CATEGORICAL_COLUMNS if name in rows.column_names]
     rounded = [name for name in rows.column_names if _is_rounded_by_pandas(rows[name])]
     exact = {name: _to_nullable(rows[name]) for name in rounded}
@@ -111,18 +114,18 @@ def _to_frame(rows: pa.Table) -> pd.DataFrame:
 
 
 def concat_exactly(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Concatenate tables, with nullable integers where the floats that pandas chooses would round
-    integers."""
+    """Concatenate tables, with nullable integers or Decimal objects where the floats that pandas
+    chooses would round integers."""
     joined = pd.concat(tables, ignore_index=True)
-    integers: dict[Any, Literal["Int64", "UInt64"]] = {}
+    rounded: dict[Any, None] = {}
     for table in tables:
         for name, column in table.items():
             if joined[name].dtype.kind == "f" and _has_large_integers(column):
-                integers[name] = "UInt64" if column.dtype.kind == "u" else "Int64"
+                rounded[name] = None
 
-    for name, kind in integers.items():
-        with suppress(TypeError, ValueError):  # other tables have fractions
-            joined[name] = _concat_integers(tables, name, kind)
+    for name in rounded:
+        with suppress(TypeError, ValueError, OverflowError):  # other tables have fractions
+            joined[name] = _concat_integers(tables, name)
     return joined
 
 
@@ -133,15 +136,30 @@ def _has_large_integers(column: "pd.Series[Any]") -> bool:
     return bool(column.max() > 2**53 or column.min() < -(2**53))
 
 
-def _concat_integers(
-    tables: Sequence[pd.DataFrame], name: Any, kind: Literal["Int64", "UInt64"]
-) -> "pd.Series[Any]":
-    columns = []
-    for table in tables:
-        column = table[name] if name in table else pd.Series(pd.NA, table.index)
-        columns.append(column.astype(kind))
+def _concat_integers(tables: Sequence[pd.DataFrame], name: Any) -> "pd.Series[Any]":
+    """Concatenate a column of whole numbers; decimals are the only type that holds negative ones
+    beside those from 2^63 on."""
+    columns = [
+        table[name] if name in table else pd.Series(pd.NA, table.index, dtype="Int64")
+        for table in tables
+    ]
+    limits: list[int] = []
+    for column in columns:
+        known = column.dropna()
+        limits += map(int, [known.min(), known.max()] if len(known) else [])
+    if max(limits) < 2**63:
+        columns = [column.astype("Int64") for column in columns]
+    elif min(limits) >= 0:
+        columns = [column.astype("UInt64") for column in columns]
+    else:
+        columns = [_make_decimals(column) for column in columns]
     joined: pd.Series[Any] = pd.concat(columns, ignore_index=True)
     return joined
+
+
+def _make_decimals(column: "pd.Series[Any]") -> "pd.Series[Any]":
+    kind: Literal["UInt64", "Int64"] = "UInt64" if column.dtype.kind == "u" else "Int64"
+    return column.astype(kind).astype(object).map(Decimal, na_action="ignore")
 
 
 def _is_rounded_by_pandas(column: pa.ChunkedArray) -> bool:

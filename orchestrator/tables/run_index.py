@@ -85,7 +85,9 @@ _SHARED = {
 }
 """What a trial has from its sweep, and from the trial whose training it shared."""
 _MIXED = pa.binary()
-"""Type of a column whose values have several types: each value as JSON."""
+"""Type of a column whose values have several types, or more than 64 bits: each value as JSON."""
+_LARGE_INTEGERS = (pa.uint64(), pa.decimal128(38))
+"""Types of a column of integers that 64 bits with a sign do not hold."""
 
 
 def load_runs(storage: Storage) -> pa.Table:
@@ -296,6 +298,10 @@ def _unify(column: pa.ChunkedArray) -> pa.Array:
     """Return the values of several types as numbers if all are, otherwise as text."""
     values = _list_values(column)
     known = [value for value in values if value is not None]
+    if all(type(value) is int for value in known):
+        for kind in _LARGE_INTEGERS:
+            with suppress(pa.ArrowException, OverflowError):
+                return pa.array(values, kind)
     if all(type(value) in (int, float) for value in known):
         return pa.array([None if value is None else float(value) for value in values], _NUMBER)
     return pa.array(

@@ -20,3 +20,8 @@ def test_configs_differ_by_dotted_path() -> None:
         "tags": [[1, 2], [1, 3]],
     }
     assert find_config_differences([one, one]) == {}
+
+
+def test_large_integers_differ_in_their_last_digit() -> None:
+    one, two = {"task_args": {"id": 2**53}}, {"task_args": {"id": 2**53 + 1}}
+    assert find_config_differences([one, two]) == {"task_args.id": [2**53, 2**53 + 1]}

@@ -460,6 +460,19 @@ def test_tables_are_joined_without_rounding_large_integers() -> None:
         pd.testing.assert_frame_equal(concat_exactly(tables), pd.concat(tables, ignore_index=True))
 
 
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("signed", [-1, 2**60 + 1, -(2**60) - 1])
+def test_signed_and_large_unsigned_integers_of_tables_are_exact(signed: int, order: int) -> None:
+    """As in the table of one run: decimals where no type of integers holds both."""
+    tables = [
+        pd.DataFrame({"x": np.array([signed], dtype="int64")}),
+        pd.DataFrame({"x": np.array([2**63 + 1], dtype="uint64")}),
+        pd.DataFrame({"x": [1.0, np.nan]}),
+    ][::order]
+    joined = concat_exactly(tables)["x"].dropna()
+    assert sorted(joined) == sorted([signed, 2**63 + 1, 1])
+
+
 # Costs of hooks
 
 

@@ -210,6 +210,24 @@ def test_rows_agree_with_runs_trials_and_evaluations(tmp_path: Path) -> None:
     assert swept["best"] == outcome.trials["val/accuracy"].max()
 
 
+@pytest.mark.parametrize("largest", [2**63 + 1, 2**64 + 1])
+def test_large_integers_of_several_runs_are_exact(tmp_path: Path, largest: int) -> None:
+    seen = [2**53 + 1, largest, 7]
+    for number, count in enumerate(seen):
+        folder = write_run(tmp_path, f"run-{number}")
+        folder.append_metrics(
+            {"attempt": 1, "epoch": 4, "step": 40, "iteration": 40, "val/seen": count}
+        )
+    write_run(tmp_path, "without")
+    column = list_runs(tmp_path).set_index("name")["last/val/seen"]
+    assert [int(column[f"run-{number}"]) for number in range(3)] == seen
+    assert pd.isna(column["without"])
+    found = query_runs(
+        tmp_path, 'select "last/val/seen" as seen from runs where "last/val/seen" > 8'
+    )
+    assert sorted(map(int, found["seen"])) == sorted(seen[:2])
+
+
 def test_best_of_a_sweep_with_repeats_is_the_mean_of_its_best_configuration(tmp_path: Path) -> None:
     space = {"optimizer.lr": {"grid": [0.01, 0.5]}}
     outcome = sweep(searching(space, repeats=2), tmp_path, "rates", local=True)
