@@ -32,8 +32,9 @@ def load_rows(
 
     rows = concat_exactly(tables)
     for name in rows.columns[rows.dtypes == "object"]:
-        # Text in some trials, numbers in others
-        rows[name] = rows[name].map(_to_text, na_action="ignore")
+        # Text in some trials, numbers in others; without text, they are decimals
+        if any(isinstance(value, str) for value in rows[name]):
+            rows[name] = rows[name].map(_to_text, na_action="ignore")
     categories = {"trial", "phase", "node"} & {*rows.columns}
     rows = rows.astype(dict.fromkeys(categories, "category"))
     names = dict.fromkeys(["trial", *(rows.columns if columns is None else columns)])

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from orchestrator.errors import DamagedFile
+from orchestrator.runs.reports import make_frame
 from orchestrator.sweeps.results.analysis import CONFIG
 from orchestrator.tables.constraints import Constraints, make_measured_cells
 from orchestrator.tables.trial_index import TrialRecord
@@ -29,7 +30,7 @@ def make_trials_table(records: Records, metric: str, constraints: Constraints) -
             row["infeasible"] = constraints.describe_broken(row)
     if not rows:
         return pd.DataFrame()
-    table = pd.DataFrame(rows).set_index("trial")
+    table = make_frame(rows).set_index("trial")
     if table["leader"].isna().all():
         return table.drop(columns="leader")
     return table.assign(leader=table["leader"].fillna(table.index.to_series()))

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from orchestrator import UsageError, open_run, open_sweep, sweep
 from orchestrator.cli import app
+from orchestrator.disk.attempts import rank_folder
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.report.sweep import make_sweep_page
@@ -205,6 +206,29 @@ def test_a_trial_is_compared_by_its_best_report_not_its_last(
     assert row["val/loss"] == 1 / (epoch + 1)
     assert row["last/val/accuracy"] == (0.2 if best == "b" else 0.8)
     assert made.trials.loc["a", "last/test/accuracy"] == 0.25
+
+
+def test_large_integers_of_some_trials_are_exact(tmp_path: Path) -> None:
+    made = crafted(tmp_path, "max", **{"trial-0000": [0.5], "trial-0001": [0.7]})
+    made.trial(0).folder.update(values={"task_args.id": 2**53 + 1})
+    counters = {"attempt": 0, "epoch": 1, "step": 2, "iteration": 2}
+    made.trial(1).folder.append_metrics({**counters, "val/accuracy": 0.9, "val/seen": 2**63 + 1})
+    trials = made.trials
+    assert trials["config/task_args.id"].dropna().tolist() == [2**53 + 1]
+    assert trials["val/seen"].dropna().tolist() == [2**63 + 1]
+
+
+@pytest.mark.parametrize("large", [2**53 + 1, 2**63 + 1])
+def test_rows_of_trials_have_decimals_where_those_of_a_run_do(tmp_path: Path, large: int) -> None:
+    made = crafted(tmp_path, "max", **{"trial-0000": [0.5], "trial-0001": [0.7]})
+    for number, seen in enumerate([[-1, large], [5, None]]):
+        trial = made.trial(number).folder
+        recorder = Recorder(trial.storage, rank_folder(0, 0), {"rank": 0, "attempt": 0})
+        for iteration, value in enumerate(seen, start=1):
+            row = {"phase": "train", "epoch": 0, "iteration": iteration, "step": iteration}
+            recorder.append({**row, "node": "here", **({} if value is None else {"seen": value})})
+        recorder.close()
+    assert made.stats["seen"].dropna().tolist() == [-1, large, 5]
 
 
 def test_report_that_lacks_one_of_the_metrics_is_ignored(tmp_path: Path) -> None:
