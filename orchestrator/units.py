@@ -120,6 +120,14 @@ def format_parameter(value: Any) -> str:
     return str(int(value)) if _is_short_integer(value) else f"{value:.4g}"
 
 
+def format_in_full(value: float) -> str:
+    """Format a number with all digits that it needs: `0.1`, `8` for 8.0, `1234567890123`."""
+    if isinstance(value, int):
+        return str(value)
+    short = f"{value:.12g}"
+    return short if float(short) == value else repr(float(value))
+
+
 def _is_short_integer(value: float) -> bool:
     return isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e7)
 

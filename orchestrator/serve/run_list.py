@@ -145,7 +145,11 @@ def sort_rows(rows: Sequence[Row], selection: Selection) -> list[Row]:
 
 
 def _format(value: Any) -> str:
-    return "not set" if value is None else units.format_parameter(value)
+    """Format a value of the configuration; different ones have different texts."""
+    if value is None:
+        return "not set"
+    is_number = units.is_number(value)
+    return units.format_in_full(value) if is_number else units.format_parameter(value)
 
 
 # Markup

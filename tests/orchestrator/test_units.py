@@ -90,3 +90,19 @@ def test_one_thing_has_no_plural() -> None:
 def test_part_of_a_thing_has_a_fraction() -> None:
     texts = [units.format_count(number, "GPU") for number in (0.25, 1.0, 1.5, 2.0)]
     assert texts == ["0.25 GPUs", "1 GPU", "1.5 GPUs", "2 GPUs"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.1, "0.1"),
+        (8.0, "8"),
+        (1e-7, "1e-07"),
+        (0.1 + 0.2, "0.30000000000000004"),
+        (1234567890123, "1234567890123"),
+        (2**53 + 1, "9007199254740993"),
+        (float("inf"), "inf"),
+    ],
+)
+def test_different_numbers_have_different_texts(value: float, text: str) -> None:
+    assert units.format_in_full(value) == text

@@ -146,7 +146,8 @@ class Domain(Model):
             step = self.values[2]
             max_steps = math.floor((high - low) / step + 1e-9)
             steps = min(max(round((number - low) / step), 0), max_steps)
-            # Remove the rounding errors of steps such as 0.01.
-            number = float(f"{low + steps * step:.12g}")
+            number = low + steps * step
+            if not self.is_integer:  # remove the rounding errors of steps such as 0.01
+                number = float(f"{number:.12g}")
         number = min(max(number, low), high)
         return round(number) if self.is_integer else float(number)

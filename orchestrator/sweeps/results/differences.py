@@ -68,7 +68,9 @@ def format_entry(name: str, entry: Any) -> list[str]:
     """Format the value of each run or sweep, with its change from the first."""
     if not isinstance(entry, Mapping):
         # With four digits, different values could look equal.
-        exact = [f"{value:.12g}" if units.is_number(value) else value for value in entry]
+        exact = [
+            units.format_in_full(value) if units.is_number(value) else value for value in entry
+        ]
         return [units.format_value("", value) or "-" for value in exact]
     if "trials" in entry:
         rows = zip(entry["values"], entry["trials"], entry["findings"], strict=True)

@@ -72,6 +72,15 @@ def test_compare_prints_a_table(runs: list[str]) -> None:
     assert "hooks.checkpoint: {best: val/score, mode: max}" in printed
 
 
+def test_compare_prints_configurations_with_all_their_digits(tmp_path: Path) -> None:
+    made_runs = [
+        made(tmp_path, "one", 0.1234567890123, 0.5, 1),
+        made(tmp_path, "two", 0.1234567890124, 0.5, 1),
+    ]
+    lines = {line.split()[0]: line for line in call(*made_runs).stdout.splitlines() if line}
+    assert lines["optimizer.lr"].split()[1:] == ["0.1234567890123", "0.1234567890124"]
+
+
 def test_compare_explains_the_question_mark_where_there_is_one(runs: list[str]) -> None:
     one, two, same = runs
     assert "?: too few values" in call(one, two).stdout

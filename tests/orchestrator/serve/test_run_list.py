@@ -91,6 +91,15 @@ def test_groups_have_their_best_and_median(storage: Path) -> None:
     ]
 
 
+def test_groups_of_nearly_equal_values_have_headings_of_their_own(storage: Path) -> None:
+    for name, rate in (("e", 0.00012341), ("f", 0.00012342)):
+        written_run(storage, name, optimizer={"type": "SGD", "lr": rate})
+    shown = show(storage, group="optimizer.lr")
+    headings = [text.split(" 1 run")[0] for text in shown if "optimizer.lr = 0.0001" in text]
+    assert headings == ["optimizer.lr = 0.00012341", "optimizer.lr = 0.00012342"]
+    assert show(storage, filter="optimizer.lr=0.00012341") == ["e"]
+
+
 def test_runs_without_the_key_are_a_group(storage: Path) -> None:
     change(written_run(storage, "e", accumulate=2), started="2026-10-02T00:00:00Z")
     change(written_run(storage, "f", accumulate="auto"), started="2026-10-03T00:00:00Z")

@@ -120,6 +120,7 @@ def test_candidates_are_listed_values_or_both_ends(
         ("quniform", [0.1, 1, 0.3], 0.6, 0.7),
         ("quniform", [0.1, 1.1, 0.3], 1.1, 1.0),  # 1.1 is on no step from 0.1
         ("qloguniform", [8, 64, 8], 30.0, 32),
+        ("quniform", [0, 10**13, 1], 1234567890123, 1234567890123),
         ("normal", [0, 1, -1, 1], -4, -1.0),
         ("normal", [0, 1], -4.5, -4.5),
     ],
