@@ -136,4 +136,6 @@ def format_exactly(name: str, value: Any) -> str | None:
     if not units.is_number(value):
         return None
     plain = value.item() if isinstance(value, np.number) else value
-    return f"{plain!r} {units.get_unit(name)}".rstrip()
+    # script.js sorts by the number, and JavaScript reads no `inf`
+    digits = repr(plain).replace("inf", "Infinity")
+    return f"{digits} {units.get_unit(name)}".rstrip()

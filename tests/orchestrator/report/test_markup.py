@@ -97,6 +97,9 @@ def test_exact_values_keep_all_digits() -> None:
     assert format_exactly("step_s", 0.1 + 0.2) == "0.30000000000000004 s"
     assert format_exactly("loss", np.float64(1) / 3) == repr(1 / 3)
     assert format_exactly("rank", np.int64(7)) == "7"
+    # parseFloat, by which script.js sorts, reads no `inf`
+    assert format_exactly("loss", float("inf")) == "Infinity"
+    assert format_exactly("step_s", np.float64("-inf")) == "-Infinity s"
     assert [format_exactly("x", value) for value in ("text", None, float("nan"), True)] == [
         None
     ] * 4
