@@ -89,6 +89,7 @@ def compute_speed(rows: pd.DataFrame) -> Speed:
     if "step_s" in newest:
         values["step_s"] = newest["step_s"].median()
     if "step_s" in newest and "batch_size" in newest:
-        slowest_s = newest.groupby("rank")["step_s"].sum().max()
-        values["samples_per_s"] = newest["batch_size"].sum() / slowest_s
+        # Means, because ranks write their rows at different times.
+        means = newest.groupby("rank")[["batch_size", "step_s"]].mean()
+        values["samples_per_s"] = means["batch_size"].sum() / means["step_s"].max()
     return Speed(**{name: float(value) for name, value in values.items() if np.isfinite(value)})

@@ -89,6 +89,15 @@ def test_speed_is_of_the_last_iterations() -> None:
     )
 
 
+def test_speed_is_right_before_all_ranks_have_as_many_rows() -> None:
+    """Each rank has 10 samples in 0.1 s; the rows of rank 1 are written later."""
+    rows = pd.concat(
+        pd.DataFrame({"rank": rank, "step_s": [0.1] * count, "batch_size": 10})
+        for rank, count in ((0, 50), (1, 5))
+    )
+    assert compute_speed(rows).samples_per_s == pytest.approx(200)
+
+
 @pytest.mark.filterwarnings("error")
 def test_speed_without_finite_values_is_unknown() -> None:
     rows = {
