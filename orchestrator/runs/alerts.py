@@ -105,8 +105,7 @@ class Alerts:
         prefix = f"({trial}) " if trial else ""
         place = f"in epoch {units.number_epoch(metrics['epoch'])}, step {metrics['step']}"
         for name, value in metrics.items():
-            is_loss = name.endswith("loss") and isinstance(value, Real)
-            if is_loss and not math.isfinite(value):
+            if _is_loss(name) and isinstance(value, Real) and not math.isfinite(value):
                 self.send_once("nan", f"{prefix}has {name} {value} {place}")
         if self._settings.has_reached_target(metrics):
             self.send_once("target", f"{prefix}has reached {self._settings.target} {place}")
@@ -145,6 +144,13 @@ class Alerts:
             _run_command(self._settings.command, alert)
         if self._url:
             _post(self._url, *_make_body(alert, self._settings.format))
+
+
+def _is_loss(metric: str) -> bool:
+    """Return whether a metric is a loss, such as `train/loss`, `val/bce_loss`, or `train/loss_d` of
+    one of several optimizers."""
+    name = metric.rpartition("/")[2]
+    return name.endswith("loss") or name.startswith("loss_")
 
 
 def _make_body(alert: Mapping[str, Any], form: str) -> tuple[bytes, Mapping[str, str]]:

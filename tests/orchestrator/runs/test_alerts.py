@@ -112,6 +112,14 @@ def test_first_nan_and_the_target_are_told_once(server: Server, tmp_path: Path) 
     ]
 
 
+@pytest.mark.parametrize("name", ["train/loss_d", "val/loss", "val/noisy/loss"])
+def test_nan_of_each_kind_of_loss_is_told(server: Server, tmp_path: Path, name: str) -> None:
+    with Alerts(Notify(url=server.url, events=["nan"]), written_run(tmp_path)) as sender:
+        sender.check_report({"train/lossless": float("nan"), "epoch": 0, "step": 1})
+        sender.check_report({name: float("nan"), "epoch": 0, "step": 2})
+    assert server.messages() == [f"points has {name} nan in epoch 1, step 2"]
+
+
 @pytest.mark.parametrize("place", ["", "trials/trial-0000"])
 def test_target_that_was_reached_before_a_resume_is_not_told_again(
     server: Server, tmp_path: Path, place: str
