@@ -6,7 +6,7 @@ from typing import Any
 from orchestrator.errors import DamagedFile
 from orchestrator.experiment.fields.comparison import Comparison
 from orchestrator.tables.trial_index import TrialRecord
-from orchestrator.units import format_value
+from orchestrator.units import format_in_full, format_value, get_unit
 
 
 class Constraints:
@@ -25,6 +25,8 @@ class Constraints:
             if not limit.holds(cells.get(column)):
                 value = format_value(column, cells.get(column)) or "unknown"
                 text = format_value(column, limit.limit)
+                if value == text:  # they differ in later digits
+                    value = f"{format_in_full(cells[column])} {get_unit(column)}".rstrip()
                 broken.append(f"{column} is {value}, not {limit.symbol} {text}")
         return "; ".join(broken) or None
 

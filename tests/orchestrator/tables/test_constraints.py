@@ -60,4 +60,7 @@ def test_each_broken_limit_is_named_with_its_value() -> None:
     assert (
         constraints.describe_broken({**cells, "val/loss": 0.1, "process_peak_rss_bytes": 1}) is None
     )
+    assert constraints.describe_broken({**cells, "val/loss": 0.50001}) == (
+        "val/loss is 0.50001, not <= 0.5; process_peak_rss_bytes is 9 GiB, not <= 8 GiB"
+    )
     assert "total_s is unknown" in (constraints.describe_broken({}) or "")
