@@ -14,7 +14,7 @@ def find_difference(whole: TrainingRecord, other: TrainingRecord) -> str:
             return f"the samples of iteration {iteration} differ"
         expected = whole.losses[iteration]
         if loss != expected and (loss == loss or expected == expected):
-            return f"the loss of iteration {iteration} is {loss:.8g}, not {expected:.8g}"
+            return f"the loss of iteration {iteration} is {loss}, not {expected}"
     for iteration, metrics in other.metrics.items():
         for name, value in metrics.items():
             before = whole.metrics.get(iteration, {}).get(name)

@@ -17,6 +17,8 @@ from hooks import Hook, State
 from orchestrator import Task
 from orchestrator.errors import UsageError
 from orchestrator.experiment.load import make_experiment
+from orchestrator.replay.differences import find_difference
+from orchestrator.replay.recorded_training import TrainingRecord
 from orchestrator.replay.verify import verify
 from orchestrator.testing.training import SmallTask
 from tests.tasks import described
@@ -276,3 +278,10 @@ def test_custom_loop_is_refused() -> None:
     experiment = make_experiment({"name": "custom", "task": f"{__name__}:Custom", "epochs": 1})
     with pytest.raises(UsageError, match="own training loop"):
         list(verify(experiment))
+
+
+@pytest.mark.parametrize("loss", [1.0, float(np.float32(0.1))])
+def test_losses_that_hardly_differ_are_told_apart(loss: float) -> None:
+    other = float(np.nextafter(loss, 2.0))
+    records = [TrainingRecord(samples={1: "same"}, losses={1: value}) for value in (loss, other)]
+    assert find_difference(*records) == f"the loss of iteration 1 is {other!r}, not {loss!r}"
