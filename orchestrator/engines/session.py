@@ -20,9 +20,10 @@ from orchestrator.errors import HookyardError
 from orchestrator.experiment.resolve import ResolvedExperiment
 from orchestrator.loop.custom.custom_loop import CustomLoop
 from orchestrator.loop.data.phases import DataOf
+from orchestrator.loop.data.predicted_data import DataToPredict
 from orchestrator.loop.loop import EvaluationLoop, Loop
 from orchestrator.loop.model.torch_settings import thread_count, torch_threads
-from orchestrator.loop.prediction import DataToPredict, Prediction
+from orchestrator.loop.prediction import Prediction
 from orchestrator.loop.report import Report, produce_within
 from orchestrator.loop.sharing.failed_run import note_failed_run
 from orchestrator.loop.sharing.shared_runs import Member

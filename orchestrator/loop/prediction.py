@@ -1,8 +1,7 @@
 """Predictions: what a run's model returns for each sample of a dataset, in the dataset's order. Runs
 in workers."""
 
-import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -10,27 +9,20 @@ import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor
-from torch.utils.data import BatchSampler
 
 from hooks.state import Weights
 from orchestrator.disk.predictions import INDEX, PredictionWriter
 from orchestrator.errors import TaskError
-from orchestrator.experiment.checks.datasets import is_map_style
-from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.data.map_style import MapStyleData
 from orchestrator.loop.data.phase_data import PhaseContext
-from orchestrator.loop.data.phases import Data, DataOf
-from orchestrator.loop.data.sampling import Order
+from orchestrator.loop.data.predicted_data import ConsecutiveSamples
 from orchestrator.loop.evaluation import Evaluation
 from orchestrator.loop.step.iterations import IterationRunner
-from orchestrator.loop.task_errors import describe, unexpected
+from orchestrator.loop.task_errors import unexpected
 from orchestrator.loop.training import Training
 from orchestrator.loop.training_run import TrainingRun
-from orchestrator.loop.world import World
-from orchestrator.randomness import seeded
 from orchestrator.storage import Storage
-from orchestrator.task import Task
-from orchestrator.user_code import find_function, find_source_location
+from orchestrator.user_code import find_source_location
 
 _EXPECTED = "a tensor, an array or a list with an entry for each sample, or a mapping of these"
 
@@ -61,7 +53,7 @@ class Prediction(Evaluation):
     def _make_runner(self, *parts: Any) -> IterationRunner:
         return _PredictionRunner(self._keep, *parts)
 
-    def _find_samples(self) -> "_ConsecutiveSamples":
+    def _find_samples(self) -> ConsecutiveSamples:
         """Return the data of the phase, whatever order it has."""
         data = self._data.phases.get(self._phase)
         if data is None:
@@ -69,11 +61,11 @@ class Prediction(Evaluation):
                 f"data() of {type(self._task).__name__} gives {', '.join(self._data.phases)}, and no"
                 f" {self._phase} to predict"
             )
-        if isinstance(data, _ConsecutiveSamples):
+        if isinstance(data, ConsecutiveSamples):
             return data
         context = PhaseContext(self._task, self._phase, self._experiment, self._world)
         dataset = data.dataset if isinstance(data, MapStyleData) else data.loader
-        return _ConsecutiveSamples(context, dataset)
+        return ConsecutiveSamples(context, dataset)
 
     def check_data(self, phases: object) -> None:
         """Check nothing, because there is no loss and no metric."""
@@ -121,93 +113,15 @@ class Prediction(Evaluation):
 class _PredictionRunner(IterationRunner):
     """Runner of iterations that hand their output to `keep`, in place of a loss and metrics."""
 
+    _has_metrics = False
+    _has_weights = False
+
     def __init__(self, keep: Callable[[Any, Any], None], *parts: Any) -> None:
         super().__init__(*parts)
-        self._compute_loss = self.precision.with_autocast(keep)
-        self._has_metrics = False
-        self._has_weights = False
+        self._keep = keep
 
-
-class _ConsecutiveSamples(MapStyleData):
-    """Each sample of a dataset once, whatever the task's sampler; a rank has consecutive ones.
-
-    Raises TaskError for a dataset without indices or samples.
-    """
-
-    def __init__(self, context: PhaseContext, dataset: Any) -> None:
-        phase = context.phase
-        if not is_map_style(dataset):
-            raise TaskError(
-                "predictions need a dataset with __len__ and __getitem__, so that each sample has an"
-                f" index; the {phase} data is {describe(dataset)}"
-            )
-        if len(dataset) == 0:
-            raise TaskError(f"the {phase} data is {describe(dataset)} without a sample to predict")
-        super().__init__(context, dataset)
-
-    def _find_order(self) -> tuple[Order, int]:
-        length = len(self.dataset)
-        ranks = self._context.world.world_size
-        order = np.empty(length, dtype=np.int64)
-        # The sampler gives every rank each `ranks`-th entry.
-        for rank, share in enumerate(np.array_split(np.arange(length), ranks)):
-            order[rank::ranks] = share
-        indices: list[int] = order.tolist()
-        return lambda epoch: indices, length
-
-    def _check_meters(self, samples: int) -> None:
-        """Check nothing, because no meter is computed."""
-
-    def iterate_indices(self) -> Iterator[list[int]]:
-        """Yield the samples of each of this rank's batches."""
-        return iter(BatchSampler(self.sampler, self._context.batch_size, drop_last=False))
-
-
-class _SamplesInTraining(_ConsecutiveSamples):
-    """Samples in place of training data of another length: `iterations` of an epoch."""
-
-    def __init__(self, context: PhaseContext, dataset: Any, iterations: int | None) -> None:
-        super().__init__(context, dataset)
-        self._iterations = iterations
-
-    def length(self, offset: int = 0) -> int:
-        """Return the length of an epoch in the run."""
-        return super().length(offset) if self._iterations is None else self._iterations
-
-
-class DataToPredict(Data):
-    """A dataset to predict, in place of the task's own data, which is not loaded.
-
-    `data` is a dataset, a pickled one, or the `module:function` that returns one. It takes the place
-    of the phase's, and of training data, of which hooks take an example batch. `epoch_iterations`
-    is the length of an epoch in the run, as schedules count it; None if unknown.
-    """
-
-    def __init__(
-        self,
-        task: Task,
-        experiment: Experiment,
-        world: World,
-        data_of: DataOf,
-        *,
-        phase: str,
-        data: Any,
-        epoch_iterations: int | None,
-    ) -> None:
-        self._device = world.device
-        with seeded(experiment.seed):
-            dataset = _load_dataset(data)
-        context = PhaseContext(task, phase, experiment, world)
-        samples = _ConsecutiveSamples(context, dataset)
-        self.train = _SamplesInTraining(context, dataset, epoch_iterations)
-        self.phases = {"train": self.train, phase: samples}
-        self.loaders = {name: phase_data.loader for name, phase_data in self.phases.items()}
-
-
-def _load_dataset(data: Any) -> Any:
-    if isinstance(data, str):
-        return find_function(data, "data")()
-    return pickle.loads(data) if isinstance(data, bytes) else data
+    def _find_loss(self) -> Callable[..., Any]:
+        return self._keep
 
 
 def _make_columns(

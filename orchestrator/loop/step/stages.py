@@ -63,9 +63,22 @@ class IterationStages:
         """Training batches that know their shares of a step, if the task has weights."""
         self._on_cpu = state.device.type == "cpu"
         self._to_device = make_transfer(state.device)
-        self._compute_loss = self.precision.with_autocast(cast(Callable[..., Any], task.loss))
-        self._has_metrics = type(task).metrics is not Task.metrics
-        self._has_weights = has_weights(type(task))
+
+    @property
+    def _has_metrics(self) -> bool:
+        return type(self.task).metrics is not Task.metrics
+
+    @property
+    def _has_weights(self) -> bool:
+        return has_weights(type(self.task))
+
+    @cached_property
+    def _compute_loss(self) -> Callable[..., Any]:
+        return self.precision.with_autocast(self._find_loss())
+
+    def _find_loss(self) -> Callable[..., Any]:
+        """Return the function of an output and its batch that computes the loss."""
+        return cast(Callable[..., Any], self.task.loss)
 
     @cached_property
     def _backward_timer(self) -> BackwardTimer | None:
