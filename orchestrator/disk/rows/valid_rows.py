@@ -138,7 +138,7 @@ def make_superseded_filter(
 
 def make_superseded_cost_filter(attempts: Sequence[Attempt]) -> Any:
     """Return a pyarrow filter for superseded rows of the hook costs, by their training iteration
-    and stage."""
+    and stage; as for rows, also for the leader's after `until`, where this run ended."""
     superseded: Any = pc.scalar(False)
     for attempt in attempts:
         start = attempt.position
@@ -149,4 +149,7 @@ def make_superseded_cost_filter(attempts: Sequence[Attempt]) -> Any:
         is_repeated &= ~pc.field("event").isin(_UNREPEATED_EVENTS)
         is_past = (pc.field("iteration") > start.iteration) | is_repeated
         superseded |= (pc.field("attempt") < attempt.number) & is_past
+        if attempt.until is not None:
+            is_after_end = pc.field("iteration") > attempt.until
+            superseded |= (pc.field("attempt") == attempt.number) & is_after_end
     return superseded

@@ -511,3 +511,10 @@ def test_hook_costs_exclude_superseded_rows() -> None:
         (1, "clip", 5, 0.125),
         (1, "ema", 5, 2.0),
     ]
+
+
+def test_hook_costs_after_the_end_of_a_run_are_of_the_trials_that_go_on() -> None:
+    """A leader stops at iteration 5, and its training continues for its followers."""
+    rows = [cost(0, 0, "clip", 5, 5, 0.5), cost(0, 0, "clip", 90, 85, 8.5)]
+    costs = sum_costs([table(rows)], [replace(FRESH, until=5)])
+    assert keys(costs, "hook", "calls", "seconds") == [("clip", 5, 0.5)]
