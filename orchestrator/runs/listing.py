@@ -38,7 +38,8 @@ def list_runs(storage: str | Path = "runs") -> pd.DataFrame:
           lost.
         * `gpu_hours`: `total_s` in hours, times its GPUs, which are a mean over the time of its
           attempts if their numbers differ. Empty for a sweep, whose trials have it, and 0 for a
-          trial that followed another one's training.
+          trial that followed another one's training. The leader has the hours until the last of
+          them ended.
         * `train_s`, `step_s`, `samples_per_s`, `data_wait_share`, `process_peak_rss_bytes`,
           `peak_allocated_bytes`, `peak_reserved_bytes`, `gpu_utilization_percent`, `gpu_power_w`:
           As in `Sweep.trials`, once the run has ended.

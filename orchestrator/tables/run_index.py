@@ -178,7 +178,7 @@ def _convert(rows: pa.Table) -> pa.Table:
         name: _unify(rows[name]) if rows[name].type == _MIXED else rows[name]
         for name in rows.column_names
     }
-    return _drop_infeasible(pa.table(columns))
+    return _drop_infeasible(_extend_hours_of_leaders(pa.table(columns)))
 
 
 # The index
@@ -201,6 +201,19 @@ def _share_with_trials(table: pa.Table) -> pa.Table:
         positions = pc.coalesce(pc.index_in(table[source], value_set=table["path"]), own)
         table = _set_columns(table, {name: table[name].take(positions) for name in names})
     return table
+
+
+def _extend_hours_of_leaders(table: pa.Table) -> pa.Table:
+    """Return the table with the GPU hours of each leader until its last follower has ended, because
+    its training goes on for them."""
+    followers = table.filter(pc.is_valid(table["leader"]))
+    longest = followers.group_by("leader").aggregate([("total_s", "max")])
+    positions = pc.index_in(table["path"], value_set=longest["leader"])
+    group_s = longest["total_s_max"].take(positions)
+    goes_on = pc.and_(pc.greater(group_s, table["total_s"]), pc.greater(table["total_s"], 0))
+    extended = pc.multiply(table["gpu_hours"], pc.divide(group_s, table["total_s"]))
+    hours = pc.if_else(pc.fill_null(goes_on, False), extended, table["gpu_hours"])
+    return _set_columns(table, {"gpu_hours": hours})
 
 
 def _drop_infeasible(table: pa.Table) -> pa.Table:

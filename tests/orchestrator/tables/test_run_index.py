@@ -171,6 +171,23 @@ def test_gpu_hours_leave_out_attempts_that_followed_another_trial(tmp_path: Path
     assert list_runs(tmp_path)["gpu_hours"].tolist() == [pytest.approx(30 * 2 / 3600)]
 
 
+def test_gpu_hours_of_a_leader_last_until_its_last_follower_has_ended(tmp_path: Path) -> None:
+    """A leader on 2 GPUs was stopped after 60 s; its training went on for others until 180 s."""
+    root = Path(str(written_run(tmp_path, "swept"))) / "trials"
+    for name, seconds in (("trial-0000", 60), ("trial-0001", 120), ("trial-0002", 180)):
+        folder = written_run(root, name, {"trial": name})
+        is_leader = name == "trial-0000"
+        changes = {} if is_leader else {"leader": LeadingAttempt("trial-0000", 0)}
+        write_attempts(folder, ("2026-11-01T00:00:00Z", 2), **changes)
+        folder.end("stopped")
+        ended = f"2026-11-01T00:0{seconds // 60}:00Z"
+        change(folder, started="2026-11-01T00:00:00Z", ended=ended)
+    for _ in range(2):  # from the files, and from the index
+        hours = list_runs(tmp_path).set_index("name")["gpu_hours"]
+        assert hours["trial-0000"] == pytest.approx(2 * 180 / 3600)
+        assert hours[["trial-0001", "trial-0002"]].tolist() == [0, 0]
+
+
 def test_rows_agree_with_runs_trials_and_evaluations(tmp_path: Path) -> None:
     done = run(described(epochs=3, tags=["paper"]), tmp_path, "alone", local=True)
     evaluated = done.evaluate("last")
