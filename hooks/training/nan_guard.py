@@ -117,5 +117,8 @@ class NanGuard(Hook):
 
 
 def _number(value: Tensor) -> Tensor | float:
-    """Return a value as a number on the CPU, and unchanged elsewhere."""
-    return value.item() if value.device.type == "cpu" else value.detach()
+    """Return a value as a number on the CPU, and elsewhere as a tensor that can be summed: a few
+    losses in fp16 would overflow."""
+    if value.device.type == "cpu":
+        return value.item()
+    return value.detach().to(torch.promote_types(value.dtype, torch.float32))

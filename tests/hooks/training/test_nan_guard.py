@@ -62,6 +62,27 @@ def test_skips_the_step_and_continues_without_its_batch(tmp_path: Path) -> None:
     assert state.step == 4
 
 
+class OnGpu(Tensor):
+    """A tensor that stays one, as on a GPU."""
+
+    device = torch.device("cuda")  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(("last", "is_found"), [(40000.0, False), (INF, True)])
+def test_losses_in_fp16_do_not_overflow_between_two_checks(
+    last: float, is_found: bool, tmp_path: Path
+) -> None:
+    """The largest number of fp16 is 65504."""
+    guard = NanGuard(action="stop", every=Interval(3, "steps"))
+    state = gradients_only(1.0)
+    state.artifacts = tmp_path
+    for state.step, loss in enumerate((40000.0, 40000.0, last)):
+        state.loss = torch.tensor(loss, dtype=torch.float16).as_subclass(OnGpu)
+        guard.on_loss(state)
+        guard.on_gradients(state)
+    assert ("nonfinite" in state.row) == is_found
+
+
 def test_infinite_loss_with_finite_gradients_is_not_skipped(tmp_path: Path) -> None:
     """Only this rank sees its loss, so skipping for it alone would part the ranks."""
     state = gradients_only(1.0)
