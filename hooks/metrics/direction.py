@@ -22,8 +22,8 @@ _MODES: tuple[Mode, ...] = ("max", "min")
 _MORE = frozenset(
     """
     acc accuracy ap ar ari auc auprc auroc bleu chrf cider corr correlation dice f1 hit hits iou
-    jaccard kappa map mcc meteor miou mrr ndcg nmi pearson precision psnr purity r2 recall reward
-    roc rouge sensitivity spearman specificity speed ssim success throughput top
+    jaccard kappa map mcc meteor miou mrr ndcg nmi npv pearson ppv precision psnr purity r2 recall
+    reward roc rouge sensitivity spearman specificity speed ssim success throughput tnr top tpr
     """.split()
 )
 _LESS = frozenset(
@@ -32,6 +32,14 @@ _LESS = frozenset(
     mae mape mse msle nll perplexity ppl regret rmse rmsle smape ter wer
     """.split()
 )
+_OTHER = frozenset(
+    """
+    change decrease delta diff difference drop gap improvement increase neg negative reduction std
+    stdev threshold var variance
+    """.split()
+)
+"""Words of a name for a difference, a spread, the negative or a threshold of a metric, which have
+another direction than the metric, or none."""
 _UNITS: dict[str, Mode] = {"_per_s": "max", "_s": "min", "_bytes": "min"}
 """Suffixes of units, the first that matches."""
 _MEASURED = ("/samples_per_s", "/iteration_s", "_bytes")
@@ -55,9 +63,7 @@ def direction(
     return (
         _mode((declared or {}).get(metric))
         or _direction_by_meter(metric, meters or {})
-        or _direction_by_unit(metric)
-        or _direction_by_words(metric.rpartition("/")[2])
-        or _direction_by_words(metric)
+        or _direction_by_name(metric)
     )
 
 
@@ -250,6 +256,16 @@ def _direction_by_meter(metric: str, meters: Mapping[str, Mode]) -> Mode | None:
     return None
 
 
+def _direction_by_name(metric: str) -> Mode | None:
+    """Return the direction that the unit of a metric and the words of its name agree on."""
+    unit = _direction_by_unit(metric)
+    words = _direction_by_words(metric.rpartition("/")[2])
+    # The end of acc_s may stand for a student.
+    if unit and words and unit != words:
+        return None
+    return unit or words or _direction_by_words(metric)
+
+
 def _direction_by_unit(metric: str) -> Mode | None:
     # In stats/step_s/p95 the unit comes before the statistic.
     for name in (metric, metric.rpartition("/")[0]):
@@ -260,11 +276,12 @@ def _direction_by_unit(metric: str) -> Mode | None:
 
 
 def _direction_by_words(metric: str) -> Mode | None:
-    """Return the direction that all known words of a name agree on."""
+    """Return the direction that all known words of a name agree on, unless one of them says that it
+    is not the metric itself."""
     words = set(chain.from_iterable(map(_words, re.split(r"[^A-Za-z0-9]+", metric))))
     more = not words.isdisjoint(_MORE)
     less = not words.isdisjoint(_LESS)
-    if more == less:
+    if more == less or not words.isdisjoint(_OTHER):
         return None
     return "max" if more else "min"
 

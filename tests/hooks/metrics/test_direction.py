@@ -17,7 +17,7 @@ from hooks.metrics.names import list_known, nearest, phase_of
 MORE = """
 val/accuracy val/ema/accuracy val/top1 val/f1 val/F1_score val/roc_auc coco/bbox_mAP_50
 val/mIoU val/aAcc val/AR@100 val/averagePrecision val/R2 val/errors/accuracy samples_per_s
-stats/samples_per_s/median
+stats/samples_per_s/median val/tpr val/gap/accuracy
 """
 LESS = """
 val/loss val/loss_cls val/RMSE val/MSELoss val/stop_error val/ppl val/perplexity
@@ -25,7 +25,8 @@ step_s peak_rss_bytes stats/step_s/p95
 """
 UNKNOWN = """
 val/inaccuracy val/score val/top1_error val/stopping val/lossless val/ rabbits_per_acre
-val/bits_per_second epoch lr
+val/bits_per_second epoch lr val/tpr_at_fpr val/accuracy_gap val/loss_reduction val/f1_std
+val/errors_per_s val/acc_s val/neg_mean_squared_error val/f1_threshold
 """
 
 
