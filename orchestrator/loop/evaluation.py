@@ -16,6 +16,7 @@ from orchestrator.loop.data.phase_data import PhaseData
 from orchestrator.loop.model.strategy import is_sharded
 from orchestrator.loop.step.collective_calls import Loss, refuse_collectives
 from orchestrator.loop.step.iterations import IterationRunner
+from orchestrator.loop.step.stages import StepContext
 from orchestrator.loop.task_errors import check_type, unexpected
 from orchestrator.loop.training import Training
 from orchestrator.loop.training_run import TrainingRun
@@ -38,21 +39,23 @@ class Evaluation:
         self._data = training.data
         self._max_batches: int | None = None
         self._iterations = self._make_runner(
-            run.task,
-            run.state,
-            run.plan,
-            run.clock,
-            training.precisions,
-            run.recorder,
-            run.world,
+            StepContext(
+                task=run.task,
+                state=run.state,
+                plan=run.plan,
+                clock=run.clock,
+                precisions=training.precisions,
+                recorder=run.recorder,
+                world=run.world,
+            )
         )
 
     def shorten(self, batches: int) -> None:
         """Evaluate at most this number of batches of each phase, with each set of weights."""
         self._max_batches = batches
 
-    def _make_runner(self, *parts: Any) -> IterationRunner:
-        return IterationRunner(*parts)
+    def _make_runner(self, context: StepContext) -> IterationRunner:
+        return IterationRunner(context)
 
     # Checks at the start
 

@@ -18,6 +18,7 @@ from orchestrator.loop.data.phase_data import PhaseContext
 from orchestrator.loop.data.predicted_data import ConsecutiveSamples
 from orchestrator.loop.evaluation import Evaluation
 from orchestrator.loop.step.iterations import IterationRunner
+from orchestrator.loop.step.stages import StepContext
 from orchestrator.loop.task_errors import unexpected
 from orchestrator.loop.training import Training
 from orchestrator.loop.training_run import TrainingRun
@@ -50,8 +51,8 @@ class Prediction(Evaluation):
         self._writer = PredictionWriter(folder)
         self._schema: pa.Schema | None = None
 
-    def _make_runner(self, *parts: Any) -> IterationRunner:
-        return _PredictionRunner(self._keep, *parts)
+    def _make_runner(self, context: StepContext) -> IterationRunner:
+        return _PredictionRunner(context, self._keep)
 
     def _find_samples(self) -> ConsecutiveSamples:
         """Return the data of the phase, whatever order it has."""
@@ -116,8 +117,8 @@ class _PredictionRunner(IterationRunner):
     _has_metrics = False
     _has_weights = False
 
-    def __init__(self, keep: Callable[[Any, Any], None], *parts: Any) -> None:
-        super().__init__(*parts)
+    def __init__(self, context: StepContext, keep: Callable[[Any, Any], None]) -> None:
+        super().__init__(context)
         self._keep = keep
 
     def _find_loss(self) -> Callable[..., Any]:

@@ -46,6 +46,7 @@ from orchestrator.loop.step.changes import Changes
 from orchestrator.loop.step.closure import ClosureRunner
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.optimizer_modes import OptimizerModes
+from orchestrator.loop.step.stages import StepContext
 from orchestrator.loop.step.turns import TurnRunner
 from orchestrator.loop.step.weights import WeighedBatches
 from orchestrator.loop.stopping import StopCoordinator
@@ -189,13 +190,15 @@ class Training:
     def _make_runner(self) -> IterationRunner:
         runner = _choose_runner(self.task, self.experiment, self.state)
         return runner(
-            self.task,
-            self.state,
-            self.plan,
-            self.clock,
-            self.precisions,
-            self.recorder,
-            self.world,
+            StepContext(
+                task=self.task,
+                state=self.state,
+                plan=self.plan,
+                clock=self.clock,
+                precisions=self.precisions,
+                recorder=self.recorder,
+                world=self.world,
+            )
         )
 
     def _find_frozen_weights(self, origin: InitialWeights | None) -> FrozenWeights | None:

@@ -20,7 +20,7 @@ from orchestrator.loop.report import Report
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.span_clock import Clock
 from orchestrator.loop.state.cursor import EpochProgress
-from orchestrator.loop.step.columns import make_columns
+from orchestrator.loop.step.columns import make_columns, make_numbers
 from orchestrator.loop.stopping import StopCoordinator
 from orchestrator.loop.task_errors import COLUMNS, check_type
 from orchestrator.randomness import seed_all
@@ -226,9 +226,10 @@ class CustomLoop(BaseLoop[CustomRun]):
         times = self._run.clock.close(state.row, self._ended + self._run.clock.checkpoint_s, ())
         self._ended = times[-1]
         self._run.clock.checkpoint_s = 0.0
-        self._run.recorder.append(
-            state.row, (state.iteration, state.step, state.samples, state.batch_size, *times)
+        numbers = make_numbers(
+            state.iteration, state.step, state.samples, state.batch_size, (), times
         )
+        self._run.recorder.append(state.row, numbers)
         state.row = {}
 
     def save_here(self) -> None:

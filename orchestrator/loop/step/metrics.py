@@ -114,14 +114,17 @@ class PhaseMetrics:
         self.loss_terms = terms.keys()
         return reduce(add, terms.values())
 
-    def weigh_loss(self, loss: Tensor | None) -> None:
-        """Record the loss of a batch with a weight; a batch of weight 0 trains nothing."""
-        state = self._state
+    def weigh_loss(self, loss: Tensor | None) -> Tensor | None:
+        """Record the loss of a batch with a weight, and return it.
+
+        A batch of weight 0 has a loss of 0, which trains nothing.
+        """
         if loss is None:
-            return
+            return None
         self.record_loss("loss", loss)
-        if state.loss_weight == 0:
-            state.loss = make_zero_loss(loss, tensors_with_gradients(state.output))
+        if self._state.loss_weight != 0:
+            return loss
+        return make_zero_loss(loss, tensors_with_gradients(self._state.output))
 
     def count_without_loss(self) -> None:
         """Count a batch of val or test for which loss() returns None.

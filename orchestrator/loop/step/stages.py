@@ -2,6 +2,7 @@
 timestamps of its table in `timestamps.py`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
@@ -19,7 +20,7 @@ from orchestrator.loop.model.torch_settings import Precision
 from orchestrator.loop.span_clock import Clock
 from orchestrator.loop.step.backward_timer import BackwardTimer
 from orchestrator.loop.step.collective_calls import Loss
-from orchestrator.loop.step.columns import make_columns
+from orchestrator.loop.step.columns import make_columns, make_numbers
 from orchestrator.loop.step.metrics import PhaseMetrics
 from orchestrator.loop.step.transfer import make_transfer
 from orchestrator.loop.step.weights import WeighedBatches
@@ -27,6 +28,19 @@ from orchestrator.loop.task_errors import check_has_gradient, unexpected
 from orchestrator.loop.timestamps import Timestamps
 from orchestrator.loop.world import World
 from orchestrator.task import Task, has_weights
+
+
+@dataclass(frozen=True)
+class StepContext:
+    """What iterations need: the task, the state, and where their events, times and rows go."""
+
+    task: Task
+    state: State
+    plan: Plan
+    clock: Clock
+    precisions: Mapping[OptimizerName, Precision]
+    recorder: Recorder
+    world: World
 
 
 class IterationStages:
@@ -38,31 +52,22 @@ class IterationStages:
     with `t_` are timestamps; the clock is read once between two events. Used in workers.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        state: State,
-        plan: Plan,
-        clock: Clock,
-        precisions: Mapping[OptimizerName, Precision],
-        recorder: Recorder,
-        world: World,
-    ) -> None:
-        self.task = task
-        self.state = state
-        self.plan = plan
-        self.clock = clock
-        self.precisions = precisions
-        self.precision = next(iter(precisions.values()))
-        self.recorder = recorder
-        self.world = world
-        self.metrics = PhaseMetrics(task, state, world)
+    def __init__(self, context: StepContext) -> None:
+        self.task = context.task
+        self.state = context.state
+        self.plan = context.plan
+        self.clock = context.clock
+        self.precisions = context.precisions
+        self.precision = next(iter(context.precisions.values()))
+        self.recorder = context.recorder
+        self.world = context.world
+        self.metrics = PhaseMetrics(self.task, self.state, self.world)
         self.microbatches = 1
         """Number of micro-batches that a training batch is split into."""
         self.weighed: WeighedBatches | None = None
         """Training batches that know their shares of a step, if the task has weights."""
-        self._on_cpu = state.device.type == "cpu"
-        self._to_device = make_transfer(state.device)
+        self._on_cpu = self.state.device.type == "cpu"
+        self._to_device = make_transfer(self.state.device)
 
     @property
     def _has_metrics(self) -> bool:
@@ -172,12 +177,12 @@ class IterationStages:
                 metrics.count_without_loss()
             elif not isinstance(loss, Tensor) or loss.ndim:
                 loss = metrics.sum_terms(task.loss, loss)
-            state.loss = loss
             if has_weights:
-                metrics.weigh_loss(loss)
+                loss = metrics.weigh_loss(loss)
             elif loss is not None:
                 state.row["loss"] = value = loss.item() if on_cpu else loss.detach().double()
                 means.add("loss", value * state.batch_size, state.batch_size)
+            state.loss = loss
             for meter in all_meters:
                 meter.update(state.output, task.target(state.batch))
             if has_metrics:
@@ -320,7 +325,7 @@ class IterationStages:
             values = map(row.__getitem__, cpu_columns)
             # A checkpoint is saved after this row is on disk, so the save is timed in the next
             # iteration's row.
-            numbers = (iteration, state.step, state.samples, size, *values, *times)
+            numbers = make_numbers(iteration, state.step, state.samples, size, values, times)
             append(row if len(row) > len(cpu_columns) else None, numbers)
             state.row = {}
             state.batch = state.output = state.loss = None
