@@ -115,7 +115,8 @@ class TrainingSession:
     def record(self, *, batch_size: int = 1, **columns: Any) -> None:
         """Add a row to this rank's table, which counts as an iteration and a step.
 
-        An epoch in which it is never called has one row.
+        An epoch in which it is never called has one row. The time of the first row begins where
+        `restore` has returned, and without `restore` where `train` began.
 
         Args:
             batch_size: Samples of the row.

@@ -66,7 +66,7 @@ class Console(WindowLogger):
 
     def on_phase_start(self, state: State) -> None:
         super().on_phase_start(state)
-        self._phase_start = perf_counter()
+        self._phase_start = perf_counter() - state.elapsed_s
 
     @at_interval("every")
     def on_step(self, state: State) -> None:

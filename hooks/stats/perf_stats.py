@@ -66,7 +66,7 @@ class PerfStats(Hook):
     def on_phase_start(self, state: State) -> None:
         self._counted_rows = state.recent.total
         self._samples = self._iterations = 0
-        self._start = perf_counter()
+        self._start = perf_counter() - state.elapsed_s
 
     @at_interval("reach")
     def on_step(self, state: State) -> None:

@@ -55,6 +55,8 @@ class CustomLoop(BaseLoop[CustomRun]):
         self._arguments = {name: state.config[name] for name in list_train_parameters(type(task))}
         self._stopping = StopCoordinator(state, self.world, clock, context.stop_requested)
         self._training: Generator[Any, None, None] | None = None
+        self._began = 0.0
+        """Moment at which the task's generator began."""
         self._ended = 0.0
         """Moment at which the last iteration ended."""
         self._checked_at = perf_counter()
@@ -104,10 +106,11 @@ class CustomLoop(BaseLoop[CustomRun]):
             self._training = check_type(
                 self._run.task.train, training, Generator, "a generator of reports"
             )
+            self._began = perf_counter()
         else:
             self._begin_round()
         report = next(self._training, None)
-        self._begin_round()
+        self._begin_round(self._began)
 
         metrics = average_report(report, self._run.task.train, self.world)
         if metrics is None and not self._ends_with_steps():
@@ -151,8 +154,9 @@ class CustomLoop(BaseLoop[CustomRun]):
         self._run.save_unless_saved("last")
         self._run.cursor.stage = Stage.TRAIN
 
-    def _begin_round(self) -> None:
-        """Begin a round, unless it has begun. The task has built its model."""
+    def _begin_round(self, began: float | None = None) -> None:
+        """Begin a round, unless it has begun: now, or at an earlier moment of which the task has
+        told only with its first row. The task has built its model."""
         state = self.state
         if self._has_begun:
             return
@@ -167,11 +171,14 @@ class CustomLoop(BaseLoop[CustomRun]):
         state.stepped = False
         state.between_phases = False
         state.iterations_before = state.iteration - state.phase_iteration
+        state.elapsed_s = 0.0 if began is None else perf_counter() - began
         self._run.plan.fire("on_phase_start", state)
+        state.elapsed_s = 0.0
         self._run.recorder.begin(
             {"phase": "train", "epoch": state.epoch}, make_columns((), self._run.clock.columns)
         )
-        self._ended = self._run.clock.restart()
+        now = self._run.clock.restart()
+        self._ended = now if began is None else began
 
     def _fire_validation(self) -> None:
         """Fire the events of the phases that the task has validated itself."""
@@ -206,7 +213,7 @@ class CustomLoop(BaseLoop[CustomRun]):
     def record(self, columns: Mapping[str, Any], batch_size: int) -> None:
         """End an iteration with a row, and fire `on_step`."""
         state = self.state
-        self._begin_round()
+        self._begin_round(self._began)
         if type(batch_size) is not int or batch_size < 0:
             raise TaskError(
                 f"session.record() got batch_size={batch_size!r}; expected the number of samples,"

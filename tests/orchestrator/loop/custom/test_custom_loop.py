@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
+from time import sleep
 from typing import Any
 
 import pytest
@@ -21,8 +22,9 @@ from hooks import Hook, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.hook import EVENTS
 from hooks.position import Stage
+from hooks.stats.perf_stats import PerfStats
 from hooks.training.early_stopping import EarlyStopping
-from orchestrator import Task, TrainingSession
+from orchestrator import Task, TrainingSession, testing
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
@@ -513,3 +515,30 @@ def disagrees(rank: int, world_size: int) -> str:
 def test_ranks_with_different_reports_are_refused_instead_of_hanging() -> None:
     for said in on_ranks(disagrees):
         assert "but rank 0 yields train/loss and rank 1 has ended" in said
+
+
+@dataclass
+class Slow(Task):
+    """Takes its time for each row, and names the parts of its checkpoints, or not."""
+
+    names_parts: bool = False
+    rows: int = 2
+
+    def train(self, session: TrainingSession) -> Iterator[Mapping[str, float]]:
+        if self.names_parts:
+            session.restore()
+        for _ in range(2):
+            for _ in range(self.rows):
+                sleep(0.02)
+                session.record(batch_size=10)
+            if not self.rows:
+                sleep(0.02)
+            yield {"train/loss": 1.0}
+
+
+@pytest.mark.parametrize("fields", [{}, {"names_parts": True}, {"rows": 0}])
+def test_times_include_the_first_iteration(fields: dict[str, Any]) -> None:
+    """Without `restore`, the loop hears of a first phase only with its first row."""
+    trained = testing.train({"perf_stats": PerfStats()}, Slow(**fields), epochs=2)
+    assert min(row["step_s"] for row in trained.rows) >= 0.02
+    assert min(report["train/iteration_s"] for report in trained.reports) >= 0.02
