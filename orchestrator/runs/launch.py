@@ -33,7 +33,7 @@ from orchestrator.runs.continuation import copy_parent_checkpoint
 from orchestrator.runs.display import open_display
 
 if TYPE_CHECKING:
-    from orchestrator.engines.gang import Gang
+    from orchestrator.engines.run_gang import RunGang
     from orchestrator.engines.train_engine import TrainJobs
 
 POLL_S = 0.2
@@ -220,11 +220,11 @@ def _open_trainer(
     display: Display,
     show_line: Callable[[str], None],
     address: str | None,
-) -> Iterator[Gang | TrainJobs]:
+) -> Iterator[RunGang | TrainJobs]:
     if engine == "gang":
-        from orchestrator.engines.gang import Gang
+        from orchestrator.engines.run_gang import RunGang
 
-        with closing(Gang(workers, in_trial=False, show_line=show_line)) as gang:
+        with closing(RunGang(workers, show_line=show_line)) as gang:
             spares = f", with {workers.spares} spare" if workers.spares else ""
             display.line(f"training with a gang of {workers.describe('rank')}{spares}")
             yield gang

@@ -15,10 +15,10 @@ from ray.tune.result import DONE, TRAINING_ITERATION
 
 from orchestrator.disk.metadata import COMPLETE
 from orchestrator.disk.sweep_folder import find_checkpoint_to_exploit, trial_folder
-from orchestrator.engines.gang import Gang
 from orchestrator.engines.lifecycle import recording_failure
 from orchestrator.engines.rank_failures import is_permanent_error
 from orchestrator.engines.train_engine import TrainJobs
+from orchestrator.engines.trial_gang import TrialGang
 from orchestrator.errors import ConfigError, MetricMissing
 from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.experiment.sections.workers import Workers
@@ -28,7 +28,7 @@ from orchestrator.storage.stored_data import format_json, parse_json
 from orchestrator.sweeps.trials import ActiveTrial, TrialGroup
 from orchestrator.sweeps.tune.trial_data import FAILED, REPORTED, SECONDS, TRIAL
 
-ENGINES: Mapping[str, type[Gang] | type[TrainJobs]] = {"gang": Gang, "train": TrainJobs}
+ENGINES: Mapping[str, type[TrialGang] | type[TrainJobs]] = {"gang": TrialGang, "train": TrainJobs}
 """Engines by name. `bundles` are the resources that Tune reserves for a trial, its own process
 first."""
 _POINTER = "checkpoint.json"

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from ray.exceptions import OutOfMemoryError, RayActorError
 
-from orchestrator.engines import gang
-from orchestrator.engines.gang import Gang
-from orchestrator.engines.gang_rank import GangRank
+from orchestrator.engines import gang, run_gang
 from orchestrator.engines.rank_failures import RankFailed
+from orchestrator.engines.run_gang import RunGang
+from orchestrator.engines.trial_gang import TrialGang
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.loop.world import World
 
@@ -36,7 +36,7 @@ class FakeRay:
         actor = SimpleNamespace(
             next=SimpleNamespace(remote=lambda: Call(rank)), assign_rank=assign_rank, name=name
         )
-        return gang._Process(actor, bundle)
+        return gang.Process(actor, bundle)
 
     def wait(
         self, calls: list[Any], num_returns: int = 1, timeout: float | None = None
@@ -70,11 +70,12 @@ class Call(int):
 
 def gang_of(
     monkeypatch: pytest.MonkeyPatch, ray: FakeRay, ranks: int = 2, spares: int = 0
-) -> tuple[Gang, list[str]]:
+) -> tuple[RunGang, list[str]]:
     """Return a gang in the middle of an attempt, and the lines that it shows."""
     lines: list[str] = []
     monkeypatch.setattr(gang, "ray", ray)
-    gang_ = Gang(Workers(count=ranks, spares=spares), in_trial=False, show_line=lines.append)
+    monkeypatch.setattr(run_gang, "ray", ray)
+    gang_ = RunGang(Workers(count=ranks, spares=spares), show_line=lines.append)
     gang_._actors = {rank: ray.process(rank, rank, f"old {rank}") for rank in range(ranks)}
     gang_._spares = [ray.process(-1, ranks + number, f"spare {number}") for number in range(spares)]
     monkeypatch.setattr(
@@ -154,14 +155,16 @@ def test_rank_0_of_a_trial_is_freed_when_another_rank_fails(
 
     ray = FakeRay((rank, DIED if rank == 2 else OWN))
     ray.util = SimpleNamespace(get_node_ip_address=lambda: "localhost")  # type: ignore[attr-defined]
-    found, _ = gang_of(monkeypatch, ray)
-    own_rank, world = GangRank(0, Workers(count=2)), World()
+    monkeypatch.setattr(gang, "ray", ray)
+    monkeypatch.setattr(TrialGang, "_start", lambda self: None)  # there is no placement group
+    found = TrialGang(Workers(count=2))
+    own_rank, world = found._own_rank, World()
     world.when_aborted.append(aborted.set)
     threading.Thread(
         target=own_rank._abort_on_failure, args=(found._next_rendezvous(), world)
     ).start()
     monkeypatch.setattr(own_rank, "next", train)
-    found._own_rank, found._actors = own_rank, {rank: ray.process(rank, rank, "other")}
+    found._actors = {rank: ray.process(rank, rank, "other")}
     with pytest.raises(RankFailed) as raised:
         found.next()
     assert (raised.value.rank, raised.value.message) == (rank, failure.message)
