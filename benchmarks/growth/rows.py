@@ -27,8 +27,8 @@ import numpy as np
 from benchmarks.growth.law import print_growth
 from orchestrator.disk.attempts import Attempt, rank_folder
 from orchestrator.disk.rows.recorder import Recorder
+from orchestrator.loop.spans import SPAN_COLUMNS
 from orchestrator.loop.step.columns import make_columns
-from orchestrator.loop.timestamps import SPAN_COLUMNS
 from orchestrator.storage import Storage
 
 RANKS, REAL = 256, 2

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from orchestrator.loop.timestamps import INTERVALS, SPAN_COLUMNS, Column, wall_time
+from orchestrator.loop.spans import INTERVALS, SPAN_COLUMNS, Column, wall_time
 from orchestrator.units import SPANS
 
 
@@ -53,9 +53,10 @@ class Clock:
     ) -> Sequence[float]:
         """End the iteration that began at `last`. Return its numbers, the last of which is its end.
 
-        While recording, these are the seconds of saving and waiting, `last`, all timestamps and the
-        end; otherwise only `last` and the end. If the iteration has several turns, `timestamps` end
-        where the turns begin, and each turn has its own timestamps from its beginning on.
+        While recording, these are the `NUMBERS` of `spans.py`: the seconds of saving and waiting,
+        `last`, all timestamps and the end; otherwise only `last` and the end. If the iteration has
+        several turns, `timestamps` end where the turns begin, and each turn has its own timestamps
+        from its beginning on.
         """
         ended = perf_counter()
         self.iteration_s = ended - last

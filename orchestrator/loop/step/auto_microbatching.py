@@ -10,18 +10,18 @@ from torch import Tensor, nn
 from hooks.distributed import collectives
 from hooks.model.layers import BatchNorm
 from orchestrator.errors import RunError, TaskError
-from orchestrator.loop.step.batch_pieces import count_rows, split_batch
-from orchestrator.loop.step.iterations import IterationRunner
-from orchestrator.loop.step.stages import make_clear_gradients
-from orchestrator.loop.step.weights import weigh
-from orchestrator.loop.task_errors import check_has_gradient
-from orchestrator.loop.timestamps import (
+from orchestrator.loop.spans import (
     BACKWARD_TIMES,
     FORWARD_TIMES,
     UPDATE_TIMES,
     Timestamps,
     skip,
 )
+from orchestrator.loop.step.batch_pieces import count_rows, split_batch
+from orchestrator.loop.step.iterations import IterationRunner
+from orchestrator.loop.step.stages import make_clear_gradients
+from orchestrator.loop.step.weights import weigh
+from orchestrator.loop.task_errors import check_has_gradient
 from orchestrator.user_code import find_source_location
 
 _ELEMENTS_PER_EXCHANGE = 2**24

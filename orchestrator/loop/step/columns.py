@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.disk.rows.batches import Layout
-from orchestrator.loop.timestamps import Column
+from orchestrator.loop.spans import Column
 
 _COUNTERS = ("iteration", "step", "samples", "batch_size")
 

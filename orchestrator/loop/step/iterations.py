@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from orchestrator.loop.model.strategy import set_gradient_sync
+from orchestrator.loop.spans import BACKWARD_TIMES, UPDATE_TIMES, skip
 from orchestrator.loop.step.collective_calls import Loss
 from orchestrator.loop.step.stages import IterationStages
 from orchestrator.loop.step.weights import WeighedBatches, count_microbatches, weigh_each
-from orchestrator.loop.timestamps import BACKWARD_TIMES, UPDATE_TIMES, skip
 
 
 class IterationRunner(IterationStages):

@@ -1,5 +1,5 @@
 """The stages of an iteration, from batch to recorded row: each a function that returns the
-timestamps of its table in `timestamps.py`."""
+timestamps of its table in `spans.py`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from orchestrator.errors import TaskError
 from orchestrator.loop.model.strategy import check_gradients_synced
 from orchestrator.loop.model.torch_settings import Precision
 from orchestrator.loop.span_clock import Clock
+from orchestrator.loop.spans import Timestamps
 from orchestrator.loop.step.backward_timer import BackwardTimer
 from orchestrator.loop.step.collective_calls import Loss
 from orchestrator.loop.step.columns import make_columns, make_numbers
@@ -25,7 +26,6 @@ from orchestrator.loop.step.metrics import PhaseMetrics
 from orchestrator.loop.step.transfer import make_transfer
 from orchestrator.loop.step.weights import WeighedBatches
 from orchestrator.loop.task_errors import check_has_gradient, unexpected
-from orchestrator.loop.timestamps import Timestamps
 from orchestrator.loop.world import World
 from orchestrator.task import Task, has_weights
 

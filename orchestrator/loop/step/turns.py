@@ -13,10 +13,10 @@ from hooks.model.gradients import order_like_model
 from hooks.parameter_names import listed
 from orchestrator.errors import TaskError, did_you_mean
 from orchestrator.loop.model.torch_settings import Precision
+from orchestrator.loop.spans import FORWARD_TIMES, UPDATE_TIMES, Timestamps, skip
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.weights import make_zero_loss
 from orchestrator.loop.task_errors import check_has_gradient, check_type, describe
-from orchestrator.loop.timestamps import FORWARD_TIMES, UPDATE_TIMES, Timestamps, skip
 from orchestrator.user_code import find_source_location
 
 EXPECTED = "turns, each an optimizer's name and its loss"

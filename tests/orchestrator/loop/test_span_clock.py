@@ -18,8 +18,8 @@ from orchestrator.loop import training_run
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.span_clock import Clock, CudaClock, DeviceSpan, DeviceTimestamp
+from orchestrator.loop.spans import INTERVALS
 from orchestrator.loop.step.backward_timer import BackwardTimer
-from orchestrator.loop.timestamps import INTERVALS
 from orchestrator.storage import Storage
 from orchestrator.units import SPANS
 from tests.device_stand_in import Device

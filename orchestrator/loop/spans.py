@@ -1,4 +1,4 @@
-"""The timestamps of an iteration, and the columns of spans that are made of them."""
+"""The spans of an iteration: the timestamps that bound them, and the columns that they become."""
 
 from collections.abc import Callable, Mapping
 from functools import partial, reduce
@@ -67,17 +67,18 @@ def wall_time(times: NDArray[np.float64]) -> NDArray[np.float64]:
     return times[:, -1] - times[:, -2]
 
 
-_NUMBERS = {name: index for index, name in enumerate(("saving", "waiting", "last", *TIMESTAMPS))}
-"""Index of each number that `Clock.close` returns while it records."""
+NUMBERS = ("saving", "waiting", "last", *TIMESTAMPS)
+"""Names of the numbers that `Clock.close` returns while it records, in order."""
+_INDICES = {name: index for index, name in enumerate(NUMBERS)}
 
 
 def _get_number(name: str, times: NDArray[np.float64]) -> NDArray[np.float64]:
-    return times[:, _NUMBERS[name]]
+    return times[:, _INDICES[name]]
 
 
 def _make_span_column(span: str) -> Column:
     """Return the column of a span: the sum of its intervals."""
-    ends = [_NUMBERS[name] for name, ended in TIMESTAMPS.items() if ended == span]
+    ends = [_INDICES[name] for name, ended in TIMESTAMPS.items() if ended == span]
     return lambda times: reduce(add, [times[:, end] - times[:, end - 1] for end in ends])
 
 
