@@ -41,6 +41,10 @@ halved where the document counts sparsity (L4, H100, H200, B200).
 OTHER_CHIPS = frozenset({"MIG", "TI", "D", "LAPTOP", "FHHL"})
 """Words of a name for a part of a GPU, or for another chip than the same name without it."""
 
+Convolution = (
+    nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
+)
+
 PASSES_OF_TRAINING = 3
 """Cost of a training step in forward passes: backward computes gradients of inputs and of
 weights."""
@@ -134,9 +138,7 @@ def _precision(state: State) -> str:
     precision = str(state.config.get("precision", "fp32"))
     if precision != "fp32":
         return precision
-    convolves = any(
-        isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) for module in state.module.modules()
-    )
+    convolves = any(isinstance(module, Convolution) for module in state.module.modules())
     cudnn: Any = torch.backends.cudnn
     backend = cudnn.conv if convolves else torch.backends.cuda.matmul
     return "tf32" if backend.fp32_precision == "tf32" else "fp32"

@@ -106,6 +106,7 @@ def matmul_precision() -> Iterator[Callable[[str], None]]:
         (nn.Linear(2, 2), "fp32", "highest", 19.5e12),
         (nn.Linear(2, 2), "fp32", "high", 156e12),
         (nn.Conv2d(2, 2, 1), "fp32", "highest", 156e12),
+        (nn.ConvTranspose2d(2, 2, 1), "fp32", "highest", 156e12),
     ],
 )
 def test_peak_is_that_of_the_precision_in_use(
