@@ -1,6 +1,7 @@
 """Check for NaN and infinity before each optimizer step."""
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -13,6 +14,7 @@ from hooks.errors import TrainingFailed
 from hooks.hook import Hook, Priority
 from hooks.interval import Interval, Steps
 from hooks.needs import Needs
+from hooks.optimizer_name import OptimizerName
 from hooks.state import State
 
 
@@ -48,42 +50,45 @@ class NanGuard(Hook):
     priority: ClassVar[Priority] = Priority.VERY_HIGH
     waits_for_device: ClassVar[frozenset[str]] = frozenset({"on_gradients"})
     mutable: ClassVar[frozenset[str]] = frozenset({"action", "patience", "every", "dumps"})
-    rank_state_fields: ClassVar[tuple[str, ...]] = ("_sum", "_hits_in_a_row", "_dumped")
+    rank_state_fields: ClassVar[tuple[str, ...]] = ("_sums", "_hits_in_a_row", "_dumped")
 
     def __post_init__(self) -> None:
         if self.action == "skip" and self.every.count > 1:
             raise ValueError(f"action: skip needs every: 1 step, got every: {self.every}")
-        self._sum: Tensor | float = 0.0
-        """Not finite once any term is not."""
-        self._hits_in_a_row = 0
+        self._sums: dict[OptimizerName, Tensor | float] = {}
+        """Sum of each optimizer's losses and norms since its last check; not finite once any term
+        is not."""
+        self._hits_in_a_row: Counter[OptimizerName] = Counter()
+        """Consecutive failed checks of each optimizer."""
         self._dumped = 0
 
     def on_loss(self, state: State) -> None:
         if state.phase == "train" and state.loss is not None:
-            self._sum = self._sum + _number(state.loss)
+            self._add(state.loss, state)
 
     def on_gradients(self, state: State) -> None:
         if state.scaler is None:
-            self._sum = self._sum + _number(state.gradient_norm())
+            self._add(state.gradient_norm(), state)
         if (state.step + 1) % self.every.count:
             return
-        finite = math.isfinite(self._sum)
-        self._sum = 0.0
-        if finite:
-            self._hits_in_a_row = 0
+        if math.isfinite(self._sums.pop(state.turn, 0.0)):
+            self._hits_in_a_row[state.turn] = 0
             return
-        self._hits_in_a_row += 1
+        self._hits_in_a_row[state.turn] += 1
         state.record(nonfinite=1)
         loss = math.nan if state.loss is None else state.loss.item()
         norm = state.gradient_norm().item()
         self._dump(state, loss, norm)
         self._act(state, loss, norm)
 
+    def _add(self, value: Tensor, state: State) -> None:
+        self._sums[state.turn] = self._sums.get(state.turn, 0.0) + _number(value)
+
     def _act(self, state: State, loss: float, norm: float) -> None:
         reason = f"step {state.step + 1} has loss={loss} and gradient norm={norm}"
         if math.isfinite(loss) and state.world_size > 1:
             reason += " (the loss of another rank may be the cause)"
-        is_too_often = self.action == "skip" and self._hits_in_a_row > self.patience
+        is_too_often = self.action == "skip" and self._hits_in_a_row[state.turn] > self.patience
         if self.action == "raise" or is_too_often:
             raise TrainingFailed(
                 f"{reason}. Lower the learning rate; `hookyard replay` repeats the iteration"

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hooks import HookError, State
+from hooks.errors import TrainingFailed
 from hooks.interval import Interval
 from hooks.training.nan_guard import NanGuard
 from tests.hooks.training.averages import same, through_a_file, weights
@@ -141,6 +142,33 @@ def test_counts_of_hits_and_dumps_continue_after_a_resume(tmp_path: Path) -> Non
     with pytest.raises(HookError, match="stopped the run"):
         train(state, {"guard": resumed}, poisoned(1, 0))
     assert len(list(tmp_path.rglob("*.pt"))) == 1
+
+
+def test_optimizers_in_alternation_have_checks_of_their_own(tmp_path: Path) -> None:
+    """The generator's loss is NaN in each step, and the discriminator's never, which comes between
+    two checks of the generator."""
+    guard = NanGuard(action="skip", patience=2)
+    state = gradients_only(1.0)
+    state.artifacts = tmp_path
+
+    def check(turn: str, loss: float) -> bool:
+        state.turn = turn
+        state.row = {}
+        state.loss = torch.tensor(loss)
+        guard.on_loss(state)
+        guard.on_gradients(state)
+        return bool(state.row)
+
+    for _ in range(2):
+        assert check("g", math.nan)
+        assert not check("d", 1.0)
+    with pytest.raises(TrainingFailed, match="has loss=nan"):
+        check("g", math.nan)
+
+    # In the micro-batches before the last one of a step, there are only losses.
+    state.turn, state.loss = "g", torch.tensor(math.nan)
+    guard.on_loss(state)
+    assert not check("d", 1.0)
 
 
 def test_skip_cannot_look_later_than_each_step() -> None:
