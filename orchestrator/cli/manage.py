@@ -109,7 +109,7 @@ def _make_row(listed: tuple[RunFolder, RunMetadata | DamagedFile]) -> dict[str, 
         return row | {"status": run.status}
     status = folder.find_status(run)
     return row | {
-        "kind": "sweep" if run.sweep else "evaluation" if run.evaluates else "run",
+        "kind": run.kind,
         "status": status,
         "driver": run.describe_driver(status) or "",
         "best": run.best,

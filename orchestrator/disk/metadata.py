@@ -204,6 +204,13 @@ class RunMetadata:
         return f"{self.driver}, since {[self.started, *self.resumed][-1]}"
 
     @property
+    def kind(self) -> str:
+        """`run`, `sweep` or `evaluation`."""
+        if self.sweep:
+            return "sweep"
+        return "evaluation" if self.evaluates else "run"
+
+    @property
     def wall_s(self) -> float | None:
         """Seconds that it ran, without the pauses before it was resumed; None while it is
         running."""

@@ -143,9 +143,15 @@ def _read_own(name: str) -> str:
     return resources.files("orchestrator.serve").joinpath(name).read_text()
 
 
+def _find_status_code(error: Exception) -> int:
+    if isinstance(error, NoSuchRun):
+        return 404
+    return 400 if isinstance(error, UsageError) else 500
+
+
 def _answer_error(request: Request, error: Exception) -> Response:
     """Respond with the error in an address, or in the files of a run."""
-    code = 404 if isinstance(error, NoSuchRun) else 400 if isinstance(error, UsageError) else 500
+    code = _find_status_code(error)
     title = "This cannot be shown"
     header = concatenate([element("h1", title), element("pre", str(error), tabindex=0)])
     return Response(_render(Page(title, header, [])), code, media_type="text/html")

@@ -10,7 +10,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import cache
@@ -69,9 +69,11 @@ def _with_words(value: Any) -> Any:
         return f"\\{value}"
     if not isinstance(value, str | int | float | None):
         value = _to_plain(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
 
 
 def _with_floats(value: Any) -> Any:
@@ -242,14 +244,23 @@ def _adapter(kind: Any) -> Any:
 
 
 def _describe(error: Any, path: str) -> str:
-    for key in error["loc"]:
-        path += f"[{key}]" if isinstance(key, int) else f".{key}" if path else str(key)
+    path = _join([path, *error["loc"]])
     if error["type"] == "missing":
         return f"it has no `{path}`"
     if error["type"] == "value_error":
         return str(error["ctx"]["error"])
     value = repr(error["input"])
     value = value if len(value) < 60 else f"{value[:57]}..."
-    return (
-        f"{f'`{path}`: ' if path else ''}{error['msg'][0].lower()}{error['msg'][1:]}, got {value}"
-    )
+    message = f"{error['msg'][0].lower()}{error['msg'][1:]}, got {value}"
+    return f"`{path}`: {message}" if path else message
+
+
+def _join(keys: Sequence[str | int]) -> str:
+    """Return the path of nested keys: `hosts[0].device`."""
+    path = ""
+    for key in keys:
+        if isinstance(key, int):
+            path += f"[{key}]"
+        elif key:
+            path += f".{key}" if path else key
+    return path

@@ -55,12 +55,11 @@ def _describe_damage(damage: DamagedFile) -> dict[str, Any]:
 
 def _describe_metadata(metadata: RunMetadata) -> dict[str, Any]:
     git = metadata.git or {}
-    kind = "sweep" if metadata.sweep else "evaluation" if metadata.evaluates else "run"
     driver = None
     if metadata.status == "running" and metadata.driver:
         driver = json.dumps(asdict(metadata.driver))
     return {
-        "kind": "trial" if metadata.trial else kind,
+        "kind": "trial" if metadata.trial else metadata.kind,
         "status": metadata.status,
         "driver": driver,
         "evaluates": str(metadata.evaluates) if metadata.evaluates else None,
@@ -180,14 +179,10 @@ def _count_gpus(
     metadata: RunMetadata,
     reports: Sequence[Report],
 ) -> float:
-    """Return the mean number of GPUs over the time of the attempts; an attempt that followed
-    another trial's training has none."""
+    """Return the mean number of GPUs over the time of the attempts."""
     if not attempts:
         return 0
-    gpus = [
-        0 if attempt.leader else sum(host.device.startswith("cuda") for host in attempt.hosts)
-        for attempt in attempts
-    ]
+    gpus = [_count_gpus_of(attempt) for attempt in attempts]
     seconds = _measure_attempts(attempts, metadata, reports)
     count: float = gpus[-1]
     if any(seconds):
@@ -195,6 +190,13 @@ def _count_gpus(
         count = sum(gpu_seconds) / sum(seconds)
     share = (config.get("workers") or {}).get("gpu")
     return count * share if isinstance(share, float) else count
+
+
+def _count_gpus_of(attempt: Attempt) -> int:
+    """Return the GPUs of an attempt; one that followed another trial's training has none."""
+    if attempt.leader:
+        return 0
+    return sum(host.device.startswith("cuda") for host in attempt.hosts)
 
 
 def _measure_attempts(

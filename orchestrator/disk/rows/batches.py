@@ -32,16 +32,16 @@ class Batch:
         self, first: int = 0, names: Container[str] | None = None
     ) -> dict[str, NDArray[Any]]:
         """Return the columns of numbers from row `first` on; only those in `names` if given."""
+        width = len(self.numbers) // max(1, self.count)
         # A copy, because an exported array cannot grow.
-        numbers = np.frombuffer(self.numbers[first * (len(self.numbers) // max(1, self.count)) :])
-        numbers = numbers.reshape(self.count - first, -1)
+        numbers = np.frombuffer(self.numbers[first * width :]).reshape(self.count - first, -1)
         return {
             name: compute(numbers)
             for name, compute in self.layout.items()
             if names is None or name in names
         }
 
-    def values(
+    def to_lists(
         self, first: int, names: Container[str] | None = None, most: int | None = None
     ) -> dict[str, list[Any]]:
         """Return all columns as lists from row `first` on; None in rows to which a hook added
@@ -58,15 +58,22 @@ class Batch:
         first_number = first if most is None else max(first, self.count - most)
         numbers = self.columns(first_number, names)
         columns |= {name: values.tolist() for name, values in numbers.items()}
-        newest = takewhile(lambda item: item[0] >= first, reversed(self.added.items()))
-        added = [*newest][::-1]
-        recorded = dict.fromkeys(chain.from_iterable(row for _, row in added))
-        for name in recorded:
-            if name not in columns and (names is None or name in names):
-                columns[name] = values = [None] * count
-                for index, row in added:
-                    values[index - first] = row.get(name)
+        self._add_recorded(columns, first, names)
         return columns
+
+    def _add_recorded(
+        self, columns: dict[str, list[Any]], first: int, names: Container[str] | None
+    ) -> None:
+        """Add the values that hooks recorded from row `first` on, in columns of their own."""
+        newest = takewhile(lambda item: item[0] >= first, reversed(self.added.items()))
+        rows = dict([*newest][::-1])
+        for name in dict.fromkeys(chain.from_iterable(rows.values())):
+            if name in columns or (names is not None and name not in names):
+                continue
+            values: list[Any] = [None] * (self.count - first)
+            for index, row in rows.items():
+                values[index - first] = row.get(name)
+            columns[name] = values
 
 
 class RecentBatches(Recent):
@@ -102,8 +109,8 @@ class RecentBatches(Recent):
         batches = [*self._newest(min(count, self._length), phase)][::-1]
         if len(batches) == 1:
             [(batch, first)] = batches
-            return batch.values(first, names, most)
-        parts = [(batch.count - first, batch.values(first, names)) for batch, first in batches]
+            return batch.to_lists(first, names, most)
+        parts = [(batch.count - first, batch.to_lists(first, names)) for batch, first in batches]
         columns: dict[str, list[Any]] = {}
         for name in dict.fromkeys(chain.from_iterable(values for _, values in parts)):
             columns[name] = []

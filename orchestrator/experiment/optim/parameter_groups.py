@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from annotated_types import Gt, Le
 from pydantic import ConfigDict, Discriminator, Field, Tag
@@ -94,6 +94,14 @@ def group_settings(group: Group | None) -> Settings:
     return {"weight_decay": 0.0} if group is None else group.settings
 
 
+class _Membership(NamedTuple):
+    """A parameter's place in an entry of `groups`."""
+
+    entry: int
+    scale: float
+    """Factor of the parameter's learning rate."""
+
+
 def make_parameter_groups(
     named: Mapping[str, nn.Parameter],
     groups: Sequence[Group | None],
@@ -109,7 +117,7 @@ def make_parameter_groups(
     # A parameter with two names gets the settings of both.
     settings: dict[nn.Parameter, Settings] = {parameter: {} for parameter in named.values()}
     # Parameters with equal entries, and an equal scale in each, form one of torch's groups.
-    entries: dict[nn.Parameter, tuple[tuple[int, float], ...]] = dict.fromkeys(settings, ())
+    entries: dict[nn.Parameter, tuple[_Membership, ...]] = dict.fromkeys(settings, ())
     for index, group in enumerate(groups):
         try:
             scales = _select(group, named)
@@ -119,10 +127,10 @@ def make_parameter_groups(
             settings[parameter].update(group_settings(group))
             if group and group.has_scale:
                 settings[parameter]["lr"] = scale * _get_rate(cls, arguments, path)
-            entries[parameter] += ((index, scale),)
+            entries[parameter] += (_Membership(index, scale),)
 
-    merged: dict[tuple[tuple[int, float], ...], dict[str, Any]] = {}
-    for parameter in sorted(settings, key=lambda each: entries[each]):
+    merged: dict[tuple[_Membership, ...], dict[str, Any]] = {}
+    for parameter in sorted(settings, key=entries.__getitem__):
         together = merged.setdefault(entries[parameter], {"params": [], **settings[parameter]})
         together["params"].append(parameter)
     return list(merged.values())

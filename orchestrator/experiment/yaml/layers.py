@@ -1,7 +1,7 @@
 """An experiment file over its bases, and `key=value` overrides over that. Runs in the driver."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,12 +32,18 @@ def _read(path: Path, folders: list[Path], extended_by: Sequence[Path]) -> Docum
     bases = [
         _read_base(path.parent / name, folders, document, [*extended_by, path]) for name in names
     ]
-    merged, *above = [*bases, document]
-    for layer in above:
-        merged.forget(set(_merge_data(merged.data, layer.data, "")))
-        merged.locations.update(layer.locations)
-        merged.problems.extend(layer.problems)
+    merged, *layers = [*bases, document]
+    for layer in layers:
+        _merge(merged, layer)
     return merged
+
+
+def _merge(below: Document, above: Document) -> None:
+    """Merge `above` into `below`."""
+    replaced = _merge_data(below.data, above.data, "")
+    below.forget(replaced)
+    below.locations.update(above.locations)
+    below.problems.extend(above.problems)
 
 
 def _read_base(
@@ -76,20 +82,22 @@ def _make_base_error(
     return ConfigError([document.locate(Problem("base", message, suggestion=suggestion))])
 
 
-def _merge_data(below: dict[str, Any], above: Mapping[str, Any], path: str) -> Iterator[str]:
-    """Merge `above` into `below`, and yield the paths of replaced values.
+def _merge_data(below: dict[str, Any], above: Mapping[str, Any], path: str) -> list[str]:
+    """Merge `above` into `below`, and return the paths of replaced values.
 
     A mapping with another `type` replaces the whole mapping.
     """
+    replaced = []
     for key, value in above.items():
         inner = join(path, key)
         old = expand_short_form(below.get(key), inner)
         if _can_merge(old, value):
             below[key] = old
-            yield from _merge_data(old, value, inner)
+            replaced += _merge_data(old, value, inner)
         else:
             below[key] = value
-            yield inner
+            replaced.append(inner)
+    return replaced
 
 
 def _can_merge(old: Any, value: Any) -> bool:

@@ -1,6 +1,6 @@
 """The state of an optimizer in a checkpoint, with that of optimizers that it holds."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from inspect import Parameter, signature
 from typing import Any
 
@@ -97,10 +97,7 @@ def load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:
 def load_with_present_settings(optimizer: Optimizer, saved: dict[str, Any]) -> None:
     """Load the result of `save_state`, but only the parameters and the counters of its groups."""
     kept = {"params", *list_counters(optimizer)}
-    present = [
-        {key: value for key, value in group.items() if key not in kept}
-        for group in optimizer.param_groups
-    ]
+    present = [_without(group, kept) for group in optimizer.param_groups]
     if has_form_of_torch(saved):
         # By the settings, torch decides on which device a state belongs.
         pairs = zip(saved["param_groups"], present, strict=True)
@@ -108,6 +105,10 @@ def load_with_present_settings(optimizer: Optimizer, saved: dict[str, Any]) -> N
     load_state(optimizer, saved)
     for group, settings in zip(optimizer.param_groups, present, strict=True):
         group.update(settings)
+
+
+def _without(group: Mapping[str, Any], keys: Container[str]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if key not in keys}
 
 
 def _restore_dtypes(state: dict[str, Any], saved: Mapping[str, Any]) -> None:
