@@ -2,7 +2,8 @@
 
 `Loop._produce_reports` is an epoch: train, validate, report, save, stop. The batches of a training phase
 are in `training.py`, those of an evaluation in `evaluation.py`. What a run owns is in
-`training_run.py`; how a loop begins, ends and fails is in `base_loop.py`.
+`training_run.py`, and when a validation or a test is due in `hooked_run.py`; how a loop begins, ends
+and fails is in `base_loop.py`.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
