@@ -21,7 +21,7 @@ from orchestrator.doctor.time_breakdown import (
 )
 from orchestrator.tables.conditions import check_columns
 from orchestrator.tables.query import TRAINING, Rows
-from orchestrator.units import SPANS, format_seconds
+from orchestrator.units import SPANS, format_count, format_seconds
 
 MAX_ROWS = 2**20
 """A run with more rows is sampled."""
@@ -76,8 +76,8 @@ class KeyFigures:
     def __str__(self) -> str:
         if not self.iterations:
             return "no training iteration was recorded"
-        noun = "rank" if self.ranks == 1 else "ranks"
-        whole = f"{self.iterations} training iterations of {self.ranks} {noun}"
+        ranks = format_count(self.ranks, "rank")
+        whole = f"{format_count(self.iterations, 'training iteration')} of {ranks}"
         if self.step_s is None:
             return f"{whole}; nothing was timed (perf_stats is off)"
         if self.is_too_short:

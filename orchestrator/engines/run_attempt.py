@@ -46,6 +46,7 @@ from orchestrator.loop.report import Report
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.training_run import TrainingRun
 from orchestrator.loop.world import World
+from orchestrator.units import format_count
 from orchestrator.user_code import MAIN
 
 _ORDER_KEYS = ("seed", "batch_size", "loader", "task", "task_args")
@@ -291,6 +292,5 @@ def _describe_resume(checkpoint: str | None, hosts: Sequence[Host]) -> str:
     start = "Started from scratch (no checkpoint)"
     if checkpoint:
         start = f"Resumed from {checkpoint}"
-    plural = "s" if len(hosts) > 1 else ""
     nodes = ", ".join(dict.fromkeys(host.node for host in hosts))
-    return f"{start} with {len(hosts)} rank{plural} on {nodes}"
+    return f"{start} with {format_count(len(hosts), 'rank')} on {nodes}"

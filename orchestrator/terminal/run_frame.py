@@ -8,7 +8,7 @@ from rich.text import Text
 
 from orchestrator.terminal.frame_parts import make_bar_line, make_heading, make_table
 from orchestrator.terminal.run_view import RankView, RunProgress, RunView
-from orchestrator.units import format_duration, format_seconds, format_value, number_epoch
+from orchestrator.units import COSTS, format_duration, format_seconds, format_value, number_epoch
 
 MAX_RANKS = 16
 """Maximum number of ranks in the table. If there are more, it has those with the most work of their
@@ -88,7 +88,7 @@ def _format_metrics(report: Mapping[str, Any]) -> Iterator[str]:
     """Yield the model's metrics, those of `val` first."""
     for phase in _PHASES:
         for name, value in report.items():
-            is_cost = name.endswith(("_s", "_bytes"))
+            is_cost = name.endswith(COSTS)
             if name.startswith(phase) and not is_cost and isinstance(value, int | float):
                 yield f"{name} {value:.4g}"
 

@@ -16,10 +16,8 @@ from orchestrator.experiment.fields.parameters import evaluate_annotations
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.notify import parse_target
 from orchestrator.task import Task, has_custom_loop
+from orchestrator.units import COSTS
 from orchestrator.user_code import catch_user_errors
-
-_REPORTED_ENDINGS = ("_s", "_bytes")
-"""Endings of names that hooks add to each phase in a report: `val/samples_per_s`."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +150,7 @@ class _Reports:
 
 def _can_be_reported(metric: MonitoredMetric, names: Collection[str]) -> bool:
     """Return whether a report may hold a metric, given the names of the task's metrics."""
-    if metric.is_auto or (metric.of_whole_reports and metric.name.endswith(_REPORTED_ENDINGS)):
+    if metric.is_auto or (metric.of_whole_reports and metric.name.endswith(COSTS)):
         return True
     # A meter of several values reports `val/confusion/0`, and averaged weights `val/ema/loss`.
     return not set(names).isdisjoint(metric.name.split("/")[1:])

@@ -39,7 +39,7 @@ MOST_FAILED = 100
 """Maximum number of failed trials in it."""
 LONGEST = 80
 """Characters of an error that are shown before it is unfolded."""
-COSTS = (
+COST_COLUMNS = (
     "step_s",
     "train_s",
     "samples_per_s",
@@ -244,7 +244,7 @@ def arrange_columns(trials: pd.DataFrame, objectives: Mapping[str, str]) -> list
     one of them."""
     known = [str(name) for name in trials.columns if trials[name].notna().any()]
     values = [name for name in known if name.startswith(CONFIG)]
-    first = ["status", *values, *objectives, "diverged", "error", *COSTS]
+    first = ["status", *values, *objectives, "diverged", "error", *COST_COLUMNS]
     return [name for name in dict.fromkeys([*first, *known]) if name in known]
 
 

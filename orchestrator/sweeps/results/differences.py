@@ -54,7 +54,7 @@ def find_differences(folders: Sequence[RunFolder]) -> dict[str, Any]:
 def make_headings(differences: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the name of each run or sweep with its number of ranks or trials."""
     if "runs" in differences:
-        counts = [f"{ranks} {'rank' if ranks == 1 else 'ranks'}" for ranks in differences["ranks"]]
+        counts = [units.format_count(ranks, "rank") for ranks in differences["ranks"]]
         return [*zip(differences["runs"], counts, strict=True)]
     counts = [_format_counts(trials) for trials in differences["trials"]]
     return [*zip(differences["sweeps"], counts, strict=True)]

@@ -113,6 +113,10 @@ def test_a_run_too_short_to_say_where_its_time_goes() -> None:
         assert "took too little time" not in str(diagnose(timed, saving)), "1.5 s, or 25 iterations"
 
 
+def test_one_iteration_has_no_plural() -> None:
+    assert str(diagnose(training(1, 1), costs())).startswith("1 training iteration of 1 rank")
+
+
 def test_a_column_may_have_the_name_of_a_number_that_is_computed() -> None:
     stats = training(2, loss=FALLING)
     more = stats.assign(**dict.fromkeys(("rows", "ranks", "first", "last", "bad", "all"), 1.0))
