@@ -39,8 +39,9 @@ class TimeLimit(Hook):
             return
         self._requested = True
         state.request_pause(
-            f"the time limit of {timedelta(seconds=self.limit)} is reached; to continue,"
-            " raise it in the run's experiment.yaml and resume"
+            f"the time limit of {timedelta(seconds=self.limit)} is reached; to continue, raise"
+            f" hooks.{self.name}.limit in the experiment.yaml of the run (of a trial: of its sweep)"
+            " and resume"
         )
 
     def state_dict(self) -> dict[str, Any]:
