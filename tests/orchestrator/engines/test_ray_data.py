@@ -79,6 +79,9 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Any:
     return whole
 
 
+Rows.__module__ = "ray.data.dataset"  # by which a class is known without importing Ray
+
+
 def of(rank: int, ranks: int) -> Any:
     """A rank whose others do as it does."""
     return SimpleNamespace(
