@@ -34,10 +34,13 @@ from orchestrator.experiment.fields.other_systems import (
 )
 from orchestrator.experiment.yaml.document import join
 
+INTEGER_CODES = ("int_type", "int_from_float")
+"""Pydantic's types of the error of a value that must be an integer."""
+
 _EXPECTED = {
     "greater_than_equal": "at least {ge}",
     "less_than_equal": "at most {le}",
-    **dict.fromkeys(("int_type", "int_from_float"), "an integer"),
+    **dict.fromkeys(INTEGER_CODES, "an integer"),
     "float_type": "a number",
     "bool_type": "true or false",
     "string_type": "a string",

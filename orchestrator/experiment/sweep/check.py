@@ -8,6 +8,7 @@ from typing import Any
 from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.experiment.checks.changes import make_relative_message
 from orchestrator.experiment.checks.metric_modes import with_inferred_modes
+from orchestrator.experiment.fields.messages import INTEGER_CODES
 from orchestrator.experiment.fields.parameters import check
 from orchestrator.experiment.resolve import Sections, build, check_sections
 from orchestrator.experiment.sections.domain import Domain
@@ -25,7 +26,7 @@ from orchestrator.experiment.sweep.check_space import (
 )
 from orchestrator.experiment.sweep.shared_training import find_unshareable_paths
 from orchestrator.experiment.sweep.space import choose_context, leaves_open
-from orchestrator.experiment.yaml.document import join
+from orchestrator.experiment.yaml.document import is_within, join
 from orchestrator.experiment.yaml.source import ExperimentSource, with_value
 
 MAX_CHECKED_VALUES = 5_000
@@ -104,12 +105,12 @@ def _read_valid_settings(sections: Sections) -> Sweep | None:
 def _remove_setting(settings: dict[str, Any], path: str) -> None:
     """Remove the setting, or the domain, that a problem is about."""
     for key in settings.keys() - {"metric", "space"}:
-        if f"{path}.".startswith(f"sweep.{key}."):
+        if is_within(path, f"sweep.{key}"):
             del settings[key]
     space = settings.get("space")
     if isinstance(space, dict):
         for name in list(space):
-            if f"{path}.".startswith(f"sweep.space.{name}."):
+            if is_within(path, f"sweep.space.{name}"):
                 del space[name]
 
 
@@ -158,11 +159,9 @@ def _check_path(
     section: str = "sweep.space",
 ) -> Iterator[Problem]:
     """Yield each problem that values of a path add to the `known` ones, once."""
-    domain = space[name]
     outside = [other for other in space if other != name and other not in context]
-    is_unbounded = domain.kind == "normal" and len(domain.values) == 2
     reported: set[tuple[str, str]] = set()
-    for value in domain.candidates():
+    for value in space[name].candidates():
         others = [other for other in outside if _is_sampled_with(other, name, value)]
         for problem in _check_experiment_with({**context, name: value}, data):
             message = make_relative_message(name, problem)
@@ -170,12 +169,23 @@ def _check_path(
             if problem in known or mistake in reported or _is_about(problem.path, others):
                 continue
             reported.add(mistake)
-            hint = "write normal: [mean, sd, low, high]" if is_unbounded else problem.suggestion
-            if problem.code.startswith("int_") and domain.kind in _INTEGER_KINDS:
-                low, high = domain.ends
-                message = f"must be an integer, but {domain.kind} samples any number"
-                hint = f"write {_INTEGER_KINDS[domain.kind]}: [{math.ceil(low)}, {math.floor(high) + 1}]"
+            message, hint = _explain(problem, message, space[name])
             yield Problem(join(section, name), message, suggestion=hint)
+
+
+def _explain(problem: Problem, message: str, domain: Domain) -> tuple[str, str | None]:
+    """Return the message and the hint for a problem of a value from a domain."""
+    # A field that takes several types has several codes.
+    first_code = problem.code.partition(" or ")[0]
+    if first_code in INTEGER_CODES and domain.kind in _INTEGER_KINDS:
+        low, high = domain.ends
+        return (
+            f"must be an integer, but {domain.kind} samples any number",
+            f"write {_INTEGER_KINDS[domain.kind]}: [{math.ceil(low)}, {math.floor(high) + 1}]",
+        )
+    if domain.kind == "normal" and len(domain.values) == 2:
+        return message, "write normal: [mean, sd, low, high]"
+    return message, problem.suggestion
 
 
 def _is_sampled_with(path: str, name: str, value: Any) -> bool:
@@ -185,9 +195,7 @@ def _is_sampled_with(path: str, name: str, value: Any) -> bool:
 
 def _is_about(path: str, others: Sequence[str]) -> bool:
     """Return whether a problem is at, above or below one of the paths."""
-    return any(
-        f"{path}.".startswith(f"{other}.") or f"{other}.".startswith(f"{path}.") for other in others
-    )
+    return any(is_within(path, other) or is_within(other, path) for other in others)
 
 
 def _check_experiment_with(values: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[Problem]:

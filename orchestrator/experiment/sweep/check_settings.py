@@ -21,7 +21,7 @@ from orchestrator.experiment.sweep.space import (
     list_mutated_paths,
     make_fan_out_points,
 )
-from orchestrator.experiment.yaml.document import join
+from orchestrator.experiment.yaml.document import is_within, join
 from orchestrator.task import has_custom_loop
 
 TRIAL_COLUMNS = (
@@ -123,7 +123,7 @@ def _check_repeated_path(sweep: Sweep) -> Iterator[Problem]:
     one."""
     repeated = sweep.repeated_path
     for name in sweep.space:
-        if f"{name}.".startswith(f"{repeated}.") or f"{repeated}.".startswith(f"{name}."):
+        if is_within(name, repeated) or is_within(repeated, name):
             yield Problem(
                 join("sweep.space", name),
                 f"conflicts with sweep.repeats, which sets {repeated} in each trial; remove one",
