@@ -61,19 +61,24 @@ def show(
         raise UsageError(f"{run} is a single run; --trial is for sweeps")
     if trial is None and as_yaml:
         return echo(_make_printable_yaml(folder), nl=False)
-    if is_sweep:
-        from orchestrator.sweeps.results.result import Sweep
+    if not is_sweep:
+        return show_run(folder, as_json)
 
-        sweep = Sweep(folder)
-        if trial is None:
-            return show_sweep(sweep, as_json)
-        number = int(trial) if trial.isdecimal() else trial
-        if as_yaml:
-            from orchestrator.experiment.load import to_yaml
+    from orchestrator.sweeps.results.result import Sweep
 
-            return echo(to_yaml(sweep.experiment(number)), nl=False)
-        folder = sweep.trial(number).folder
-    return show_run(folder, as_json)
+    sweep = Sweep(folder)
+    if trial is None:
+        return show_sweep(sweep, as_json)
+    number = int(trial) if trial.isdecimal() else trial
+    if as_yaml:
+        return _show_yaml_of_trial(sweep, number)
+    return show_run(sweep.trial(number).folder, as_json)
+
+
+def _show_yaml_of_trial(sweep: Sweep, number: int | str) -> None:
+    from orchestrator.experiment.load import to_yaml
+
+    echo(to_yaml(sweep.experiment(number)), nl=False)
 
 
 def _make_printable_yaml(folder: RunFolder) -> str:
@@ -104,11 +109,11 @@ def show_run(folder: RunFolder, as_json: bool) -> None:
     elif not run["evaluates"] and not run["diverged"]:
         _explain_no_best(run["metrics"])
     _print_usage_hint(run["use"], bool(run["diverged"]))
-    evaluated = described["evaluates"]
-    if evaluated and evaluated.verb == "predict":
-        run["predicts with"] = run.pop("evaluates")
-    facts = ["continued_from", "init", "evaluates", "predicts with", "predictions"]
-    _print_facts(run, [*facts, "checkpoints", "evaluations"])
+    _print_facts(run, ("continued_from", "init"))
+    if run["evaluates"]:
+        verb = described["evaluates"].verb
+        echo(f"{'predicts with' if verb == 'predict' else 'evaluates'}: {run['evaluates']}")
+    _print_facts(run, ("predictions", "checkpoints", "evaluations"))
     return _print_last_report(run["metrics"], run["earlier"])
 
 
