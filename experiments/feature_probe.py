@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Subset
 from hooks.distributed.collectives import gather
 from hooks.hook import Hook, Priority
 from hooks.import_path import callable_at
-from hooks.metrics.names import phases_of
+from hooks.metrics.names import list_phases
 from hooks.model.eval_mode import evaluating
 from hooks.self_supervised.shared.teacher import find_part
 from hooks.setup import NEEDS_MODEL, Setup
@@ -86,7 +86,7 @@ class FeatureProbe(Hook):
             self._baselines |= {f"untrained/{name}": value for name, value in untrained.items()}
 
     def on_phase_end(self, state: State) -> None:
-        if state.phase != (phases_of("val", state.loaders) or ["val"])[0]:
+        if state.phase != (list_phases("val", state.loaders) or ["val"])[0]:
             return
         values: dict[str, float] = {}
         for label, weights in state.evaluations.items():

@@ -16,7 +16,7 @@ from hooks.images import copy_image
 from hooks.loop_services import Checkpoints, Clock, Display, Media
 from hooks.media import Encode, Kind, MediaEntry, copy_table, draw_figure
 from hooks.metrics.direction import Mode, find_monitored_metrics
-from hooks.metrics.names import phase_of
+from hooks.metrics.names import find_phase
 from hooks.model.gradients import order_like_model, total_norm
 from hooks.optimizer_name import OptimizerName
 from hooks.parameter_names import listed
@@ -319,7 +319,7 @@ class State:
         Returns:
             Whether `metrics` has it at the end of the phase.
         """
-        return phase_of(metric, [*self.loaders, self.phase]) == self.phase
+        return find_phase(metric, [*self.loaders, self.phase]) == self.phase
 
     @property
     def position(self) -> Position:

@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset
 
 from hooks.errors import SettingError
 from hooks.hook import Hook, Priority, Ranks
-from hooks.metrics.names import kind_of
+from hooks.metrics.names import get_kind
 from hooks.state import State
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class OutputCSV(Hook):
 
     def on_phase_start(self, state: State) -> None:
         self._batches = {}
-        if kind_of(state.phase) in self.phases:
+        if get_kind(state.phase) in self.phases:
             self._batches = {label: [] for label in state.evaluations}
 
     def on_loss(self, state: State) -> None:

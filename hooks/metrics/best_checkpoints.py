@@ -14,7 +14,7 @@ from hooks.metrics.direction import (
     directions,
     val_metrics,
 )
-from hooks.metrics.names import explain_missing, kind_of, list_known, phase_of, phases_of
+from hooks.metrics.names import explain_missing, find_phase, get_kind, list_known, list_phases
 from hooks.state import State
 
 
@@ -72,7 +72,7 @@ class BestCheckpoints:
     def choose_metric(self, state: State) -> None:
         """Choose the validation metric to monitor, at the first validation; none if no direction is
         known and none is set."""
-        if self._bests or not self._should_choose_metric or kind_of(state.phase) != "val":
+        if self._bests or not self._should_choose_metric or get_kind(state.phase) != "val":
             return
         metric = choose_main_metric(state.metrics, state.config, state.meter_modes)
         if self._is_auto:
@@ -156,11 +156,11 @@ def _get_value(best: BestCheckpoint, state: State) -> float:
 
     Raises SettingError if the first such phase does not have it.
     """
-    if phase_of(best.metric):
+    if find_phase(best.metric):
         is_computed = state.computes(best.metric)
     else:
         # A metric without a phase comes with the last phase of validation.
-        val_phases = phases_of("val", state.loaders) or ["val"]
+        val_phases = list_phases("val", state.loaders) or ["val"]
         is_computed = state.phase == val_phases[-1]
     if not is_computed:
         return math.nan

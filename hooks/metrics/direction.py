@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
-from hooks.metrics.names import phase_of
+from hooks.metrics.names import find_phase
 
 Mode = Literal["max", "min"]
 
@@ -248,7 +248,7 @@ def find_modes_by_meter(metrics: Iterable[str], meters: Mapping[str, Mode]) -> d
 def _direction_by_meter(metric: str, meters: Mapping[str, Mode]) -> Mode | None:
     """Return the direction of the meter that computes a metric: `val/<meter>`, or
     `val/<dataset or average>/<meter>/<part>`."""
-    if phase_of(metric) in ("", "train"):
+    if find_phase(metric) in ("", "train"):
         return None
     for name, mode in meters.items():
         if f"/{name}/" in f"{metric}/":

@@ -5,35 +5,33 @@ from difflib import get_close_matches
 
 PHASES = ("train", "val", "test")
 """Kinds of phases in their order. There may be several of val and test by name: `val/noisy`."""
+_MAX_NAMES = 8
+"""Largest number of metrics that a message lists."""
 
 
-def kind_of(phase: str) -> str:
+def get_kind(phase: str) -> str:
     """Return the kind of a phase: `train`, `val` or `test`."""
     return phase.partition("/")[0]
 
 
-def phases_of(kind: str, phases: Iterable[str]) -> list[str]:
+def list_phases(kind: str, phases: Iterable[str]) -> list[str]:
     """Return the phases of a kind, the one without a name first."""
     return sorted(
-        (phase for phase in phases if kind_of(phase) == kind), key=lambda phase: phase != kind
+        (phase for phase in phases if get_kind(phase) == kind), key=lambda phase: phase != kind
     )
 
 
 def sort_phases(phases: Iterable[str]) -> list[str]:
     """Sort phases by kind, then by name; other names come last."""
     ranks = {kind: rank for rank, kind in enumerate(PHASES)}
-    return sorted(phases, key=lambda phase: (ranks.get(kind_of(phase), len(PHASES)), phase))
+    return sorted(phases, key=lambda phase: (ranks.get(get_kind(phase), len(PHASES)), phase))
 
 
-def phase_of(metric: str, phases: Iterable[str] = PHASES) -> str:
+def find_phase(metric: str, phases: Iterable[str] = PHASES) -> str:
     """Return the phase that computes a metric: the longest whose name it begins with, or an empty
     string."""
-    around = (phase for phase in phases if f"{metric}/".startswith(f"{phase}/"))
-    return max(around, key=len, default="")
-
-
-_MAX_NAMES = 8
-"""Largest number of metrics that a message lists."""
+    outer = (phase for phase in phases if f"{metric}/".startswith(f"{phase}/"))
+    return max(outer, key=len, default="")
 
 
 def list_known(names: Iterable[str], *missing: str) -> str:
@@ -61,9 +59,9 @@ def nearest(metric: str, names: Iterable[str], cutoff: float = 0.5) -> str | Non
     val by default."""
     names = list(names)
     if "/" not in metric:
-        of_val = nearest(f"val/{metric}", names, cutoff)
-        if of_val:
-            return of_val
+        validated = nearest(f"val/{metric}", names, cutoff)
+        if validated:
+            return validated
     by_lowercase = {name.lower(): name for name in names}
     phase, _, rest = metric.lower().rpartition("/")
     same_phase = {

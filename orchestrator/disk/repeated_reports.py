@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hooks.metrics.names import phase_of
+from hooks.metrics.names import find_phase
 from hooks.position import Position, Stage
 from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.metadata import seconds_at
@@ -164,7 +164,7 @@ def _get_data_sizes(attempt: Attempt) -> Any:
 
 
 def _is_loss(metric: str, value: object) -> bool:
-    return bool(phase_of(metric)) and metric.endswith("/loss") and isinstance(value, int | float)
+    return bool(find_phase(metric)) and metric.endswith("/loss") and isinstance(value, int | float)
 
 
 def _has_code_changed_since(started: str) -> bool:

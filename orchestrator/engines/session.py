@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hooks.loop_services import Display
-from hooks.metrics.names import kind_of
+from hooks.metrics.names import get_kind
 from orchestrator.disk.hang import HangReports
 from orchestrator.disk.run_folder import PREDICTIONS
 from orchestrator.engines.assignment import Assignment, PredictionTarget
@@ -137,7 +137,7 @@ class Session:
                 )
         if target:
             return EvaluationLoop(
-                *parts, kind=kind_of(target.phase), rewinds=target.rewinds, **options
+                *parts, kind=get_kind(target.phase), rewinds=target.rewinds, **options
             )
 
         members = [

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from hooks.metrics.names import kind_of
+from hooks.metrics.names import get_kind
 from hooks.state import Weights
 from orchestrator.errors import ConfigError, TaskError
 from orchestrator.experiment.checks.data import check_loss
@@ -91,7 +91,7 @@ class Evaluation:
     def _evaluate_phase(self, phase: str) -> None:
         state = self._state
         cursor = self._cursor
-        is_val = kind_of(phase) == "val"
+        is_val = get_kind(phase) == "val"
         # What follows reads the counters of the training phase.
         train_iterations = state.phase_iteration
         number = self._number_of_validation() if is_val else 0

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from hooks.metrics.names import kind_of
+from hooks.metrics.names import get_kind
 from hooks.plan import Plan
 from orchestrator.experiment.checks.data import list_run_phases
 from orchestrator.experiment.sections.experiment import Experiment
@@ -63,7 +63,7 @@ class HookedRun(TrainingRun):
 
     def _collect_metrics(self) -> dict[str, Any]:
         metrics = super()._collect_metrics()
-        if kind_of(self.state.phase) != "test":
+        if get_kind(self.state.phase) != "test":
             for name, value in self._hook_metrics.items():
                 metrics.setdefault(name, value)
         return metrics

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from hooks.hook import Hook
-from hooks.metrics.names import phase_of
+from hooks.metrics.names import find_phase
 from hooks.position import Stage
 from hooks.state import Weights
 from orchestrator.errors import TaskError
@@ -279,6 +279,6 @@ class EvaluationLoop(Loop):
         metrics = {
             name: value
             for name, value in report.metrics.items()
-            if phase_of(name) in ("", self._kind)
+            if find_phase(name) in ("", self._kind)
         }
         yield replace(report, metrics=metrics)

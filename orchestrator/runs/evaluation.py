@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from hooks.hook import EVENTS, Hook
-from hooks.metrics.names import kind_of
+from hooks.metrics.names import get_kind
 from orchestrator.disk.lease import Lease
 from orchestrator.disk.metadata import EngineName, Evaluated
 from orchestrator.disk.new_run import create_run
@@ -241,7 +241,7 @@ def _find_subject(run: RunFolder, label: str, phase: str, has_other_data: bool) 
     except CheckpointError as error:
         raise UsageError(str(error)) from None
     phases = manifest.get("phases", [phase])
-    if not has_other_data and all(phase not in (known, kind_of(known)) for known in phases):
+    if not has_other_data and all(phase not in (known, get_kind(known)) for known in phases):
         raise UsageError(
             f"{run} has no {phase} data: data() returned {' and '.join(phases)} when {name} was saved"
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from hooks.hook import Hook
-from hooks.metrics.names import kind_of
+from hooks.metrics.names import get_kind
 from orchestrator.disk.metadata import EngineName
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.assignment import PredictionTarget
@@ -54,7 +54,7 @@ class PredictionJob(EvaluationJob):
 
     @classmethod
     def _check_phase(cls, phase: str) -> None:
-        if kind_of(phase) not in ("val", "test"):
+        if get_kind(phase) not in ("val", "test"):
             raise UsageError(f"phase must be val, test or a set of these, got {phase!r}")
 
     @classmethod

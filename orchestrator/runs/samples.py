@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler
 
 from hooks import State
 from hooks.import_path import extend_import_path
-from hooks.metrics.names import PHASES, phases_of
+from hooks.metrics.names import PHASES, list_phases
 from hooks.training.sampler_seed import DistSamplerSeed
 from orchestrator.disk.attempts import Attempt, make_lost_attempt_error
 from orchestrator.disk.run_folder import RunFolder
@@ -203,7 +203,7 @@ class _DataOrder:
         return data
 
     def _list_indexed_phases(self) -> list[str]:
-        names = chain.from_iterable(phases_of(kind, self._datasets) for kind in PHASES)
+        names = chain.from_iterable(list_phases(kind, self._datasets) for kind in PHASES)
         return [name for name in names if not self.is_iterable(name)]
 
     def _check_size(self, attempt: Attempt, phase: str, data: MapStyleData) -> None:

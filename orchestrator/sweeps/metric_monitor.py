@@ -1,6 +1,6 @@
 """The check that the reports of a trial have the sweep's metrics."""
 
-from hooks.metrics.names import list_known, nearest, phase_of, phases_of
+from hooks.metrics.names import find_phase, list_known, list_phases, nearest
 from hooks.stats.row_stats import PREFIX
 from orchestrator.disk.rows.file_rows import read_row_schema
 from orchestrator.disk.run_folder import RunFolder
@@ -69,10 +69,10 @@ class MetricMonitor:
         )
 
     def _will_never_come(self, metric: str, report: Report, known: list[str]) -> bool:
-        phase = phase_of(metric, report.phases)
-        if phase_of(metric) and not phase:
+        phase = find_phase(metric, report.phases)
+        if find_phase(metric) and not phase:
             return not self._has_own_hooks
-        expected = phase or (phases_of("val", report.phases) or ["train"])[-1]
+        expected = phase or (list_phases("val", report.phases) or ["train"])[-1]
         if report.is_partial or not any(name.startswith(f"{expected}/") for name in report.metrics):
             return False
         may_come_later = self._has_own_hooks or metric.startswith(PREFIX)

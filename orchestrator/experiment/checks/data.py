@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from hooks.metrics.names import PHASES, kind_of
+from hooks.metrics.names import PHASES, get_kind
 from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.experiment.checks.data_keys import find_key_problems
 from orchestrator.experiment.checks.datasets import get_length, is_map_style, is_ray_dataset
@@ -109,7 +109,7 @@ def _make_empty_error(phase: str, dataset: Any, reason: str) -> str:
 def list_run_phases(experiment: Experiment, phases: Iterable[str]) -> list[str]:
     """Return the phases of a run: all that have data, unless it never validates."""
     validates = experiment.validate_every.count > 0
-    return [phase for phase in phases if validates or kind_of(phase) != "val"]
+    return [phase for phase in phases if validates or get_kind(phase) != "val"]
 
 
 # The settings that the data must fit

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hooks import Interval
-from hooks.metrics.names import phases_of
+from hooks.metrics.names import list_phases
 from orchestrator.errors import Problem
 from orchestrator.experiment.checks.datasets import is_loader, is_map_style, is_ray_dataset
 from orchestrator.experiment.sections.experiment import Experiment
@@ -78,7 +78,7 @@ def _find_keys_of_evaluations(
         yield "loader.eval_batch_size", reason
     default = Experiment.model_fields["validate_every"].default
     is_set = experiment.validate_every not in (default, Interval(0))
-    if is_set and not phases_of("val", datasets):
+    if is_set and not list_phases("val", datasets):
         yield "validate_every", reason
 
 

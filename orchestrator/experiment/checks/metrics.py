@@ -9,7 +9,7 @@ from torch import Tensor
 from hooks import HOOKS, Hook
 from hooks.hook import find_hook_with_metric
 from hooks.metrics.direction import AUTO, MonitoredMetrics, find_monitored_metrics
-from hooks.metrics.names import PHASES, nearest, phase_of, phases_of
+from hooks.metrics.names import PHASES, find_phase, list_phases, nearest
 from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.experiment.components import find_hook_class
 from orchestrator.experiment.fields.parameters import evaluate_annotations
@@ -39,7 +39,7 @@ class MonitoredMetric:
     @property
     def phase(self) -> str:
         """`train`, `val` or `test`; empty for a metric without a phase."""
-        return "val" if self.is_auto else phase_of(self.name)
+        return "val" if self.is_auto else find_phase(self.name)
 
     def make_problem(self, message: str, known: Iterable[str] = ()) -> Problem:
         near = nearest(self.name, known)
@@ -192,8 +192,8 @@ def check_phases_of_metrics(
     """Return a problem for each monitored metric of a phase that has no data."""
     problems = []
     for metric in metrics:
-        of_kind = phases_of(metric.phase, phases)
-        has_data = of_kind if metric.is_auto else phase_of(metric.name, phases)
+        of_kind = list_phases(metric.phase, phases)
+        has_data = of_kind if metric.is_auto else find_phase(metric.name, phases)
         if metric.phase and not has_data:
             name = metric.name.rpartition("/")[2]
             near = [f"{phase}/{name}" for phase in of_kind]

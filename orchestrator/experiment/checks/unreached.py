@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 from hooks.interval import Interval
-from hooks.metrics.names import phase_of
+from hooks.metrics.names import find_phase
 from orchestrator.experiment.sections.experiment import Experiment
 
 
@@ -40,5 +40,5 @@ def _list_waits(
         elif isinstance(begin, int) and isinstance(every, str):
             # The number of the first epoch or step.
             yield "begin", Interval(begin - 1, Interval.parse(every).unit)
-    if entry.get("type") == "early_stopping" and phase_of(entry["monitor"]) == "val":
+    if entry.get("type") == "early_stopping" and find_phase(entry["monitor"]) == "val":
         yield "patience", Interval(entry["patience"] * validate_every.count, validate_every.unit)

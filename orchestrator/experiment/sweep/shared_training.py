@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hooks import EVENTS, HOOKS, Checkpoint, ParamScheduler, PreciseBatchNorm
-from hooks.metrics.names import phase_of
+from hooks.metrics.names import find_phase
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.experiment.components import PLAN_KEYS
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve
@@ -162,7 +162,7 @@ def _explain_training(resolved: ResolvedExperiment) -> Iterator[str]:
                 source = f"the weights of hooks.{averages[0]}, which may differ between trials"
                 yield f"hooks.{name} takes statistics of {source}"
         elif isinstance(hook, ParamScheduler):
-            if hook.monitor and phase_of(hook.monitor) != "train":
+            if hook.monitor and find_phase(hook.monitor) != "train":
                 yield f"hooks.{name} steps the scheduler by {hook.monitor}, which differs between trials"
         elif type(hook) not in HOOKS.values():
             events = [event for event in EVENTS if event not in _INDEPENDENT_EVENTS]

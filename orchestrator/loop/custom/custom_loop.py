@@ -5,7 +5,7 @@ from time import perf_counter
 from typing import Any
 
 from hooks.hook import Hook
-from hooks.metrics.names import phase_of
+from hooks.metrics.names import find_phase
 from hooks.position import Stage
 from hooks.state import State
 from orchestrator.errors import TaskError
@@ -183,7 +183,7 @@ class CustomLoop(BaseLoop[CustomRun]):
     def _fire_validation(self) -> None:
         """Fire the events of the phases that the task has validated itself."""
         state = self.state
-        phases = dict.fromkeys(map(phase_of, state.metrics))
+        phases = dict.fromkeys(map(find_phase, state.metrics))
         for phase in phases:
             if phase == "train":
                 continue

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hooks.metrics.names import phase_of
+from hooks.metrics.names import find_phase
 from orchestrator.errors import RankMismatch, TaskError
 from orchestrator.loop.task_errors import describe
 from orchestrator.loop.world import World
@@ -52,7 +52,7 @@ def _find_problem(report: Any) -> str | None:
     if not isinstance(report, Mapping) or not report:
         return f"{describe(report)}; expected a mapping of metrics to numbers"
     for name, value in report.items():
-        if not isinstance(name, str) or not phase_of(name) or not name.partition("/")[2]:
+        if not isinstance(name, str) or not find_phase(name) or not name.partition("/")[2]:
             return f"{name!r}; metrics begin with train/, val/ or test/, as in 'train/{name}'"
         is_number = value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, Real)
         if not is_number:

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from hooks.metrics.names import PHASES, phases_of
+from hooks.metrics.names import PHASES, list_phases
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.checks.data import PHASES_OF_DATA, check_phases
 from orchestrator.experiment.checks.data_keys import find_key_problems
@@ -58,7 +58,7 @@ class Data:
 
         self.phases: dict[str, PhaseData] = {}
         for kind in PHASES:
-            for phase in phases_of(kind, datasets):
+            for phase in list_phases(kind, datasets):
                 self.phases[phase] = build(phase)
         self.train = self.phases["train"]
         self.loaders = {phase: data.loader for phase, data in self.phases.items()}
@@ -66,7 +66,7 @@ class Data:
 
     def phase_names(self, kind: str) -> list[str]:
         """Return the val or test phases, in the order in which they run."""
-        return phases_of(kind, self.phases)
+        return list_phases(kind, self.phases)
 
     def sizes(self) -> dict[str, int]:
         """Return the number of samples of each phase whose size is known."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hooks.hook import WITHIN_ITERATION, Hook
-from hooks.metrics.names import kind_of
+from hooks.metrics.names import get_kind
 from hooks.plan import Call, Plan
 from hooks.private_torch import tree_leaves
 from hooks.state import State
@@ -234,7 +234,7 @@ def _sharing_metrics(call: Call, hook_metrics: dict[str, Any]) -> Call:
     def run(state: State, metrics: dict[str, Any]) -> None:
         before = {*metrics, *hook_metrics}
         call.run(state, metrics)
-        if kind_of(state.phase) != "test":
+        if get_kind(state.phase) != "test":
             hook_metrics.update(
                 {name: value for name, value in metrics.items() if name not in before}
             )

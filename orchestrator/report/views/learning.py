@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from hooks.metrics.direction import direction, explain_unknown_direction
-from hooks.metrics.names import PHASES, phase_of
+from hooks.metrics.names import PHASES, find_phase
 from orchestrator.disk.reports import list_reported_names
 from orchestrator.report import page
 from orchestrator.report.binning import Floats, compute_envelope
@@ -51,11 +51,11 @@ def group_metrics(reports: Reports) -> dict[str, dict[str, str]]:
     """Group reported metrics by name and phase: `val/accuracy` is in `accuracy`, `val`. `val/noisy`
     is a phase too."""
     names = list_reported_names(reports)
-    losses = [name for name in names if name.endswith("/loss") and phase_of(name)]
+    losses = [name for name in names if name.endswith("/loss") and find_phase(name)]
     phases = [*PHASES, *(name.removesuffix("/loss") for name in losses)]
     metrics: dict[str, dict[str, str]] = {}
     for full_name in names:
-        phase = phase_of(full_name, phases)
+        phase = find_phase(full_name, phases)
         if phase:
             metrics.setdefault(full_name.removeprefix(f"{phase}/"), {})[phase] = full_name
     return metrics

@@ -12,7 +12,7 @@ from hooks.metrics.direction import (
     find_meter_modes,
     find_monitored_metrics,
 )
-from hooks.metrics.names import list_known, nearest, phase_of
+from hooks.metrics.names import find_phase, list_known, nearest
 
 MORE = """
 val/accuracy val/ema/accuracy val/top1 val/f1 val/F1_score val/roc_auc coco/bbox_mAP_50
@@ -156,7 +156,7 @@ def test_known_names_are_listed_with_the_nearest() -> None:
 
 def test_a_phase_is_the_first_part_of_a_name() -> None:
     assert [
-        phase_of(metric) for metric in ("val/ema/accuracy", "train/loss", "vall/loss", "loss")
+        find_phase(metric) for metric in ("val/ema/accuracy", "train/loss", "vall/loss", "loss")
     ] == [
         "val",
         "train",
