@@ -30,6 +30,8 @@ _SUFFIXES = {
     "_clock_mhz": "MHz",
 }
 """Unit of each suffix of a name; the first match applies."""
+CONFIG = "config/"
+"""Prefix of a column that holds a setting of an experiment: `config/optimizer.lr`."""
 COSTS = ("_s", "_bytes")
 """Suffixes of reported costs, as opposed to metrics of the model."""
 _COUNTS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))

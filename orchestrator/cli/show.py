@@ -11,7 +11,7 @@ from orchestrator.cli.options import AsJson, RunOrSweep
 from orchestrator.cli.output import echo, format_cell, print_json, print_table
 from orchestrator.errors import UsageError
 from orchestrator.terminal.printable import escape_controls, escape_data
-from orchestrator.units import COSTS, format_count, format_parameter, number_epoch
+from orchestrator.units import CONFIG, COSTS, format_count, format_parameter, number_epoch
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -135,9 +135,9 @@ def _print_last_report(metrics: Mapping[str, Any], earlier: Mapping[str, str]) -
     for name, value in metrics.items():
         if name not in ("attempt", "time") and not name.endswith(COSTS):
             number = number_epoch(value) if name == "epoch" else value
-            is_nan = value != value
+            cell = "nan" if value != value else format_cell(name, number)
             place = f" ({earlier[name]})" if name in earlier else ""
-            rows.append((name, ("nan" if is_nan else format_cell(name, number)) + place))
+            rows.append((name, cell + place))
     if rows:
         echo("")
         print_table(("last report", ""), rows)
@@ -199,8 +199,6 @@ def _print_best_trial(sweep: Sweep, trials: pd.DataFrame, overview: Mapping[str,
 
 
 def _print_trials(trials: pd.DataFrame, metrics: Sequence[str]) -> None:
-    from orchestrator.sweeps.results.analysis import CONFIG
-
     openings = ("configuration", CONFIG, *_TRIAL_COLUMNS)
     columns = [
         name
@@ -216,14 +214,10 @@ def _print_trials(trials: pd.DataFrame, metrics: Sequence[str]) -> None:
 
 def _format_trial_cell(name: str, value: Any) -> str:
     """Format a cell; a parameter's value is written as in an experiment file."""
-    from orchestrator.sweeps.results.analysis import CONFIG
-
     is_known = value is not None and value == value
-    return (
-        format_parameter(value)
-        if name.startswith(CONFIG) and is_known
-        else format_cell(name, value)
-    )
+    if name.startswith(CONFIG) and is_known:
+        return format_parameter(value)
+    return format_cell(name, value)
 
 
 def _print_status(folder: str, overview: Mapping[str, Any], trials: int) -> None:
@@ -263,8 +257,6 @@ def _print_best_configuration(sweep: Sweep, trials: pd.DataFrame) -> None:
 
 
 def _print_configurations(rows: Sequence[Mapping[str, Any]], metric: str) -> None:
-    from orchestrator.sweeps.results.analysis import CONFIG
-
     columns = list(rows[0])
     for name in ("failed", "stopped"):
         if name in columns and not any(row[name] for row in rows):

@@ -19,9 +19,10 @@ from orchestrator.report.views.comparison import (
     select_trials,
 )
 from orchestrator.report.views.experiment import render_best_checkpoint, render_experiment
-from orchestrator.sweeps.results.analysis import CONFIG, select_candidates, sort_best_first
+from orchestrator.sweeps.results.analysis import select_candidates, sort_best_first
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.tables.query import TRAINING
+from orchestrator.units import CONFIG
 
 MAX_BARS = 32
 """Maximum number of trials whose rows are read."""

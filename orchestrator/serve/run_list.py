@@ -17,7 +17,7 @@ from orchestrator.report.markup import (
     make_cell,
 )
 from orchestrator.report.page import Page, make_status_badge, make_tags
-from orchestrator.tables.run_record import CONFIG
+from orchestrator.units import CONFIG
 
 MAX_ROWS = 1000
 """Maximum number of rows of the table."""

@@ -26,7 +26,8 @@ from orchestrator.storage import Storage
 from orchestrator.storage.remote import join_location
 from orchestrator.storage.stored_data import warn_once
 from orchestrator.tables.constraints import Constraints
-from orchestrator.tables.run_record import CONFIG, read_run_record
+from orchestrator.tables.run_record import read_run_record
+from orchestrator.units import CONFIG
 
 INDEX = ".runs.parquet"
 _FORMAT = {b"hookyard.runs": b"2"}

@@ -18,9 +18,8 @@ from orchestrator.storage import Storage
 from orchestrator.tables.best_report import find_best_report, find_divergence, find_main_metric
 from orchestrator.tables.config_differences import flatten
 from orchestrator.tables.trial_index import find_leader, load_usage
+from orchestrator.units import CONFIG
 
-CONFIG = "config/"
-"""Prefix of the columns of the configuration."""
 _LEFT_OUT = ("name", "tags", "notes", "sweep")
 """Keys of an experiment that have a column of their own, or describe a sweep's trials."""
 

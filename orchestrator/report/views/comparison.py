@@ -14,7 +14,6 @@ from orchestrator.report.markup import Quantity, Share, concatenate, element, ma
 from orchestrator.report.parallel_coordinates import draw_parallel_coordinates
 from orchestrator.report.views.learning import Reports, select_points
 from orchestrator.sweeps.results.analysis import (
-    CONFIG,
     MIN_TRIALS,
     aggregate_repeats,
     find_pareto_front,
@@ -22,6 +21,7 @@ from orchestrator.sweeps.results.analysis import (
     make_importance_table,
     select_candidates,
 )
+from orchestrator.units import CONFIG
 
 MOST_LINES = 400
 """Maximum number of lines of parallel coordinates."""

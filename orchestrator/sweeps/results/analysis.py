@@ -7,9 +7,8 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.tables.configurations import Configuration, Repeat, rank_configurations
+from orchestrator.units import CONFIG
 
-CONFIG = "config/"
-"""Prefix of the columns of parameters."""
 MIN_TRIALS = 10
 """Minimum number of trials, or with repeats of configurations, for parameter importance."""
 N_RESAMPLES = 50

@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.sweeps.results.analysis import (
-    CONFIG,
     aggregate_repeats,
     list_configurations,
     select_candidates,
@@ -31,7 +30,7 @@ from orchestrator.tables.significance import (
     is_significant,
     summarize,
 )
-from orchestrator.units import is_number
+from orchestrator.units import CONFIG, is_number
 
 _MIN_PAIRS = 5
 """Minimum number of paired differences for a test."""

@@ -16,7 +16,6 @@ from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.runs.result import Result, Run
 from orchestrator.storage.stored_data import warn_once
 from orchestrator.sweeps.results.analysis import (
-    CONFIG,
     MIN_TRIALS,
     aggregate_repeats,
     explain_no_best,
@@ -32,7 +31,7 @@ from orchestrator.tables.conditions import check_columns
 from orchestrator.tables.constraints import Constraints
 from orchestrator.tables.frames import concat_exactly
 from orchestrator.tables.trial_index import TrialIndex, TrialRecord
-from orchestrator.units import is_number
+from orchestrator.units import CONFIG, is_number
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

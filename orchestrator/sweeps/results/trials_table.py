@@ -8,9 +8,9 @@ import pandas as pd
 
 from orchestrator.errors import DamagedFile
 from orchestrator.runs.reports import make_frame
-from orchestrator.sweeps.results.analysis import CONFIG
 from orchestrator.tables.constraints import Constraints, make_measured_cells
 from orchestrator.tables.trial_index import TrialRecord
+from orchestrator.units import CONFIG
 
 Records = Mapping[str, TrialRecord | DamagedFile]
 
