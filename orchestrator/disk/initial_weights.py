@@ -72,7 +72,7 @@ def read_weights(origin: InitialWeights) -> dict[str, Any]:
 
 
 class _Candidate(NamedTuple):
-    """What the text of `init.from` may mean."""
+    """A place that the text of `init.from` may mean."""
 
     path: str
     label: str | None = None

@@ -50,7 +50,7 @@ class _AttemptFailure:
 
 @dataclass(frozen=True)
 class Answers:
-    """What the ranks returned or raised."""
+    """Answers of the ranks: results or errors."""
 
     results: dict[int, Any] = field(default_factory=dict)
     failures: dict[int, RankFailed] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Which Ray the driver uses: a cluster that it joins, or one that it starts on this machine."""
+"""The Ray of a driver: a cluster that it joins, or one that it starts on this machine."""
 
 import os
 import signal

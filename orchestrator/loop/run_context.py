@@ -1,4 +1,4 @@
-"""What a loop is given: rank, storage and display."""
+"""The surroundings of a loop: rank, storage and display."""
 
 import math
 from collections.abc import Callable, Mapping

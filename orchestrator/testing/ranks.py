@@ -28,7 +28,7 @@ _pools: list[Pool] = []
 
 
 class _Answer(NamedTuple):
-    """What a call on one rank returned or raised."""
+    """Answer of a call on one rank: a result or an error."""
 
     value: Any = None
     error: str | None = None

@@ -41,7 +41,7 @@ class Piece(NamedTuple):
 
 
 class _Computed(NamedTuple):
-    """What a rank has computed of a batch."""
+    """Results of a rank for a batch."""
 
     timestamps: list[Timestamps]
     """Timestamps of each piece."""
@@ -50,7 +50,7 @@ class _Computed(NamedTuple):
 
 
 class _Agreement(NamedTuple):
-    """What all ranks know of a batch, once each has computed it or run out of memory."""
+    """Results of all ranks for a batch, once each has computed it or run out of memory."""
 
     failed_rank: int | None
     """A rank that ran out of memory; None if none did."""

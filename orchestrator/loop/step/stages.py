@@ -32,7 +32,7 @@ from orchestrator.task import Task, has_weights
 
 @dataclass(frozen=True)
 class StepContext:
-    """What iterations need: the task, the state, and where their events, times and rows go."""
+    """The surroundings of an iteration: the task, the state, and where events, times and rows go."""
 
     task: Task
     state: State
