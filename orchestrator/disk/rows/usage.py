@@ -20,8 +20,13 @@ _PEAKS = {
 }
 _MEANS = ("gpu_utilization_percent", "gpu_power_w")
 _SUMS = ("step_s", "data_wait_s", "batch_size")
-_AGGREGATES = [(name, "sum") for name in (*_SUMS, "measured_s", *_MEANS)]
-_AGGREGATES += [(name, "max") for name in _PEAKS] + [(name, "count") for name in _MEANS]
+_NUMBERS = (*_SUMS, *_PEAKS, *_MEANS)
+_AGGREGATES = [
+    *((name, "sum") for name in (*_SUMS, "measured_s", *_MEANS)),
+    *((name, "max") for name in _PEAKS),
+    *((name, "count") for name in _MEANS),
+]
+"""What is computed of each rank's rows; pyarrow calls the results `step_s_sum`."""
 _METADATA_KEY = b"hookyard.usage"
 _MAX_MEDIAN_VALUES = 2**24
 """Maximum number of values for an exact median; the median of more is that of a sample."""
@@ -36,39 +41,50 @@ def compute_usage(source: Source) -> dict[str, float]:
     `peak_allocated_bytes` and `peak_reserved_bytes` (the largest of any rank),
     `gpu_utilization_percent` and `gpu_power_w` (means).
     """
-    numbers = (*_SUMS, *_PEAKS, *_MEANS)
-    columns = [name for name in ("rank", "phase", *numbers) if name in source.schema.names]
+    columns = [name for name in ("rank", "phase", *_NUMBERS) if name in source.schema.names]
     every = source.count_rows() // _MAX_MEDIAN_VALUES + 1
     parts = []
     times = []
     for batch in source.batches(columns):
-        values = {name: _read_numbers(batch, name) for name in numbers}
-        is_training = pc.equal(batch["phase"], "train")
-        for name in _SUMS:
-            values[name] = pc.if_else(is_training, values[name], None)
-        has_wait = pc.is_valid(values["data_wait_s"])
-        values["measured_s"] = pc.if_else(has_wait, values["step_s"], None)
-
+        values = _read_values(batch)
         times.append(values["step_s"].drop_null().to_pandas()[::every])
-        by_rank = pa.table({"rank": batch["rank"], **values}).group_by("rank")
-        parts.append(by_rank.aggregate(_AGGREGATES))
+        table = pa.table({"rank": batch["rank"], **values})
+        parts.append(table.group_by("rank").aggregate(_AGGREGATES))
     if not parts:
         return {"ranks": 0}
 
-    sums = pa.concat_tables(parts).to_pandas()
-    peak = sums.max()
-    total = sums.sum(min_count=1)
-    train_s = sums.groupby("rank")["step_s_sum"].sum(min_count=1).max()
-    usage = {
-        "step_s": pd.concat(times).median(),
+    by_rank = pa.concat_tables(parts).to_pandas()
+    usage = {"step_s": pd.concat(times).median(), **_combine(by_rank)}
+    known = {name: float(value) for name, value in usage.items() if not math.isnan(value)}
+    return {"ranks": by_rank["rank"].nunique(), **known}
+
+
+def _combine(by_rank: pd.DataFrame) -> dict[str, float]:
+    """Combine the aggregates of all ranks; unknown numbers are NaN."""
+    peak = by_rank.max()
+    total = by_rank.sum(min_count=1)
+    train_s = by_rank.groupby("rank")["step_s_sum"].sum(min_count=1).max()
+    return {
         "train_s": train_s,
         "data_wait_share": total["data_wait_s_sum"] / (total["measured_s_sum"] or math.nan),
         "samples_per_s": total["batch_size_sum"] / (train_s or math.nan),
+        **{name: peak[f"{column}_max"] for column, name in _PEAKS.items()},
+        **{name: total[f"{name}_sum"] / total[f"{name}_count"] for name in _MEANS},
     }
-    usage |= {name: peak[f"{column}_max"] for column, name in _PEAKS.items()}
-    usage |= {name: total[f"{name}_sum"] / total[f"{name}_count"] for name in _MEANS}
-    known = {name: float(value) for name, value in usage.items() if not math.isnan(value)}
-    return {"ranks": sums["rank"].nunique(), **known}
+
+
+def _read_values(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    """Return the columns of numbers; those to sum only in training iterations.
+
+    `measured_s` is the time of the iterations whose wait for data is known.
+    """
+    values = {name: _read_numbers(batch, name) for name in _NUMBERS}
+    is_training = pc.equal(batch["phase"], "train")
+    for name in _SUMS:
+        values[name] = pc.if_else(is_training, values[name], None)
+    has_wait = pc.is_valid(values["data_wait_s"])
+    values["measured_s"] = pc.if_else(has_wait, values["step_s"], None)
+    return values
 
 
 def _read_numbers(batch: pa.RecordBatch, name: str) -> pa.Array:
