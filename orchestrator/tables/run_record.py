@@ -79,8 +79,10 @@ def _describe_files(folder: RunFolder, metadata: RunMetadata) -> dict[str, Any]:
     config = folder.read_experiment()
     record: dict[str, Any] = dict(_make_config_cells(config, metadata.values))
     if metadata.sweep:
-        constraints = json.dumps(metadata.sweep.constraints) if metadata.sweep.constraints else None
-        return {**record, "constraints": constraints, **_describe_recorded_best(metadata)}
+        constraints = metadata.sweep.constraints
+        record["constraints"] = json.dumps(constraints) if constraints else None
+        record |= _describe_recorded_best(metadata)
+        return record
 
     attempts = folder.read_attempts()
     written = read_reports(folder.storage, metadata)
