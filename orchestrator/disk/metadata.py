@@ -205,10 +205,10 @@ class RunMetadata:
 
     @property
     def kind(self) -> str:
-        """`run`, `sweep` or `evaluation`."""
+        """`run`, `sweep`, `evaluation` or `prediction`."""
         if self.sweep:
             return "sweep"
-        return "evaluation" if self.evaluates else "run"
+        return self.evaluates.noun if self.evaluates else "run"
 
     @property
     def wall_s(self) -> float | None:

@@ -20,7 +20,7 @@ def list_runs(storage: str | Path = "runs") -> pd.DataFrame:
 
     Columns:
         * `name`, `path`: Name and location.
-        * `kind`: `run`, `sweep`, `trial` or `evaluation`.
+        * `kind`: `run`, `sweep`, `trial`, `evaluation` or `prediction`.
         * `status`: As in `hookyard ls`; also `damaged`, and `newer` for a run of a later version of
           Hookyard.
         * `best`, `metric`, `mode`: Best value, and the metric that it is of. That of a sweep is its

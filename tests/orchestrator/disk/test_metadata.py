@@ -3,7 +3,7 @@ from typing import Any
 
 from hooks.position import Position, Stage
 from orchestrator.disk.attempts import Attempt
-from orchestrator.disk.metadata import RunMetadata
+from orchestrator.disk.metadata import Evaluated, RunMetadata
 from orchestrator.disk.reports import drop_superseded
 
 
@@ -76,3 +76,19 @@ def test_the_time_of_a_run_leaves_out_the_pause_before_a_resume() -> None:
     reports = [{"time": f"2026-01-01T01:00:0{second}+00:00"} for second in (1, 5)]
     assert running.measure_seconds(reports) == 9.0, "its driver died after the last report"
     assert running.measure_seconds([{"time": "2026-01-01T00:00:03Z"}]) == 4.0, "before any"
+
+
+def test_an_evaluation_and_a_prediction_are_of_different_kinds() -> None:
+    run = RunMetadata(name="run", status="finished", started="2026-01-01T00:00:00+00:00")
+    checkpoint: dict[str, Any] = {
+        "run": "runs/a",
+        "checkpoint": "epoch-0001",
+        "sha256": "",
+        "epoch": 1,
+        "step": 4,
+        "phase": "val",
+    }
+    evaluation = Evaluated(**checkpoint)
+    prediction = Evaluated(**checkpoint, verb="predict")
+    kinds = [replace(run, evaluates=evaluated).kind for evaluated in (None, evaluation, prediction)]
+    assert kinds == ["run", "evaluation", "prediction"]
