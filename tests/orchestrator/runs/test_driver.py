@@ -74,7 +74,7 @@ def test_missing_resources_are_refused_before_ray_starts(
     }
     for workers, words in (
         ({"gpu": True}, "workers.gpu needs a GPU, but torch"),
-        ({"count": 10_000}, "needs 10000 CPUs"),
+        ({"count": 10_000}, "needs 10,000 CPUs"),
     ):
         for engine in ("train", "gang"):
             with pytest.raises(UsageError, match=words):
@@ -264,7 +264,7 @@ def test_too_many_workers_are_refused_without_changes(
     cut = interrupted(5, run, described(), tmp_path, local=True)
     cut.folder.update(engine="train")
     before = cut.folder.storage.read("experiment.yaml"), cut.folder.read_metadata()
-    with pytest.raises(UsageError, match="needs 1000 CPUs, but this machine has"):
+    with pytest.raises(UsageError, match="needs 1,000 CPUs, but this machine has"):
         resume(cut.path, workers=1000)
     assert (cut.folder.storage.read("experiment.yaml"), cut.folder.read_metadata()) == before
 
