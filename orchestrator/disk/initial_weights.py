@@ -26,23 +26,24 @@ from orchestrator.storage.remote import is_url
 def find_weights(init: Init, folders: Iterable[str | Path]) -> InitialWeights:
     """Find the weights that `init` names, in `folders` and the working directory.
 
-    Raises ConfigError if they do not exist, or if no name in them matches `init`.
+    Raises ConfigError if they do not exist, or if no name in them matches `init`, and StorageError
+    if they cannot be read.
     """
     try:
-        with errors_before_start():
-            origin = _search(init, [*folders])
-            init.renamed(_list_names(origin))
+        origin = _search(init, [*folders])
+        init.renamed(_list_names(origin))  # raises ConfigError
     except CheckpointError as error:
         raise ConfigError.at("init.from", str(error)) from None
     return origin
 
 
 def describe_initial_weights(experiment: Experiment) -> dict[str, Any] | None:
-    """Describe the experiment's initial weights for `run.json`; None if it has none. Raises
-    ConfigError."""
+    """Describe the experiment's initial weights for `run.json`; None if it has none. Used in the
+    driver. Raises ConfigError, and UsageError if the weights cannot be read."""
     if experiment.init is None:
         return None
-    return asdict(find_weights(experiment.init, experiment.import_paths))
+    with errors_before_start():
+        return asdict(find_weights(experiment.init, experiment.import_paths))
 
 
 def find_weights_again(origin: InitialWeights) -> InitialWeights:

@@ -153,6 +153,8 @@ def _same_sigterm_handler() -> Iterator[None]:
     """Restore this process's handler of SIGTERM, if it has one; `ray.init` replaces it with
     `sys.exit`."""
     handler = signal.getsignal(signal.SIGTERM)
-    yield
-    if callable(handler) and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, handler)
+    try:
+        yield
+    finally:
+        if callable(handler) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)

@@ -93,7 +93,8 @@ class MicrobatchRunner(IterationRunner):
                 t_on_backward = mark()
             self._record_learning_rates(optimizer)
             before = (start, *skip(FORWARD_TIMES, start), start)
-            parts.append((*before, t_backward, t_on_backward, *update(), mark()))
+            update_times = update()
+            parts.append((*before, t_backward, t_on_backward, *update_times, mark()))
             previous_end = finish(previous_end, fetch_times, parts)
             yield
 

@@ -1,6 +1,7 @@
 """How the driver connects to Ray; nothing is started."""
 
 import json
+import signal
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -72,3 +73,24 @@ def test_both_versions_of_a_mismatch_are_named(monkeypatch: pytest.MonkeyPatch) 
         RunError, match=r"^could not join the cluster at auto: Version .*(\n.*)*2\.1\n.*\n.*2\.9$"
     ):
         Ray("auto").__enter__()
+
+
+def test_handler_of_sigterm_is_restored_if_ray_does_not_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`ray.init` installs a handler of its own early, and may fail afterwards."""
+
+    def fail(**options: Any) -> None:
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
+        raise RuntimeError("no memory")
+
+    def save(number: int, frame: object) -> None: ...
+
+    monkeypatch.setattr("ray.init", fail)
+    before = signal.signal(signal.SIGTERM, save)
+    try:
+        with pytest.raises(RunError, match="no memory"):
+            Ray().__enter__()
+        assert signal.getsignal(signal.SIGTERM) is save
+    finally:
+        signal.signal(signal.SIGTERM, before)
