@@ -1,7 +1,8 @@
 """`hookyard compare`"""
 
-from itertools import chain
-from typing import Annotated, Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,6 +10,9 @@ from orchestrator.cli.options import AsJson, complete_runs
 from orchestrator.cli.output import echo, print_json, print_table
 from orchestrator.errors import UsageError
 from orchestrator.terminal.printable import escape_data
+
+if TYPE_CHECKING:
+    from orchestrator.sweeps.results.comparison_text import ComparisonText
 
 
 def compare(
@@ -28,33 +32,27 @@ def compare(
     Example: hookyard compare runs/spirals runs/slower
     """
     from orchestrator.disk.run_folder import RunFolder
-    from orchestrator.sweeps.results.differences import find_differences
+    from orchestrator.sweeps.results.comparison_text import describe_comparison
+    from orchestrator.sweeps.results.folder_comparison import compare_folders
 
     if len(runs) < 2:
         raise UsageError(
             "compare needs two or more runs, or two or more sweeps: hookyard compare runs/a runs/b"
         )
-    differences = find_differences([RunFolder.open(path) for path in runs])
-    return print_json(differences) if as_json else _print(escape_data(differences))
+    comparison = compare_folders([RunFolder.open(path) for path in runs])
+    if as_json:
+        print_json(comparison)
+    else:
+        _print(escape_data(describe_comparison(comparison)))
 
 
-def _print(differences: dict[str, Any]) -> None:
-    from hooks.metrics.direction import explain_unknown_direction
-    from orchestrator.sweeps.results.differences import TABLES, format_entry, make_headings
-
-    names = make_headings(differences)
-    echo(", ".join(f"{name} ({kind})" for name, kind in names))
-    cells: list[str] = []
-    for key, (title, empty) in TABLES.items():
-        if key in differences:
-            echo("")
-            rows = [(name, *format_entry(name, entry)) for name, entry in differences[key].items()]
-            cells += chain.from_iterable(rows)
-            if rows:
-                print_table((title, *(name for name, _ in names)), rows)
-            else:
-                echo(f"{title}: {empty}")
-    if any(cell.endswith("?)") for cell in cells):
-        echo("\n?: too few values to tell from noise")
-    if differences.get("not_known"):
-        echo(f"\n{explain_unknown_direction(differences['not_known'])}")
+def _print(text: ComparisonText) -> None:
+    echo(text.summary)
+    for table in text.tables:
+        echo()
+        if table.rows:
+            print_table((table.title, *text.names), table.rows)
+        else:
+            echo(f"{table.title}: {table.empty}")
+    for note in text.notes:
+        echo(f"\n{note}")

@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import Any
 
-from hooks.metrics.direction import explain_unknown_direction
 from orchestrator.disk.reports import list_reported_names
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import UsageError
@@ -13,12 +11,9 @@ from orchestrator.report.figures import COLORS, Line, draw_lines
 from orchestrator.report.markup import Markup, concatenate, element, make_table
 from orchestrator.report.views.learning import Reports, select_points
 from orchestrator.runs.result import Run
-from orchestrator.sweeps.results.differences import (
-    TABLES,
-    find_differences,
-    format_entry,
-    make_headings,
-)
+from orchestrator.sweeps.results.comparison_text import ComparisonText, describe_comparison
+from orchestrator.sweeps.results.folder_comparison import compare_folders
+from orchestrator.tables.compare import RunComparison
 from orchestrator.units import COSTS
 
 MAX_SIDES = len(COLORS)
@@ -32,9 +27,9 @@ def outline_comparison(folders: Sequence[RunFolder]) -> page.Page:
     """
     if not 2 <= len(folders) <= MAX_SIDES:
         raise UsageError(f"choose 2 to {MAX_SIDES} runs or sweeps to compare, not {len(folders)}")
-    differences = find_differences(folders)
-    sections = [render_differences(differences)]
-    if "runs" in differences:
+    comparison = compare_folders(folders)
+    sections = [render_differences(describe_comparison(comparison))]
+    if isinstance(comparison, RunComparison):
         reports = {folder.name: Run(folder).reports() for folder in folders}
         sections.append(render_curves(reports))
     *names, last = [folder.name for folder in folders]
@@ -42,26 +37,16 @@ def outline_comparison(folders: Sequence[RunFolder]) -> page.Page:
     return page.Page("Comparison", header, sections)
 
 
-def render_differences(differences: Mapping[str, Any]) -> page.Section:
+def render_differences(text: ComparisonText) -> page.Section:
     """Show a table of each kind of difference."""
-    headings = make_headings(differences)
-    columns = [name for name, _ in headings]
     pieces: list[Markup] = []
-    for key, (title, empty) in TABLES.items():
-        if key not in differences:
-            continue
-        rows = [(name, *format_entry(name, entry)) for name, entry in differences[key].items()]
-        if rows:
-            pieces.append(make_table(title, ("", *columns), rows))
+    for table in text.tables:
+        if table.rows:
+            pieces.append(make_table(table.title, ("", *text.names), table.rows))
         else:
-            pieces.append(page.make_note(f"{title}: {empty}"))
-    if differences.get("not_known"):
-        pieces.append(page.make_note(explain_unknown_direction(differences["not_known"])))
-    counts = ", ".join(f"{name} ({kind})" for name, kind in headings)
-    note = (
-        f"{counts}. Changes are from the first. A change that may be noise says so; ? stands for"
-        " too few values to tell."
-    )
+            pieces.append(page.make_note(f"{table.title}: {table.empty}"))
+    pieces += map(page.make_note, text.notes)
+    note = f"{text.summary}. Changes are from the first. A change that may be noise says so."
     return page.Section("differences", "Differences", concatenate(pieces), note)
 
 

@@ -1,16 +1,23 @@
 """Comparison of runs. Does not need Ray."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from orchestrator.runs.result import Run
-from orchestrator.tables.compare import Side, compare
+from orchestrator.tables.compare import RunComparison, Side, compare
+from orchestrator.tables.query import TRAINING
 
 
-def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
-    """Return the differences between runs; see `orchestrator.tables.compare.compare`."""
+def compare_runs(runs: Sequence[Run]) -> RunComparison:
+    """Compare every run with the first."""
     sides = [
-        Side(run.name, run.config, run.reports(), run.rows("phase = 'train'"), run.modes)
+        Side(
+            name=run.name,
+            config=run.config,
+            reports=run.reports(),
+            rows=run.rows(TRAINING),
+            modes=run.modes,
+            environment=run.folder.read_metadata().describe_environment(),
+        )
         for run in runs
     ]
     return compare(sides)

@@ -20,7 +20,9 @@ from hooks.metrics.direction import direction
 from orchestrator.tables.config_differences import find_config_differences
 from orchestrator.tables.query import TRAINING, Rows
 from orchestrator.tables.significance import (
+    ComparedValues,
     Series,
+    Verdict,
     compare_with_first,
     describe_direction,
     is_significant,
@@ -38,9 +40,6 @@ MAX_ITERATIONS = 2**22
 """A run with more iterations is sampled in stretches of STRETCH_LENGTH iterations."""
 STRETCH_LENGTH = 1000
 
-Comparison = dict[str, dict[str, list[Any]]]
-"""By name, the runs' `values` and the `findings` on them."""
-
 
 @dataclass(frozen=True)
 class Side:
@@ -53,6 +52,26 @@ class Side:
     """Training rows of all ranks."""
     modes: Mapping[str, str] = field(default_factory=dict)
     """Directions, `max` or `min`, of the metrics for which the run defines them."""
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    """What may change results besides the config."""
+
+
+@dataclass(frozen=True)
+class RunComparison:
+    """Runs, each compared with the first. `hookyard compare --json` prints the fields."""
+
+    runs: list[str]
+    ranks: list[int]
+    """Number of ranks of each run."""
+    config: dict[str, list[Any]]
+    """Each run's value of the settings that differ, by dotted path."""
+    metrics: dict[str, ComparedValues]
+    not_known: list[str]
+    """Metrics without a known direction, and therefore without a best value."""
+    costs: dict[str, ComparedValues]
+    """Times and memory."""
+    environment: dict[str, list[Any]]
+    """Each run's value of the entries of the environment that differ, by dotted path."""
 
 
 @dataclass(frozen=True)
@@ -65,24 +84,19 @@ class Totals:
     """Samples of all ranks."""
 
 
-def compare(sides: Sequence[Side]) -> dict[str, Any]:
-    """Compare every run with the first, and return plain data.
-
-    `config` has one value per run for each dotted path. `metrics` and `costs` have, for each name,
-    the runs' `values` (None if not measured) and `findings`: None for the first, then `less`,
-    `more`, `noise`, or `unknown` if a run is too short. `not_known` has the metrics without a known
-    direction, and therefore without a best value.
-    """
+def compare(sides: Sequence[Side]) -> RunComparison:
+    """Compare every run with the first."""
     modes = _find_modes(sides)
     halves = [_load_halves(side.rows) for side in sides]
-    return {
-        "runs": [side.name for side in sides],
-        "ranks": [len(table.index.unique("rank")) for table in halves],
-        "config": find_config_differences([side.config for side in sides]),
-        "metrics": _compare_metrics(sides, modes),
-        "not_known": [name for name, mode in modes.items() if mode is None],
-        "costs": _compare_costs([side.rows for side in sides], halves),
-    }
+    return RunComparison(
+        runs=[side.name for side in sides],
+        ranks=[len(table.index.unique("rank")) for table in halves],
+        config=find_config_differences([side.config for side in sides]),
+        metrics=_compare_metrics(sides, modes),
+        not_known=[name for name, mode in modes.items() if mode is None],
+        costs=_compare_costs([side.rows for side in sides], halves),
+        environment=find_config_differences([side.environment for side in sides]),
+    )
 
 
 # Metrics
@@ -115,7 +129,9 @@ def _is_metric(name: str, value: Any) -> bool:
     )
 
 
-def _compare_metrics(sides: Sequence[Side], modes: Mapping[str, str | None]) -> Comparison:
+def _compare_metrics(
+    sides: Sequence[Side], modes: Mapping[str, str | None]
+) -> dict[str, ComparedValues]:
     compared = {}
     for name, mode in modes.items():
         curves = [_get_curve(side.reports, name) for side in sides]
@@ -133,7 +149,7 @@ def _get_curve(reports: Sequence[Mapping[str, Any]], name: str) -> Series:
     return np.array(values, dtype=float)
 
 
-def classify_metric_difference(difference: float, first: Series, other: Series) -> str:
+def classify_metric_difference(difference: float, first: Series, other: Series) -> Verdict:
     """Return the direction of a difference of more than three standard deviations of a report,
     otherwise `noise`.
 
@@ -154,7 +170,9 @@ def _estimate_variance(curve: Series) -> float:
 # Times and memory
 
 
-def _compare_costs(runs: Sequence[Rows], halves: Sequence[pd.DataFrame]) -> Comparison:
+def _compare_costs(
+    runs: Sequence[Rows], halves: Sequence[pd.DataFrame]
+) -> dict[str, ComparedValues]:
     """Compare the times and the memory that the runs have measured."""
     tables = [_load_iterations(rows, table) for rows, table in zip(runs, halves, strict=True)]
     compared = {}
@@ -176,7 +194,7 @@ def _compare_costs(runs: Sequence[Rows], halves: Sequence[pd.DataFrame]) -> Comp
 
 def _compare_throughputs(
     totals: Sequence[Totals], tables: Sequence[pd.DataFrame]
-) -> dict[str, list[Any]]:
+) -> ComparedValues:
     """Compare the training samples of all ranks by the training time, as in the trials of a
     sweep."""
     values = [_get_finite(total.samples / (total.train_s or math.nan)) for total in totals]
@@ -190,7 +208,7 @@ def _compare_throughputs(
 
 def _compare_training_times(
     totals: Sequence[Totals], tables: Sequence[pd.DataFrame]
-) -> dict[str, list[Any]]:
+) -> ComparedValues:
     values = [_get_finite(total.train_s) for total in totals]
     parts = []
     for table in tables:
@@ -204,11 +222,11 @@ def _get_finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def drop_unmeasured(compared: Comparison) -> Comparison:
+def drop_unmeasured(compared: Mapping[str, ComparedValues]) -> dict[str, ComparedValues]:
     """Return the entries in which a value is known."""
     measured = {}
     for name, entry in compared.items():
-        if any(value is not None for value in entry["values"]):
+        if any(value is not None for value in entry.values):
             measured[name] = entry
     return measured
 
@@ -264,7 +282,7 @@ def summarize_blocks(series: Series, summary: Callable[[Series], Any] = np.media
     return np.array([summary(block) for block in np.array_split(series, N_BLOCKS)])
 
 
-def classify_cost_difference(difference: float, first: Series, other: Series) -> str:
+def classify_cost_difference(difference: float, first: Series, other: Series) -> Verdict:
     """Return the direction of a difference that passes a permutation test of the blocks, otherwise
     `noise`."""
     if not len(first) or not len(other):
@@ -272,7 +290,7 @@ def classify_cost_difference(difference: float, first: Series, other: Series) ->
     return describe_direction(difference) if is_significant(first, other, np.mean) else "noise"
 
 
-def classify_memory_difference(difference: float, first: Series, other: Series) -> str:
+def classify_memory_difference(difference: float, first: Series, other: Series) -> Verdict:
     """Return the direction of a difference larger than between ranks and halves of one run,
     otherwise `noise`."""
     if min(len(first), len(other)) < 2:

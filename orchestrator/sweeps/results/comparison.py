@@ -5,6 +5,7 @@ with repeats, Welch's t test compares the best configurations.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import comb, isnan, sqrt
 from typing import Any, NamedTuple
 
@@ -18,13 +19,15 @@ from orchestrator.sweeps.results.analysis import (
     sort_best_first,
 )
 from orchestrator.sweeps.results.result import Sweep
-from orchestrator.tables.compare import Comparison, drop_unmeasured, get_numbers
+from orchestrator.tables.compare import drop_unmeasured, get_numbers
 from orchestrator.tables.config_differences import find_config_differences
 from orchestrator.tables.configurations import Configuration, compute_tail_probability
 from orchestrator.tables.significance import (
     SIGNIFICANCE_LEVEL,
     Classify,
+    ComparedValues,
     Series,
+    Verdict,
     compare_with_first,
     describe_direction,
     is_significant,
@@ -36,36 +39,66 @@ _MIN_PAIRS = 5
 """Minimum number of paired differences for a test."""
 
 
-def compare_sweeps(sweeps: Sequence[Sweep]) -> dict[str, Any]:
-    """Compare every sweep with the first, and return plain data.
+@dataclass(frozen=True)
+class PairedDifferences:
+    """Differences from the first sweep of trials with the same values; with repeats, also with the
+    same seed or repeated value."""
 
-    `config` has one value per sweep for each dotted path, `chosen` the value of each sweep's best
-    trial. `metrics`, `same_values` and `costs` have, for each name, one of the `values` per sweep,
-    and `findings`: None, then `less`, `more`, `noise`, or `unknown` if there are too few trials.
-    `same_values` is the mean difference over trials with the same values (with repeats also the
-    same seed or repeated value), and their number.
-    """
+    values: list[float | None]
+    """Mean difference of each sweep; None for the first, and without such trials."""
+    trials: list[int | None]
+    """Number of trials of each sweep that have such a trial in the first; None for the first."""
+    findings: list[Verdict | None]
+    """None for the first."""
+
+
+@dataclass(frozen=True)
+class SweepComparison:
+    """Sweeps, each compared with the first. `hookyard compare --json` prints the fields."""
+
+    sweeps: list[str]
+    trials: list[dict[str, int]]
+    """Number of trials of each sweep by status."""
+    config: dict[str, list[Any]]
+    """Each sweep's value of the settings that differ, by dotted path."""
+    chosen: dict[str, list[Any]]
+    """Name of each sweep's best trial, and its values by dotted path."""
+    metrics: dict[str, ComparedValues]
+    same_values: dict[str, PairedDifferences]
+    """By metric."""
+    costs: dict[str, ComparedValues]
+    """Times and memory."""
+    environment: dict[str, list[Any]]
+    """Each sweep's value of the entries of the environment that differ, by dotted path."""
+
+
+def compare_sweeps(sweeps: Sequence[Sweep]) -> SweepComparison:
+    """Compare every sweep with the first."""
     tables = []
     objectives: dict[str, str] = {}
     for sweep in sweeps:
         own_objectives = dict(sweep.objectives)
         tables.append(sort_best_first(sweep.trials, own_objectives, sweep.aggregate))
         objectives = own_objectives | objectives
-    return {
-        "sweeps": [sweep.name for sweep in sweeps],
-        "trials": [_count_by_status(table) for table in tables],
-        "config": find_config_differences([sweep.config for sweep in sweeps]),
-        "chosen": _find_chosen_values(tables, [sweep.objective[0] for sweep in sweeps]),
-        "metrics": _compare_metrics(tables, objectives, [sweep.aggregate for sweep in sweeps]),
-        "same_values": _compare_same_values(
-            tables, objectives, [sweep.repeated_path for sweep in sweeps]
-        ),
-        "costs": _compare_costs(tables),
-    }
+    environments = [sweep.folder.read_metadata().describe_environment() for sweep in sweeps]
+    repeated_paths = [sweep.repeated_path for sweep in sweeps]
+    return SweepComparison(
+        sweeps=[sweep.name for sweep in sweeps],
+        trials=[_count_by_status(table) for table in tables],
+        config=find_config_differences([sweep.config for sweep in sweeps]),
+        chosen=_find_chosen_values(tables, [sweep.objective[0] for sweep in sweeps]),
+        metrics=_compare_metrics(tables, objectives, [sweep.aggregate for sweep in sweeps]),
+        same_values=_compare_same_values(tables, objectives, repeated_paths),
+        costs=_compare_costs(tables),
+        environment=find_config_differences(environments),
+    )
 
 
-def _count_by_status(table: pd.DataFrame) -> dict[Any, int]:
-    return table["status"].value_counts().to_dict() if len(table) else {}
+def _count_by_status(table: pd.DataFrame) -> dict[str, int]:
+    if table.empty:
+        return {}
+    counts = table["status"].value_counts()
+    return {str(status): int(count) for status, count in counts.items()}
 
 
 def _find_chosen_values(
@@ -95,7 +128,7 @@ def _list_parameters(table: pd.DataFrame) -> list[str]:
 
 def _compare_metrics(
     tables: Sequence[pd.DataFrame], objectives: Mapping[str, str], aggregates: Sequence[str]
-) -> Comparison:
+) -> dict[str, ComparedValues]:
     compared = {}
     for metric, mode in objectives.items():
         if all("configuration" in table and metric in table for table in tables):
@@ -113,7 +146,7 @@ def _compare_metrics(
 
 def _compare_trials(
     tables: Sequence[pd.DataFrame], metric: str, mode: str, summary: Callable[..., Any]
-) -> dict[str, list[Any]]:
+) -> ComparedValues:
     """Compare a summary of the trials, or of the configurations of a sweep with repeats."""
     series = [
         get_numbers(aggregate_repeats(table, metric, mode, "mean"), metric) for table in tables
@@ -131,15 +164,15 @@ def _find_best_configuration(
     return configurations[0]
 
 
-def _compare_configurations(best: Sequence[Configuration | None]) -> dict[str, list[Any]]:
-    findings = [_run_welch_test(best[0], other) for other in best[1:]]
-    return {
-        "values": [None if configuration is None else configuration.mean for configuration in best],
-        "findings": [None, *findings],
-    }
+def _compare_configurations(best: Sequence[Configuration | None]) -> ComparedValues:
+    verdicts = [_run_welch_test(best[0], other) for other in best[1:]]
+    return ComparedValues(
+        values=[None if configuration is None else configuration.mean for configuration in best],
+        findings=[None, *verdicts],
+    )
 
 
-def _compare_costs(tables: Sequence[pd.DataFrame]) -> Comparison:
+def _compare_costs(tables: Sequence[pd.DataFrame]) -> dict[str, ComparedValues]:
     compared = {}
     tables = [_drop_followers(table) for table in tables]
     for name in _list_costs(tables):
@@ -164,7 +197,7 @@ def _list_costs(tables: Sequence[pd.DataFrame]) -> list[str]:
 
 
 def _permute_trials(summary: Callable[..., Any]) -> Classify:
-    def classify(difference: float, first: Series, other: Series) -> str:
+    def classify(difference: float, first: Series, other: Series) -> Verdict:
         # The factor 2 is there because the test is two-sided.
         if 2 / comb(len(first) + len(other), len(first)) >= SIGNIFICANCE_LEVEL:
             return "unknown"
@@ -178,8 +211,8 @@ def _permute_trials(summary: Callable[..., Any]) -> Classify:
 
 def _compare_same_values(
     tables: Sequence[pd.DataFrame], objectives: Mapping[str, str], repeated_paths: Sequence[str]
-) -> Comparison:
-    compared: Comparison = {}
+) -> dict[str, PairedDifferences]:
+    compared = {}
     for metric in objectives:
         first, *others = (
             _Candidates(select_candidates(table, metric), CONFIG + repeated_path)
@@ -187,11 +220,11 @@ def _compare_same_values(
         )
         differences = [_compute_differences(first, other, metric) for other in others]
         if any(map(len, differences)):
-            compared[metric] = {
-                "values": [None, *summarize(differences, np.mean)],
-                "trials": [None, *map(len, differences)],
-                "findings": [None, *map(_run_paired_test, differences)],
-            }
+            compared[metric] = PairedDifferences(
+                values=[None, *summarize(differences, np.mean)],
+                trials=[None, *map(len, differences)],
+                findings=[None, *map(_run_paired_test, differences)],
+            )
     return compared
 
 
@@ -245,7 +278,7 @@ def _make_key(value: Any) -> str:
 # T tests
 
 
-def _run_paired_test(differences: Series) -> str:
+def _run_paired_test(differences: Series) -> Verdict:
     """Test whether the mean of paired differences is 0."""
     count = len(differences)
     if count < _MIN_PAIRS:
@@ -254,7 +287,7 @@ def _run_paired_test(differences: Series) -> str:
     return _run_t_test(float(differences.mean()), error, count - 1)
 
 
-def _run_welch_test(first: Configuration | None, other: Configuration | None) -> str:
+def _run_welch_test(first: Configuration | None, other: Configuration | None) -> Verdict:
     """Compare two means by Welch's t test (1947), with integer degrees of freedom."""
     if first is None or other is None:
         return "unknown"
@@ -269,7 +302,7 @@ def _run_welch_test(first: Configuration | None, other: Configuration | None) ->
     return _run_t_test(other.mean - first.mean, sqrt(variance), max(1, freedom))
 
 
-def _run_t_test(difference: float, error: float, freedom: int) -> str:
+def _run_t_test(difference: float, error: float, freedom: int) -> Verdict:
     """Return the direction of a difference that its standard error hardly explains, otherwise
     `noise`."""
     if difference == 0:

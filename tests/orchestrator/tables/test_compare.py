@@ -15,6 +15,7 @@ from orchestrator.tables.compare import (
     summarize_blocks,
 )
 from orchestrator.tables.query import Rows
+from orchestrator.tables.significance import ComparedValues
 
 MIB = 2.0**20
 
@@ -71,19 +72,19 @@ def side(
 
 def test_real_differences_are_found_with_their_direction() -> None:
     found = compare([side("a", 1), side("b", 2, 0.12, rss=150 * MIB, accuracy=0.9)])
-    costs = found["costs"]
-    metrics = found["metrics"]
-    assert costs["step_s"]["findings"] == [None, "more"]
-    assert costs["train_s"]["findings"] == [None, "more"]
-    assert costs["samples_per_s"]["findings"] == [None, "less"]
-    assert costs["data_wait_s"]["findings"] == [None, "noise"]
-    assert costs["peak_rss_bytes"] == {"values": [101 * MIB, 151 * MIB], "findings": [None, "more"]}
+    costs = found.costs
+    metrics = found.metrics
+    assert costs["step_s"].findings == [None, "more"]
+    assert costs["train_s"].findings == [None, "more"]
+    assert costs["samples_per_s"].findings == [None, "less"]
+    assert costs["data_wait_s"].findings == [None, "noise"]
+    assert costs["peak_rss_bytes"] == ComparedValues([101 * MIB, 151 * MIB], [None, "more"])
     assert (
-        metrics["val/accuracy last"]["findings"]
-        == metrics["val/accuracy best"]["findings"]
+        metrics["val/accuracy last"].findings
+        == metrics["val/accuracy best"].findings
         == [None, "more"]
     )
-    assert metrics["val/loss last"]["findings"] == [None, "less"]
+    assert metrics["val/loss last"].findings == [None, "less"]
     assert "val/iteration_s best" not in metrics
 
 
@@ -105,18 +106,18 @@ def test_compared_numbers_match_a_hand_calculation() -> None:
     found = compare(
         [Side("a", {}, reports, Rows.wrap(rows)), Side("b", {}, [], Rows.wrap(rows[:0]))]
     )
-    assert found["ranks"] == [2, 0]
-    assert {name: entry["values"] for name, entry in found["costs"].items()} == {
+    assert found.ranks == [2, 0]
+    assert {name: entry.values for name, entry in found.costs.items()} == {
         "step_s": [2.0, None],
         "data_wait_s": [0.3, None],
         "samples_per_s": [100 * 64 / 140, None],
         "train_s": [140.0, None],
     }
-    assert {name: entry["values"] for name, entry in found["metrics"].items()} == {
+    assert {name: entry.values for name, entry in found.metrics.items()} == {
         "val/loss best": [0.25, None],
         "val/loss last": [0.75, None],
     }
-    assert found["metrics"]["val/loss last"]["findings"] == [None, "unknown"]
+    assert found.metrics["val/loss last"].findings == [None, "unknown"]
 
 
 def test_training_time_is_that_of_the_slowest_rank() -> None:
@@ -133,7 +134,7 @@ def test_training_time_is_that_of_the_slowest_rank() -> None:
     rows["step_s"] = np.where((rows["rank"] + rows["iteration"]) % 2, 1.0, 2.0)
     found = compare([Side("a", {}, [], Rows.wrap(rows))])
     assert (
-        found["costs"]["train_s"]["values"]
+        found.costs["train_s"].values
         == [75.0]
         == [compute_usage(Rows.wrap(rows).source)["train_s"]]
     )
@@ -145,7 +146,7 @@ def test_every_third_thousand_of_a_long_run_is_sampled(monkeypatch: pytest.Monke
         {"rank": [0, 1] * 6000, "phase": "train", "epoch": 0, "iteration": np.arange(12000) // 2}
     )
     rows["step_s"] = np.where(rows["iteration"] // 1000 % 3 == 0, 1.0, 9.0)
-    assert compare([Side("a", {}, [], Rows.wrap(rows))])["costs"]["step_s"]["values"] == [1.0]
+    assert compare([Side("a", {}, [], Rows.wrap(rows))]).costs["step_s"].values == [1.0]
 
 
 def test_mode_comes_from_the_runs_or_the_name_of_the_metric() -> None:
@@ -154,24 +155,24 @@ def test_mode_comes_from_the_runs_or_the_name_of_the_metric() -> None:
     found = compare(
         [Side("a", {}, reports, Rows.wrap(rows)), Side("b", {}, reports, Rows.wrap(rows))]
     )
-    assert found["metrics"]["val/ppl best"]["values"] == [7.0, 7.0]
-    assert "val/score best" not in found["metrics"]
-    assert found["not_known"] == ["val/score"]
+    assert found.metrics["val/ppl best"].values == [7.0, 7.0]
+    assert "val/score best" not in found.metrics
+    assert found.not_known == ["val/score"]
     said = compare(
         [
             Side("a", {}, reports, Rows.wrap(rows), {"val/score": "max"}),
             Side("b", {}, reports, Rows.wrap(rows)),
         ]
     )
-    assert said["metrics"]["val/score best"]["values"] == [0.5, 0.5]
-    assert said["not_known"] == []
+    assert said.metrics["val/score best"].values == [0.5, 0.5]
+    assert said.not_known == []
     against = compare(
         [
             Side("a", {}, reports, Rows.wrap(rows), {"val/score": "max"}),
             Side("b", {}, reports, Rows.wrap(rows), {"val/score": "min"}),
         ]
     )
-    assert against["not_known"] == ["val/score"]
+    assert against.not_known == ["val/score"]
 
 
 @pytest.mark.parametrize("kept", [0.0, 0.8, 0.9])

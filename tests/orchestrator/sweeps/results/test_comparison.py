@@ -15,6 +15,7 @@ from orchestrator.cli import app
 from orchestrator.disk.new_run import create_run
 from orchestrator.sweeps.results.comparison import compare_sweeps
 from orchestrator.sweeps.results.result import Sweep
+from orchestrator.tables.significance import ComparedValues
 
 DECAYS = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]
 
@@ -62,21 +63,21 @@ def sweeps(tmp_path_factory: pytest.TempPathFactory) -> list[Sweep]:
 
 def test_best_trials_and_medians_are_compared(sweeps: list[Sweep]) -> None:
     compared = compare_sweeps(sweeps)
-    assert (compared["sweeps"], compared["trials"]) == (
+    assert (compared.sweeps, compared.trials) == (
         ["first", "close", "far"],
         [{"finished": 8}] * 3,
     )
-    assert compared["config"] == {"task_args.width": [8, 16, 8]}
-    assert compared["chosen"] == {
+    assert compared.config == {"task_args.width": [8, 16, 8]}
+    assert compared.chosen == {
         "best trial": ["trial-0007", "trial-0007", "trial-0000"],
         "hooks.ema.decay": [0.8, 0.8, 0.8],
     }
-    assert compared["metrics"]["val/accuracy best"]["values"] == pytest.approx([0.8, 0.81, 1.7])
-    assert compared["metrics"]["val/accuracy median"]["values"] == pytest.approx([0.45, 0.46, 1.35])
-    assert compared["metrics"]["val/accuracy median"]["findings"] == [None, "noise", "more"]
-    paired = compared["same_values"]["val/accuracy"]
-    assert paired["values"] == [None, pytest.approx(0.01), pytest.approx(0.9)]
-    assert (paired["trials"], paired["findings"]) == ([None, 8, 8], [None, "more", "more"])
+    assert compared.metrics["val/accuracy best"].values == pytest.approx([0.8, 0.81, 1.7])
+    assert compared.metrics["val/accuracy median"].values == pytest.approx([0.45, 0.46, 1.35])
+    assert compared.metrics["val/accuracy median"].findings == [None, "noise", "more"]
+    paired = compared.same_values["val/accuracy"]
+    assert paired.values == [None, pytest.approx(0.01), pytest.approx(0.9)]
+    assert (paired.trials, paired.findings) == ([None, 8, 8], [None, "more", "more"])
 
 
 @pytest.mark.parametrize("gain", [-0.1, 0.0, 0.1])
@@ -91,21 +92,20 @@ def test_trials_with_the_same_values_are_compared_by_a_paired_t_test(
         write_sweep(tmp_path, "other", [*(first + other)]),
     ]
     both[1].trial(0).folder.update(status="failed")
-    compared = compare_sweeps(both)["same_values"]["val/accuracy"]
+    compared = compare_sweeps(both).same_values["val/accuracy"]
     is_noise = ttest_rel(first[1:], (first + other)[1:]).pvalue >= 0.01
-    assert compared["findings"][1] == (
-        "noise" if is_noise else "more" if other.mean() > 0 else "less"
-    )
-    assert (compared["values"][1], compared["trials"][1]) == (pytest.approx(other[1:].mean()), 7)
+    assert compared.findings[1] == ("noise" if is_noise else "more" if other.mean() > 0 else "less")
+    assert (compared.values[1], compared.trials[1]) == (pytest.approx(other[1:].mean()), 7)
 
 
-def test_costs_of_a_shared_training_count_once() -> None:
+def test_costs_of_a_shared_training_count_once(tmp_path: Path) -> None:
     columns = {"status": "finished", "val/accuracy": 0.5, "leader": ["a", "a", "a", "d", "d", "d"]}
     tables = [
         pd.DataFrame({**columns, "step_s": [value] * 6}, index=[*"abcdef"]) for value in (0.1, 0.2)
     ]
     fields = {
         "name": "x",
+        "folder": create_run(tmp_path, "x", "hooks: {}\n"),
         "config": {},
         "objectives": [("val/accuracy", "max")],
         "aggregate": "mean",
@@ -115,10 +115,8 @@ def test_costs_of_a_shared_training_count_once() -> None:
         SimpleNamespace(trials=table, objective=("val/accuracy", "max"), **fields)
         for table in tables
     ]
-    assert compare_sweeps(sweeps)["costs"]["step_s"] == {
-        "values": [0.1, 0.2],
-        "findings": [None, "unknown"],
-    }
+    compared = compare_sweeps(sweeps).costs["step_s"]
+    assert compared == ComparedValues(values=[0.1, 0.2], findings=[None, "unknown"])
 
 
 def test_repeats_are_compared_by_the_spread_between_seeds(tmp_path: Path) -> None:
@@ -136,19 +134,19 @@ def test_repeats_are_compared_by_the_spread_between_seeds(tmp_path: Path) -> Non
         for name, spread in (("close", 0.014), ("far", 0.14))
     )
     compared = compare_sweeps([first, close, far])
-    paired = compared["same_values"]["val/accuracy"]
-    assert paired["values"] == [None, pytest.approx(0.1), pytest.approx(0.1)]
-    assert (paired["trials"], paired["findings"]) == ([None, 6, 6], [None, "more", "noise"])
-    best = compared["metrics"]["val/accuracy best configuration"]
-    assert best == {"values": pytest.approx([0.4, 0.5, 0.5]), "findings": [None, "noise", "noise"]}
+    paired = compared.same_values["val/accuracy"]
+    assert paired.values == [None, pytest.approx(0.1), pytest.approx(0.1)]
+    assert (paired.trials, paired.findings) == ([None, 6, 6], [None, "more", "noise"])
+    best = compared.metrics["val/accuracy best configuration"]
+    assert best.values == pytest.approx([0.4, 0.5, 0.5])
+    assert best.findings == [None, "noise", "noise"]
     # Welch's t of two means that are 0.9 apart with a standard error of 0.082 is 11, with 4 degrees
     # of freedom.
     beyond = write_sweep(
         tmp_path, "beyond", [*(reached[:3] + 0.9), 0.0, 0.0, 0.0], decays, repeats=3
     )
-    assert compare_sweeps([first, beyond])["metrics"]["val/accuracy best configuration"][
-        "findings"
-    ] == [None, "more"]
+    best = compare_sweeps([first, beyond]).metrics["val/accuracy best configuration"]
+    assert best.findings == [None, "more"]
 
 
 @pytest.mark.parametrize(("value", "finding"), [(0.4, "less"), (0.5, "noise"), (0.6, "more")])
@@ -159,8 +157,8 @@ def test_repeats_without_any_spread_differ_only_if_their_values_do(
         write_sweep(tmp_path, name, [own] * 3, [0.1] * 3, repeats=3)
         for name, own in (("a", 0.5), ("b", value))
     ]
-    best = compare_sweeps(both)["metrics"]["val/accuracy best configuration"]
-    assert best["findings"] == [None, finding]
+    best = compare_sweeps(both).metrics["val/accuracy best configuration"]
+    assert best.findings == [None, finding]
 
 
 def test_whole_numbers_are_the_same_values_in_a_column_with_empty_cells(tmp_path: Path) -> None:
@@ -170,8 +168,8 @@ def test_whole_numbers_are_the_same_values_in_a_column_with_empty_cells(tmp_path
         for name in ("first", "other")
     )
     (Path(other.path) / "trials/trial-0005/run.json").write_text("{")
-    paired = compare_sweeps([first, other])["same_values"]["val/accuracy"]
-    assert (paired["values"], paired["trials"]) == ([None, 0.0], [None, 5])
+    paired = compare_sweeps([first, other]).same_values["val/accuracy"]
+    assert (paired.values, paired.trials) == ([None, 0.0], [None, 5])
 
 
 def test_few_trials_have_no_finding(tmp_path: Path) -> None:
@@ -181,8 +179,8 @@ def test_few_trials_have_no_finding(tmp_path: Path) -> None:
             for name, values in (("a", [0.1] * 4), ("b", [0.9] * 4))
         ]
     )
-    assert compared["metrics"]["val/accuracy best"]["findings"] == [None, "unknown"]
-    assert compared["same_values"]["val/accuracy"]["findings"] == [None, "unknown"]
+    assert compared.metrics["val/accuracy best"].findings == [None, "unknown"]
+    assert compared.same_values["val/accuracy"].findings == [None, "unknown"]
 
 
 def test_sweeps_on_the_command_line(sweeps: list[Sweep]) -> None:

@@ -282,7 +282,7 @@ def test_sweep_whose_trials_all_failed_has_no_best(tmp_path: Path) -> None:
         _ = made.best
     assert made.pareto().empty
     assert LiveSweep(made.folder).read_view().best is None
-    assert compare_sweeps([made, made])["chosen"]["best trial"] == [None, None]
+    assert compare_sweeps([made, made]).chosen["best trial"] == [None, None]
     shown = CliRunner().invoke(app, ["show", str(made.path)]).stdout
     assert "no best trial: each trial that reported val/accuracy failed" in shown
     assert "There is no best checkpoint" in make_sweep_page(made, "now")
@@ -443,7 +443,7 @@ def test_trial_that_breaks_a_constraint_is_best_nowhere(tmp_path: Path) -> None:
         LiveSweep(made.folder).read_view().best,
     }
     assert best == {"trial-0001"}
-    assert compare_sweeps([made, made])["metrics"]["val/accuracy best"]["values"] == [0.92] * 2
+    assert compare_sweeps([made, made]).metrics["val/accuracy best"].values == [0.92] * 2
 
 
 def test_repeats_of_a_configuration_that_breaks_a_constraint_once_do_not_count(
@@ -500,5 +500,5 @@ def test_the_best_configuration_has_the_best_mean_or_lower_bound_everywhere(
     shown = json.loads(CliRunner().invoke(app, ["show", str(made.path), "--json"]).stdout)
     assert (Path(shown["best"]).name, shown["configurations"][0]["configuration"]) == (best, first)
     assert f"then by {aggregate}" in make_sweep_page(made, "now")
-    compared = compare_sweeps([made, made])["metrics"]["val/accuracy best configuration"]["values"]
+    compared = compare_sweeps([made, made]).metrics["val/accuracy best configuration"].values
     assert compared == pytest.approx([0.7 - 0.05 * first] * 2)

@@ -1,0 +1,154 @@
+"""Comparisons as text: a table of each kind of difference, with a column for each run or sweep."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from hooks.metrics.direction import explain_unknown_direction
+from orchestrator import units
+from orchestrator.sweeps.results.comparison import PairedDifferences, SweepComparison
+from orchestrator.tables.compare import RunComparison
+from orchestrator.tables.significance import Change, ComparedValues
+
+_DOUBTS = {"noise": "noise", "unknown": "?"}
+"""What is said beside a change, by the verdict on it."""
+_EXPLANATION = "?: too few values to tell from noise"
+
+
+@dataclass(frozen=True)
+class DifferencesTable:
+    """A table of one kind of difference."""
+
+    title: str
+    rows: list[tuple[str, ...]]
+    """The name of what is compared, and the value of each run or sweep."""
+    empty: str
+    """What to say if there are no rows."""
+
+
+@dataclass(frozen=True)
+class ComparisonText:
+    """The text of a comparison. Its values may quote stored runs."""
+
+    names: list[str]
+    """Names of the runs or sweeps, the headings of the tables."""
+    summary: str
+    """The names with their numbers of ranks or trials."""
+    tables: list[DifferencesTable]
+    notes: list[str]
+    """Explanations of what the tables show or lack."""
+
+
+def describe_comparison(comparison: RunComparison | SweepComparison) -> ComparisonText:
+    if isinstance(comparison, RunComparison):
+        return _describe_runs(comparison)
+    return _describe_sweeps(comparison)
+
+
+def _describe_runs(comparison: RunComparison) -> ComparisonText:
+    notes = _explain_question_marks(comparison.metrics, comparison.costs)
+    if comparison.not_known:
+        notes.append(explain_unknown_direction(comparison.not_known))
+    return ComparisonText(
+        names=comparison.runs,
+        summary=_summarize(
+            comparison.runs, [units.format_count(ranks, "rank") for ranks in comparison.ranks]
+        ),
+        tables=[
+            _make_settings_table("config", comparison.config, "no difference"),
+            _make_settings_table("environment", comparison.environment, "no difference"),
+            _make_changes_table("metrics", comparison.metrics),
+            _make_changes_table("costs", comparison.costs),
+        ],
+        notes=notes,
+    )
+
+
+def _describe_sweeps(comparison: SweepComparison) -> ComparisonText:
+    return ComparisonText(
+        names=comparison.sweeps,
+        summary=_summarize(comparison.sweeps, [*map(_format_trials, comparison.trials)]),
+        tables=[
+            _make_settings_table("config", comparison.config, "no difference"),
+            _make_settings_table("environment", comparison.environment, "no difference"),
+            _make_settings_table("best trial", comparison.chosen, "no values"),
+            _make_changes_table("metrics", comparison.metrics),
+            _make_pairs_table(comparison.same_values),
+            _make_changes_table("costs", comparison.costs),
+        ],
+        notes=_explain_question_marks(comparison.metrics, comparison.costs),
+    )
+
+
+def _summarize(names: Sequence[str], counts: Sequence[str]) -> str:
+    return ", ".join(f"{name} ({count})" for name, count in zip(names, counts, strict=True))
+
+
+def _format_trials(trials: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {status}" for status, count in trials.items()) or "no trial"
+
+
+def _explain_question_marks(*groups: Mapping[str, ComparedValues]) -> list[str]:
+    """Return what a question mark means, if there is one."""
+    entries = chain.from_iterable(group.values() for group in groups)
+    changes = chain.from_iterable(entry.changes for entry in entries)
+    return [_EXPLANATION] if any(change.is_undecided for change in changes) else []
+
+
+# Tables
+
+
+def _make_settings_table(
+    title: str, settings: Mapping[str, Sequence[Any]], empty: str
+) -> DifferencesTable:
+    rows = [(path, *map(_format_setting, values)) for path, values in settings.items()]
+    return DifferencesTable(title, rows, empty)
+
+
+def _format_setting(value: Any) -> str:
+    # With four digits, different values could look equal.
+    exact = units.format_in_full(value) if units.is_number(value) else value
+    return units.format_value("", exact) or "-"
+
+
+def _make_changes_table(title: str, compared: Mapping[str, ComparedValues]) -> DifferencesTable:
+    rows = []
+    for name, entry in compared.items():
+        cells = [_format_change(name, change) for change in entry.changes]
+        rows.append((name, *cells))
+    return DifferencesTable(title, rows, "none yet")
+
+
+def _format_change(name: str, change: Change) -> str:
+    """Format a value, with its change from the first."""
+    shown = "-" if change.value is None else units.format_value(name, change.value) or "nan"
+    difference = change.difference
+    if difference is None:
+        return shown
+    if difference == 0:
+        return f"{shown} (equal)"
+    remarks = []
+    if change.first:
+        remarks.append(f"{difference / abs(change.first):+.1%}")
+    if change.verdict in _DOUBTS:
+        remarks.append(_DOUBTS[change.verdict])
+    return f"{shown} ({', '.join(remarks)})" if remarks else shown
+
+
+def _make_pairs_table(paired: Mapping[str, PairedDifferences]) -> DifferencesTable:
+    rows = [(metric, *_format_pairs(differences)) for metric, differences in paired.items()]
+    return DifferencesTable("with the same values", rows, "no trials")
+
+
+def _format_pairs(differences: PairedDifferences) -> list[str]:
+    """Format the mean difference of each sweep from the first."""
+    cells = []
+    for value, trials, verdict in zip(
+        differences.values, differences.trials, differences.findings, strict=True
+    ):
+        if value is None or trials is None:
+            cells.append("-")
+        else:
+            cells.append(f"{value:+.4g} in {units.format_count(trials, 'trial')}, {verdict}")
+    return cells
