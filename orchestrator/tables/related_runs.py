@@ -1,0 +1,67 @@
+"""What the rows of runs have from rows of other runs: of their sweeps, and of the trials whose
+training they shared."""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from orchestrator.disk.metadata import COMPLETE
+from orchestrator.tables.constraints import Constraints
+from orchestrator.tables.run_columns import TEXT, set_columns
+
+_SHARED = {
+    "sweep": ("tags", "commit", "dirty"),
+    "leader": ("step_s", "data_wait_share", "samples_per_s"),
+}
+"""What a trial has from its sweep, and from the trial whose training it shared."""
+
+
+def share_with_trials(table: pa.Table) -> pa.Table:
+    """Fill the columns that trials take from their sweeps and leaders."""
+    own = pa.array(range(len(table)), pa.int32())
+    for source, names in _SHARED.items():
+        positions = pc.coalesce(pc.index_in(table[source], value_set=table["path"]), own)
+        table = set_columns(table, {name: table[name].take(positions) for name in names})
+    return table
+
+
+def extend_hours_of_leaders(table: pa.Table) -> pa.Table:
+    """Return the table with the GPU hours of each leader until its last follower has ended, because
+    its training goes on for them."""
+    followers = table.filter(pc.is_valid(table["leader"]))
+    longest = followers.group_by("leader").aggregate([("total_s", "max")])
+    positions = pc.index_in(table["path"], value_set=longest["leader"])
+    group_s = longest["total_s_max"].take(positions)
+    goes_on = pc.and_(pc.greater(group_s, table["total_s"]), pc.greater(table["total_s"], 0))
+    extended = pc.multiply(table["gpu_hours"], pc.divide(group_s, table["total_s"]))
+    hours = pc.if_else(pc.fill_null(goes_on, False), extended, table["gpu_hours"])
+    return set_columns(table, {"gpu_hours": hours})
+
+
+def drop_infeasible(table: pa.Table) -> pa.Table:
+    """Return the table with what ended trials break of the constraints of their sweeps, and without
+    the best values of those trials."""
+    broken: list[str | None] = [None] * len(table)
+    is_limited = pc.is_valid(table["constraints"])
+    for sweep in table.filter(is_limited).select(["path", "constraints"]).to_pylist():
+        limits = json.loads(sweep["constraints"])
+        for position, cells in _find_measurements(table, sweep["path"], limits):
+            broken[position] = Constraints(limits).describe_broken(cells)
+    infeasible = pa.array(broken, TEXT)
+    best = pc.if_else(pc.is_valid(infeasible), None, table["best"])
+    return set_columns(table, {"infeasible": infeasible, "best": best})
+
+
+def _find_measurements(
+    table: pa.Table, sweep: str, names: Iterable[str]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the position of each ended trial of a sweep, and its values in the columns that the
+    table has."""
+    measured = table.select([name for name in names if name in table.column_names])
+    is_complete = pc.is_in(table["status"], pa.array(COMPLETE))
+    is_trial = pc.and_(is_complete, pc.equal(table["sweep"], sweep))
+    for position in pc.indices_nonzero(is_trial).to_pylist():
+        yield position, {name: measured[name][position].as_py() for name in measured.column_names}
