@@ -14,6 +14,9 @@ import yaml
 
 from hooks import EVENTS, HOOKS, Hook, Interval, Priority, State
 from hooks.checkpointing.checkpoint import Checkpoint
+from hooks.logs import json_lines, tensorboard
+from hooks.stats import memory_snapshot, profiler
+from hooks.stats.layer_memory import LayerMemory
 from hooks.training.ema import EMA
 from orchestrator import Experiment, Task, load_experiment, run
 from orchestrator.errors import ConfigError
@@ -255,6 +258,30 @@ def blocks(system: str) -> tuple[str, str]:
     )
     (ours,) = re.findall(r"^```yaml\n(.*?)^```", text.split("becomes")[1], re.DOTALL | re.MULTILINE)
     return theirs, ours
+
+
+FILES = {
+    "log.txt",
+    "experiment.yaml",
+    "metrics.jsonl",
+    "checkpoints",
+    "nonfinite",
+    json_lines.FILE,
+    tensorboard.FOLDER,
+    profiler.FOLDER,
+    memory_snapshot.FOLDER,
+    LayerMemory.folder,
+}
+"""What a run and its hooks write into the run's folder."""
+
+
+@pytest.mark.parametrize("system", ["VISSL", "iMIX"])
+def test_files_of_the_other_system_have_counterparts_in_a_run(system: str) -> None:
+    lines = [line for line in section(system, "Files").splitlines() if line.startswith("| `")]
+    ours = [name for line in lines for name in re.findall(r"`(.+?)`", line.split(" | ")[1])]
+    assert len(ours) > 8
+    paths = [name for name in ours if name not in HOOKS and not name.startswith("RUN@")]
+    assert {path.split("/")[0] for path in paths} <= FILES
 
 
 def migrated(system: str, folder: Path) -> Experiment:
