@@ -46,9 +46,8 @@ def describe_initial_weights(experiment: Experiment) -> dict[str, Any] | None:
         return asdict(find_weights(experiment.init, experiment.import_paths))
 
 
-def find_weights_again(origin: InitialWeights) -> InitialWeights:
-    """Return `origin` again; raises CheckpointError if the weights have changed since they were
-    found."""
+def check_unchanged(origin: InitialWeights) -> None:
+    """Raise CheckpointError if the weights have changed since they were found."""
     if origin.checkpoint:
         now = _open_store(origin.path).compute_fingerprint(origin.checkpoint)
     else:
@@ -58,7 +57,6 @@ def find_weights_again(origin: InitialWeights) -> InitialWeights:
             f"{origin} has changed since this run began: its sha256 is {now[:12]}...,"
             f" expected {origin.sha256[:12]}..."
         )
-    return origin
 
 
 def read_weights(origin: InitialWeights) -> dict[str, Any]:

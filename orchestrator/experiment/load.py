@@ -21,7 +21,7 @@ from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sweep.check import check_sweep
 from orchestrator.experiment.task_methods import find_misspelled_methods
 from orchestrator.experiment.yaml.document import Document, join
-from orchestrator.experiment.yaml.layers import read_layers, read_overrides
+from orchestrator.experiment.yaml.layers import add_overrides, read_layers
 from orchestrator.experiment.yaml.reader import parse_yaml
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.experiment.yaml.writer import dump_yaml
@@ -62,7 +62,7 @@ def load_checked(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
 
 def _read(path: Path, overrides: Iterable[str]) -> tuple[ExperimentSource, Document]:
     document, folders = read_layers(path)
-    values = read_overrides(document, overrides)
+    values = add_overrides(document, overrides)
     source = ExperimentSource.from_data(document.data, [*folders, Path.cwd()], values=values)
     return source, document
 
@@ -80,7 +80,7 @@ def make_experiment_from_source(source: ExperimentSource) -> Experiment:
 def with_overrides(source: ExperimentSource, overrides: Iterable[str]) -> Experiment:
     """Make the experiment of a source with `key=value` overrides, or raise ConfigError."""
     document = Document({})
-    values = read_overrides(document, overrides)
+    values = add_overrides(document, overrides)
     return _check(replace(source, values=(*source.values, *values)), document)
 
 

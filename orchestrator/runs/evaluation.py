@@ -1,21 +1,13 @@
 """Evaluations of stored checkpoints, measured as during training, in a folder of the run. Used in
 the driver."""
 
-from collections.abc import (
-    Callable,
-    Collection,
-    Container,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-from hooks.hook import EVENTS, Hook
+from hooks.hook import Hook
 from hooks.metrics.names import get_kind
 from orchestrator.disk.lease import Lease
 from orchestrator.disk.metadata import EngineName, Evaluated
@@ -23,41 +15,24 @@ from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import EVALUATIONS, RunFolder
 from orchestrator.engines.assignment import EvaluationTarget
 from orchestrator.engines.ray_connection import choose_address
-from orchestrator.errors import CheckpointError, ConfigError, Problem, UsageError, did_you_mean
+from orchestrator.errors import CheckpointError, ConfigError, UsageError
 from orchestrator.experiment.load import to_dict, to_yaml, with_overrides
-from orchestrator.experiment.resolve import ResolvedExperiment, get_resolved, resolve
+from orchestrator.experiment.resolve import ResolvedExperiment, resolve
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.workers import rank_count_overrides
-from orchestrator.experiment.yaml.document import Document, is_within
-from orchestrator.experiment.yaml.layers import read_overrides
+from orchestrator.experiment.yaml.document import is_within
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.runs.continuation import open_checkpoints
+from orchestrator.runs.evaluation_overrides import (
+    check_added_hooks,
+    check_overrides,
+    list_paths,
+    sets_rank_count,
+)
 from orchestrator.runs.launch import check_can_run, choose_engine, collect_launch_metadata, drive
 from orchestrator.runs.model import make_import_error
 from orchestrator.task import has_custom_loop
 
-USED_KEYS = (
-    "task_args",
-    "init",
-    "seed",
-    "precision",
-    "channels_last",
-    "compile",
-    "sync_batchnorm",
-    "deterministic",
-    "cudnn_benchmark",
-    "float32_matmul_precision",
-    "loader.eval_batch_size",
-    "loader.num_workers",
-    "loader.pin_memory",
-    "workers",
-    "hang",
-    "max_failures",
-    "max_preemptions",
-    "environment",
-    "upload_every",
-)
-"""Keys of an experiment that an evaluation uses, besides its hooks."""
 _RESET_VALUES: Mapping[str, Any] = {
     "init": None,
     "scaler": {},
@@ -67,7 +42,6 @@ _RESET_VALUES: Mapping[str, Any] = {
 }
 """Values that only training uses, and that may not be valid for another number of ranks or
 precision."""
-_TRAINING_EVENTS = ("on_backward", "on_gradients", "on_update", "on_save", "on_saved")
 
 
 @dataclass(frozen=True)
@@ -100,8 +74,8 @@ class EvaluationJob:
         With `has_other_data`, the run may have had no data of the phase.
         """
         overrides = list(overrides)
-        paths = [path for path, _ in read_overrides(Document({}), overrides)]
-        has_rank_override = _sets_rank_count(paths, workers)
+        paths = list_paths(overrides)
+        has_rank_override = sets_rank_count(paths, workers)
         cls._check_phase(phase)
         _check_has_checkpoints(run)
         has_other_data |= any(is_within(path, "task_args") for path in paths)
@@ -120,13 +94,13 @@ class EvaluationJob:
         paths = tuple(dict.fromkeys([*source.import_paths, str(Path.cwd())]))
         source = replace(source, continued_from=None, import_paths=paths)
         trained = _resolve_trained(run, source, cls.participle)
-        _check_overrides(trained, overrides, no_effect)
+        check_overrides(trained, overrides, no_effect)
 
         source = source.with_values({**_RESET_VALUES, **_turn_off(trained, cls._runs_hook)})
         if workers is not None:
             source = source.with_values(rank_count_overrides(workers))
         experiment = with_overrides(source, overrides)
-        _check_new_hooks(experiment, trained, no_effect)
+        check_added_hooks(experiment, trained, no_effect)
         return experiment
 
     @classmethod
@@ -158,7 +132,8 @@ class EvaluationJob:
         ranks = self.experiment.workers.max_count
         if engine == "in-process" and self.has_rank_override and ranks > 1:
             raise UsageError(
-                f"{ranks} workers need --engine gang or train; the engine in-process (--local) has only one"
+                f"{ranks} workers need --engine gang or train; the engine in-process (--local) has"
+                " only one"
             )
         address = choose_address(address, local=engine == "in-process")
         check_can_run(self.experiment, engine, address)
@@ -176,23 +151,6 @@ class EvaluationJob:
                 folder, self.experiment, engine, address, lease, resume_with=command, target=target
             )
         return folder
-
-
-def _sets_rank_count(paths: Collection[str], workers: int | None) -> bool:
-    """Return whether overrides of these paths, or `--workers`, set the number of ranks; raises
-    UsageError if both do."""
-    if workers is None:
-        return "workers" in paths or "workers.count" in paths
-    if "workers.count" in paths:
-        raise UsageError(
-            f"--workers {workers} and workers.count set the same number; remove one of them"
-        )
-    if "workers" in paths:
-        raise UsageError(
-            f"--workers {workers} sets workers.count, but the override of workers replaces the whole section;"
-            " override its keys, such as workers.cpus=2"
-        )
-    return True
 
 
 def _check_has_checkpoints(run: RunFolder) -> None:
@@ -243,7 +201,8 @@ def _find_subject(run: RunFolder, label: str, phase: str, has_other_data: bool) 
     phases = manifest.get("phases", [phase])
     if not has_other_data and all(phase not in (known, get_kind(known)) for known in phases):
         raise UsageError(
-            f"{run} has no {phase} data: data() returned {' and '.join(phases)} when {name} was saved"
+            f"{run} has no {phase} data: data() returned {' and '.join(phases)} when {name} was"
+            " saved"
         )
     return Evaluated(str(run), name, sha256, position.epoch, position.step, phase)
 
@@ -261,52 +220,3 @@ def _turn_off(trained: ResolvedExperiment, runs_hook: Callable[[Hook], bool]) ->
         if values:
             changes.append({**change, "set": values})
     return {**{f"hooks.{name}": None for name in disabled}, "changes": changes}
-
-
-def _check_overrides(trained: ResolvedExperiment, overrides: Iterable[str], no_effect: str) -> None:
-    """Raise ConfigError for overrides without effect on an evaluation."""
-    document = Document({})
-    problems: list[Problem] = []
-    for path, value in read_overrides(document, overrides):
-        problems += _check_override(trained, path, value, no_effect)
-    if problems:
-        raise ConfigError([*document.problems, *map(document.locate, problems)])
-
-
-def _check_new_hooks(experiment: Experiment, trained: ResolvedExperiment, no_effect: str) -> None:
-    """Raise ConfigError for hooks that the overrides add and that have no effect."""
-    idle = [
-        name
-        for name, hook in get_resolved(experiment).hooks.items()
-        if name not in trained.hooks and not _is_active(hook)
-    ]
-    if idle:
-        raise ConfigError([Problem(f"hooks.{name}", no_effect) for name in idle])
-
-
-def _check_override(
-    trained: ResolvedExperiment, path: str, value: Any, no_effect: str
-) -> Iterator[Problem]:
-    """Yield a problem for an override without effect on an evaluation. Hooks may be added or
-    removed, not changed."""
-    if path.startswith("hooks."):
-        name = path.split(".")[1]
-        hook = trained.hooks.get(name)
-        if hook is not None and not _is_active(hook):
-            yield Problem(path, no_effect)
-        elif hook is not None and (path != f"hooks.{name}" or value not in (None, False)):
-            yield Problem(
-                path, f"cannot differ from the run; hooks.{name}=false leaves the hook out"
-            )
-        elif hook is None and value in (None, False):
-            yield Problem(path, "is already off")
-    elif is_within(path, "workers.ddp") or not any(is_within(path, key) for key in USED_KEYS):
-        nearest = did_you_mean(path, USED_KEYS)
-        allowed = "" if nearest else f", which reads {', '.join(USED_KEYS)} and hooks.NAME"
-        yield Problem(path, f"{no_effect}{allowed}", suggestion=nearest)
-
-
-def _is_active(hook: Hook) -> bool:
-    return hook.evaluates and any(
-        hook.handles(event) for event in EVENTS if event not in _TRAINING_EVENTS
-    )

@@ -107,11 +107,12 @@ def _can_merge(old: Any, value: Any) -> bool:
     return bool(value.get("type", kind) == kind)
 
 
-def read_overrides(document: Document, overrides: Iterable[str]) -> tuple[tuple[str, Any], ...]:
-    """Return the path and value of each `dotted.path=value`, where the value is YAML.
+def add_overrides(document: Document, overrides: Iterable[str]) -> tuple[tuple[str, Any], ...]:
+    """Add each override, `dotted.path=value` with a value in YAML, to the places and problems of the
+    document; return their paths and values.
 
-    A malformed override becomes a problem of the document. The document then locates these paths at
-    the override.
+    The document then locates these paths at the override. A malformed override becomes a problem of
+    the document.
     """
     values = []
     for override in overrides:

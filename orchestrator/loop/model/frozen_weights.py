@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hooks.parameter_names import listed
-from orchestrator.disk.initial_weights import find_weights, find_weights_again
+from orchestrator.disk.initial_weights import check_unchanged, find_weights
 from orchestrator.errors import CheckpointError, ConfigError, UsageError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.initial_weights import Init
@@ -99,7 +99,8 @@ def add_frozen_weights(
     state = module.state_dict()
     if record["init"]:
         init, origin = _read_init(record["init"])
-        state |= read_matching(init, find_weights_again(origin), state)
+        check_unchanged(origin)
+        state |= read_matching(init, origin, state)
     digests = record["digests"]
     different = [
         name

@@ -2,12 +2,13 @@
 workers."""
 
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
 from hooks.parameter_names import listed
-from orchestrator.disk.initial_weights import find_weights, find_weights_again, read_weights
+from orchestrator.disk.initial_weights import check_unchanged, find_weights, read_weights
 from orchestrator.disk.weight_files import select_tensors
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.sections.experiment import Experiment
@@ -29,27 +30,33 @@ def load_initial_weights(
     init = experiment.init
     if init is None:
         return []
-    origin = world.broadcast(
-        lambda: (
-            find_weights_again(origin) if origin else find_weights(init, experiment.import_paths)
-        )
-    )
-    assert origin is not None
+    source: InitialWeights = world.broadcast(partial(_find_or_check, init, experiment, origin))
     state = module.state_dict()
-    matching, mismatches = _match(init, select_tensors(read_weights(origin)), select_tensors(state))
+    matching, mismatches = _match(init, select_tensors(read_weights(source)), select_tensors(state))
     if not matching or (init.strict and mismatches):
         path = "init.strict" if matching else "init.from"
         problem = "does not match the whole model" if matching else "matches no tensor of the model"
         raise ConfigError.at(
             path,
-            f"{origin} {problem}: {'; '.join(mismatches)}",
+            f"{source} {problem}: {'; '.join(mismatches)}",
             suggestion="use init.rename to map the names of the source's tensors to the model's",
         )
     module.load_state_dict(sharded_model(matching, module), strict=False)
     return [
-        f"initialized from {origin}: loaded {len(matching)} of the model's {len(state)} tensors",
+        f"initialized from {source}: loaded {len(matching)} of the model's {len(state)} tensors",
         *(f"  {line}" for line in mismatches),
     ]
+
+
+def _find_or_check(
+    init: Init, experiment: Experiment, origin: InitialWeights | None
+) -> InitialWeights:
+    """Return the weights that were found at the start of the run and are unchanged, or find them
+    now."""
+    if origin is None:
+        return find_weights(init, experiment.import_paths)
+    check_unchanged(origin)
+    return origin
 
 
 def read_matching(

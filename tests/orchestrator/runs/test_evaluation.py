@@ -16,7 +16,8 @@ from orchestrator.cli import app
 from orchestrator.disk.removal import plan_removal
 from orchestrator.disk.run_folder import EVALUATIONS, RunFolder
 from orchestrator.engines.assignment import Assignment, EvaluationTarget
-from orchestrator.runs.evaluation import USED_KEYS, EvaluationJob
+from orchestrator.runs.evaluation import EvaluationJob
+from orchestrator.runs.evaluation_overrides import USED_KEYS
 from tests.orchestrator.runs.several_ranks import create, train
 from tests.ranks import on_ranks
 from tests.tasks import described
