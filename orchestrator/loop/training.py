@@ -263,7 +263,7 @@ class Training:
         last_step = self._last_step_of_phase()
 
         # A run resumed with different ranks or batches may have no iteration left in its epoch.
-        has_ended = state.phase_iteration >= state.phase_length or state.step >= last_step
+        has_ended = self._has_phase_ended(last_step)
         while not has_ended:
             if data.stops_when_exhausted and not fetch_ahead():
                 self._stop_at_end_of_data()
@@ -271,7 +271,7 @@ class Training:
             next(iterations)
             if state.iteration >= self.last_iteration:
                 yield "last iteration"
-            has_ended = state.phase_iteration >= state.phase_length or state.step >= last_step
+            has_ended = self._has_phase_ended(last_step)
             if has_ended or not state.at_step_boundary:
                 # A checkpoint cannot hold the gradients between the micro-batches of a step.
                 continue
@@ -320,6 +320,10 @@ class Training:
             return last
         return min(last, (state.step // every.count + 1) * every.count)
 
+    def _has_phase_ended(self, last_step: float) -> bool:
+        state = self.state
+        return state.phase_iteration >= state.phase_length or state.step >= last_step
+
     def _ends_as_planned(self) -> bool:
         """Return whether a longer run would end a phase here too: with an epoch, or for a
         validation."""
@@ -342,7 +346,8 @@ class Training:
         state.module.zero_grad()
         if state.is_master:
             state.show(
-                f"the training data is used up after {format_count(state.step, 'step')}; the run ends there"
+                f"the training data is used up after {format_count(state.step, 'step')}; the run"
+                " ends there"
             )
 
     # Lines for the user
