@@ -21,7 +21,6 @@ from orchestrator.loop.step.batch_pieces import count_rows, split_batch
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.stages import make_clear_gradients
 from orchestrator.loop.step.weights import weigh
-from orchestrator.loop.task_errors import check_has_gradient
 from orchestrator.user_code import find_source_location
 
 _ELEMENTS_PER_EXCHANGE = 2**24
@@ -217,11 +216,7 @@ class MicrobatchRunner(IterationRunner):
             loss = self.weighed.scale(loss)
         elif piece.share != 1:
             loss = loss * piece.share
-        try:
-            self.precision.scale(loss).backward()
-        except RuntimeError:
-            check_has_gradient(self.task.loss, loss)
-            raise
+        self._backpropagate(self.precision.scale(loss))
         end = self.clock.mark()
         return *forward_times, *skip(BACKWARD_TIMES, end), *skip(UPDATE_TIMES, end), end
 

@@ -1,6 +1,6 @@
 """Iterations of an optimizer that evaluates the loss several times in a step: LBFGS, SAM."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import reduce
 from operator import add
 from typing import Any, cast
@@ -10,10 +10,11 @@ from torch import Tensor
 
 from hooks.distributed import collectives
 from orchestrator.experiment.optim.closures import needs_gradients_before
+from orchestrator.loop.spans import Timestamps
 from orchestrator.loop.step.iterations import IterationRunner
-from orchestrator.loop.step.stages import make_clear_gradients
+from orchestrator.loop.step.stages import StepContext, make_clear_gradients
 from orchestrator.loop.step.weights import make_zero_loss, tensors_with_gradients
-from orchestrator.loop.task_errors import check_has_gradient, check_loss_terms
+from orchestrator.loop.task_errors import check_loss_terms
 
 
 class _StepSkipped(Exception):
@@ -28,6 +29,13 @@ class ClosureRunner(IterationRunner):
     search takes the same steps on each rank.
     """
 
+    def __init__(self, context: StepContext) -> None:
+        super().__init__(context)
+        self._evaluations = 0
+        """Number of evaluations in the current step."""
+        self._first_times: Timestamps = ()
+        """Timestamps of the first of them."""
+
     def _train(self, batches: Iterator[Any]) -> Iterator[None]:
         """Make one optimizer step per `next`."""
         state = self.state
@@ -35,9 +43,8 @@ class ClosureRunner(IterationRunner):
         on_update = self.plan.calls["on_update"]
         optimizer = cast(Any, self._optimizer)
         evaluates_before = needs_gradients_before(type(optimizer))
-        self._clear = make_clear_gradients(optimizer)
-        self._forward = self._make_forward(state.model)
-        self._backward = self._make_backward()
+        clear_gradients = make_clear_gradients(optimizer)
+        closure = self._make_closure(clear_gradients)
         fetch = self._make_fetch(batches)
         finish = self._begin_rows(state.epoch, ("loss", "lr", "evaluations"))
         previous_end = self.clock.restart()
@@ -46,8 +53,8 @@ class ClosureRunner(IterationRunner):
             self._evaluations = 0
             try:
                 if evaluates_before:
-                    self._closure()
-                optimizer.step(self._closure)
+                    closure()
+                optimizer.step(closure)
                 state.stepped = True
             except _StepSkipped:
                 state.stepped = False
@@ -58,52 +65,67 @@ class ClosureRunner(IterationRunner):
             if state.stepped and on_update:
                 self.plan.fire("on_update", state)
                 t_on_update = mark()
-            self._clear()
+            clear_gradients()
             state.forget_gradients()
-            times = (*fetch_times, *self._timestamps, t_stepped, t_on_update, mark())
+            times = (*fetch_times, *self._first_times, t_stepped, t_on_update, mark())
             previous_end = finish(previous_end, times)
             yield
 
-    @torch.enable_grad()
-    def _closure(self) -> Tensor:
+    def _make_closure(self, clear_gradients: Callable[[], None]) -> Callable[[], Tensor]:
+        """Return the function that the optimizer calls: it computes the loss of the batch and its
+        gradients."""
         state = self.state
-        self._evaluations += 1
-        self._clear()
-        if self._evaluations == 1:
-            self._evaluate_first()
-            loss = self._scale_loss(state.loss)
-        else:
-            output = state.forward(state.model, state.batch)
-            loss = self._compute_loss(output, state.batch)
-            if not isinstance(loss, Tensor):
-                loss = reduce(add, check_loss_terms(self.task.loss, loss).values())
-            if state.loss_weight == 0:
-                loss = make_zero_loss(loss, tensors_with_gradients(output))
-            loss = self._scale_loss(loss)
-            try:
-                loss.backward()
-            except RuntimeError:
-                check_has_gradient(self.task.loss, loss)
-                raise
-        if state.world_size > 1:
-            loss = loss.detach().clone()
-            collectives.average([loss])
+        forward = self._make_forward(state.model)
+        backward = self._make_backward()
+
+        @torch.enable_grad()
+        def closure() -> Tensor:
+            self._evaluations += 1
+            clear_gradients()
+            if self._evaluations == 1:
+                self._first_times = (*forward(), *backward(1), *self._end_first_evaluation())
+                self._skip_if_requested()
+                loss = self._scale_loss(state.loss)
+            else:
+                loss = self._evaluate_again()
+            return self._average(loss)
+
+        return closure
+
+    def _end_first_evaluation(self) -> Timestamps:
+        """Record the learning rates and fire `on_gradients`; return the timestamps of both."""
+        mark = self.clock.mark
+        self._record_learning_rates(self._optimizer)
+        t_unscaled = t_on_gradients = mark()
+        if self.plan.calls["on_gradients"]:
+            self.plan.fire("on_gradients", self.state)
+            t_on_gradients = mark()
+        return t_unscaled, t_on_gradients
+
+    def _skip_if_requested(self) -> None:
+        """Raise _StepSkipped if a hook skips this step."""
+        reasons = self.state.skip_reasons
+        if reasons:
+            reasons.clear()
+            raise _StepSkipped
+
+    def _evaluate_again(self) -> Tensor:
+        """Compute the loss and its gradients for other weights, which no hook and no row sees."""
+        state = self.state
+        output = state.forward(state.model, state.batch)
+        loss = self._compute_loss(output, state.batch)
+        if not isinstance(loss, Tensor):
+            loss = reduce(add, check_loss_terms(self.task.loss, loss).values())
+        if state.loss_weight == 0:
+            loss = make_zero_loss(loss, tensors_with_gradients(output))
+        loss = self._scale_loss(loss)
+        self._backpropagate(loss)
         return loss
 
-    def _evaluate_first(self) -> None:
-        """Evaluate the loss and fire the events.
-
-        Keeps its timestamps until the optimizer continues, or is skipped.
-        """
-        state = self.state
-        forward_times = self._forward()
-        backward_times = self._backward(1)
-        self._record_learning_rates(self._optimizer)
-        t_unscaled = t_on_gradients = self.clock.mark()
-        if self.plan.calls["on_gradients"]:
-            self.plan.fire("on_gradients", state)
-            t_on_gradients = self.clock.mark()
-        self._timestamps = (*forward_times, *backward_times, t_unscaled, t_on_gradients)
-        if state.skip_reasons:
-            state.skip_reasons.clear()
-            raise _StepSkipped
+    def _average(self, loss: Tensor) -> Tensor:
+        """Return the mean of the loss across ranks; collective."""
+        if self.state.world_size == 1:
+            return loss
+        mean = loss.detach().clone()
+        collectives.average([mean])
+        return mean

@@ -201,8 +201,8 @@ class IterationStages:
         It takes the number of micro-batches in the step.
         """
         state = self.state
-        task = self.task
         scale_loss = self._scale_loss
+        backpropagate = self._backpropagate
         scaler = self.precision.scaler
         timer = self._backward_timer
         model: Any = state.model
@@ -214,11 +214,7 @@ class IterationStages:
             loss = scale_loss(state.loss, microbatches)
             if scaler is not None:
                 loss = scaler.scale(loss)
-            try:
-                loss.backward()
-            except RuntimeError:
-                check_has_gradient(task.loss, loss)
-                raise
+            backpropagate(loss)
             # A hook may have asked for the norm before.
             state.forget_gradients()
             t_local_backward = t_backward = t_on_backward = mark()
@@ -231,6 +227,14 @@ class IterationStages:
             return t_local_backward, t_backward, t_on_backward
 
         return backward
+
+    def _backpropagate(self, loss: Tensor) -> None:
+        """Add the gradients of a loss; raises TaskError if it has none."""
+        try:
+            loss.backward()
+        except RuntimeError:
+            check_has_gradient(self.task.loss, loss)
+            raise
 
     def _make_update(
         self, optimizer: torch.optim.Optimizer, precision: Precision
