@@ -14,6 +14,8 @@ from hooks.position import Position
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.storage import Storage
 
+DETAILS = {"world_size": 2, "metrics": {}, "main_metric": "", "evaluations": {"": ""}}
+
 
 def main(sizes: Sequence[int]) -> None:
     sizes = sizes or (32, 64, 128)
@@ -51,7 +53,7 @@ def main(sizes: Sequence[int]) -> None:
                 costs["s a rank"].append(perf_counter() - began)
                 entries |= store.write_files(name, {"rank-0001.pt": content})
                 began = perf_counter()
-                store.commit(name, entries, Position(), {"world_size": 2, "metrics": {}})
+                store.commit(name, entries, Position(), DETAILS)
                 costs["s of rank 0 beside"].append(perf_counter() - began)
                 costs["requests"].append(float(requests()))
                 costs["MiB read back"].append(sum(read) / 2**20)

@@ -38,13 +38,15 @@ class _Manifest:
     files: Annotated[Mapping[str, FileEntry], MinLen(1)]
     world_size: Annotated[int, Ge(1)]
     metrics: Mapping[str, Any]
+    main_metric: str
+    """The first metric that the experiment monitors; empty if it monitors none."""
+    evaluations: Mapping[str, str]
+    """Hook that provided the weights of each evaluation, by label; empty for the raw weights."""
     optimizer: Mapping[str, Any] = field(default_factory=dict)
     optimizers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Optimizer entries by name, if there are several."""
-    main_metric: str = ""
     media: Annotated[int, Ge(0)] = 0
     """Number of lines in the index of the run's images, figures and tables."""
-    evaluations: Mapping[str, str] = field(default_factory=dict)
     microbatches: int = 1
 
 
@@ -67,8 +69,11 @@ def read_manifest(storage: Storage, name: str) -> dict[str, Any]:
 
 def check_manifest(manifest: Any) -> dict[str, Any]:
     """Validate and return a manifest; raises ValueError."""
-    for file in validate(manifest, _Manifest).files:
+    entries = validate(manifest, _Manifest)
+    for file in entries.files:
         check_inside(file)
+    if "" not in entries.evaluations:
+        raise ValueError("its evaluations have no entry with an empty label")
     parse_position(manifest["position"])
     return dict(manifest)
 

@@ -167,21 +167,27 @@ class CheckpointReader:
         """Return the key of the weights used for validation: `model`, or that of a hook, such as
         `ema/model`.
 
-        If several were validated, the label's metric, or else the experiment's main metric, selects
-        one.
+        If several were validated, they are those of the metric for which the checkpoint was kept,
+        or else of the experiment's main metric.
         """
         name = self.resolve(label)
-        index = self.index.read()
         manifest = self.read_manifest(name)
-        labels = [label, *(other for other, target in index["labels"].items() if target == name)]
-        metrics = index.get("metrics", {})
-        of_labels = [metrics[known] for known in labels if known in metrics]
-        metric = of_labels[0] if of_labels else manifest.get("main_metric", "")
+        metric = self._find_metric_of_label(label, name)
+        if metric is None:
+            metric = manifest["main_metric"]
 
-        evaluations = manifest.get("evaluations", {})
+        evaluations = manifest["evaluations"]
         evaluation = find_evaluation_label(metric, evaluations)
         hook = "" if evaluation is None else evaluations[evaluation]
         return f"{hook}/model" if hook else "model"
+
+    def _find_metric_of_label(self, label: str, name: str) -> str | None:
+        """Return the metric by which a label such as `best` was given; without one, that of another
+        label of the same checkpoint."""
+        index = self.index.read()
+        metrics: Mapping[str, str] = index.get("metrics", {})
+        others = [other for other, target in index["labels"].items() if target == name]
+        return next((metrics[known] for known in (label, *others) if known in metrics), None)
 
     def load_weights(self, label: str, key: str | None = None) -> dict[str, Any]:
         """Return the verified state dict of the evaluated weights or of `key`, unsharded and on the

@@ -21,6 +21,8 @@ MANIFEST = {
     "files": {"model.pt": {"sha256": "0", "bytes": 1}},
     "world_size": 1,
     "metrics": {},
+    "main_metric": "",
+    "evaluations": {"": ""},
 }
 
 

@@ -9,6 +9,9 @@ from hooks.position import Position, Stage
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.storage import Storage
 
+DETAILS = {"world_size": 1, "metrics": {}, "main_metric": "", "evaluations": {"": ""}}
+"""What every manifest says besides the position and the files."""
+
 
 def weights(value: float) -> dict[str, Any]:
     return {"weight": torch.full((20, 5), value)}
@@ -31,7 +34,7 @@ def save(
     )
     entries |= store.write_files(name, {"rank-0000.pt": {"random": torch.arange(3)}})
     position = Position(step=step, iteration=step + skipped, stage=stage)
-    store.commit(name, entries, position, {"world_size": 1, "metrics": {}})
+    store.commit(name, entries, position, DETAILS)
     return name
 
 

@@ -4,9 +4,10 @@ import hashlib
 import json
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -72,6 +73,28 @@ def test_manifest_without_files_is_damaged(store: CheckpointStore) -> None:
         CheckpointError, match="is damaged: `files`: dictionary should have at least 1 item"
     ):
         store.read_manifest("epoch-0001")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda manifest: manifest.pop("evaluations"), "it has no `evaluations`"),
+        (lambda manifest: manifest.pop("main_metric"), "it has no `main_metric`"),
+        (
+            lambda manifest: manifest.update(evaluations={"ema": "ema"}),
+            "its evaluations have no entry with an empty label",
+        ),
+    ],
+)
+def test_manifest_that_does_not_say_which_weights_were_validated_is_damaged(
+    store: CheckpointStore, change: Callable[[dict[str, Any]], object], reason: str
+) -> None:
+    save(store, "epoch-0001", 10)
+    manifest = store.read_manifest("epoch-0001")
+    change(manifest)
+    store.storage.write("epoch-0001/manifest.json", json.dumps(manifest))
+    with pytest.raises(CheckpointError, match=f"manifest.json is damaged: {reason}"):
+        store.load_weights("epoch-0001")
 
 
 def test_position_without_a_counter_is_damaged(store: CheckpointStore) -> None:

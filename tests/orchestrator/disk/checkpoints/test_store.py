@@ -11,7 +11,7 @@ from hooks.position import Position, Stage
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import CheckpointError
 from orchestrator.storage import Storage
-from tests.orchestrator.disk.checkpoints.saved import kill_at, save, weights
+from tests.orchestrator.disk.checkpoints.saved import DETAILS, kill_at, save, weights
 
 
 def test_saved_checkpoint_is_loaded_unchanged(store: CheckpointStore) -> None:
@@ -29,7 +29,7 @@ def test_saved_checkpoint_is_loaded_unchanged(store: CheckpointStore) -> None:
         "step-00000030",
         entries,
         position,
-        {"world_size": 2, "metrics": {"val/accuracy": 0.1 + 0.2}},
+        {**DETAILS, "world_size": 2, "metrics": {"val/accuracy": 0.1 + 0.2}},
     )
     assert torch.equal(store.load("step-00000030", "model.pt")["weight"], weights(1.5)["weight"])
     assert store.read_position("step-00000030") == position
@@ -44,7 +44,7 @@ def test_sparse_tensors_are_loaded_unchanged(store: CheckpointStore, layout: tor
     entries = store.write_files(
         "a", {"model.pt": {"weight": torch.eye(3).to_sparse(layout=layout)}}
     )
-    store.commit("a", entries, Position(), {"world_size": 1})
+    store.commit("a", entries, Position(), DETAILS)
     loaded = store.load("a", "model.pt")["weight"]
     assert loaded.layout == layout
     assert torch.equal(loaded.to_dense(), torch.eye(3))
@@ -168,7 +168,7 @@ class Code:
 
 def test_pickled_code_is_refused(store: CheckpointStore, tmp_path: Path) -> None:
     entries = store.write_files("epoch-0001", {"model.pt": {"weight": Code(tmp_path / "ran")}})
-    store.commit("epoch-0001", entries, Position(), {"world_size": 1, "metrics": {}})
+    store.commit("epoch-0001", entries, Position(), DETAILS)
     with pytest.raises(CheckpointError, match="cannot be loaded"):
         store.load("epoch-0001", "model.pt")
     assert not (tmp_path / "ran").exists()

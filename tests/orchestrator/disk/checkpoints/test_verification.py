@@ -11,14 +11,14 @@ from hooks.position import Position
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import CheckpointError
 from orchestrator.storage import Storage
-from tests.orchestrator.disk.checkpoints.saved import save, weights
+from tests.orchestrator.disk.checkpoints.saved import DETAILS, save, weights
 
 
 def test_checkpoint_with_a_missing_file_is_not_committed(store: CheckpointStore) -> None:
     entries = store.write_files("epoch-0001", {"model.pt": weights(1.0)})
     entries["rank-0001.pt"] = {"sha256": "0" * 64, "bytes": 3}
     with pytest.raises(CheckpointError, match=r"rank-0001\.pt is missing"):
-        store.commit("epoch-0001", entries, Position(), {"world_size": 2, "metrics": {}})
+        store.commit("epoch-0001", entries, Position(), {**DETAILS, "world_size": 2})
     assert store.list_names() == []
 
 
@@ -57,7 +57,7 @@ def test_rank_verifies_its_own_files(
             store.write_files("epoch-0001", {"model.pt": weights(1.0)})
     entries = store.write_files("epoch-0001", {"model.pt": weights(1.0)})
     monkeypatch.setattr(Storage, "read_chunks", None)
-    store.commit("epoch-0001", entries, Position(), {"world_size": 1, "metrics": {}})
+    store.commit("epoch-0001", entries, Position(), DETAILS)
     assert store.list_names() == ["epoch-0001"], "the commit reads no file again"
 
 
@@ -73,7 +73,7 @@ def test_verified_uploads_are_not_read_back(
     with pytest.raises(
         CheckpointError, match=r"model\.pt is damaged: it has 3 bytes, and \d+ were written"
     ):
-        store.commit("epoch-0002", cut, Position(step=20), {"world_size": 1, "metrics": {}})
+        store.commit("epoch-0002", cut, Position(step=20), DETAILS)
 
 
 class ThreadGroup:
@@ -104,7 +104,7 @@ def test_resuming_ranks_read_each_file_once_and_agree(
         for rank in range(3):
             entries |= store.write_files(f"epoch-{number}", {f"rank-{rank:04d}.pt": rank})
         store.commit(
-            f"epoch-{number}", entries, Position(step=number), {"world_size": 3, "metrics": {}}
+            f"epoch-{number}", entries, Position(step=number), {**DETAILS, "world_size": 3}
         )
     store.storage.write("epoch-2/rank-0001.pt", flip(store.storage.read("epoch-2/rank-0001.pt")))
     read: list[tuple[str, str]] = []

@@ -27,7 +27,7 @@ from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.state.background_writes import BackgroundWrite
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
-from tests.orchestrator.disk.checkpoints.saved import kill_at, weights
+from tests.orchestrator.disk.checkpoints.saved import DETAILS, kill_at, weights
 from tests.ranks import on_ranks
 from tests.tasks import Points, Seen, experiment, numbers, plain
 
@@ -239,7 +239,7 @@ def written_by_two(store: CheckpointStore, name: str, step: int) -> bool:
     thread = ThreadPoolExecutor(1)
 
     def commit(entries: Any) -> None:
-        store.commit(name, entries, Position(step=step), {"world_size": 2, "metrics": {}})
+        store.commit(name, entries, Position(step=step), {**DETAILS, "world_size": 2})
 
     def write(rank: int, files: Any) -> bool:
         world = SimpleNamespace(rank=rank, world_size=2, is_master=rank == 0)
