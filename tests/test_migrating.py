@@ -62,7 +62,7 @@ EXPERIMENT_OPTIONS = """
     val_dataloader test_dataloader val_evaluator test_evaluator val_cfg test_cfg default_scope lr_config lr_steps
     lr_ratio warmup_iterations total_epochs model_wrapper_cfg find_unused_parameters
     resume_from custom_imports checkpoint machine use_gpu distributed log_frequency data dataset loss trainer seed_value
-    monitoring profiling distillation test_only"""
+    monitoring profiling distillation test_only test_model auto_resume overwrite_existing reproducibility"""
 
 
 @dataclass(frozen=True)
