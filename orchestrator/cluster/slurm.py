@@ -1,10 +1,12 @@
 """Jobs of Slurm: submit, follow and stop them through Slurm's commands."""
 
+import io
 import re
 import shlex
 import subprocess
 import time
-from collections.abc import Callable
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -41,31 +43,11 @@ class SlurmJobs:
 
     def status(self, job: str) -> Status:
         """Return the status of a job; raises UsageError for an unknown one."""
-        fields = self._read_fields(job)
-        state = fields["JobState"]
-        code, signal = (int(number) for number in fields["ExitCode"].split(":"))
-        if state in _PENDING:
-            status = "PENDING"
-        elif state in _RUNNING:
-            status = "RUNNING"
-        elif state == "COMPLETED":
-            status = "SUCCEEDED"
-        else:
-            status = "STOPPED" if state == "CANCELLED" or code == _INTERRUPTED else "FAILED"
-        details = [state]
-        if fields["Reason"] not in ("None", "NonZeroExitCode"):
-            details.append(fields["Reason"])
-        if signal:
-            details.append(f"signal {signal}")
-        if restarts := int(fields["Restarts"]):
-            details.append(format_count(restarts, "restart"))
-        exit_code = code if status in ENDED else None
-        return Status(job, status, ", ".join(details), exit_code, fields["Comment"].strip())
+        return _make_status(job, _read_fields(job))
 
     def log(self, job: str) -> str:
         """Return the log of a job so far; empty before it starts."""
-        file = Path(self._read_fields(job)["StdOut"])
-        return file.read_text(errors="replace") if file.exists() else ""
+        return _Log().read_new(_read_fields(job)["StdOut"], is_complete=True)
 
     def stop(self, job: str) -> None:
         """Ask a job to save a checkpoint and end, or remove it from the queue."""
@@ -76,29 +58,90 @@ class SlurmJobs:
 
     def follow(self, job: str, show: Callable[[str], None]) -> Status:
         """Show the log of a job, also while it is requeued, until it has ended."""
-        shown = 0
+        log = _Log()
         message = ""
         while True:
             # Slurm's controller may be away for a while, and its jobs continue.
             with suppress(RunError):
-                status = self.status(job)
+                fields = _read_fields(job)
+                status = _make_status(job, fields)
                 if status.status == "PENDING" and status.message != message:
                     message = status.message
                     print_line(f"{job}: {message}")
-                log = self.log(job)
-                show(log[shown:])
-                shown = len(log)
-                if status.status in ENDED:
+                has_ended = status.status in ENDED
+                show(log.read_new(fields["StdOut"], is_complete=has_ended))
+                if has_ended:
                     return status
             time.sleep(_POLL_S)
 
-    def _read_fields(self, job: str) -> dict[str, str]:
-        """Return what Slurm says about a job; raises UsageError if it knows no such job."""
-        text = _call("scontrol", "show", "job", job)
-        # A value that may contain anything has a line of its own.
-        free = re.compile(r"^ +(Comment|Command|WorkDir|StdErr|StdIn|StdOut)=(.*)$", re.MULTILINE)
-        fields = dict(re.findall(r"(\w+)=(\S*)", free.sub("", text)))
-        return {"Comment": "", **fields, **dict(free.findall(text))}
+
+class _Log:
+    """The log of a job, a file that grows."""
+
+    def __init__(self) -> None:
+        self._position = 0
+        """Number of bytes that were read."""
+        self._decoder = _make_decoder()
+
+    def read_new(self, file: str, *, is_complete: bool) -> str:
+        """Return the text since the last call; empty before the file exists.
+
+        Unless the log `is_complete`, the next call returns a character that is not yet whole.
+        """
+        try:
+            content = self._read_bytes(file)
+        except FileNotFoundError:
+            content = b""
+        text: str = self._decoder.decode(content, final=is_complete)
+        return text
+
+    def _read_bytes(self, file: str) -> bytes:
+        with Path(file).open("rb") as log:
+            size = log.seek(0, io.SEEK_END)
+            if size < self._position:  # a requeued job may begin its log anew
+                self._position = 0
+                self._decoder = _make_decoder()
+            log.seek(self._position)
+            content = log.read()
+            self._position = log.tell()
+            return content
+
+
+def _make_decoder() -> io.IncrementalNewlineDecoder:
+    """Return a decoder of text that comes in pieces."""
+    characters = getincrementaldecoder("utf-8")(errors="replace")
+    return io.IncrementalNewlineDecoder(characters, translate=True)
+
+
+def _read_fields(job: str) -> dict[str, str]:
+    """Return what Slurm says about a job; raises UsageError if it knows no such job."""
+    text = _call("scontrol", "show", "job", job)
+    # A value that may contain anything has a line of its own.
+    free = re.compile(r"^ +(Comment|Command|WorkDir|StdErr|StdIn|StdOut)=(.*)$", re.MULTILINE)
+    fields = dict(re.findall(r"(\w+)=(\S*)", free.sub("", text)))
+    return {"Comment": "", **fields, **dict(free.findall(text))}
+
+
+def _make_status(job: str, fields: Mapping[str, str]) -> Status:
+    state = fields["JobState"]
+    code, signal = (int(number) for number in fields["ExitCode"].split(":"))
+    if state in _PENDING:
+        status = "PENDING"
+    elif state in _RUNNING:
+        status = "RUNNING"
+    elif state == "COMPLETED":
+        status = "SUCCEEDED"
+    else:
+        status = "STOPPED" if state == "CANCELLED" or code == _INTERRUPTED else "FAILED"
+    details = [state]
+    if fields["Reason"] not in ("None", "NonZeroExitCode"):
+        details.append(fields["Reason"])
+    if signal:
+        details.append(f"signal {signal}")
+    if restarts := int(fields["Restarts"]):
+        details.append(format_count(restarts, "restart"))
+    exit_code = code if status in ENDED else None
+    return Status(job, status, ", ".join(details), exit_code, fields["Comment"].strip())
 
 
 def _call(*command: str, text: str | None = None) -> str:

@@ -2,6 +2,7 @@
 the real ones are in tests/slurm."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,61 @@ def test_log_is_shown_until_the_job_ends_and_once(commands: Commands) -> None:
 
     assert SlurmJobs().follow("8", show).exit_code == 3
     assert "".join(shown) == "one\ntwo\n"
+
+
+def test_each_poll_asks_slurm_once(commands: Commands) -> None:
+    commands.say("COMPLETED", after=3)
+    assert SlurmJobs().follow("8", str).status == "SUCCEEDED"
+    assert commands.calls == ["scontrol show job 8"] * 4
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts the bytes of a process")
+def test_only_new_text_of_the_log_is_read(commands: Commands) -> None:
+    size = 2**22
+    commands.say("COMPLETED", after=9)
+    commands.log.write_text("x" * size)
+    shown: list[str] = []
+    before = count_read_bytes()
+    SlurmJobs().follow("8", shown.append)
+    assert sum(map(len, shown)) == size
+    assert count_read_bytes() - before < 2 * size
+
+
+def count_read_bytes() -> int:
+    """Number of bytes that this process has read from files and pipes."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+def test_characters_that_are_written_in_pieces_are_shown_whole(commands: Commands) -> None:
+    """The job is polled between the two bytes of a letter and of a line end, and ends within a
+    letter."""
+    commands.say("COMPLETED", after=3)
+    commands.log.write_bytes(b"f\xc3")
+    pieces = [b"\xbcr", b"\r", b"\n\xc3"]
+    shown: list[str] = []
+
+    def show(text: str) -> None:
+        shown.append(text)
+        if pieces:
+            with commands.log.open("ab") as log:
+                log.write(pieces.pop(0))
+
+    SlurmJobs().follow("8", show)
+    assert shown == ["f", "ür", "", "\n\ufffd"]
+
+
+def test_log_that_was_emptied_is_shown_from_its_start(commands: Commands) -> None:
+    """As by a job that is requeued with `--open-mode=truncate`."""
+    commands.say("COMPLETED", after=2)
+    commands.log.write_text("first\n")
+    shown: list[str] = []
+
+    def show(text: str) -> None:
+        shown.append(text)
+        commands.log.write_text("2nd\n")
+
+    SlurmJobs().follow("8", show)
+    assert shown == ["first\n", "2nd\n", ""]
 
 
 # What Slurm 22.05 says if its controller is away, slow, or restarts during the answer.
