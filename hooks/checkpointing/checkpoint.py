@@ -57,9 +57,9 @@ class Checkpoint(Hook):
     early."""
     best: str | list[str] | None = None
     """Metrics for which to save and keep the best checkpoint, such as `val/accuracy`; `auto` is the
-    first validation metric besides the loss. By default no extra checkpoint is saved. The best of
-    the existing ones is kept, by the main metric or the first validation metric whose direction is
-    known."""
+    first validation metric without the word `loss` in its name, or else the loss. By default no
+    extra checkpoint is saved. The best of the existing ones is kept, by the main metric or the
+    first validation metric whose direction is known."""
     mode: Annotated[Mode | list[Mode] | None, Needs("best")] = None
     """`max` if higher is better, `min` if lower: one value, or one per metric. By default the
     meter's `higher_is_better`, or inferred from the name."""

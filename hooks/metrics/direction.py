@@ -40,6 +40,8 @@ _OTHER = frozenset(
 )
 """Words of a name for a difference, a spread, the negative or a threshold of a metric, which have
 another direction than the metric, or none."""
+_LOSSES = frozenset({"loss", "losses"})
+"""Words of the names of losses and of their terms."""
 _UNITS: dict[str, Mode] = {"_per_s": "max", "_s": "min", "_bytes": "min"}
 """Suffixes of units, the first that matches."""
 _MEASURED = ("/samples_per_s", "/iteration_s", "_bytes")
@@ -166,10 +168,19 @@ def choose_main_metric(
 
 
 def val_metrics(reported: Iterable[str]) -> list[str]:
-    """Return the metrics of val, losses last, but before the speed and memory that default hooks
-    measure."""
+    """Return the metrics of val in the order in which one is chosen: losses come after the others,
+    their terms after them, and the speed and memory that default hooks measure last."""
     names = (name for name in reported if name.startswith("val/"))
-    return sorted(names, key=lambda name: (name.endswith(_MEASURED), name.endswith("/loss")))
+    return sorted(names, key=_rank)
+
+
+def _rank(metric: str) -> int:
+    if metric.endswith(_MEASURED):
+        return 3
+    if metric.endswith("/loss"):
+        return 1
+    words = _find_words(metric.rpartition("/")[2])
+    return 0 if words.isdisjoint(_LOSSES) else 2
 
 
 class MonitoredMetrics(NamedTuple):
@@ -278,12 +289,16 @@ def _direction_by_unit(metric: str) -> Mode | None:
 def _direction_by_words(metric: str) -> Mode | None:
     """Return the direction that all known words of a name agree on, unless one of them says that it
     is not the metric itself."""
-    words = set(chain.from_iterable(map(_words, re.split(r"[^A-Za-z0-9]+", metric))))
+    words = _find_words(metric)
     more = not words.isdisjoint(_MORE)
     less = not words.isdisjoint(_LESS)
     if more == less or not words.isdisjoint(_OTHER):
         return None
     return "max" if more else "min"
+
+
+def _find_words(metric: str) -> set[str]:
+    return set(chain.from_iterable(map(_words, re.split(r"[^A-Za-z0-9]+", metric))))
 
 
 def _words(part: str) -> set[str]:

@@ -11,6 +11,7 @@ from hooks.metrics.direction import (
     directions,
     find_meter_modes,
     find_monitored_metrics,
+    val_metrics,
 )
 from hooks.metrics.names import find_phase, list_known, nearest
 
@@ -78,6 +79,21 @@ def test_speed_and_memory_are_no_main_metric() -> None:
         "val/peak_rss_bytes",
     ]
     assert choose_main_metric(reported, {}) == "val/loss"
+
+
+def test_losses_and_their_terms_come_after_other_metrics() -> None:
+    """A phase reports the terms of a loss first, then their sum and the metrics. MMEngine's `auto`
+    takes the first metric of its evaluator, which has no losses."""
+    reported = ["val/loss_cls", "val/aux_loss", "val/loss", "val/accuracy", "val/score"]
+    assert val_metrics(reported) == [
+        "val/accuracy",
+        "val/score",
+        "val/loss",
+        "val/loss_cls",
+        "val/aux_loss",
+    ]
+    assert choose_main_metric(reported, {}) == "val/accuracy"
+    assert choose_main_metric(reported[:3], {}) == "val/loss"
 
 
 def test_one_mode_for_all_or_one_for_each() -> None:
