@@ -39,8 +39,8 @@ class EMA(Hook):
     as in VISSL, ClassyVision and iMIX. Averages of bf16 and fp16 weights are fp32; integers are not
     averaged. Training continues with the raw weights, which a checkpoint stores as `model`; it
     stores the averages under the hook's name. Without averages in the checkpoint, a resumed run
-    initializes them from the restored weights. With several optimizers, each optimizer's parameters
-    are averaged when that optimizer steps.
+    begins new ones, whose first update is a copy too. With several optimizers, each optimizer's
+    parameters are averaged when that optimizer steps.
 
     With `average: power` the hook keeps one average per `std`, and validates with the first. It
     keeps checkpoints as snapshots, from which `hookyard average` computes an average with any other
