@@ -113,6 +113,9 @@ class Slurm:
         with self.start("logs", job, "--follow") as process:
             while process.poll() is None:
                 if self.show(job, "Reason") == "BeginTime":
+                    # A node takes a job that starts in the second of its own end for the one that
+                    # it was told to end, and fails it without a word in its log.
+                    time.sleep(2)
                     self.call("scontrol", "update", f"JobId={job}", "StartTime=now", "TimeLimit=60")
                 time.sleep(1)
             assert process.stdout is not None
