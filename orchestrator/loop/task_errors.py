@@ -7,14 +7,14 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from hooks.hook import Hook, find_hook_with_metric
+from orchestrator.disk.rows.columns import COUNTER_TYPES, NAME_COLUMNS
 from orchestrator.errors import TaskError
 from orchestrator.units import TIMES
 from orchestrator.user_code import find_source_location
 
 R = TypeVar("R")
 
-_COUNTERS = ("epoch", "iteration", "step", "samples", "batch_size", "rank", "attempt")
-COLUMNS = (*_COUNTERS, "phase", "node", "trial", "superseded", *TIMES)
+COLUMNS = (*COUNTER_TYPES, *NAME_COLUMNS, "superseded", *TIMES)
 """Columns that every row has, some of them only in a sweep's table or in the files."""
 ROW_COLUMNS = frozenset({"loss", "lr", "microbatches", "evaluations", *COLUMNS})
 """Columns that the loop may record; hooks and loss terms cannot use these names."""

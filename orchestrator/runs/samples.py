@@ -16,6 +16,7 @@ from hooks.import_path import extend_import_path
 from hooks.metrics.names import PHASES, list_phases
 from hooks.training.sampler_seed import DistSamplerSeed
 from orchestrator.disk.attempts import Attempt, make_lost_attempt_error
+from orchestrator.disk.rows.columns import ROW_KEY
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import ConfigError, UsageError
 from orchestrator.experiment.checks.datasets import is_map_style
@@ -92,7 +93,7 @@ def find_samples(folder: RunFolder, rows: pd.DataFrame, begins: Mapping[Any, int
     kinds = {"index": "Int64"}
     if "position" in table:
         kinds["position"] = "Int64"
-    columns = ["rank", "phase", "epoch", "iteration", *kinds]
+    columns = [*ROW_KEY, *kinds]
     if "loss" in table:
         columns.append("loss")
     return table.reindex(columns=columns).astype(kinds).reset_index(drop=True)

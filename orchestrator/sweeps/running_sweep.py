@@ -86,8 +86,13 @@ class RunningSweep:
         return [trial_folder(self.folder.location, number) for number in sorted(self._active)]
 
     def begin(self, trials: Mapping[int, Mapping[str, Any]]) -> None:
-        """Show that trials start, which are one or share a training run, unless they were shown
-        before."""
+        """Register trials that start together, and show a line for each that is not active yet.
+
+        A trial that continues on new processes begins again.
+
+        Args:
+            trials: The values of each trial, by its number. Several trials share a training run.
+        """
         self.rules.share_training([trial_name(number) for number in trials])
         for number, values in trials.items():
             if number not in self._active:

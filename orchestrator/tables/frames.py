@@ -12,7 +12,14 @@ import pyarrow.compute as pc
 
 from orchestrator import units
 from orchestrator.disk.attempts import Attempt
-from orchestrator.disk.rows.columns import conform_to, narrow_counters, sort_rows
+from orchestrator.disk.rows.columns import (
+    COUNTER_TYPES,
+    NAME_COLUMNS,
+    ROW_KEY,
+    conform_to,
+    narrow_counters,
+    sort_rows,
+)
 from orchestrator.disk.rows.dataset import open_recorded
 from orchestrator.disk.rows.valid_rows import (
     LEADING_COLUMNS,
@@ -24,17 +31,10 @@ from orchestrator.storage import Storage
 from orchestrator.tables.conditions import check_columns
 from orchestrator.tables.query import read_matching_rows
 
-ROW_KEY = ["rank", "phase", "epoch", "iteration"]
-CATEGORICAL_COLUMNS = ("phase", "node")
 _COST_KEY = ["rank", "hook", "event"]
 """Key columns of the table of hook costs."""
 _WIDTHS = {
-    "attempt": 2,
-    "rank": 4,
-    "epoch": 4,
-    "iteration": 4,
-    "step": 4,
-    "batch_size": 4,
+    **{name: kind.bit_width // 8 for name, kind in COUNTER_TYPES.items()},
     "phase": 8,
     "node": 16,
 }
@@ -104,7 +104,7 @@ def _check_memory(storage: Storage, rows: int, size_bytes: int, memory_factor: i
 def to_frame(rows: pa.Table) -> pd.DataFrame:
     """Return a table as a frame, and leave it empty. Integers that floats would round stay
     integers."""
-    categories = [name for name in CATEGORICAL_COLUMNS if name in rows.column_names]
+    categories = [name for name in NAME_COLUMNS if name in rows.column_names]
     rounded = [name for name in rows.column_names if _is_rounded_by_pandas(rows[name])]
     exact = {name: _to_nullable(rows[name]) for name in rounded}
     frame = cast(pd.DataFrame, rows.to_pandas(categories=categories, self_destruct=True))

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from orchestrator.disk.rows.columns import check_case
+from orchestrator.disk.rows.columns import COUNTER_TYPES, NAME_COLUMNS, check_case
 from orchestrator.disk.rows.source import Source
 from orchestrator.tables.conditions import check_condition, explain_errors
 from orchestrator.tables.database import get_internal_database
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 MAX_EXACT_VALUES = 2**24
 """Maximum number of values for exact quantiles. More are sampled at random, down to about this
 number."""
-COUNTER_COLUMNS = ("rank", "epoch", "iteration", "step", "samples", "batch_size", "attempt")
-"""Integer columns that are not measurements."""
-NAME_COLUMNS = ("node", "phase", "trial")
 TRAINING = "phase = 'train'"
 
 
@@ -184,7 +181,7 @@ def _connect(
 
 
 def _can_be_measurement(field: pa.Field) -> bool:
-    if field.name in (*COUNTER_COLUMNS, *NAME_COLUMNS):
+    if field.name in (*COUNTER_TYPES, *NAME_COLUMNS):
         return False
     tests = (
         pa.types.is_floating,

@@ -1,4 +1,5 @@
-"""Columns of rows: one type for each, although files may have different types, and the order of rows."""
+"""Columns of rows: what those are that every row has, one type for each column, although files may
+have different types, and the order of rows."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -11,15 +12,21 @@ import pyarrow.compute as pc
 from hooks.metrics.names import sort_phases
 from orchestrator.errors import UsageError
 
+ROW_KEY = ("rank", "phase", "epoch", "iteration")
+"""Columns that identify a valid row of a run."""
 COUNTER_TYPES = {
     "rank": pa.int32(),
     "epoch": pa.int32(),
     "iteration": pa.int32(),
     "step": pa.int32(),
+    "samples": pa.int64(),
     "batch_size": pa.int32(),
     "attempt": pa.int16(),
 }
-"""Types of the counters; other integers have 64 bits."""
+"""Integer columns that are not measurements, with their types; other integers have 64 bits."""
+NAME_COLUMNS = ("node", "phase", "trial")
+"""Text columns that say where a row is from, categories in pandas; `trial` is only in tables of a
+sweep."""
 _ORDER = ["phase", "epoch", "iteration", "rank", "attempt"]
 
 

@@ -6,6 +6,7 @@ from itertools import chain
 import pandas as pd
 
 from orchestrator.disk.metadata import COMPLETE
+from orchestrator.disk.rows.columns import NAME_COLUMNS
 from orchestrator.disk.rows.recorded_files import warn_lost_rows
 from orchestrator.disk.rows.valid_rows import list_columns
 from orchestrator.errors import UsageError
@@ -35,7 +36,7 @@ def load_rows(
         # Text in some trials, numbers in others; without text, they are decimals
         if any(isinstance(value, str) for value in rows[name]):
             rows[name] = rows[name].map(_to_text, na_action="ignore")
-    categories = {"trial", "phase", "node"} & {*rows.columns}
+    categories = {*NAME_COLUMNS} & {*rows.columns}
     rows = rows.astype(dict.fromkeys(categories, "category"))
     names = dict.fromkeys(["trial", *(rows.columns if columns is None else columns)])
     return rows.reindex(columns=[*names])
