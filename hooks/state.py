@@ -1,43 +1,27 @@
 """The state of a run that hooks read and change."""
 
 import logging
-import math
-from collections.abc import Callable, Container, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from hooks.distributed import sharded_tensors as shards
 from hooks.images import copy_image
 from hooks.loop_services import Checkpoints, Clock, Display, Media
 from hooks.media import Encode, Kind, MediaEntry, copy_table, draw_figure
 from hooks.metrics.direction import Mode, find_monitored_metrics
-from hooks.metrics.names import find_phase
-from hooks.model.gradients import order_like_model, total_norm
+from hooks.metrics.names import find_evaluation_label, find_phase
+from hooks.model.gradients import Gradients
 from hooks.optimizer_name import OptimizerName
-from hooks.parameter_names import listed
 from hooks.position import Position, Stage
 from hooks.recent import Recent, RecentRows
+from hooks.row_values import copy_row_value
 
 logger = logging.getLogger("hookyard")
-
-
-def _check_is_one_number(name: str, value: Any) -> None:
-    """Raise ValueError for a tensor or another collection with more or less than one element."""
-    if not hasattr(value, "__len__"):
-        return
-    shape = tuple(getattr(value, "shape", ()))
-    if hasattr(value, "shape") and math.prod(shape) == 1:
-        return
-    kind = "tensor" if isinstance(value, Tensor) else type(value).__name__
-    size = f" of shape {shape}" if hasattr(value, "shape") else ""
-    raise ValueError(
-        f"column '{name}' got a {kind}{size}; record one number per row, such as its mean"
-    )
 
 
 @dataclass(frozen=True)
@@ -54,14 +38,14 @@ class Weights:
         return self.applied(state)
 
 
-def find_evaluation_label(metric: str, labels: Container[str]) -> str | None:
-    """Return the label of the evaluation that computes a metric; None for training, which uses raw
-    weights."""
-    phase, *parts = metric.split("/")[:-1] or [""]
-    if phase == "train":
-        return None
-    # The label follows the phase, or the name of a data set: val/ema/loss, val/noisy/ema/loss.
-    return next((part for part in parts[:2] if part in labels), "")
+class ScheduledOptimizer(NamedTuple):
+    """An optimizer of several, with what belongs to it."""
+
+    optimizer: torch.optim.Optimizer
+    scheduler: Any = None
+    """Its learning-rate scheduler."""
+    scaler: torch.amp.GradScaler | None = None
+    """Its loss scaler, with `precision: fp16`."""
 
 
 @dataclass(slots=True)
@@ -98,9 +82,7 @@ class State:
     """Its learning-rate scheduler."""
     scaler: torch.amp.GradScaler | None = None
     """Its loss scaler, with `precision: fp16`."""
-    several: Mapping[str, tuple[torch.optim.Optimizer, Any, torch.amp.GradScaler | None]] = field(
-        default_factory=dict
-    )
+    several: Mapping[str, ScheduledOptimizer] = field(default_factory=dict)
     """Optimizer, scheduler and scaler by name, if several optimizers take turns."""
     turn: OptimizerName = None
     """Name of the current turn's optimizer, from `on_forward` to `on_update`; None between turns."""
@@ -216,48 +198,31 @@ class State:
     """Reasons given to `request_pause`, until the loop has acted."""
     skip_reasons: list[str] = field(default_factory=list)
     """Reasons given to `skip_update`, until the loop has acted."""
-    _gradient_norm: Tensor | None = None
-    _parameters: list[nn.Parameter] | None = None
-    """Parameters of the current turn."""
-    _trained: list[nn.Parameter] = field(default_factory=list)
-    """Parameters of all optimizers, in the model's order."""
-    _trained_ids: list[int] = field(default_factory=list)
-    """Their ids in the order of the optimizers, which show whether an optimizer has other
-    parameters now."""
-    _sharded: bool | None = None
+    _gradients: Gradients = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._gradients = Gradients(self.module, self.device)
 
     @property
     def optimizers(self) -> dict[OptimizerName, torch.optim.Optimizer]:
         """The optimizers by name; a single one has the name None."""
         if self.several:
-            return {name: optimizer for name, (optimizer, _, _) in self.several.items()}
+            return {name: each.optimizer for name, each in self.several.items()}
         return {None: self.optimizer} if self.optimizer else {}
 
     @property
     def schedulers(self) -> dict[OptimizerName, Any]:
         """The scheduler of each optimizer, or None."""
         if self.several:
-            return {name: scheduler for name, (_, scheduler, _) in self.several.items()}
+            return {name: each.scheduler for name, each in self.several.items()}
         return {None: self.scheduler}
 
     @property
     def scalers(self) -> dict[OptimizerName, torch.amp.GradScaler | None]:
         """The loss scaler of each optimizer, or None."""
         if self.several:
-            return {name: scaler for name, (_, _, scaler) in self.several.items()}
+            return {name: each.scaler for name, each in self.several.items()}
         return {None: self.scaler}
-
-    def take_turn(self, name: str, parameters: list[nn.Parameter] | None) -> None:
-        """Begin the turn of an optimizer, or end it. Called by the loop.
-
-        Args:
-            name: The optimizer's name.
-            parameters: The parameters that it trains; None ends its turn.
-        """
-        self.turn = name if parameters else None
-        self._parameters = parameters
-        self._gradient_norm = None
-        self.optimizer, self.scheduler, self.scaler = self.several[name]
 
     def column(self, name: str) -> str:
         """Return the name of a column in the current turn: `grad_norm_d` in the turn of `d`.
@@ -368,14 +333,7 @@ class State:
                 f"the loop records the column `{name}`; use another name, such as `own_{name}`"
             )
         for name, value in columns.items():
-            if isinstance(value, Tensor):
-                if type(value) is not Tensor and shards.is_sharded(value):
-                    # A rank may have only its part of a sum.
-                    value = cast(Any, value).full_tensor()
-                value = value.detach().clone()
-            if not isinstance(value, float | int | str):
-                _check_is_one_number(name, value)
-            self.row[self.column(name) if self.turn else name] = value
+            self.row[self.column(name)] = copy_row_value(name, value)
 
     def record_image(self, name: str, tensor: Tensor) -> None:
         """Write an image, or a batch of images as a grid, into the run's folder.
@@ -516,27 +474,13 @@ class State:
         Returns:
             The gradients of parameters that have one.
         """
-        if self._sharded is None:
-            self._sharded = any(map(shards.is_sharded, self.module.parameters()))
-        parameters = self._parameters or self._find_trained() or self.module.parameters()
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        if self._sharded:
-            return [shards.local(gradient) for gradient in gradients]
-        return gradients
+        return self._gradients.collect(self._list_active_optimizers())
 
-    def _find_trained(self) -> list[nn.Parameter]:
-        """Return the parameters of all optimizers in the model's order, which is looked up only
-        when they change."""
-        parameters: list[nn.Parameter] = []
-        for optimizer in self.optimizers.values():
-            for group in optimizer.param_groups:
-                parameters += group["params"]
-
-        ids = list(map(id, parameters))
-        if ids != self._trained_ids:
-            self._trained = order_like_model(self.module, parameters)
-            self._trained_ids = ids
-        return self._trained
+    def _list_active_optimizers(self) -> Mapping[OptimizerName, torch.optim.Optimizer]:
+        """Return the optimizer whose turn it is by name, or all between turns."""
+        if self.turn and self.optimizer:
+            return {self.turn: self.optimizer}
+        return self.optimizers
 
     def gradient_norm(self, norm_type: float = 2.0) -> Tensor:
         """Return the global gradient norm; the 2-norm is computed once per step. Every rank must call
@@ -551,27 +495,7 @@ class State:
         Raises:
             TypeError: If a gradient is sparse, because torch before 2.14 has no norm of it.
         """
-        if norm_type != 2.0:
-            return self._norm(norm_type)
-        if self._gradient_norm is None:
-            self._gradient_norm = self._norm(norm_type)
-        return self._gradient_norm
-
-    def _norm(self, norm_type: float) -> Tensor:
-        gradients = self.gradients()
-        try:
-            if self._sharded:
-                return shards.norm(gradients, norm_type, self.device)
-            return total_norm(gradients, norm_type)
-        except NotImplementedError:
-            names = self.list_sparse_gradients()
-            if not names:
-                raise
-            raise TypeError(
-                f"the gradient of {listed(names)} is sparse, and this torch has no norm of sparse"
-                " gradients, neither here nor in clip_grad_norm_. Build the layer with"
-                " sparse=False, or remove this hook"
-            ) from None
+        return self._gradients.norm(self._list_active_optimizers(), norm_type)
 
     def list_sparse_gradients(self) -> list[str]:
         """Look for gradients that are sparse tensors, such as those of a sparse embedding.
@@ -579,12 +503,8 @@ class State:
         Returns:
             The names of the parameters that have one, as `named_parameters` gives them.
         """
-        return [
-            name
-            for name, parameter in self.module.named_parameters()
-            if parameter.grad is not None and parameter.grad.is_sparse
-        ]
+        return self._gradients.list_sparse()
 
     def forget_gradients(self) -> None:
         """Discard the cached gradient norm; call this after changing gradients."""
-        self._gradient_norm = None
+        self._gradients.forget_norm()

@@ -27,7 +27,8 @@ Part = Stateful | MutableMapping[str, Any]
 class SessionLoop(Protocol):
     """The loop behind a session."""
 
-    state: State
+    @property
+    def state(self) -> State: ...
 
     def restore_parts(self, parts: Mapping[str, Part], per_rank: Mapping[str, Part]) -> bool: ...
 

@@ -1,6 +1,6 @@
 """Names of metrics and phases."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from difflib import get_close_matches
 
 PHASES = ("train", "val", "test")
@@ -32,6 +32,16 @@ def find_phase(metric: str, phases: Iterable[str] = PHASES) -> str:
     string."""
     outer = (phase for phase in phases if f"{metric}/".startswith(f"{phase}/"))
     return max(outer, key=len, default="")
+
+
+def find_evaluation_label(metric: str, labels: Container[str]) -> str | None:
+    """Return the label of the evaluation that computes a metric; None for training, which uses raw
+    weights."""
+    phase, *parts = metric.split("/")[:-1] or [""]
+    if phase == "train":
+        return None
+    # The label follows the phase, or the name of a data set: val/ema/loss, val/noisy/ema/loss.
+    return next((part for part in parts[:2] if part in labels), "")
 
 
 def list_known(names: Iterable[str], *missing: str) -> str:

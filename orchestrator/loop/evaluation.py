@@ -92,8 +92,7 @@ class Evaluation:
         state = self._state
         cursor = self._cursor
         is_val = get_kind(phase) == "val"
-        # What follows reads the counters of the training phase.
-        train_iterations = state.phase_iteration
+        # These read the counters of the training phase.
         number = self._number_of_validation() if is_val else 0
         iterate = partial(
             self._iterations.evaluate,
@@ -102,26 +101,15 @@ class Evaluation:
             check_loss=self._find_loss_check(self._data.phases[phase]),
         )
 
-        self._begin_phase(phase, iterations_before=cursor.val_iterations if is_val else 0)
-        for label, weights in with_same_random_state(state.evaluations.items()):
-            state.evaluation = label
-            self._add_metrics(self._evaluate_weights(phase, weights, iterate, number))
-        state.evaluation = ""
-        if is_val:
-            cursor.count_validation(phase, state.phase_iteration)
-        self._plan.fire("on_phase_end", state)
-
-        state.phase_iteration = train_iterations
-        state.phase_length = cursor.epoch.length
-
-    def _begin_phase(self, phase: str, iterations_before: int) -> None:
-        state = self._state
-        state.phase = phase
-        state.stepped = False
-        state.phase_iteration = 0
-        state.phase_length = self._data.phases[phase].length() * len(state.evaluations)
-        state.iterations_before = iterations_before
-        self._plan.fire("on_phase_start", state)
+        length = self._data.phases[phase].length() * len(state.evaluations)
+        iterations_before = cursor.val_iterations if is_val else 0
+        with state.evaluation_phase(phase, length, iterations_before):
+            self._plan.fire("on_phase_start", state)
+            for weights in with_same_random_state(state.iterate_evaluations()):
+                self._add_metrics(self._evaluate_weights(phase, weights, iterate, number))
+            if is_val:
+                cursor.count_validation(phase, state.phase_iteration)
+            self._plan.fire("on_phase_end", state)
 
     def _add_metrics(self, metrics: Mapping[str, float]) -> None:
         """Add metrics to the state's; raises TaskError if it has one of these names."""

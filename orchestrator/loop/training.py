@@ -10,7 +10,7 @@ from torch import nn
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.hook import Hook
 from hooks.plan import Plan
-from hooks.state import State
+from hooks.state import ScheduledOptimizer
 from orchestrator.errors import ConfigError, Problem, TaskError
 from orchestrator.experiment.checks.metric_modes import read_meter_modes
 from orchestrator.experiment.checks.optimizers import check_closure
@@ -21,6 +21,7 @@ from orchestrator.experiment.optim.timeline import Timeline
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.source import InitialWeights
 from orchestrator.loop.data.phases import Data, DataOf, data_from_task
+from orchestrator.loop.loop_state import LoopState
 from orchestrator.loop.model.frozen_weights import FrozenWeights
 from orchestrator.loop.model.initial_weights import load_initial_weights
 from orchestrator.loop.model.strategy import (
@@ -149,7 +150,7 @@ class Training:
             lines += settings_without_effect(experiment)
         return module, model, lines
 
-    def _make_state(self, module: nn.Module, model: nn.Module, context: RunContext) -> State:
+    def _make_state(self, module: nn.Module, model: nn.Module, context: RunContext) -> LoopState:
         optimizers = build_optimizers(self.experiment.optimizations, self.task, module)
         schedulers = {
             name: schedule.build(self.task, optimizers[name])
@@ -162,7 +163,7 @@ class Training:
             raise ConfigError(problems)
 
         first = next(iter(optimizers))
-        return State(
+        return LoopState(
             **context.state_fields(self.experiment),
             model=model,
             module=module,
@@ -170,7 +171,9 @@ class Training:
             scheduler=schedulers[first],
             scaler=self.precisions[first].scaler,
             several={
-                name: (optimizers[name], schedulers[name], self.precisions[name].scaler)
+                name: ScheduledOptimizer(
+                    optimizers[name], schedulers[name], self.precisions[name].scaler
+                )
                 for name in optimizers
                 if name
             },
@@ -232,13 +235,7 @@ class Training:
         """Begin a phase, in an epoch that it may continue."""
         state = self.state
         self.changes.advance()
-        state.phase = "train"
-        state.epoch_completed = False
-        state.stepped = False
-        state.at_step_boundary = True
-        state.between_phases = False
-        state.phase_length = self.epoch.length
-        state.iterations_before = state.iteration - state.phase_iteration
+        state.begin_training_phase(self.epoch.length)
 
         state.module.train()
         state.model.train()
@@ -298,7 +295,7 @@ class Training:
 
     def end_phase(self) -> None:
         """Leave training mode and fire `on_phase_end`."""
-        self.state.between_phases = True
+        self.state.end_training_phase()
         # A run without an end or a stop here would not leave training mode, which changes bits.
         self.modes.evaluate(keep=not self._ends_as_planned())
         self.plan.fire("on_phase_end", self.state)
@@ -341,8 +338,7 @@ class Training:
                 "the train dataset ended before the first step"
                 f" (batches: {state.iteration}, accumulate: {state.accumulate})"
             )
-        state.ended_early = True
-        state.at_step_boundary = True
+        state.end_early()
         state.module.zero_grad()
         if state.is_master:
             state.show(
@@ -386,7 +382,7 @@ def make_training(
     return training
 
 
-def _choose_runner(task: Task, experiment: Experiment, state: State) -> type[IterationRunner]:
+def _choose_runner(task: Task, experiment: Experiment, state: LoopState) -> type[IterationRunner]:
     if has_turns(type(task)):
         return TurnRunner
     if state.optimizer is not None and needs_closure(type(state.optimizer)):

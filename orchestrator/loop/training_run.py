@@ -7,10 +7,10 @@ from typing import Any
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.plan import Plan
 from hooks.position import Stage
-from hooks.state import State
 from orchestrator.disk.checkpoints.manifest import parse_position
 from orchestrator.errors import CheckpointError
 from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.loop.loop_state import LoopState
 from orchestrator.loop.membership import ALONE, Membership
 from orchestrator.loop.report import Report
 from orchestrator.loop.run_context import RunContext
@@ -39,7 +39,7 @@ class TrainingRun(ABC):
         context: RunContext,
         plan: Plan,
         clock: Clock,
-        state: State,
+        state: LoopState,
         epoch: EpochProgress,
         contents: CheckpointContents,
         membership: Membership = ALONE,

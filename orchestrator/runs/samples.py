@@ -11,7 +11,6 @@ from typing import Any, cast
 import pandas as pd
 from torch.utils.data import BatchSampler
 
-from hooks import State
 from hooks.import_path import extend_import_path
 from hooks.metrics.names import PHASES, list_phases
 from hooks.training.sampler_seed import DistSamplerSeed
@@ -25,6 +24,7 @@ from orchestrator.loop.data.map_style import MapStyleData
 from orchestrator.loop.data.phase_data import PhaseContext
 from orchestrator.loop.data.phases import data_from_task
 from orchestrator.loop.data.sampling import SeededBatches
+from orchestrator.loop.loop_state import LoopState
 from orchestrator.loop.state.cursor import EpochProgress, RunCursor
 from orchestrator.loop.world import World
 from orchestrator.randomness import random_state, restore_random_state, seed_all
@@ -226,7 +226,7 @@ class _DataOrder:
     ) -> tuple[int, int]:
         """Return the iterations, and the consumed samples of all ranks, before an attempt's part of
         an epoch."""
-        state = State()
+        state = LoopState()
         position = attempt.position
         progress = EpochProgress(state, data.length, self._experiment.batch_size * world.world_size)
         RunCursor(state, progress).restore(position)

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from hooks.metrics.names import find_evaluation_label
 from hooks.position import Position
-from hooks.state import find_evaluation_label
 from orchestrator.disk.checkpoints import placeholders
 from orchestrator.disk.checkpoints.index import Index, read_checkpoints, read_manifest_or_error
 from orchestrator.disk.checkpoints.manifest import (

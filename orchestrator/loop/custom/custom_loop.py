@@ -7,7 +7,6 @@ from typing import Any
 from hooks.hook import Hook
 from hooks.metrics.names import find_phase
 from hooks.position import Stage
-from hooks.state import State
 from orchestrator.errors import TaskError
 from orchestrator.experiment.checks.train_method import list_train_parameters
 from orchestrator.experiment.sections.experiment import Experiment
@@ -15,6 +14,7 @@ from orchestrator.loop.base_loop import BaseLoop
 from orchestrator.loop.custom.custom_contents import CheckpointedParts
 from orchestrator.loop.custom.custom_report import average_report
 from orchestrator.loop.custom.custom_run import CustomRun
+from orchestrator.loop.loop_state import LoopState
 from orchestrator.loop.plan import make_plan
 from orchestrator.loop.report import Report
 from orchestrator.loop.run_context import RunContext
@@ -41,7 +41,7 @@ class CustomLoop(BaseLoop[CustomRun]):
         clock = Clock()
         plan = make_plan(hooks, context.world, clock)
         seed_all(experiment.seed)
-        state = State(
+        state = LoopState(
             **context.state_fields(experiment),
             max_epochs=experiment.epochs,
             max_steps=experiment.steps,
@@ -121,7 +121,7 @@ class CustomLoop(BaseLoop[CustomRun]):
             self.record({}, 1)
         state.metrics = metrics or {}
         cursor.epoch.complete()
-        state.between_phases = True
+        state.end_training_phase()
         self._run.plan.fire("on_phase_end", state)
         cursor.stage = Stage.TRAINED
 
@@ -144,12 +144,12 @@ class CustomLoop(BaseLoop[CustomRun]):
         if self._run.stop:
             state.request_checkpoint("stop")
         elif not state.finished:
-            state.ended_early = True
+            state.end_early()
         return True
 
     def _save_last_report(self) -> None:
         """Save the end of a generator that has made no step since its last `yield`; collective."""
-        self.state.between_phases = True
+        self.state.end_training_phase()
         self._run.cursor.stage = Stage.REPORTED
         self._run.save_unless_saved("last")
         self._run.cursor.stage = Stage.TRAIN
@@ -166,11 +166,7 @@ class CustomLoop(BaseLoop[CustomRun]):
                 f" '{self._run.contents.pending_checkpoint}'{find_source_location(self._run.task.train)}"
             )
         self._has_begun = True
-        state.phase = "train"
-        state.epoch_completed = False
-        state.stepped = False
-        state.between_phases = False
-        state.iterations_before = state.iteration - state.phase_iteration
+        state.begin_training_phase()
         state.elapsed_s = 0.0 if began is None else perf_counter() - began
         self._run.plan.fire("on_phase_start", state)
         state.elapsed_s = 0.0
@@ -187,10 +183,9 @@ class CustomLoop(BaseLoop[CustomRun]):
         for phase in phases:
             if phase == "train":
                 continue
-            state.phase = phase
-            state.stepped = False
-            self._run.plan.fire("on_phase_start", state)
-            self._run.plan.fire("on_phase_end", state)
+            with state.evaluation_phase(phase):
+                self._run.plan.fire("on_phase_start", state)
+                self._run.plan.fire("on_phase_end", state)
 
     def _close(self) -> None:
         if self._training is not None:
@@ -221,12 +216,7 @@ class CustomLoop(BaseLoop[CustomRun]):
             )
         state.batch_size = batch_size
         state.stepped = True
-        state.iteration += 1
-        state.phase_iteration += 1
-        state.step += 1
-        state.step_iteration = state.iteration
-        state.samples += batch_size
-        state.world_samples += batch_size * state.world_size
+        state.complete_iteration(batch_size)
         state.record(**columns)
         self._run.plan.fire("on_step", state)
         # Saving does not count as part of an iteration.

@@ -3,18 +3,7 @@
 from collections.abc import Callable
 
 from hooks.position import Position, Stage
-from hooks.state import State
-
-_COUNTERS = (
-    "epoch",
-    "step",
-    "step_iteration",
-    "iteration",
-    "samples",
-    "world_samples",
-    "phase_iteration",
-)
-"""Counters of both the state and a position."""
+from orchestrator.loop.loop_state import COUNTERS, LoopState
 
 
 class EpochProgress:
@@ -22,7 +11,7 @@ class EpochProgress:
 
     def __init__(
         self,
-        state: State,
+        state: LoopState,
         length_after: Callable[[int], int] = lambda offset: 0,
         samples_per_iteration: int = 0,
     ) -> None:
@@ -69,10 +58,7 @@ class EpochProgress:
 
     def complete(self) -> None:
         """Count the epoch that has just ended."""
-        state = self._state
-        state.epoch += 1
-        state.epoch_completed = True
-        state.phase_iteration = 0
+        self._state.complete_epoch()
         self._consumed_before = 0
         self.length = self._length_after(0)
 
@@ -92,7 +78,7 @@ class RunCursor:
     A checkpoint stores them as a `Position`.
     """
 
-    def __init__(self, state: State, epoch: EpochProgress) -> None:
+    def __init__(self, state: LoopState, epoch: EpochProgress) -> None:
         self._state = state
         self.epoch = epoch
         self.stage = Stage.REPORTED
@@ -120,7 +106,7 @@ class RunCursor:
 
     def position(self) -> Position:
         return Position(
-            **{name: getattr(self._state, name) for name in _COUNTERS},
+            **{name: getattr(self._state, name) for name in COUNTERS},
             offset=self.epoch.consumed(),
             eval_iterations=dict(self.eval_iterations),
             val_iterations=self.val_iterations,
@@ -128,14 +114,7 @@ class RunCursor:
         )
 
     def restore(self, position: Position) -> None:
-        state = self._state
-        for name in _COUNTERS:
-            setattr(state, name, getattr(position, name))
-        is_between_epochs = position.phase_iteration == position.offset == 0
-        state.between_phases = position.stage is not Stage.TRAIN
-        state.epoch_completed = state.between_phases and is_between_epochs
-        state.stepped = state.between_phases and position.iteration == position.step_iteration
-        state.phase = "train"
+        self._state.restore(position)
         self.eval_iterations = dict(position.eval_iterations)
         self.val_iterations = position.val_iterations
         self.stage = position.stage

@@ -12,9 +12,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hooks.optimizer_name import OptimizerName
 from hooks.plan import Plan
-from hooks.state import State
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.errors import TaskError
+from orchestrator.loop.loop_state import LoopState
 from orchestrator.loop.model.strategy import check_gradients_synced
 from orchestrator.loop.model.torch_settings import Precision
 from orchestrator.loop.span_clock import Clock
@@ -35,7 +35,7 @@ class StepContext:
     """The surroundings of an iteration: the task, the state, and where events, times and rows go."""
 
     task: Task
-    state: State
+    state: LoopState
     plan: Plan
     clock: Clock
     precisions: Mapping[OptimizerName, Precision]
@@ -311,14 +311,10 @@ class IterationStages:
             previous_end: float, timestamps: Timestamps, turns: Sequence[Timestamps] = ()
         ) -> float:
             size = state.batch_size
-            state.phase_iteration += 1
             if offset is None:
-                state.iteration += 1
-                state.samples += size
-                state.world_samples += size * state.world_size
-                if state.stepped:
-                    state.step += 1
-                    state.step_iteration = state.iteration
+                state.complete_iteration(size)
+            else:
+                state.phase_iteration += 1
             # In most iterations no hook is due, which one division tells cheaper than a call.
             completed = state.iterations_before + state.phase_iteration
             if on_step and not completed % plan.strides["on_step"]:

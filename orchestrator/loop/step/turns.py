@@ -49,7 +49,6 @@ class TurnRunner(IterationRunner):
         """Train on one micro-batch per `next`, turn by turn."""
         state = self.state
         players = {name: self._make_player(name) for name in state.several}
-        first = next(iter(players))
         waiting: dict[str, Tensor] = {}
         """Losses of the players whose last turn was in an earlier micro-batch of the step."""
         fetch = self._make_fetch(batches)
@@ -66,7 +65,7 @@ class TurnRunner(IterationRunner):
             start = fetch_times[-1]
             has_stepped = False
             for player, loss in self._iterate_turns(players):
-                state.take_turn(player.name, player.parameters)
+                state.begin_turn(player.name)
                 timestamps.append((start, *self._run_turn(player, loss, microbatches, is_last)))
                 start = timestamps[-1][-1]
                 has_stepped |= state.stepped
@@ -74,10 +73,9 @@ class TurnRunner(IterationRunner):
                     waiting.pop(player.name, None)
                 else:
                     waiting[player.name] = cast(Tensor, state.loss).detach()
-                state.take_turn(first, None)
+                state.end_turn()
             if is_last and waiting:
                 timestamps += self._step_waiting(players, waiting, start)
-                state.take_turn(first, None)
                 has_stepped |= state.stepped
                 waiting.clear()
             state.stepped = has_stepped
@@ -187,7 +185,7 @@ class TurnRunner(IterationRunner):
         has_stepped = False
         for name, loss in waiting.items():
             player = players[name]
-            state.take_turn(name, player.parameters)
+            state.begin_turn(name)
             state.loss = loss
             if state.world_size > 1:
                 self._average_gradients(player)
@@ -198,6 +196,7 @@ class TurnRunner(IterationRunner):
             before = (start, *skip(FORWARD_TIMES, start), start)
             timestamps.append((*before, t_backward, t_backward, *update_times, self.clock.mark()))
             start = timestamps[-1][-1]
+            state.end_turn()
         state.stepped = has_stepped
         return timestamps
 

@@ -15,7 +15,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
 from hooks import Interval, State
 from hooks.model.power_average import compute_exponent
-from hooks.state import Weights
+from hooks.state import ScheduledOptimizer, Weights
 from hooks.training.ema import EMA
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.components import make_hooks
@@ -162,7 +162,7 @@ def test_average_from_step_0_starts_from_the_initial_weights(turns: tuple[str, .
     module = nn.ModuleDict({name: nn.BatchNorm1d(2) for name in turns or ("only",)})
     optimizers = {name: torch.optim.SGD(module[name].parameters()) for name in turns}
     state = State(module=module, model=module, phase="train")
-    state.several = {name: (optimizer, None, None) for name, optimizer in optimizers.items()}
+    state.several = {name: ScheduledOptimizer(value) for name, value in optimizers.items()}
     hook = EMA(decay=0.75, begin=Interval(0, "steps"), buffers="ema")
     expected = {name: value.double() for name, value in module.state_dict().items()}
     hook.on_start(state)
