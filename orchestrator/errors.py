@@ -14,7 +14,7 @@ HookyardError
 """
 
 import dis
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher, get_close_matches
 from functools import lru_cache
@@ -77,7 +77,12 @@ class Problem:
 
 
 class ConfigError(UsageError):
-    """A wrong config, with all its problems; prints the first 200."""
+    """A wrong config, with all its problems; prints the first 200.
+
+    A check of a config yields its problems. A function that makes something of a config cannot, and
+    raises this error; so does a check in a worker, which must not go on. `find_problems`,
+    `collect_problems` and `raise_problems` turn one into the other.
+    """
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problem.shorten() for problem in problems)
@@ -110,6 +115,23 @@ class TaskError(UsageError):
 
 class MetricMissing(UsageError):
     """A trial's reports lack the sweep's metric, as will those of all trials."""
+
+
+def raise_problems(problems: Iterable[Problem]) -> None:
+    """Raise ConfigError with the problems, unless there are none."""
+    found = list(problems)
+    if found:
+        raise ConfigError(found)
+
+
+def find_problems(
+    function: Callable[P, object], *args: P.args, **kwargs: P.kwargs
+) -> Iterator[Problem]:
+    """Yield the problems of a function's ConfigError; it is called at the first `next`."""
+    try:
+        function(*args, **kwargs)
+    except ConfigError as error:
+        yield from error.problems
 
 
 def collect_problems(

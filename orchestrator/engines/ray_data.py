@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.engines.ray_connection import Ray
-from orchestrator.errors import ConfigError
+from orchestrator.errors import ConfigError, raise_problems
 from orchestrator.experiment.checks.data_keys import find_keys_of_ray_data
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.data.phase_data import PhaseContext
@@ -67,9 +67,7 @@ def data_of(
     }
     if not ray_datasets:
         return datasets
-    problems = [*find_keys_of_ray_data(experiment, datasets)]
-    if problems:
-        raise ConfigError(problems)
+    raise_problems(find_keys_of_ray_data(experiment, datasets))
     message = world.broadcast(lambda: _explain_lack_of_cpus(experiment, world))
     if message:
         raise ConfigError.at("workers.cpus", message)

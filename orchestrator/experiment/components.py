@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from hooks import HOOKS, Hook, Priority
-from orchestrator.errors import ConfigError, Problem, collect_problems, did_you_mean
+from orchestrator.errors import ConfigError, Problem, collect_problems, did_you_mean, raise_problems
 from orchestrator.experiment.fields.field_values import list_parameters
 from orchestrator.experiment.fields.other_systems import find_classes_elsewhere
 from orchestrator.experiment.fields.parameters import construct
@@ -57,9 +57,7 @@ def make_task(name: str, arguments: Mapping[str, Any]) -> tuple[Task, dict[str, 
         )
     check_required_methods(cls)
     task, all_arguments = construct(cls, arguments, "task_args")
-    problems = list(find_wrong_arguments(task))
-    if problems:
-        raise ConfigError(problems)
+    raise_problems(find_wrong_arguments(task))
     return task, all_arguments
 
 

@@ -6,7 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import ConfigError, Problem, UsageError, collect_problems, shorten
+from orchestrator.errors import (
+    ConfigError,
+    Problem,
+    UsageError,
+    collect_problems,
+    raise_problems,
+    shorten,
+)
 from orchestrator.experiment.checks.python_values import find_changed_values
 from orchestrator.experiment.checks.unreached import find_unreached_settings
 from orchestrator.experiment.resolve import (
@@ -96,8 +103,7 @@ def check_experiment(experiment: object) -> Experiment:
     if experiment.resolution.is_known:
         return experiment
     checked = _with_warnings(_check(experiment.source, Document({})))
-    if problems := list(find_changed_values(experiment._given, checked)):
-        raise ConfigError(problems)
+    raise_problems(find_changed_values(experiment._given, checked))
     return checked
 
 
@@ -157,8 +163,8 @@ def to_yaml(experiment: Experiment) -> str:
 def _with_warnings(experiment: Experiment) -> Experiment:
     task = find_task(experiment.task)
     misspelled = find_misspelled_methods(task) if task else ()
-    for warning in (*misspelled, *find_unreached_settings(experiment)):
-        _log.warning("%s", warning)
+    for problem in (*misspelled, *find_unreached_settings(experiment)):
+        _log.warning("%s", problem)
     return experiment
 
 
@@ -181,7 +187,7 @@ def _find_problems(
     sections = read_sections(source)
     problems = list(document.problems)
     resolved = collect_problems(problems, build_source, source, sections)
-    problems.extend(check_sweep(source, sections, problems))
+    problems.extend(check_sweep(source, sections, is_experiment_valid=not problems))
     if with_data:
         # Even if other parts are wrong, so that one mistake does not hide another.
         problems.extend(_check_data(sections, resolved))
@@ -203,14 +209,13 @@ def _blame_override(problem: Problem, source: ExperimentSource, document: Docume
     return problem
 
 
-def _check_data(sections: Sections, resolved: ResolvedExperiment | None) -> list[Problem]:
+def _check_data(sections: Sections, resolved: ResolvedExperiment | None) -> Iterator[Problem]:
     from orchestrator.experiment.checks.data import check_data
 
     if resolved is not None:
-        return check_data(resolved.experiment, resolved.task)
-    if sections.experiment.task != sections.data.get("task"):
-        return []  # another class stands for the task
-    if sections.task_and_args is None:
-        return []
-    task, _ = sections.task_and_args
-    return check_data(sections.experiment, task)
+        yield from check_data(resolved.experiment, resolved.task)
+    elif sections.experiment.task != sections.data.get("task"):
+        return  # another class stands for the task
+    elif sections.task_and_args is not None:
+        task, _ = sections.task_and_args
+        yield from check_data(sections.experiment, task)

@@ -10,7 +10,7 @@ from typing import Any
 from hooks import Hook, ParamScheduler
 from hooks.import_path import extend_import_path
 from hooks.metrics.direction import Mode
-from orchestrator.errors import ConfigError, Problem, collect_problems
+from orchestrator.errors import ConfigError, Problem, collect_problems, raise_problems
 from orchestrator.experiment.checks.conflicts import find_conflicts
 from orchestrator.experiment.checks.key_paths import suggest_path
 from orchestrator.experiment.checks.metric_modes import (
@@ -164,16 +164,14 @@ def build(sections: Sections) -> ResolvedExperiment:
     if sections.task and not sections.has_custom_loop:
         # If the hooks are invalid, assume that the default one steps the scheduler.
         hooks_to_check = {"param_scheduler": ParamScheduler()} if built is None else hooks
-        check_optimizer_arguments(experiment, sections.task, hooks_to_check, problems)
+        problems += check_optimizer_arguments(experiment, sections.task, hooks_to_check)
     if problems or task is None or built is None:
         all_problems = dict.fromkeys([*unknown, *problems])
         raise ConfigError([suggest_path(problem, sections.task) for problem in all_problems])
 
     entries = {name: entry.entry if entry else None for name, entry in built.items()}
     experiment = experiment.model_copy(update={"task_args": task_args, "hooks": entries})
-    conflicts = [*unknown, *find_conflicts(experiment, task, hooks, sections.meter_modes)]
-    if conflicts:
-        raise ConfigError(conflicts)
+    raise_problems([*unknown, *find_conflicts(experiment, task, hooks, sections.meter_modes)])
     return ResolvedExperiment(experiment, task, hooks)
 
 

@@ -52,9 +52,9 @@ def find_wrong_arguments(task: Task) -> Iterator[Problem]:
             yield Problem("task", f"{message}, got {got}")
 
 
-def find_misspelled_methods(task: type[Task]) -> Iterator[str]:
-    """Yield a warning for each method whose name is near one of Task's, unless the modules of the
-    task mention it again, or cannot be read."""
+def find_misspelled_methods(task: type[Task]) -> Iterator[Problem]:
+    """Yield a problem, for a warning, for each method whose name is near one of Task's, unless the
+    modules of the task mention it again, or cannot be read."""
     source = _read_modules(_list_classes(task))
     if not source:
         return
@@ -62,9 +62,10 @@ def find_misspelled_methods(task: type[Task]) -> Iterator[str]:
         # Another module may call it, which is why this is no error.
         if len(re.findall(rf"\b{name}\b", source)) <= 1:
             location = find_source_location(getattr(task, name))
-            yield (
-                f"{task.__name__}.{name}() is never called in its own module{location}; did you mean '{near}'?"
-                " Begin the name of a helper with `_`"
+            yield Problem(
+                "task",
+                f"{task.__name__}.{name}() is never called in its own module{location}",
+                suggestion=f"did you mean '{near}'? Begin the name of a helper with `_`",
             )
 
 

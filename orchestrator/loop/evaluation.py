@@ -9,7 +9,7 @@ import torch
 
 from hooks.metrics.names import get_kind
 from hooks.state import Weights
-from orchestrator.errors import ConfigError, TaskError
+from orchestrator.errors import TaskError, raise_problems
 from orchestrator.experiment.checks.data import check_loss
 from orchestrator.experiment.checks.metrics import check_phases_of_metrics, list_metrics_of_hooks
 from orchestrator.loop.data.phase_data import PhaseData
@@ -64,9 +64,7 @@ class Evaluation:
         evaluate has no loss."""
         check_loss(self._task, phases)
         metrics = list_metrics_of_hooks(self._state.config.get("hooks", {}))
-        problems = check_phases_of_metrics(metrics, self._data.loaders)
-        if problems:
-            raise ConfigError(problems)
+        raise_problems(check_phases_of_metrics(metrics, self._data.loaders))
 
     def check_phase_names(self) -> None:
         """Raise TaskError if a phase and a set of weights have the same name: both would report

@@ -11,7 +11,7 @@ from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.hook import Hook
 from hooks.plan import Plan
 from hooks.state import ScheduledOptimizer
-from orchestrator.errors import ConfigError, Problem, TaskError
+from orchestrator.errors import TaskError, raise_problems
 from orchestrator.experiment.checks.metric_modes import read_meter_modes
 from orchestrator.experiment.checks.optimizers import check_closure
 from orchestrator.experiment.optim.closures import needs_closure
@@ -156,11 +156,11 @@ class Training:
             name: schedule.build(self.task, optimizers[name])
             for name, schedule in self.schedules.items()
         }
-        problems: list[Problem] = []
-        for optimizer in optimizers.values():
-            problems += check_closure(type(optimizer), self.experiment, self.plan.hooks)
-        if problems:
-            raise ConfigError(problems)
+        raise_problems(
+            problem
+            for optimizer in optimizers.values()
+            for problem in check_closure(type(optimizer), self.experiment, self.plan.hooks)
+        )
 
         first = next(iter(optimizers))
         return LoopState(

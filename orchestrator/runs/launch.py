@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from hooks.loop_services import Display
@@ -21,7 +22,7 @@ from orchestrator.engines.lifecycle import Lifecycle, recording_failure
 from orchestrator.engines.ray_connection import Ray, describe_connection
 from orchestrator.engines.ray_environment import read_environment
 from orchestrator.engines.script_classes import with_classes_of_main
-from orchestrator.errors import ConfigError, Problem, UsageError, collect_problems
+from orchestrator.errors import UsageError, find_problems, raise_problems
 from orchestrator.experiment.resolve import ResolvedExperiment, take_resolved
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.workers import Workers
@@ -61,11 +62,12 @@ def collect_launch_metadata(experiment: Experiment, engine: EngineName) -> dict[
 def check_surroundings(experiment: Experiment) -> None:
     """Raise ConfigError if an environment variable is not set, or the initial weights do not
     exist."""
-    problems: list[Problem] = []
-    collect_problems(problems, check_environment, experiment)
-    collect_problems(problems, describe_initial_weights, experiment)
-    if problems:
-        raise ConfigError(problems)
+    raise_problems(
+        chain(
+            find_problems(check_environment, experiment),
+            find_problems(describe_initial_weights, experiment),
+        )
+    )
 
 
 def check_environment(experiment: Experiment) -> None:

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from orchestrator.errors import Problem, collect_problems
+from hooks.optimizer_name import OptimizerName
+from orchestrator.errors import Problem, find_problems
 from orchestrator.experiment.components import find_hook_class, make_hook
 from orchestrator.experiment.optim.component import (
     Component,
@@ -18,6 +19,7 @@ from orchestrator.task import Task
 
 
 def check_changes(experiment: Experiment, task: type[Task]) -> Iterator[Problem]:
+    """Yield the problems of the values that change during a run."""
     lengths = {"epochs": experiment.epochs, "steps": experiment.steps}
     for index, change in enumerate(experiment.changes):
         total = lengths[change.at.unit]
@@ -33,26 +35,32 @@ def check_changes(experiment: Experiment, task: type[Task]) -> Iterator[Problem]
                 yield Problem(path, message, suggestion=problem.suggestion)
 
 
-def _check_value(path: str, value: Any, experiment: Experiment, task: type[Task]) -> list[Problem]:
+def _check_value(
+    path: str, value: Any, experiment: Experiment, task: type[Task]
+) -> Iterator[Problem]:
     message = _explain_unchangeable(path, experiment)
-    if message:
-        return [Problem(path, message)]
-
-    problems: list[Problem] = []
     number = parse_optimizer_path(path)
-    if number is None:
-        _, hook, field = path.split(".", 2)
-        entry = collect_problems(problems, with_value, experiment.hooks[hook], field, value)
-        collect_problems(problems, make_hook, hook, entry or {})
-        return problems
+    if message:
+        yield Problem(path, message)
+    elif number is None:
+        yield from find_problems(_check_field, path, value, experiment)
+    elif type(value) not in (int, float):
+        yield Problem(path, f"must be a number, got {value!r}")
+    else:
+        yield from find_problems(_check_number, *number, value, experiment, task)
 
-    if type(value) not in (int, float):
-        return [Problem(path, f"must be a number, got {value!r}")]
-    name, key = number
-    changed = collect_problems(problems, with_number, experiment.optimizations[name], key, value)
-    if changed:
-        collect_problems(problems, check_optimizer, changed, task)
-    return problems
+
+def _check_field(path: str, value: Any, experiment: Experiment) -> None:
+    """Raise ConfigError if a field of a hook cannot have the value."""
+    _, hook, field = path.split(".", 2)
+    make_hook(hook, with_value(experiment.hooks[hook], field, value))
+
+
+def _check_number(
+    name: OptimizerName, key: str, value: float, experiment: Experiment, task: type[Task]
+) -> None:
+    """Raise ConfigError if an optimizer cannot have the number."""
+    check_optimizer(with_number(experiment.optimizations[name], key, value), task)
 
 
 def _explain_unchangeable(path: str, experiment: Experiment) -> str | None:

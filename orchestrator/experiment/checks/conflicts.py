@@ -6,7 +6,7 @@ from hooks import Hook
 from hooks.metrics.direction import Mode
 from hooks.setup import Setup
 from hooks.suitability import find_reason_against
-from orchestrator.errors import Problem, collect_problems
+from orchestrator.errors import ConfigError, Problem, find_problems
 from orchestrator.experiment.checks.changes import check_changes
 from orchestrator.experiment.checks.metric_modes import find_contradicting_modes
 from orchestrator.experiment.checks.metrics import check_metrics
@@ -60,10 +60,13 @@ def _check_hooks(
         closure=find_closure_class(experiment.optimizer.type) is not None,
         hooks=hooks,
     )
-    problems: list[Problem] = []
     for name, hook in hooks.items():
-        catch = catch_user_errors(f"hooks.{name}", f"{type(hook).__name__}.unsuitable() failed")
-        reason = collect_problems(problems, catch(find_reason_against), hook, setup)
-        if reason:
-            problems.append(Problem(f"hooks.{name}", reason))
-    yield from problems
+        yield from find_problems(_check_hook, f"hooks.{name}", hook, setup)
+
+
+def _check_hook(path: str, hook: Hook, setup: Setup) -> None:
+    """Raise ConfigError if a hook cannot work in a setup."""
+    with catch_user_errors(path, f"{type(hook).__name__}.unsuitable() failed"):
+        reason = find_reason_against(hook, setup)
+    if reason:
+        raise ConfigError.at(path, reason)

@@ -1,12 +1,12 @@
 """Checks of the data that a task returns for its phases, as far as possible before a run."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
 from hooks.metrics.names import PHASES, get_kind
-from orchestrator.errors import ConfigError, Problem, collect_problems
+from orchestrator.errors import ConfigError, Problem, find_problems, raise_problems
 from orchestrator.experiment.checks.data_keys import find_key_problems
 from orchestrator.experiment.checks.datasets import get_length, is_map_style, is_ray_dataset
 from orchestrator.experiment.checks.iterable_data import check_iterable_data
@@ -41,22 +41,32 @@ _KEYS_OF_DATA = (
 _MISSING = object()
 
 
-def check_data(experiment: Experiment, task: Task) -> list[Problem]:
-    """Return the problems of a task's data, down to the first sample of each phase."""
-    problems: list[Problem] = []
+def check_data(experiment: Experiment, task: Task) -> Iterator[Problem]:
+    """Yield the problems of a task's data, down to the first sample of each phase."""
     if has_custom_loop(type(task)):
-        return problems
-    with seeded(experiment.seed):
-        datasets = collect_problems(problems, call_for_mapping, task.data, PHASES_OF_DATA)
-    if datasets is None:
-        return problems
-    problems += _find_phase_problems(task, datasets)
-    if not problems and not _is_data_swept(experiment):
-        problems += _find_refused_settings(experiment, task, datasets)
-    for phase, dataset in datasets.items():
-        collect_problems(problems, _read_first_sample, task, phase, dataset)
+        return
+    try:
+        with seeded(experiment.seed):
+            datasets = call_for_mapping(task.data, PHASES_OF_DATA)
+    except ConfigError as error:
+        yield from error.problems
+        return
+
+    # Reading the first sample may find what a check of the settings has found.
+    yield from dict.fromkeys(_check_datasets(experiment, task, datasets))
     metrics = list_monitored_metrics(experiment)
-    return [*dict.fromkeys(problems), *check_phases_of_metrics(metrics, list(datasets))]
+    yield from check_phases_of_metrics(metrics, list(datasets))
+
+
+def _check_datasets(
+    experiment: Experiment, task: Task, datasets: Mapping[str, Any]
+) -> Iterator[Problem]:
+    of_phases = list(_find_phase_problems(task, datasets))
+    yield from of_phases
+    if not of_phases and not _is_data_swept(experiment):
+        yield from _find_refused_settings(experiment, task, datasets)
+    for phase, dataset in datasets.items():
+        yield from find_problems(_read_first_sample, task, phase, dataset)
 
 
 # The phases
@@ -64,24 +74,22 @@ def check_data(experiment: Experiment, task: Task) -> list[Problem]:
 
 def check_phases(task: Task, datasets: Mapping[str, Any]) -> None:
     """Raise ConfigError if there is no training data, or a phase is invalid."""
-    problems = _find_phase_problems(task, datasets)
-    if problems:
-        raise ConfigError(problems)
+    raise_problems(_find_phase_problems(task, datasets))
 
 
-def _find_phase_problems(task: Task, datasets: Mapping[str, Any]) -> list[Problem]:
-    misspelled = [] if "train" in datasets else get_close_matches("train", map(str, datasets), n=1)
-    errors = [
-        _make_phase_error(phase, dataset)
-        for phase, dataset in datasets.items()
-        if phase not in misspelled
-    ]
-    messages = [error for error in errors if error]
+def _find_phase_problems(task: Task, datasets: Mapping[str, Any]) -> Iterator[Problem]:
+    misspelled: Sequence[str] = ()
     if "train" not in datasets:
+        misspelled = get_close_matches("train", map(str, datasets), n=1)
         names = ", ".join(map(str, datasets)) or "nothing"
         hint = " (did you mean 'train'?)" if misspelled else ""
-        messages.insert(0, f"{type(task).__name__}.data() must return 'train', got {names}{hint}")
-    return [Problem("task", message) for message in messages]
+        yield Problem(
+            "task", f"{type(task).__name__}.data() must return 'train', got {names}{hint}"
+        )
+    for phase, dataset in datasets.items():
+        message = None if phase in misspelled else _make_phase_error(phase, dataset)
+        if message:
+            yield Problem("task", message)
 
 
 def _make_phase_error(phase: str, dataset: Any) -> str | None:
@@ -127,14 +135,13 @@ def _is_data_swept(experiment: Experiment) -> bool:
 
 def _find_refused_settings(
     experiment: Experiment, task: Task, datasets: Mapping[str, Any]
-) -> list[Problem]:
-    """Return what a run with these data would refuse when it starts."""
-    problems = [*find_key_problems(experiment, task, datasets)]
-    collect_problems(problems, check_loss, task, list_run_phases(experiment, datasets))
-    collect_problems(problems, _check_batch_is_filled, experiment, task, datasets["train"])
+) -> Iterator[Problem]:
+    """Yield what a run with these data would refuse when it starts."""
+    yield from find_key_problems(experiment, task, datasets)
+    yield from find_problems(check_loss, task, list_run_phases(experiment, datasets))
+    yield from find_problems(_check_batch_is_filled, experiment, task, datasets["train"])
     for phase, dataset in datasets.items():
-        collect_problems(problems, _check_phase, experiment, task, phase, dataset)
-    return problems
+        yield from find_problems(_check_phase, experiment, task, phase, dataset)
 
 
 def check_loss(task: Task, phases: Iterable[str]) -> None:

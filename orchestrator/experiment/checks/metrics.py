@@ -188,9 +188,8 @@ def make_meters(task: Task) -> Mapping[str, Any] | None:
 
 def check_phases_of_metrics(
     metrics: Iterable[MonitoredMetric], phases: Collection[str]
-) -> list[Problem]:
-    """Return a problem for each monitored metric of a phase that has no data."""
-    problems = []
+) -> Iterator[Problem]:
+    """Yield a problem for each monitored metric of a phase that has no data."""
     for metric in metrics:
         of_kind = list_phases(metric.phase, phases)
         has_data = of_kind if metric.is_auto else find_phase(metric.name, phases)
@@ -198,5 +197,4 @@ def check_phases_of_metrics(
             name = metric.name.rpartition("/")[2]
             near = [f"{phase}/{name}" for phase in of_kind]
             returned = f"data() of the task returns {', '.join(phases)} and no {metric.phase}"
-            problems.append(metric.make_problem(f"is never measured: {returned}", near))
-    return problems
+            yield metric.make_problem(f"is never measured: {returned}", near)

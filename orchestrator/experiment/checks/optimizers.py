@@ -8,7 +8,13 @@ from torch.optim import Optimizer
 from hooks import Hook
 from hooks.metrics.direction import Mode, declared_modes, direction
 from hooks.setup import Setup
-from orchestrator.errors import ConfigError, Problem, collect_problems
+from orchestrator.errors import (
+    ConfigError,
+    Problem,
+    collect_problems,
+    find_problems,
+    raise_problems,
+)
 from orchestrator.experiment.optim.closures import find_closure_class, needs_closure
 from orchestrator.experiment.optim.component import (
     DEFAULT_OPTIMIZER,
@@ -80,16 +86,21 @@ def with_stepping_interval(experiment: Experiment, task: type[Task]) -> Experime
 
 
 def check_optimizer_arguments(
-    experiment: Experiment, task: type[Task], hooks: Mapping[str, Hook], problems: list[Problem]
-) -> None:
-    """Check classes and arguments of optimizers and schedulers, and add the problems."""
+    experiment: Experiment, task: type[Task], hooks: Mapping[str, Hook]
+) -> Iterator[Problem]:
+    """Yield the problems of classes and arguments of optimizers and schedulers."""
     timeline = Timeline.from_hooks(hooks, experiment.epochs, experiment.steps)
     for optimization in experiment.optimizations.values():
-        collect_problems(problems, check_optimizer, optimization, task)
+        yield from find_problems(check_optimizer, optimization, task)
         if optimization.scheduler and is_stepped(hooks):
-            schedule = collect_problems(problems, Schedule.make, optimization, task, timeline)
-            for phase in schedule.phases if schedule else ():
-                collect_problems(problems, phase.check, task)
+            yield from find_problems(_check_schedule, optimization, task, timeline)
+
+
+def _check_schedule(optimization: Optimization, task: type[Task], timeline: Timeline) -> None:
+    schedule = Schedule.make(optimization, task, timeline)
+    raise_problems(
+        problem for phase in schedule.phases for problem in find_problems(phase.check, task)
+    )
 
 
 # Conflicts
@@ -141,10 +152,10 @@ def _check_number(experiment: Experiment, task: type[Task]) -> Iterator[Problem]
 
 def check_closure(
     cls: type[Optimizer], experiment: Experiment, hooks: Mapping[str, Hook] | None = None
-) -> list[Problem]:
-    """Return the problems of settings that exclude an optimizer which needs a closure."""
+) -> Iterator[Problem]:
+    """Yield the problems of settings that exclude an optimizer which needs a closure."""
     if not needs_closure(cls):
-        return []
+        return
     setup = Setup(closure=True, hooks=hooks or {})
     reasons = {f"hooks.{name}": hook.unsuitable(setup) for name, hook in setup.hooks.items()}
     start = f"cannot be used with {cls.__name__}, whose step evaluates the loss several times"
@@ -156,4 +167,6 @@ def check_closure(
         reasons["precision"] = f"{start}, all with one scale; write fp32 or bf16"
     if experiment.workers.strategy == "fsdp":
         reasons["workers.strategy"] = f"{start}, with all gradients on each rank; write ddp"
-    return [Problem(path, reason) for path, reason in reasons.items() if reason]
+    for path, reason in reasons.items():
+        if reason:
+            yield Problem(path, reason)

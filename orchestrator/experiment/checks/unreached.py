@@ -6,11 +6,13 @@ from typing import Any
 
 from hooks.interval import Interval
 from hooks.metrics.names import find_phase
+from orchestrator.errors import Problem
 from orchestrator.experiment.sections.experiment import Experiment
 
 
-def find_unreached_settings(experiment: Experiment) -> Iterator[str]:
-    """Yield a warning for each `begin` and `patience` of a hook that the run never reaches."""
+def find_unreached_settings(experiment: Experiment) -> Iterator[Problem]:
+    """Yield a problem, for a warning, for each `begin` and `patience` of a hook that the run never
+    reaches."""
     space = experiment.sweep.space if experiment.sweep else {}
     if {"epochs", "steps", "validate_every"} & space.keys():
         return
@@ -25,7 +27,7 @@ def find_unreached_settings(experiment: Experiment) -> Iterator[str]:
         for key, wait in _list_waits(entry or {}, experiment.validate_every):
             if wait.unit == length.unit and wait.count >= length.count:
                 reason = f"because the run ends after {length}"
-                yield f"hooks.{name}.{key}: {entry[key]} is never reached, {reason}"
+                yield Problem(f"hooks.{name}.{key}", f"{entry[key]} is never reached, {reason}")
 
 
 def _list_waits(

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from pydantic import BaseModel, ValidationError
 
 from hooks.needs import Needs
-from orchestrator.errors import ConfigError, Problem
+from orchestrator.errors import ConfigError, Problem, raise_problems
 from orchestrator.experiment.fields.field_errors import without_refused_nulls
 from orchestrator.experiment.fields.field_values import (
     list_lost_defaults,
@@ -39,8 +39,7 @@ def construct(cls: type[T], values: Mapping[str, Any], path: str) -> tuple[T, di
     """
     model = make_fields_model(cls, path)
     checked = check(model, values, path)
-    if problems := list(check_needs(checked, checked, path)):
-        raise ConfigError(problems)
+    raise_problems(check_needs(checked, checked, path))
     arguments = {name: getattr(checked, name) for name in checked.model_fields_set}
     # Mypy takes classes for unhashable.
     lost = list_lost_defaults(cls) - checked.model_fields_set  # type: ignore[arg-type]

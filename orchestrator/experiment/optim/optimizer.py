@@ -1,6 +1,7 @@
 """The optimizer: torch's, a custom class, or the task's own."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch.optim import Optimizer
 
 from hooks.optimizer_name import OptimizerName
 from hooks.parameter_names import listed, matched
-from orchestrator.errors import ConfigError, Problem, collect_problems
+from orchestrator.errors import ConfigError, Problem, find_problems, raise_problems
 from orchestrator.experiment.fields.parameters import make_signature_model
 from orchestrator.experiment.optim.component import (
     DEFAULT_OPTIMIZER,
@@ -69,67 +70,57 @@ def check_optimizer(optimization: Optimization, task: type[Task]) -> None:
 
     arguments, groups = _split_groups(optimizer, path)
     own_keys = ("params", "scheduler") if optimization.name else ()
-    problems: list[Problem] = []
-    _check_arguments(optimizer.type, arguments, path, ("type", "groups", *own_keys), problems)
-    _check_groups(optimizer.type, arguments, groups, path, problems)
-    if optimization.name and not optimization.patterns and not has_own_method(task, "parameters"):
-        problems.append(
-            Problem(
-                f"{path}.params",
-                f"is missing, and {task.__name__} defines no parameters()",
-                suggestion="write patterns of names",
-            )
+    keys = ("type", "groups", *own_keys)
+    raise_problems(
+        chain(
+            _check_arguments(optimizer.type, arguments, path, keys),
+            _check_groups(optimizer.type, arguments, groups, path),
+            _check_has_parameters(optimization, task),
         )
-    if problems:
-        raise ConfigError(problems)
+    )
+
+
+def _check_has_parameters(optimization: Optimization, task: type[Task]) -> Iterator[Problem]:
+    """Yield a problem if nothing says which parameters one of several optimizers trains."""
+    if optimization.name and not optimization.patterns and not has_own_method(task, "parameters"):
+        yield Problem(
+            f"{optimization.path}.params",
+            f"is missing, and {task.__name__} defines no parameters()",
+            suggestion="write patterns of names",
+        )
 
 
 def _check_groups(
-    kind: str,
-    arguments: Mapping[str, Any],
-    groups: list[Group | None],
-    path: str,
-    problems: list[Problem],
-) -> None:
-    """Check the optimizer's arguments in each group, which overrides them."""
+    kind: str, arguments: Mapping[str, Any], groups: list[Group | None], path: str
+) -> Iterator[Problem]:
+    """Yield the problems of the optimizer's arguments in each group, which overrides them."""
     cls: Any = find_class(kind, Optimizer, OPTIMIZERS, f"{path}.type")
     if groups and issubclass(cls, torch.optim.LBFGS):
-        problems.append(
-            Problem(
-                f"{path}.groups",
-                f"cannot be used with {cls.__name__}, which treats all parameters alike",
-            )
+        yield Problem(
+            f"{path}.groups",
+            f"cannot be used with {cls.__name__}, which treats all parameters alike",
         )
         return
     for index, group in enumerate(groups):
         group_path = f"{path}.groups.{index}"
         if group is None and "weight_decay" not in make_signature_model(cls).model_fields:
-            problems.append(
-                Problem(group_path, f"no_decay has no effect: {kind} has no weight_decay")
-            )
+            yield Problem(group_path, f"no_decay has no effect: {kind} has no weight_decay")
             continue
         settings = group_settings(group)
         # torch fills the sums of squared gradients with the optimizer's own value.
         if issubclass(cls, torch.optim.Adagrad) and _ADAGRAD_ONCE in settings:
-            problems.append(
-                Problem(
-                    join(group_path, _ADAGRAD_ONCE),
-                    "has no effect: Adagrad takes one value for all parameters",
-                    suggestion="write it beside groups",
-                )
+            yield Problem(
+                join(group_path, _ADAGRAD_ONCE),
+                "has no effect: Adagrad takes one value for all parameters",
+                suggestion="write it beside groups",
             )
-        _check_arguments(kind, {**arguments, **settings}, group_path, GROUP_KEYS, problems)
+        yield from _check_arguments(kind, {**arguments, **settings}, group_path, GROUP_KEYS)
 
 
 def _check_arguments(
-    kind: str,
-    arguments: Mapping[str, Any],
-    path: str,
-    extra_keys: tuple[str, ...],
-    problems: list[Problem],
-) -> None:
-    collect_problems(
-        problems,
+    kind: str, arguments: Mapping[str, Any], path: str, extra_keys: tuple[str, ...]
+) -> Iterator[Problem]:
+    return find_problems(
         check_component,
         kind,
         arguments,

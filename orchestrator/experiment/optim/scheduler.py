@@ -10,7 +10,7 @@ import torch.optim.swa_utils
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from orchestrator.errors import ConfigError, Problem
+from orchestrator.errors import ConfigError, Problem, raise_problems
 from orchestrator.experiment.fields.parameters import make_signature_model
 from orchestrator.experiment.fields.section import Model
 from orchestrator.experiment.optim.component import (
@@ -90,13 +90,11 @@ class LRPhase:
 
     def _check_counts(self) -> None:
         counts = {key: self.arguments.get(key) for key in _COUNTS}
-        problems = [
+        raise_problems(
             Problem(f"{self.path}.{key}", f"must be greater than 0, got {count}")
             for key, count in counts.items()
             if isinstance(count, int | float) and count <= 0
-        ]
-        if problems:
-            raise ConfigError(problems)
+        )
 
     def build(self, task: Task, optimizer: Optimizer) -> Any | None:
         """Build the scheduler, or return None if the task's method does; may raise ConfigError."""

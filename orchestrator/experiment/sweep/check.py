@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from orchestrator.errors import ConfigError, Problem, collect_problems
+from orchestrator.errors import Problem, collect_problems, find_problems
 from orchestrator.experiment.checks.changes import make_relative_message
 from orchestrator.experiment.checks.metric_modes import with_inferred_modes
 from orchestrator.experiment.fields.messages import INTEGER_CODES
@@ -34,24 +34,30 @@ MAX_CHECKED_VALUES = 5_000
 
 
 def check_sweep(
-    source: ExperimentSource, sections: Sections, known: Sequence[Problem]
-) -> list[Problem]:
-    """Return the problems of a sweep beyond its fields, given those of the experiment."""
+    source: ExperimentSource, sections: Sections, *, is_experiment_valid: bool
+) -> Iterator[Problem]:
+    """Yield the problems of a sweep beyond its fields."""
     data = sections.valid_data
     sweep = sections.experiment.sweep
     if sweep is None:
         partial = _read_valid_settings(sections)
-        return list(_check_values(partial.space, data)) if partial else []
+        if partial:
+            yield from _check_values(partial.space, data)
+        return
 
-    problems = list(_find_overridden_paths(source, sweep))
-    problems.extend(_check_sections(sweep, sections.experiment))
-    if not problems:
-        data = {**data, **_write_objectives(sweep)}
-        problems.extend(_check_values(sweep.space, data))
-        problems.extend(_check_repeated_values(sweep, data))
-    if not problems and not known:
-        problems.extend(find_unshareable_paths(source, sweep))
-    return problems
+    of_settings = [
+        *_find_overridden_paths(source, sweep),
+        *_check_sections(sweep, sections.experiment),
+    ]
+    yield from of_settings
+    if of_settings:
+        return
+
+    data = {**data, **_write_objectives(sweep)}
+    of_values = [*_check_values(sweep.space, data), *_check_repeated_values(sweep, data)]
+    yield from of_values
+    if is_experiment_valid and not of_values:
+        yield from find_unshareable_paths(source, sweep)
 
 
 def _check_sections(sweep: Sweep, experiment: Experiment) -> Iterator[Problem]:
@@ -135,7 +141,7 @@ def _check_values(space: Mapping[str, Domain], data: Mapping[str, Any]) -> Itera
         context = choose_context(name, space)
         key = json.dumps(context)
         if key not in known:
-            known[key] = _check_experiment_with(context, data)
+            known[key] = [*find_problems(_build_experiment_with, context, data)]
         yield from _check_path(name, space, context, data, known[key])
 
 
@@ -146,7 +152,7 @@ def _check_repeated_values(sweep: Sweep, data: Mapping[str, Any]) -> Iterator[Pr
     name = sweep.repeated_path
     space = {**sweep.space, name: Domain.model_validate({"choice": sweep.repeats[name]})}
     context = choose_context(name, space)
-    known = _check_experiment_with(context, data)
+    known = [*find_problems(_build_experiment_with, context, data)]
     yield from _check_path(name, space, context, data, known, "sweep.repeats")
 
 
@@ -163,7 +169,7 @@ def _check_path(
     reported: set[tuple[str, str]] = set()
     for value in space[name].candidates():
         others = [other for other in outside if _is_sampled_with(other, name, value)]
-        for problem in _check_experiment_with({**context, name: value}, data):
+        for problem in find_problems(_build_experiment_with, {**context, name: value}, data):
             message = make_relative_message(name, problem)
             mistake = problem.path, problem.code or message
             if problem in known or mistake in reported or _is_about(problem.path, others):
@@ -198,12 +204,9 @@ def _is_about(path: str, others: Sequence[str]) -> bool:
     return any(is_within(path, other) or is_within(other, path) for other in others)
 
 
-def _check_experiment_with(values: Mapping[str, Any], data: Mapping[str, Any]) -> Sequence[Problem]:
-    try:
-        for name, value in values.items():
-            data = with_value(data, name, value)
-        data = with_inferred_modes(data)
-        build(check_sections({key: value for key, value in data.items() if key != "sweep"}))
-    except ConfigError as error:
-        return error.problems
-    return ()
+def _build_experiment_with(values: Mapping[str, Any], data: Mapping[str, Any]) -> None:
+    """Build the experiment of a trial, or raise ConfigError."""
+    for name, value in values.items():
+        data = with_value(data, name, value)
+    data = with_inferred_modes(data)
+    build(check_sections({key: value for key, value in data.items() if key != "sweep"}))

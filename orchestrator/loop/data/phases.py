@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from hooks.metrics.names import PHASES, list_phases
-from orchestrator.errors import ConfigError
+from orchestrator.errors import raise_problems
 from orchestrator.experiment.checks.data import PHASES_OF_DATA, check_phases
 from orchestrator.experiment.checks.data_keys import find_key_problems
 from orchestrator.experiment.checks.datasets import is_map_style
@@ -39,9 +39,7 @@ class Data:
         self._device = world.device
         datasets = dict(data_of(task, experiment, world))
         check_phases(task, datasets)
-        problems = [*find_key_problems(experiment, task, datasets)]
-        if problems:
-            raise ConfigError(problems)
+        raise_problems(find_key_problems(experiment, task, datasets))
         generator = torch.Generator()
 
         def build(phase: str) -> PhaseData:

@@ -65,9 +65,9 @@ def test_misspelled_task_method_gets_the_nearest_name(
     with_another = {f"{name[:place]}x{name[place + 1 :]}" for place in range(1, len(name))}
     for misspelled in (without_a_letter | with_another) - {*METHODS}:
         task = type("T", (Task,), {misspelled: lambda self: None, "__module__": "nowhere"})
-        (warning,) = find_misspelled_methods(task)
-        assert f"T.{misspelled}() is never called" in warning
-        assert f"did you mean '{name}'?" in warning
+        (problem,) = find_misspelled_methods(task)
+        assert f"T.{misspelled}() is never called" in problem.message
+        assert f"did you mean '{name}'?" in str(problem)
 
 
 def test_missing_method_may_be_misspelled() -> None:
@@ -116,9 +116,9 @@ def test_methods_that_something_calls_are_not_misspelled(
 ) -> None:
     (tmp_path / "misspelled_example.py").write_text(f"from orchestrator import Task\n{code}")
     monkeypatch.syspath_prepend(tmp_path)
-    warnings = list(find_misspelled_methods(importlib.import_module("misspelled_example").T))
-    assert len(warnings) == (meant is not None)
-    assert all(f"did you mean '{meant}'?" in warning for warning in warnings)
+    problems = list(find_misspelled_methods(importlib.import_module("misspelled_example").T))
+    assert len(problems) == (meant is not None)
+    assert all(f"did you mean '{meant}'?" in str(problem) for problem in problems)
 
 
 def test_method_that_only_another_module_calls_is_a_warning(
@@ -132,5 +132,5 @@ def test_method_that_only_another_module_calls_is_a_warning(
         load_experiment(tmp_path / "helped.yaml")
     (warning,) = [record.message for record in caplog.records]
     assert warning.startswith(
-        f"Helped.metric() is never called in its own module ({tmp_path}/helped.py:3)"
+        f"task: Helped.metric() is never called in its own module ({tmp_path}/helped.py:3)"
     )

@@ -51,5 +51,5 @@ class Asking(Points):
 def test_validation_refuses_undeclared_sharding_among_processes(
     fields: dict[str, Any], is_refused: bool
 ) -> None:
-    problems = check_data(experiment(steps=2, **fields), Asking())
+    problems = list(check_data(experiment(steps=2, **fields), Asking()))
     assert ["may shard itself" in problem.message for problem in problems] == [True] * is_refused

@@ -14,8 +14,8 @@ STOPPING = {"monitor": "val/loss", "patience": 3}
 def warnings(hooks: dict[str, Any], **more: Any) -> list[str]:
     data = {"name": "line", "task": f"{HERE}:Line", "epochs": 3, "hooks": hooks}
     return [
-        warning.partition(" is never reached")[0]
-        for warning in find_unreached_settings(make_experiment(data | more))
+        str(problem).partition(" is never reached")[0]
+        for problem in find_unreached_settings(make_experiment(data | more))
     ]
 
 
