@@ -233,7 +233,7 @@ def test_the_index_counts_the_hooks_and_the_mount_points() -> None:
     }
 
 
-@pytest.mark.parametrize("system", ["MMEngine", "ClassyVision", "iMIX"])
+@pytest.mark.parametrize("system", PAGES)
 def test_counterparts_of_what_a_hook_reads_exist(system: str) -> None:
     attributes = re.findall(r"`state\.(\w+)", section(system, "What a hook reads and changes"))
     assert len(attributes) > 8
