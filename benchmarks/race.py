@@ -31,7 +31,7 @@ from benchmarks.timing import print_table
 from experiments.digits import Digits
 from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.sweeps.pruner import Pruner
-from orchestrator.sweeps.search.race import Race
+from orchestrator.sweeps.search.race import RacingTrials
 
 Curves = NDArray[np.float64]
 """Metric of each report, where more is better: (configurations, seeds, reports)."""
@@ -126,7 +126,11 @@ def settings(curves: Curves, scheduler: Any) -> Sweep:
 
 def race(curves: Curves, at_once: int) -> tuple[int, int]:
     """Race with a number of trials at a time, which report in turn."""
-    run, steps, under_way = Race(settings(curves, "race"), 0, {}), 0, dict[int, Iterator[float]]()
+    run, steps, under_way = (
+        RacingTrials(settings(curves, "race"), 0, {}),
+        0,
+        dict[int, Iterator[float]](),
+    )
     stopped: set[int] = set()
     while True:
         while len(under_way) < at_once and (chosen := run.suggest()) is not None:

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.perceptron import make_model
 from benchmarks.timing import Pause, print_table, ratio, take_turns
-from orchestrator.loop.span_clock import Clock
+from orchestrator.loop.span_clock import SpanClock
 from orchestrator.loop.step.backward_timer import BackwardTimer
 
 BATCH = 32
@@ -27,7 +27,7 @@ BATCH = 32
 
 def training(measured: bool, rounds: int, iterations: int) -> Callable[[Pause], None]:
     def train(pause: Pause) -> None:
-        model, clock = DistributedDataParallel(make_model(), broadcast_buffers=False), Clock()
+        model, clock = DistributedDataParallel(make_model(), broadcast_buffers=False), SpanClock()
         clock.recording = True
         own = BackwardTimer(model, clock) if measured else None
         images, labels = torch.randn(BATCH, 64), torch.randint(10, (BATCH,))

@@ -9,7 +9,7 @@ from unittest import mock
 
 from benchmarks.growth.law import print_growth
 from hooks import State
-from orchestrator.loop.span_clock import Clock
+from orchestrator.loop.span_clock import SpanClock
 from orchestrator.loop.stopping import StopCoordinator
 
 HOP_S, STEP_S, STEPS = 20e-6, 0.01, 100_000
@@ -39,7 +39,7 @@ def main(sizes: Sequence[int]) -> None:
         "% of the time": [],
     }
     for ranks in sizes:
-        ring, clock, state = Ring(ranks), Clock(), State()
+        ring, clock, state = Ring(ranks), SpanClock(), State()
         clock.iteration_s = STEP_S
         coordinator = StopCoordinator(state, cast(Any, ring), clock, lambda: False)
         with mock.patch("orchestrator.loop.stopping.perf_counter", ring.clock):

@@ -27,7 +27,7 @@ sys.path.append(str(Path(__file__).parents[2]))
 from docs.pictures.svg import BLUE, GREEN, GREY, INK, ORANGE, PALE, Figure
 from orchestrator.experiment.sections.schedulers.asha import Asha, AshaRule
 from orchestrator.experiment.sections.sweep import Sweep
-from orchestrator.sweeps.search.race import Race
+from orchestrator.sweeps.search.race import RacingTrials
 from tests.browser import open_tab
 
 HOOKYARD = [sys.executable, "-m", "orchestrator"]
@@ -238,7 +238,7 @@ def draw_race(folder: Path) -> None:
             "space": {"optimizer.lr": {"grid": list(means)}},
         }
     )
-    race = Race(settings, seed=0, previous={})
+    race = RacingTrials(settings, seed=0, previous={})
     figure = Figure("Trials of six configurations that a race runs or skips", 600, 300)
     for seed in range(repeats):
         figure.text(200 + 80 * seed, 12, f"seed {seed}", GREY, anchor="middle", size=12)

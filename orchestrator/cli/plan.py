@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExperimentPlan:
     """Plan of a run or a sweep. `--json` prints its fields."""
 
     path: str
@@ -75,7 +75,7 @@ def make_plan(
     name: str | None,
     address: str | None = None,
     if_exists: IfExists = "error",
-) -> Plan:
+) -> ExperimentPlan:
     """Plan a run or sweep.
 
     Connects to nothing, except to the storage for `if_exists="number"`.
@@ -90,7 +90,7 @@ def make_plan(
         run_name = find_free_name(RunFolder(storage, run_name)).name
     required = Resources.required_by(experiment.workers).amounts
     present = None if address else find_local_resources().amounts
-    return Plan(
+    return ExperimentPlan(
         path=f"{storage.rstrip('/')}/{run_name}",
         resources=ResourcePlan(required, present, address),
         continued_from=experiment.source.continued_from,
@@ -101,13 +101,13 @@ def make_plan(
 
 
 def _order_hooks(experiment: Experiment) -> dict[str, dict[str, list[str]]]:
-    from hooks.plan import Plan as HookPlan
+    from hooks.plan import Plan
     from orchestrator.experiment.resolve import get_resolved
 
     hooks = get_resolved(experiment).hooks
-    order = {"rank 0": HookPlan(hooks).names_by_event()}
+    order = {"rank 0": Plan(hooks).names_by_event()}
     if experiment.workers.max_count > 1:
-        order["other ranks"] = HookPlan(hooks, rank=1, local_rank=1).names_by_event()
+        order["other ranks"] = Plan(hooks, rank=1, local_rank=1).names_by_event()
     return order
 
 
@@ -141,7 +141,7 @@ def _plan_sweep(
     )
 
 
-def show_plan(plan: Plan, as_json: bool) -> None:
+def show_plan(plan: ExperimentPlan, as_json: bool) -> None:
     """Print the folder, the resources and the trials, the order of the hooks, and the resolved
     experiment."""
     if as_json:
@@ -157,7 +157,7 @@ def show_plan(plan: Plan, as_json: bool) -> None:
     echo(dump_yaml(plan.config), nl=False)
 
 
-def _format_lines(plan: Plan) -> Iterator[tuple[str, str]]:
+def _format_lines(plan: ExperimentPlan) -> Iterator[tuple[str, str]]:
     parent = plan.continued_from
     if parent:
         yield "continues from", f"{parent}, sha256 {parent.sha256[:12]}"

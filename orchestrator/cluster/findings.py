@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from orchestrator.cluster.probe import Answers, Facts
+from orchestrator.cluster.probe import Facts, NodeAnswers
 from orchestrator.engines.resources import Resources, format_amount
 from orchestrator.units import format_bytes, format_count
 
@@ -16,7 +16,7 @@ Level = Literal["error", "warning"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class NodeFinding:
     """A problem of one node, and what to do about it."""
 
     level: Level
@@ -33,7 +33,7 @@ class Node:
     """A node of the cluster."""
 
     name: str
-    answers: Answers | None = None
+    answers: NodeAnswers | None = None
     silence: str | None = None
     """Reason why it did not answer."""
     offered_gpus: float = 0
@@ -42,13 +42,13 @@ class Node:
 
 def check_nodes(
     driver: Facts, nodes: Sequence[Node], storage: str, required: Resources, available: Resources
-) -> list[Finding]:
+) -> list[NodeFinding]:
     """Return the findings, errors first. `available` are the resources of all nodes together."""
     findings = [*_check_resources(required, available)]
     for node in nodes:
         if node.answers is None:
             findings.append(
-                Finding(
+                NodeFinding(
                     "error",
                     node.name,
                     f"did not answer: {node.silence}",
@@ -64,14 +64,14 @@ def check_nodes(
     return sorted(findings, key=lambda finding: finding.level == "warning")
 
 
-def _check_resources(required: Resources, available: Resources) -> Iterator[Finding]:
+def _check_resources(required: Resources, available: Resources) -> Iterator[NodeFinding]:
     missing = []
     for kind, (wanted, present) in required.find_missing(available).items():
         has = format_amount(kind, present) if present else "none"
         missing.append(f"{format_amount(kind, wanted)} and has {has}")
 
     if missing:
-        yield Finding(
+        yield NodeFinding(
             "warning",
             "cluster",
             f"the run asks for {', and for '.join(missing)}",
@@ -80,7 +80,7 @@ def _check_resources(required: Resources, available: Resources) -> Iterator[Find
         )
 
 
-def _check_versions(driver: Facts, node: str, facts: Facts) -> Iterator[Finding]:
+def _check_versions(driver: Facts, node: str, facts: Facts) -> Iterator[NodeFinding]:
     for name, here in driver.versions.items():
         there = facts.versions[name]
         if there == here:
@@ -88,7 +88,7 @@ def _check_versions(driver: Facts, node: str, facts: Facts) -> Iterator[Finding]
 
         # Pickles and compiled code do not survive another minor version of Python.
         is_patch = name == "python" and there.split(".")[:2] == here.split(".")[:2]
-        yield Finding(
+        yield NodeFinding(
             "warning" if is_patch else "error",
             node,
             f"has {name} {there}, the driver {here}",
@@ -96,16 +96,16 @@ def _check_versions(driver: Facts, node: str, facts: Facts) -> Iterator[Finding]
         )
 
 
-def _check_answers(node: str, answers: Answers, storage: str) -> Iterator[Finding]:
+def _check_answers(node: str, answers: NodeAnswers, storage: str) -> Iterator[NodeFinding]:
     if answers.imports:
-        yield Finding(
+        yield NodeFinding(
             "error",
             node,
             f"cannot import the experiment: {answers.imports}",
             "Copy the code there under the same path, install it, or send it with hookyard submit",
         )
     if answers.storage:
-        yield Finding(
+        yield NodeFinding(
             "error",
             node,
             f"cannot read and write storage {storage}: {answers.storage}",
@@ -114,17 +114,17 @@ def _check_answers(node: str, answers: Answers, storage: str) -> Iterator[Findin
         )
 
 
-def _check_gpus(node: Node, answers: Answers, required: Resources) -> Iterator[Finding]:
+def _check_gpus(node: Node, answers: NodeAnswers, required: Resources) -> Iterator[NodeFinding]:
     gpus = format_count(answers.facts.gpus, "GPU")
     if "GPU" in required.amounts and answers.gpus and node.offered_gpus:
-        yield Finding(
+        yield NodeFinding(
             "error",
             node.name,
             f"has {gpus} and {answers.gpus}",
             "Install the torch build for its driver, or start Ray there with --num-gpus=0",
         )
     if answers.facts.gpus > node.offered_gpus:
-        yield Finding(
+        yield NodeFinding(
             "warning",
             node.name,
             f"has {gpus} and Ray offers {node.offered_gpus:g}",
@@ -132,9 +132,9 @@ def _check_gpus(node: Node, answers: Answers, required: Resources) -> Iterator[F
         )
 
 
-def _check_space(node: str, facts: Facts) -> Iterator[Finding]:
+def _check_space(node: str, facts: Facts) -> Iterator[NodeFinding]:
     if facts.disk_free_bytes < MIN_DISK_BYTES:
-        yield Finding(
+        yield NodeFinding(
             "warning",
             node,
             f"has {format_bytes(facts.disk_free_bytes)} of disk left",
@@ -143,7 +143,7 @@ def _check_space(node: str, facts: Facts) -> Iterator[Finding]:
 
     shared = facts.shared_memory_free_bytes
     if shared is not None and shared < MIN_SHARED_MEMORY_BYTES:
-        yield Finding(
+        yield NodeFinding(
             "warning",
             node,
             f"has {format_bytes(shared)} of shared memory left",

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hooks.errors import describe_error
-from orchestrator.cluster.findings import Finding, Node, check_nodes
-from orchestrator.cluster.probe import Answers, Facts, collect_facts, probe_node
+from orchestrator.cluster.findings import Node, NodeFinding, check_nodes
+from orchestrator.cluster.probe import Facts, NodeAnswers, collect_facts, probe_node
 from orchestrator.engines.ray_connection import Ray, choose_address
 from orchestrator.engines.ray_environment import read_environment
 from orchestrator.engines.resources import Resources
@@ -30,12 +30,12 @@ class Preflight:
 
     driver: Facts
     nodes: list[Node]
-    findings: list[Finding]
+    findings: list[NodeFinding]
     storage: str
     seconds: float
 
     @property
-    def errors(self) -> list[Finding]:
+    def errors(self) -> list[NodeFinding]:
         """The findings that prevent a run."""
         return [finding for finding in self.findings if finding.level == "error"]
 
@@ -127,7 +127,7 @@ def _examine_nodes(
         pending[call.remote(location, folder, node, source, needs_gpus)] = node
 
     ready, late = ray.wait([*pending], num_returns=len(pending), timeout=ANSWER_TIMEOUT_S)
-    answers: dict[str, Answers] = {}
+    answers: dict[str, NodeAnswers] = {}
     silence: dict[str, str] = {}
     for answer in ready:
         node = pending[answer]

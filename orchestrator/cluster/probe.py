@@ -32,7 +32,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Answers:
+class NodeAnswers:
     """Facts about a machine, and the problem that each check found, or None."""
 
     facts: Facts
@@ -47,10 +47,10 @@ def probe_node(
     node: str,
     source: ExperimentSource | None = None,
     needs_gpus: bool = False,
-) -> Answers:
+) -> NodeAnswers:
     """Check this machine: the storage at a location, and what an experiment needs."""
     facts = collect_facts()
-    return Answers(
+    return NodeAnswers(
         facts,
         storage=_check_storage(location, folder, node),
         imports=_check_imports(source) if source else None,

@@ -31,7 +31,7 @@ PLACEMENT_TIMEOUT_S = 3600
 
 
 @dataclass(frozen=True)
-class Process:
+class PlacedActor:
     """An actor, and the index of its bundle in the placement group."""
 
     actor: Any
@@ -66,7 +66,7 @@ class Gang(ABC):
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
         self._group: PlacementGroup | None = None
-        self._actors: dict[int, Process] = {}
+        self._actors: dict[int, PlacedActor] = {}
         """The ranks in other processes."""
         self._folder: RunFolder | None = None
         self._server: TCPStore | None = None
@@ -90,7 +90,7 @@ class Gang(ABC):
             f" {PLACEMENT_TIMEOUT_S} s; reduce `workers`"
         )
 
-    def _start_process(self, rank: int, bundle: int) -> Process:
+    def _start_process(self, rank: int, bundle: int) -> PlacedActor:
         """Start an actor for a rank in a bundle of the placement group."""
         resources = self._workers.bundle()
         place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle)
@@ -101,7 +101,7 @@ class Gang(ABC):
             "resources": resources or None,
         }
         actor = ray.remote(RankActor).options(**needs, scheduling_strategy=place)
-        return Process(actor.remote(rank, self._workers), bundle)
+        return PlacedActor(actor.remote(rank, self._workers), bundle)
 
     def nodes(self) -> set[str]:
         """Return the ids of the nodes that the ranks run on; any thread may call it."""

@@ -7,7 +7,7 @@ from ray.exceptions import RayError
 from ray.util.placement_group import placement_group, remove_placement_group
 
 from orchestrator.engines.assignment import Assignment
-from orchestrator.engines.gang import ANSWER_TIMEOUT_S, PLACEMENT_TIMEOUT_S, Gang, Process
+from orchestrator.engines.gang import ANSWER_TIMEOUT_S, PLACEMENT_TIMEOUT_S, Gang, PlacedActor
 from orchestrator.experiment.resolve import ResolvedExperiment
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.loop.report import Report
@@ -25,8 +25,8 @@ class RunGang(Gang):
     ) -> None:
         super().__init__(workers)
         self._show_line = show_line
-        self._spares: list[Process] = []
-        self._cold_spares: list[Process] = []
+        self._spares: list[PlacedActor] = []
+        self._cold_spares: list[PlacedActor] = []
         """New spares, which have not yet imported rank 0's modules."""
 
     def _start(self) -> None:

@@ -29,7 +29,7 @@ from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.sharing.failed_run import note_failures
 from orchestrator.loop.sharing.shared_runs import Member, SharedRuns
 from orchestrator.loop.state.hooked_contents import EvaluationContents
-from orchestrator.loop.stopping import INTERRUPTED, Stop
+from orchestrator.loop.stopping import INTERRUPTED, StopDecision
 from orchestrator.loop.training import Training, make_training
 from orchestrator.loop.training_run import TrainingRun
 from orchestrator.task import Task
@@ -154,7 +154,7 @@ class Loop(BaseLoop[HookedRun]):
             with run.own_fields:
                 yield run.make_report(run_ends=True, is_final=True)
 
-    def _train(self) -> Stop:
+    def _train(self) -> StopDecision:
         """Train until the phase ends or the runs are interrupted; return whether they stop here."""
         for run in self.active:
             run.cursor.begin_train_phase()
@@ -175,13 +175,13 @@ class Loop(BaseLoop[HookedRun]):
                 run.random_states.after_training = self.training.after_phase
         return stop
 
-    def _iterate(self) -> Stop:
+    def _iterate(self) -> StopDecision:
         """Iterate over the batches of the phase, and save and stop where it is due."""
         stopping = self.training.stopping
         saves_in_background = any(run.saving.background for run in self.active)
         for pause in self.training.iterate():
             if pause == "last iteration":
-                return Stop((INTERRUPTED,), is_interruption=True)
+                return StopDecision((INTERRUPTED,), is_interruption=True)
             if pause == "checkpoint":
                 self._save_requested()
                 continue
@@ -189,7 +189,7 @@ class Loop(BaseLoop[HookedRun]):
                 self._finish_if_written()
             if stopping.is_stop_requested() and (stop := self._agree_to_stop()):
                 return stop
-        return Stop()
+        return StopDecision()
 
     def _finish_if_written(self) -> None:
         """Commit the checkpoints whose background writes have finished; collective."""
@@ -197,7 +197,7 @@ class Loop(BaseLoop[HookedRun]):
             with run.own_fields:
                 run.finish_if_written()
 
-    def _agree_to_stop(self) -> Stop:
+    def _agree_to_stop(self) -> StopDecision:
         """Decide with all ranks whether the runs stop within the phase, and save an interruption;
         collective."""
         training = self.training

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from hooks.hook import Hook
 from hooks.plan import Plan
 from orchestrator.errors import RankMismatch
-from orchestrator.loop.span_clock import Clock
+from orchestrator.loop.span_clock import SpanClock
 from orchestrator.loop.world import World
 
 
-def make_plan(hooks: Mapping[str, Hook], world: World, clock: Clock) -> Plan:
+def make_plan(hooks: Mapping[str, Hook], world: World, clock: SpanClock) -> Plan:
     """Return the plan of this rank; collective.
 
     Raises RankMismatch if ranks run different collective hooks, because they would deadlock.

@@ -14,7 +14,7 @@ from orchestrator.loop.spans import INTERVALS, SPAN_COLUMNS, Column, wall_time
 from orchestrator.units import SPANS
 
 
-class Clock:
+class SpanClock:
     """Clock of an iteration's timestamps. Used in workers.
 
     A timestamp is a reading of the host's clock. A flush computes the spans between timestamps, for
@@ -157,7 +157,7 @@ class DeviceSpan:
         self._seconds += start.event.elapsed_time(end.event) / 1000
 
 
-class CudaClock(Clock):
+class CudaClock(SpanClock):
     """Clock on the device's timeline: a timestamp is a CUDA event, and taking it does not
     synchronize.
 
@@ -225,5 +225,5 @@ def _device_spans(
     return spans
 
 
-def clock_for(device: torch.device) -> Clock:
-    return CudaClock() if device.type == "cuda" else Clock()
+def clock_for(device: torch.device) -> SpanClock:
+    return CudaClock() if device.type == "cuda" else SpanClock()

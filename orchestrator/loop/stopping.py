@@ -7,7 +7,7 @@ from itertools import chain
 from time import perf_counter
 
 from hooks.state import State
-from orchestrator.loop.span_clock import Clock
+from orchestrator.loop.span_clock import SpanClock
 from orchestrator.loop.world import World
 
 CHECK_EVERY_S = 0.25
@@ -20,7 +20,7 @@ frequent."""
 
 
 @dataclass(frozen=True)
-class Stop:
+class StopDecision:
     """The decision of all ranks whether a run ends here; false while it continues."""
 
     reasons: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ class Stop:
         return bool(self.reasons)
 
 
-def agree_to_stop(state: State, world: World, *, is_interrupted: bool) -> Stop:
+def agree_to_stop(state: State, world: World, *, is_interrupted: bool) -> StopDecision:
     """Collect the stop reasons of all ranks; a stop outranks an interruption. Collective."""
     pause_reasons = [*state.pause_reasons]
     if is_interrupted:
@@ -40,7 +40,7 @@ def agree_to_stop(state: State, world: World, *, is_interrupted: bool) -> Stop:
     stops, pauses = zip(*world.gather((state.stop_reasons, pause_reasons)), strict=True)
     state.stop_reasons[:] = dict.fromkeys(chain.from_iterable(stops))
     reasons = dict.fromkeys(chain(*stops, *pauses))
-    return Stop(tuple(reasons), is_interruption=any(pauses) and not state.stop_reasons)
+    return StopDecision(tuple(reasons), is_interruption=any(pauses) and not state.stop_reasons)
 
 
 class StopCoordinator:
@@ -53,7 +53,7 @@ class StopCoordinator:
     """
 
     def __init__(
-        self, state: State, world: World, clock: Clock, is_interrupted: Callable[[], bool]
+        self, state: State, world: World, clock: SpanClock, is_interrupted: Callable[[], bool]
     ) -> None:
         self._state = state
         self._world = world
@@ -86,6 +86,6 @@ class StopCoordinator:
         self.next_check = state.iteration + max(1, int(max(by_time, by_cost)))
         return flag > 0
 
-    def agree(self) -> Stop:
+    def agree(self) -> StopDecision:
         """Return the decision of all ranks now; collective."""
         return agree_to_stop(self._state, self._world, is_interrupted=self._is_interrupted())

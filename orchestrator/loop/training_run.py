@@ -14,14 +14,14 @@ from orchestrator.loop.loop_state import LoopState
 from orchestrator.loop.membership import ALONE, Membership
 from orchestrator.loop.report import Report
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.span_clock import Clock
+from orchestrator.loop.span_clock import SpanClock
 from orchestrator.loop.state.contents import CheckpointContents
 from orchestrator.loop.state.cursor import EpochProgress, RunCursor
 from orchestrator.loop.state.flushing import RowFlusher
 from orchestrator.loop.state.random_states import RandomStates
 from orchestrator.loop.state.restoring import load_checkpoint, restore_hook
 from orchestrator.loop.state.saving import CheckpointSaver
-from orchestrator.loop.stopping import Stop, agree_to_stop
+from orchestrator.loop.stopping import StopDecision, agree_to_stop
 from orchestrator.loop.task_errors import check_metric_names
 from orchestrator.task import Task
 
@@ -38,7 +38,7 @@ class TrainingRun(ABC):
         experiment: Experiment,
         context: RunContext,
         plan: Plan,
-        clock: Clock,
+        clock: SpanClock,
         state: LoopState,
         epoch: EpochProgress,
         contents: CheckpointContents,
@@ -56,7 +56,7 @@ class TrainingRun(ABC):
         self.own_fields = membership.own_fields
         own_hooks = membership.own_hooks
         self.own_hooks = plan.hooks.keys() if own_hooks is None else own_hooks
-        self.stop = Stop()
+        self.stop = StopDecision()
         """The last decision of all ranks whether the run ends."""
         self.is_interrupted = context.stop_requested
         self.media = context.media

@@ -9,14 +9,14 @@ from hooks.loop_services import Display
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import trial_folder, trial_name
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.experiment.sections.schedulers.race import Race as RaceSettings
+from orchestrator.experiment.sections.schedulers.race import Race
 from orchestrator.experiment.sections.search import OptunaSearch
 from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.experiment.sweep.shared_training import find_shared_paths
 from orchestrator.runs.alerts import Alerts
 from orchestrator.sweeps.metric_monitor import summarize_missing_metrics
 from orchestrator.sweeps.search.optuna_trials import OptunaTrials
-from orchestrator.sweeps.search.race import Race
+from orchestrator.sweeps.search.race import RacingTrials
 from orchestrator.sweeps.search.search import (
     DrawnTrials,
     Search,
@@ -190,8 +190,8 @@ def _make_search(
     previous: Mapping[int, TrialRecord],
     display: Display,
 ) -> Search:
-    if isinstance(settings.scheduler, RaceSettings):
-        return Race(settings, experiment.seed, previous, display.line)
+    if isinstance(settings.scheduler, Race):
+        return RacingTrials(settings, experiment.seed, previous, display.line)
     shared = find_shared_paths(experiment.source, settings)
     search = settings.search
     if isinstance(search, OptunaSearch):

@@ -25,13 +25,13 @@ NO_CHARACTER = re.compile("[\0\ud800-\udfff]")
 CONTROL = re.compile("[\0-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-class Loader(yaml.SafeLoader):
+class YamlLoader(yaml.SafeLoader):
     """PyYAML's safe loader with other rules for scalars."""
 
     yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012
 
 
-class FastLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+class FastYamlLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """The same rules by the parser in C, five times as fast and with worse error messages."""
 
     yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012
@@ -54,7 +54,7 @@ class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[mis
 Dumper.add_representer(str, Dumper.represent_text)
 
 for _name, _pattern in SCALARS.items():
-    for _side in (Loader, FastLoader, Dumper):
+    for _side in (YamlLoader, FastYamlLoader, Dumper):
         _side.add_implicit_resolver(TAG + _name, re.compile(f"^(?:{_pattern})$"), None)
 
 

@@ -15,8 +15,8 @@ from orchestrator.experiment.yaml.dialect import (
     NO_CHARACTER,
     SCALARS,
     TAG,
-    FastLoader,
-    Loader,
+    FastYamlLoader,
+    YamlLoader,
     parse_number,
 )
 from orchestrator.experiment.yaml.document import Document, Location, join
@@ -96,7 +96,7 @@ def parse_value(text: str, file: str, *, fast: bool = False) -> tuple[Any, Docum
     """
     document = Document({}, {"": Location(file, 1)})
     try:
-        node = (FastLoader if fast else Loader)(text).get_single_node()
+        node = (FastYamlLoader if fast else YamlLoader)(text).get_single_node()
         if node is None:
             return None, document
         reader = _NodeReader(document, file, max(MAX_BYTES, len(text)))

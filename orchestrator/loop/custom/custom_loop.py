@@ -18,7 +18,7 @@ from orchestrator.loop.loop_state import LoopState
 from orchestrator.loop.plan import make_plan
 from orchestrator.loop.report import Report
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.span_clock import Clock
+from orchestrator.loop.span_clock import SpanClock
 from orchestrator.loop.state.cursor import EpochProgress
 from orchestrator.loop.step.columns import make_columns, make_numbers
 from orchestrator.loop.stopping import StopCoordinator
@@ -38,7 +38,7 @@ class CustomLoop(BaseLoop[CustomRun]):
     def __init__(
         self, task: Task, experiment: Experiment, hooks: Mapping[str, Hook], context: RunContext
     ) -> None:
-        clock = Clock()
+        clock = SpanClock()
         plan = make_plan(hooks, context.world, clock)
         seed_all(experiment.seed)
         state = LoopState(

@@ -14,7 +14,7 @@ from orchestrator.experiment.checks.iterable_data import (
     count_batches,
 )
 from orchestrator.loop.data.iterable_length import BatchCounter, agree_on_length
-from orchestrator.loop.data.iterable_shard import Share
+from orchestrator.loop.data.iterable_shard import IterableShard
 from orchestrator.loop.data.phase_data import PhaseContext
 from orchestrator.randomness import random_state, restore_random_state, with_own_generators
 
@@ -32,7 +32,7 @@ class IterableReader:
         experiment = context.experiment
         self._context = context
         self._build_again = build_again
-        self.share: Share | None = None
+        self.share: IterableShard | None = None
         """This rank's samples; None if the task returns its own loader."""
         self.loader: Any = data
         if not is_loader(data):
@@ -40,7 +40,9 @@ class IterableReader:
             is_shared = world.world_size > 1 or experiment.loader.num_workers > 0
             check_dataset(data, context.phase, is_shared=is_shared)
             reseeds = context.is_training
-            self.share = Share(data, world.rank, world.world_size, experiment.seed, reseeds=reseeds)
+            self.share = IterableShard(
+                data, world.rank, world.world_size, experiment.seed, reseeds=reseeds
+            )
             self.loader = self._make_loader(
                 self.share, context.generator, experiment.loader.num_workers
             )
@@ -67,7 +69,7 @@ class IterableReader:
 
     def _make_loader(
         self,
-        share: Share,
+        share: IterableShard,
         generator: torch.Generator,
         num_workers: int = 0,
         batch_size: int | None = None,
@@ -156,7 +158,7 @@ class IterableReader:
         loader = self._build_again()
         seed = self._context.experiment.seed
         if self.share is not None:
-            share = Share(loader, rank, world_size, seed)
+            share = IterableShard(loader, rank, world_size, seed)
             loader = self._make_loader(share, torch.Generator(), batch_size=batch_size)
         return with_own_generators(loader, seed)
 

@@ -15,7 +15,7 @@ from orchestrator.private_api.hf_datasets import has_shuffle_buffer, is_split_by
 from orchestrator.randomness import random_state, restore_random_state, seeded
 
 
-class Share(IterableDataset[Any]):
+class IterableShard(IterableDataset[Any]):
     """This process's samples of an iterable dataset: every n-th, or all if it shards itself.
 
     Each pass seeds all generators, so a shuffle at its beginning is the same on every rank and in
@@ -61,7 +61,7 @@ class _Position:
     If neither the dataset nor its iterator can save a position, samples are read again up to it.
     """
 
-    def __init__(self, share: Share) -> None:
+    def __init__(self, share: IterableShard) -> None:
         self._share = share
         self._dataset = share.source
         info = get_worker_info()

@@ -29,7 +29,7 @@ _BATCH = "a batch made from the samples"
 
 
 @runtime_checkable
-class Loader(Iterable[Any], Sized, Protocol):
+class SizedIterable(Iterable[Any], Sized, Protocol):
     """An iterable of batches with a length."""
 
 
@@ -93,7 +93,7 @@ class MapStyleData(PhaseData):
             arguments |= {"num_workers": processes, "persistent_workers": True}
         loader = context.task.loader(self.dataset, batches, context.phase, arguments)
         expected = "an iterable with a length, such as a DataLoader"
-        check_type(context.task.loader, loader, Loader, expected)
+        check_type(context.task.loader, loader, SizedIterable, expected)
         if get_length(loader) is None:
             raise ConfigError.at(
                 "task",

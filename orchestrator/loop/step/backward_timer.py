@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from hooks.private_torch import call_after_backward
-from orchestrator.loop.span_clock import Clock
+from orchestrator.loop.span_clock import SpanClock
 
 
 class BackwardTimer:
@@ -20,7 +20,7 @@ class BackwardTimer:
     which autograd makes wait for the kernels of the pass.
     """
 
-    def __init__(self, model: DistributedDataParallel, clock: Clock) -> None:
+    def __init__(self, model: DistributedDataParallel, clock: SpanClock) -> None:
         self._clock = clock
         self._pass_end: Any = None
         self._is_queued = False

@@ -17,7 +17,7 @@ from orchestrator.errors import TaskError
 from orchestrator.loop.loop_state import LoopState
 from orchestrator.loop.model.strategy import check_gradients_synced
 from orchestrator.loop.model.torch_settings import Precision
-from orchestrator.loop.span_clock import Clock
+from orchestrator.loop.span_clock import SpanClock
 from orchestrator.loop.spans import Timestamps
 from orchestrator.loop.step.backward_timer import BackwardTimer
 from orchestrator.loop.step.collective_calls import Loss
@@ -37,7 +37,7 @@ class StepContext:
     task: Task
     state: LoopState
     plan: Plan
-    clock: Clock
+    clock: SpanClock
     precisions: Mapping[OptimizerName, Precision]
     recorder: Recorder
     world: World

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.experiment.sections.schedulers.race import Race as RaceSettings
+from orchestrator.experiment.sections.schedulers.race import Race
 from orchestrator.experiment.sections.sweep import Sweep
 from orchestrator.experiment.sweep.space import count_trials
 from orchestrator.sweeps.search.drawing import draw_trials
@@ -37,7 +37,7 @@ _MIN_DEGREES_OF_FREEDOM = 4
 """Minimum degrees of freedom to use pairs, and to regard seeds with equal results as equal."""
 
 
-class Race(Search):
+class RacingTrials(Search):
     """Search that chooses the next trial, and stops the trials of eliminated configurations.
 
     A configuration with more failed trials than another one cannot win.
@@ -51,7 +51,7 @@ class Race(Search):
         show_line: Callable[[str], None] = lambda line: None,
     ) -> None:
         super().__init__(settings)
-        assert isinstance(settings.scheduler, RaceSettings)
+        assert isinstance(settings.scheduler, Race)
         self._repeats = settings.repeat_count
         self._configurations = count_trials(settings) // settings.repeat_count
         self._level = settings.scheduler.level / max(1, self._configurations - 1)

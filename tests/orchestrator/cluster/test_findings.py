@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.cluster.findings import Finding, Level, Node, check_nodes
-from orchestrator.cluster.probe import Answers, Facts
+from orchestrator.cluster.findings import Level, Node, NodeFinding, check_nodes
+from orchestrator.cluster.probe import Facts, NodeAnswers
 from orchestrator.engines.resources import Resources
 
 VERSIONS = {"python": "3.11.7", "torch": "2.13.0", "ray": "2.60.0", "project": "0.1.0+abc"}
@@ -16,10 +16,12 @@ BIG = Resources({"CPU": 64, "GPU": 8})
 
 
 def node(facts: Facts = DRIVER, offered_gpus: float = 0, **problems: str) -> Node:
-    return Node("a", Answers(facts, **problems), offered_gpus=offered_gpus)
+    return Node("a", NodeAnswers(facts, **problems), offered_gpus=offered_gpus)
 
 
-def find(*nodes: Node, required: Resources = SMALL, available: Resources = BIG) -> list[Finding]:
+def find(
+    *nodes: Node, required: Resources = SMALL, available: Resources = BIG
+) -> list[NodeFinding]:
     return check_nodes(DRIVER, nodes, "s3://bucket/runs", required, available)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cluster.preflight import check
-from orchestrator.cluster.probe import Answers
+from orchestrator.cluster.probe import NodeAnswers
 from orchestrator.errors import UsageError
 from tests.tasks import described
 
@@ -18,7 +18,7 @@ LATE = "late"
 class StandIn:
     """The methods of Ray that a preflight calls. Each node has a change of its answers, or LATE."""
 
-    def __init__(self, **changes: Callable[[Answers], Answers] | str | None) -> None:
+    def __init__(self, **changes: Callable[[NodeAnswers], NodeAnswers] | str | None) -> None:
         self.changes = changes
         self.cancelled: list[Any] = []
 
@@ -41,7 +41,7 @@ class StandIn:
     def remote(self, *, num_cpus: int, max_retries: int, max_calls: int) -> Any:
         assert (num_cpus, max_retries, max_calls) == (0, 0, 1)
 
-        def options(examine: Callable[..., Answers]) -> Callable[[Any], Any]:
+        def options(examine: Callable[..., NodeAnswers]) -> Callable[[Any], Any]:
             def on_node(scheduling_strategy: Any) -> Any:
                 assert not scheduling_strategy.soft
                 change = self.changes[scheduling_strategy.node_id[0]]
@@ -63,7 +63,7 @@ class StandIn:
             one for one in answers if one.change == LATE
         ]
 
-    def get(self, answer: Any) -> Answers:
+    def get(self, answer: Any) -> NodeAnswers:
         answers = answer.examine(*answer.given)
         return answer.change(answers) if answer.change else answers  # type: ignore[no-any-return]
 
@@ -73,18 +73,18 @@ class StandIn:
 
 class Answer:
     def __init__(
-        self, examine: Callable[..., Answers], given: tuple[Any, ...], change: Any
+        self, examine: Callable[..., NodeAnswers], given: tuple[Any, ...], change: Any
     ) -> None:
         self.examine, self.given, self.change = examine, given, change
 
 
-def fail(answers: Answers) -> Answers:
+def fail(answers: NodeAnswers) -> NodeAnswers:
     raise RuntimeError(
         "ray.exceptions.Something\n\nModuleNotFoundError: No module named 'orchestrator'"
     )
 
 
-def fail_without_text(answers: Answers) -> Answers:
+def fail_without_text(answers: NodeAnswers) -> NodeAnswers:
     raise AssertionError
 
 

@@ -36,7 +36,7 @@ class FakeRay:
         actor = SimpleNamespace(
             next=SimpleNamespace(remote=lambda: Call(rank)), assign_rank=assign_rank, name=name
         )
-        return gang.Process(actor, bundle)
+        return gang.PlacedActor(actor, bundle)
 
     def wait(
         self, calls: list[Any], num_returns: int = 1, timeout: float | None = None

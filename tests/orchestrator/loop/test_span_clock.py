@@ -17,7 +17,7 @@ from orchestrator.loop import span_clock as clock_module
 from orchestrator.loop import training_run
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.span_clock import Clock, CudaClock, DeviceSpan, DeviceTimestamp
+from orchestrator.loop.span_clock import CudaClock, DeviceSpan, DeviceTimestamp, SpanClock
 from orchestrator.loop.spans import INTERVALS
 from orchestrator.loop.step.backward_timer import BackwardTimer
 from orchestrator.storage import Storage
@@ -44,7 +44,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
     return time
 
 
-def numbers_of(time: Time, clock: Clock, seconds: list[float], began: float) -> Sequence[float]:
+def numbers_of(time: Time, clock: SpanClock, seconds: list[float], began: float) -> Sequence[float]:
     """What the clock gives for an iteration in which each interval took so many seconds."""
     marks = []
     for passed in seconds[:-1]:
@@ -54,12 +54,12 @@ def numbers_of(time: Time, clock: Clock, seconds: list[float], began: float) -> 
     return clock.close({}, began, marks)
 
 
-def columns(clock: Clock, *rows: Sequence[float]) -> dict[str, list[float]]:
+def columns(clock: SpanClock, *rows: Sequence[float]) -> dict[str, list[float]]:
     return {name: made(np.array(rows)).tolist() for name, made in clock.columns.items()}
 
 
 def test_time_between_two_marks_counts_for_its_span(time: Time) -> None:
-    clock = Clock()
+    clock = SpanClock()
     clock.recording = True
     seconds = [2.0**n for n in range(len(INTERVALS))]
     found = columns(clock, numbers_of(time, clock, seconds, clock.restart()))
@@ -73,7 +73,7 @@ def test_time_between_two_marks_counts_for_its_span(time: Time) -> None:
 
 
 def test_an_iteration_begins_where_the_last_one_ended(time: Time) -> None:
-    clock = Clock()
+    clock = SpanClock()
     clock.recording = True
     first = numbers_of(time, clock, [1.0] * len(INTERVALS), clock.restart())
     time.now += 5.0
@@ -83,7 +83,7 @@ def test_an_iteration_begins_where_the_last_one_ended(time: Time) -> None:
 
 
 def test_saving_and_waiting_between_iterations_count_once(time: Time) -> None:
-    clock = Clock()
+    clock = SpanClock()
     clock.recording = True
     ended = clock.restart()
     time.now += 5.0
@@ -97,7 +97,7 @@ def test_saving_and_waiting_between_iterations_count_once(time: Time) -> None:
 
 
 def test_row_has_only_its_wall_time_without_recording(time: Time) -> None:
-    clock = Clock()
+    clock = SpanClock()
     began = clock.restart()
     time.now += 3.0
     assert clock.mark() == 0.0
@@ -280,7 +280,7 @@ def _gradients(
     model = DistributedDataParallel(
         Net("find_unused_parameters" in options), broadcast_buffers=False, **options
     )
-    clock, found, marks = Clock(), [], 0
+    clock, found, marks = SpanClock(), [], 0
     clock.recording = True
     own = BackwardTimer(model, clock) if looked_on else None
     draw = torch.Generator().manual_seed(rank)
@@ -307,7 +307,7 @@ def _gradients_in_all_ways(rank: int, world_size: int) -> dict[str, Any]:
 
 def _without_recording(rank: int, world_size: int) -> float:
     model = DistributedDataParallel(Net(False), broadcast_buffers=False)
-    own = BackwardTimer(model, Clock())
+    own = BackwardTimer(model, SpanClock())
     model(torch.ones(8, 5)).sum().backward()
     return float(own.take(-1.0))
 
@@ -315,7 +315,7 @@ def _without_recording(rank: int, world_size: int) -> float:
 def _timestamps(rank: int, world_size: int) -> list[float]:
     """Seconds at which a pass begins, is marked and ends, where rank 1 begins only once rank 0 has
     its mark."""
-    model, clock = DistributedDataParallel(Net(False), broadcast_buffers=False), Clock()
+    model, clock = DistributedDataParallel(Net(False), broadcast_buffers=False), SpanClock()
     clock.recording, timer, store = (
         True,
         BackwardTimer(model, clock),

@@ -8,7 +8,7 @@ from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.loop import stopping as stopping_module
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.span_clock import Clock
+from orchestrator.loop.span_clock import SpanClock
 from orchestrator.loop.stopping import StopCoordinator
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
@@ -35,14 +35,16 @@ class Two:
         return [max(pair) for pair in zip(values, self.other, strict=True)]
 
 
-def clock_after(iteration_s: float) -> Clock:
+def clock_after(iteration_s: float) -> SpanClock:
     """A clock whose last iteration took so long."""
-    clock = Clock()
+    clock = SpanClock()
     clock.iteration_s = iteration_s
     return clock
 
 
-def stopping_of(world: Two | World, clock: Clock, state: State | None = None) -> StopCoordinator:
+def stopping_of(
+    world: Two | World, clock: SpanClock, state: State | None = None
+) -> StopCoordinator:
     return StopCoordinator(state or State(), cast(World, world), clock, lambda: False)
 
 
@@ -121,7 +123,7 @@ def test_reasons_of_all_ranks_are_joined_and_a_stop_outranks_a_pause() -> None:
         (["enough"], ("enough", "interrupted", "time is up")),
     ):
         world = Others((stops, ["time is up"]), (stops, []))
-        stop = StopCoordinator(State(), world, Clock(), lambda: True).agree()
+        stop = StopCoordinator(State(), world, SpanClock(), lambda: True).agree()
         assert stop.reasons == expected
         assert stop.is_interruption == (not stops)
 

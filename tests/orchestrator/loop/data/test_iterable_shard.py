@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from orchestrator.loop.data.iterable_shard import Share
+from orchestrator.loop.data.iterable_shard import IterableShard
 from tests.iterable_tasks import Placed, Shuffled
 from tests.tasks import PointSet
 
@@ -17,7 +17,7 @@ POINTS = PointSet(23, noisy=False, seed=0)
 @pytest.mark.parametrize("kind", [Shuffled, Placed])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_each_sample_goes_to_one_process_of_one_rank(kind: Any, workers: int) -> None:
-    shares = [Share(kind(POINTS), rank, 3, seed=5) for rank in range(3)]
+    shares = [IterableShard(kind(POINTS), rank, 3, seed=5) for rank in range(3)]
     found = []
     for rank, share in enumerate(shares):
         torch.manual_seed(rank)
@@ -49,13 +49,13 @@ class Counted(Placed):
 def test_share_resumes_and_reads_again_only_without_a_state(
     kind: Any, reads: int, rank: int
 ) -> None:
-    iterator = iter(Share(kind(POINTS), rank, 2, seed=5))
+    iterator = iter(IterableShard(kind(POINTS), rank, 2, seed=5))
     before = [next(iterator)[2] for _ in range(5)]
     state = iterator.state_dict()  # type: ignore[attr-defined]
     assert state["read"] == 9 + rank
     rest = [sample[2] for sample in iterator]
     again = kind(POINTS)
-    other = iter(Share(again, rank, 2, seed=5))
+    other = iter(IterableShard(again, rank, 2, seed=5))
     other.load_state_dict(state)  # type: ignore[attr-defined]
     assert [sample[2] for sample in other] == rest
     assert not set(before) & set(rest)
@@ -75,7 +75,9 @@ class Itself(IterableDataset[Any]):
 
 
 def test_dataset_that_shards_itself_is_unchanged() -> None:
-    loader: Any = StatefulDataLoader(Share(Itself(), 1, 2, seed=5), batch_size=None, num_workers=2)
+    loader: Any = StatefulDataLoader(
+        IterableShard(Itself(), 1, 2, seed=5), batch_size=None, num_workers=2
+    )
     assert sorted(loader) == list(range(10))
 
 
@@ -89,17 +91,17 @@ def test_hugging_face_stream_is_split_and_resumed_sample_by_sample(has_buffer: b
         [
             int(sample["x"])
             for sample in StatefulDataLoader(
-                Share(dataset, rank, 2, seed=5), batch_size=None, num_workers=2
+                IterableShard(dataset, rank, 2, seed=5), batch_size=None, num_workers=2
             )
         ]
         for rank in range(2)
     ]
     assert sorted(found[0] + found[1]) == list(range(200))
-    iterator: Any = iter(Share(dataset, 0, 2, seed=5))
+    iterator: Any = iter(IterableShard(dataset, 0, 2, seed=5))
     before = [next(iterator)["x"] for _ in range(37)]
     state = iterator.state_dict()
     rest = [sample["x"] for sample in iterator]
-    share = Share(dataset, 0, 2, seed=5)
+    share = IterableShard(dataset, 0, 2, seed=5)
     other: Any = iter(share)
     other.load_state_dict(state)
     assert [sample["x"] for sample in other] == rest

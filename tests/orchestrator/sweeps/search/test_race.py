@@ -10,7 +10,7 @@ from scipy.stats import t as student
 
 from orchestrator import ConfigError, resume_sweep, sweep
 from orchestrator.experiment.sections.sweep import Stop, Sweep
-from orchestrator.sweeps.search.race import Race, compute_win_probabilities
+from orchestrator.sweeps.search.race import RacingTrials, compute_win_probabilities
 from orchestrator.sweeps.stopping_rules import StoppingRules
 from orchestrator.tables.trial_index import TrialRecord
 from tests.orchestrator.sweeps.search.draws import previous_trial
@@ -28,22 +28,22 @@ def settings(configurations: int, repeats: int = 5, **fields: Any) -> Sweep:
 
 def race_of(
     configurations: int, previous: dict[int, TrialRecord] | None = None, **options: Any
-) -> Race:
-    return Race(settings(configurations, **options), 0, previous or {})
+) -> RacingTrials:
+    return RacingTrials(settings(configurations, **options), 0, previous or {})
 
 
-def begin(race: Race) -> int | None:
+def begin(race: RacingTrials) -> int | None:
     config = race.suggest()
     return config["number"] if config else None
 
 
-def end(race: Race, number: int, loss: float) -> None:
+def end(race: RacingTrials, number: int, loss: float) -> None:
     report = {"val/loss": loss}
     race.record_report(number, report)
     race.record_end(number, report)
 
 
-def run(race: Race, losses: np.ndarray, max_concurrent: int = 1) -> list[list[int]]:
+def run(race: RacingTrials, losses: np.ndarray, max_concurrent: int = 1) -> list[list[int]]:
     """Train several trials at a time, and return those that began together; `losses` by
     configuration and seed."""
     begun = []
@@ -108,7 +108,7 @@ def test_a_configuration_with_more_failed_trials_cannot_win() -> None:
 
 def test_a_report_at_which_a_rule_stops_the_trial_counts() -> None:
     chosen = settings(2).model_copy(update={"stop": Stop(target=0.6)})
-    race = Race(chosen, 0, {})
+    race = RacingTrials(chosen, 0, {})
     rules = StoppingRules(chosen, search=race)
     assert begin(race) == 0
     assert rules.should_stop("trial-0000", {"val/loss": 0.5}, 0)
