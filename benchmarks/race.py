@@ -29,7 +29,7 @@ from torch import nn
 
 from benchmarks.timing import print_table
 from experiments.digits import Digits
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.sweeps.pruner import Pruner
 from orchestrator.sweeps.search.race import RacingTrials
 
@@ -110,9 +110,9 @@ def _epochs(model: nn.Module, optimizer: Any, data: Any) -> Iterator[float]:
 # Contestants: which configuration wins, and how many steps it took
 
 
-def settings(curves: Curves, scheduler: Any) -> Sweep:
+def settings(curves: Curves, scheduler: Any) -> SweepSettings:
     space = {"a": {"grid": [*range(len(curves))]}}
-    return Sweep.model_validate(
+    return SweepSettings.model_validate(
         {
             "metric": "m",
             "mode": "max",

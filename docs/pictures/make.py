@@ -26,7 +26,7 @@ sys.path.append(str(Path(__file__).parents[2]))
 
 from docs.pictures.svg import BLUE, GREEN, GREY, INK, ORANGE, PALE, Figure
 from orchestrator.experiment.sections.schedulers.asha import Asha, AshaRule
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.sweeps.search.race import RacingTrials
 from tests.browser import open_tab
 
@@ -229,7 +229,7 @@ def draw_race(folder: Path) -> None:
     repeats = 5
     means = (0.93, 0.96, 0.9, 0.955, 0.88, 0.94)
     noise = (0.004, -0.006, 0.007, -0.003, 0.001)
-    settings = Sweep.model_validate(
+    settings = SweepSettings.model_validate(
         {
             "metric": "val/accuracy",
             "search": "grid",

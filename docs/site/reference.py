@@ -10,7 +10,7 @@ from orchestrator.experiment.json_schema import make_experiment_schema
 from orchestrator.experiment.optim.parameter_groups import Groups
 from orchestrator.experiment.optim.scheduler_keys import PhaseBounds, WarmUp
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 
 _BESIDE_ARGUMENTS = {"optimizer": (Groups,), "scheduler": (PhaseBounds, WarmUp)}
 """Sections whose keys stand among the arguments of a class of torch."""
@@ -26,7 +26,7 @@ def make_experiment_keys() -> str:
 
 def make_sweep_keys() -> str:
     """Return the keys below `sweep`."""
-    return _join(list_entries(Sweep, "sweep."), top="sweep.")
+    return _join(list_entries(SweepSettings, "sweep."), top="sweep.")
 
 
 def _list_experiment_entries() -> Iterator[Entry]:

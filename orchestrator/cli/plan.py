@@ -13,7 +13,7 @@ from orchestrator.engines.resources import Resources, find_local_resources, form
 if TYPE_CHECKING:
     from orchestrator.disk.metadata import IfExists
     from orchestrator.experiment.sections.experiment import Experiment
-    from orchestrator.experiment.sections.sweep import Sweep
+    from orchestrator.experiment.sections.sweep import SweepSettings
     from orchestrator.experiment.yaml.source import ParentCheckpoint
 
 
@@ -112,7 +112,7 @@ def _order_hooks(experiment: Experiment) -> dict[str, dict[str, list[str]]]:
 
 
 def _plan_sweep(
-    experiment: Experiment, sweep: Sweep, present: Mapping[str, float] | None
+    experiment: Experiment, sweep: SweepSettings, present: Mapping[str, float] | None
 ) -> SweepPlan:
     from orchestrator.experiment.sweep.shared_training import find_shared_paths
     from orchestrator.experiment.sweep.space import (

@@ -18,7 +18,7 @@ from orchestrator.errors import UsageError
 from orchestrator.experiment.load import check_experiment, to_dict, to_yaml
 from orchestrator.experiment.sections.experiment import Experiment, check_run_name
 from orchestrator.experiment.sections.schedulers.pbt import PBT
-from orchestrator.experiment.sections.sweep import Sweep as SweepSettings
+from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.sweep.space import count_trials
 from orchestrator.process.streams import print_line
 from orchestrator.runs.driver import format_resume_command, load_experiment_to_resume

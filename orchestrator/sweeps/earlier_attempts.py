@@ -9,7 +9,7 @@ from orchestrator.disk.metadata import RunMetadata, seconds_at
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import trial_number
 from orchestrator.errors import DamagedFile, UsageError
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.tables.trial_index import TrialIndex, TrialRecord
 
 _ORPHAN_TIMEOUT_S = 30
@@ -17,7 +17,7 @@ _ORPHAN_TIMEOUT_S = 30
 
 
 def load_previous_trials(
-    sweep: RunFolder, settings: Sweep, *, rerun_failed: bool
+    sweep: RunFolder, settings: SweepSettings, *, rerun_failed: bool
 ) -> dict[int, TrialRecord]:
     """Return the trials of earlier attempts by number. With `rerun_failed`, failed trials count as
     interrupted.

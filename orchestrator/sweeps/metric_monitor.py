@@ -7,7 +7,7 @@ from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import MetricMissing, RunError
 from orchestrator.experiment.checks.metrics import has_unknown_metrics
 from orchestrator.experiment.resolve import ResolvedExperiment
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.loop.report import Report
 
 _MISSPELLING = 0.8
@@ -15,12 +15,12 @@ _MISSPELLING = 0.8
 misspelling."""
 
 
-def summarize_missing_metrics(settings: Sweep) -> str:
+def summarize_missing_metrics(settings: SweepSettings) -> str:
     """Say that the sweep's metrics are missing, without the metrics that there are."""
     return f"no report of a trial has {_describe_metrics(settings)}"
 
 
-def _describe_metrics(settings: Sweep) -> str:
+def _describe_metrics(settings: SweepSettings) -> str:
     names = ", ".join(f"'{metric}'" for metric in settings.metrics)
     noun = "metric" if len(settings.metrics) == 1 else "metrics"
     return f"the sweep's {noun} {names}"
@@ -36,7 +36,12 @@ class MetricMonitor:
     """
 
     def __init__(
-        self, settings: Sweep, resolved: ResolvedExperiment, folder: RunFolder, *, seen: bool
+        self,
+        settings: SweepSettings,
+        resolved: ResolvedExperiment,
+        folder: RunFolder,
+        *,
+        seen: bool,
     ) -> None:
         self._settings = settings
         self._metrics = settings.metrics

@@ -5,7 +5,7 @@ from typing import Any
 
 from orchestrator.experiment.sections.schedulers.asha import Asha, AshaRule
 from orchestrator.experiment.sections.schedulers.median import Median, MedianRule
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.sweeps.scores import Scores
 from orchestrator.tables.trial_index import TrialRecord
 
@@ -14,7 +14,7 @@ class Pruner:
     """Decides at each report whether a trial stops early, by the sweep's first metric."""
 
     @classmethod
-    def make(cls, settings: Sweep, previous: Mapping[int, TrialRecord]) -> "Pruner | None":
+    def make(cls, settings: SweepSettings, previous: Mapping[int, TrialRecord]) -> "Pruner | None":
         """Return the pruner of a sweep; None if its scheduler stops no single trials.
 
         Args:
@@ -29,7 +29,10 @@ class Pruner:
         return None
 
     def __init__(
-        self, rule: AshaRule | MedianRule, settings: Sweep, previous: Mapping[int, TrialRecord]
+        self,
+        rule: AshaRule | MedianRule,
+        settings: SweepSettings,
+        previous: Mapping[int, TrialRecord],
     ) -> None:
         self._rule = rule
         self._metric, _ = settings.objectives[0]

@@ -9,14 +9,14 @@ from orchestrator.engines.script_classes import with_classes_of_main
 from orchestrator.errors import ConfigError, UsageError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.search import EXTRA, OptunaSearch
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.sweep.space import count_concurrent_trials, count_trials
 from orchestrator.process.streams import print_line
 from orchestrator.runs.launch import check_environment
 
 
 def check_can_run(
-    experiment: Experiment, settings: Sweep, *, local: bool, address: str | None
+    experiment: Experiment, settings: SweepSettings, *, local: bool, address: str | None
 ) -> None:
     """Raise UsageError if an extra or a resource of this machine is missing, or if --local cannot
     run the scheduler."""
@@ -34,7 +34,7 @@ def check_can_run(
         _check_local(settings)
 
 
-def check_search(settings: Sweep) -> None:
+def check_search(settings: SweepSettings) -> None:
     """Raise ConfigError if a package or a sweep that the search needs does not exist."""
     search = settings.search
     if not isinstance(search, OptunaSearch):
@@ -50,7 +50,7 @@ def check_search(settings: Sweep) -> None:
             raise ConfigError.at("sweep.search.from", str(error)) from None
 
 
-def _check_local(settings: Sweep) -> None:
+def _check_local(settings: SweepSettings) -> None:
     if settings.scheduler.waits_for_others:
         raise UsageError(
             f"{settings.scheduler.type} needs concurrent trials; leave out --local, or use fifo,"
@@ -62,7 +62,9 @@ def _check_local(settings: Sweep) -> None:
         )
 
 
-def compute_concurrency(ray: Any, experiment: Experiment, settings: Sweep) -> tuple[int, str]:
+def compute_concurrency(
+    ray: Any, experiment: Experiment, settings: SweepSettings
+) -> tuple[int, str]:
     """Return how many trials run at a time, and why. Raises UsageError if none fits."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     workers = experiment.workers

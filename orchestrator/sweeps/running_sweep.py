@@ -11,7 +11,7 @@ from orchestrator.disk.sweep_folder import trial_folder, trial_name
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.schedulers.race import Race
 from orchestrator.experiment.sections.search import OptunaSearch
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.sweep.shared_training import find_shared_paths
 from orchestrator.runs.alerts import Alerts
 from orchestrator.sweeps.metric_monitor import summarize_missing_metrics
@@ -186,7 +186,7 @@ class RunningSweep:
 
 def _make_search(
     experiment: Experiment,
-    settings: Sweep,
+    settings: SweepSettings,
     previous: Mapping[int, TrialRecord],
     display: Display,
 ) -> Search:

@@ -3,7 +3,7 @@
 import math
 from collections import defaultdict
 
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.tables.configurations import compute_score
 
 _WORST = 1e300
@@ -15,7 +15,7 @@ class Scores:
     """Results of a sweep's trials; with `repeats` those of their configurations. Higher is
     better."""
 
-    def __init__(self, settings: Sweep) -> None:
+    def __init__(self, settings: SweepSettings) -> None:
         self._settings = settings
         _, self._mode = settings.objectives[0]
         self._results: defaultdict[tuple[int, int], dict[int, float]] = defaultdict(dict)

@@ -9,13 +9,13 @@ from time import monotonic
 from typing import Any
 
 from orchestrator.disk.sweep_folder import trial_number
-from orchestrator.experiment.sections.sweep import Budget, Plateau, Stop, Sweep
+from orchestrator.experiment.sections.sweep import Budget, Plateau, Stop, SweepSettings
 from orchestrator.sweeps.search.search import Search
 from orchestrator.tables.trial_index import TrialRecord
 from orchestrator.units import format_count
 
 
-def describe_scheduler_stop(settings: Sweep, reports: int) -> str:
+def describe_scheduler_stop(settings: SweepSettings, reports: int) -> str:
     """Return the reason of a trial that the scheduler stopped after some reports."""
     return f"{settings.scheduler.type} ended the trial after report {reports}"
 
@@ -42,7 +42,7 @@ class StoppingRules:
 
     def __init__(
         self,
-        settings: Sweep,
+        settings: SweepSettings,
         ranks: int = 1,
         *,
         search: Search | None = None,

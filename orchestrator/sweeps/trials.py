@@ -20,7 +20,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.experiment.checks.metric_modes import infer_modes
 from orchestrator.experiment.load import to_yaml
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.loop.report import Report
 from orchestrator.loop.sharing.failed_run import find_failed_run
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def make_trial_source(
-    source: ExperimentSource, settings: Sweep, values: Mapping[str, Any]
+    source: ExperimentSource, settings: SweepSettings, values: Mapping[str, Any]
 ) -> ExperimentSource:
     """Return the source of one trial, with the metric directions and row statistics that the
     sweep's metrics need."""
@@ -47,7 +47,11 @@ def make_trial_source(
 
 
 def begin_trial(
-    location: str, number: int, source: ExperimentSource, settings: Sweep, values: Mapping[str, Any]
+    location: str,
+    number: int,
+    source: ExperimentSource,
+    settings: SweepSettings,
+    values: Mapping[str, Any],
 ) -> tuple[ResolvedExperiment, RunFolder]:
     """Create or reopen a trial's folder, and return it with the experiment. A resumed trial's
     values may have changed.
@@ -86,7 +90,9 @@ def begin_trial(
     return resolved, folder
 
 
-def _read_reports_with_metrics(folder: RunFolder, settings: Sweep) -> list[Mapping[str, Any]]:
+def _read_reports_with_metrics(
+    folder: RunFolder, settings: SweepSettings
+) -> list[Mapping[str, Any]]:
     """Return a trial's valid reports that have all of the sweep's metrics, oldest first."""
     return [report for report in folder.read_current_reports() if settings.has_metrics(report)]
 
@@ -134,7 +140,7 @@ class ActiveTrial:
         location: str,
         number: int,
         source: ExperimentSource,
-        settings: Sweep,
+        settings: SweepSettings,
         values: Mapping[str, Any],
     ) -> ActiveTrial:
         resolved, folder = begin_trial(location, number, source, settings, values)
@@ -165,7 +171,7 @@ class TrialGroup:
         self,
         engine: Engine,
         trials: Sequence[ActiveTrial],
-        settings: Sweep,
+        settings: SweepSettings,
         checkpoint: str | None = None,
     ) -> None:
         self._trials = trials

@@ -24,7 +24,7 @@ it fluctuates."""
 
 
 @dataclass(frozen=True)
-class Change:
+class ValueChange:
     """The change of a value from that of the first run or sweep."""
 
     value: float | None
@@ -56,10 +56,10 @@ class ComparedValues:
     """Verdict on each; None for the first, with which the others are compared."""
 
     @property
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[ValueChange]:
         """The change of each value, that of the first included."""
         return [
-            Change(value, self.values[0], verdict)
+            ValueChange(value, self.values[0], verdict)
             for value, verdict in zip(self.values, self.findings, strict=True)
         ]
 

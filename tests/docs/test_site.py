@@ -16,7 +16,7 @@ from docs.site.reference import GENERATORS
 from hooks import HOOKS
 from orchestrator.cli import app
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,7 +70,7 @@ def test_reference_has_every_key_hook_and_command(site: Path) -> None:
     assert (
         set(Experiment.model_fields) - {"sweep"} <= read_page(site, "reference/experiment").anchors
     )
-    sweep_keys = {f"sweep.{name}" for name in Sweep.model_fields}
+    sweep_keys = {f"sweep.{name}" for name in SweepSettings.model_fields}
     assert sweep_keys <= read_page(site, "reference/sweep").anchors
     assert set(HOOKS) <= read_page(site, "reference/hooks").anchors
     verbs = {command.callback.__name__ for command in app.registered_commands if command.callback}

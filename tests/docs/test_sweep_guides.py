@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from orchestrator import load_experiment
 from orchestrator.cli import app
 from orchestrator.experiment.sections.search import SearchName
-from orchestrator.experiment.sections.sweep import SchedulerName, Sweep
+from orchestrator.experiment.sections.sweep import SchedulerName, SweepSettings
 from tests.docs.blocks import read_blocks
 from tests.docs.runner import ROOT
 
@@ -17,7 +17,7 @@ GUIDES = ("tune", "populations")
 
 
 @pytest.fixture
-def sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Sweep]:
+def sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[SweepSettings]:
     """The sweeps of both guides, beside the starter that they are based on."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -35,11 +35,13 @@ def sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Sweep]:
     return loaded
 
 
-def test_every_sweep_is_valid_and_every_scheduler_has_one(sweeps: list[Sweep]) -> None:
+def test_every_sweep_is_valid_and_every_scheduler_has_one(sweeps: list[SweepSettings]) -> None:
     assert {settings.search.type for settings in sweeps} == set(get_args(SearchName))
     assert {settings.scheduler.type for settings in sweeps} == set(get_args(SchedulerName))
 
 
-def test_shared_training_trains_once_for_all_decays(sweeps: list[Sweep], tmp_path: Path) -> None:
+def test_shared_training_trains_once_for_all_decays(
+    sweeps: list[SweepSettings], tmp_path: Path
+) -> None:
     printed = CliRunner().invoke(app, ["sweep", "shared.yaml", "--plan"]).output
     assert "2 trainings" in printed

@@ -16,7 +16,7 @@ from orchestrator.experiment.load import make_experiment
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.schedulers.asha import Asha
 from orchestrator.experiment.sections.schedulers.median import Median
-from orchestrator.experiment.sections.sweep import Budget, Plateau, Stop, Sweep
+from orchestrator.experiment.sections.sweep import Budget, Plateau, Stop, SweepSettings
 from orchestrator.experiment.yaml.source import with_value
 from orchestrator.loop.report import Report
 from orchestrator.sweeps import in_process as sweeps_in_process
@@ -118,7 +118,7 @@ process refuses them."""
 
 def test_every_key_of_a_sweep_is_covered() -> None:
     known = {
-        *keys_of(Sweep),
+        *keys_of(SweepSettings),
         *(f"stop.{name}" for name in keys_of(Stop)),
         *(f"budget.{name}" for name in keys_of(Budget)),
     }

@@ -16,7 +16,7 @@ from orchestrator.errors import Problem
 from orchestrator.experiment.checks.metrics import find_monitoring_hook, make_meters
 from orchestrator.experiment.fields.field_values import list_parameters
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.yaml.source import with_value
 from orchestrator.task import Task
 
@@ -39,7 +39,7 @@ def with_meter_modes(experiment: Experiment, meters: Mapping[str, Mode]) -> Expe
 
 def infer_modes(
     data: Mapping[str, Any],
-    sweep: Sweep | None = None,
+    sweep: SweepSettings | None = None,
     meters: Mapping[str, Mode] | None = None,
 ) -> dict[str, Any]:
     """Return the modes that parts take over from other parts or from the task's meters, by path.

@@ -31,7 +31,7 @@ from orchestrator.experiment.optim.component import (
 from orchestrator.experiment.sections.initial_weights import Init
 from orchestrator.experiment.sections.notify import Notify
 from orchestrator.experiment.sections.run_name import RunName, require_valid_name
-from orchestrator.experiment.sections.sweep import Seed, Sweep
+from orchestrator.experiment.sections.sweep import Seed, SweepSettings
 from orchestrator.experiment.sections.training import (
     BatchSize,
     Change,
@@ -208,7 +208,7 @@ class Experiment(Model):
     or `true` switches a hook on with the defaults of its fields."""
     changes: list[Change] = Field(default_factory=list)
     """Values to change during the run, and when, such as a schedule that PBT found."""
-    sweep: Sweep | None = None
+    sweep: SweepSettings | None = None
     """The sweep over this experiment. With it, the file is run by `hookyard sweep`."""
 
     _source: ExperimentSource | None = PrivateAttr(default=None)

@@ -108,7 +108,7 @@ class Budget(Model):
     """Training samples over all trials and ranks. Running trials stop at their next report."""
 
 
-class Sweep(Model):
+class SweepSettings(Model):
     """The keys of a sweep: what to try, how to choose it, and how to compare the trials."""
 
     metric: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)]

@@ -13,7 +13,7 @@ from orchestrator.experiment.fields.parameters import check
 from orchestrator.experiment.resolve import Sections, build, check_sections
 from orchestrator.experiment.sections.domain import Domain
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.sweep.check_settings import (
     check_mutation,
     check_settings,
@@ -60,7 +60,7 @@ def check_sweep(
         yield from find_unshareable_paths(source, sweep)
 
 
-def _check_sections(sweep: Sweep, experiment: Experiment) -> Iterator[Problem]:
+def _check_sections(sweep: SweepSettings, experiment: Experiment) -> Iterator[Problem]:
     yield from check_settings(sweep, experiment)
     space_problems = [*find_unsearchable(sweep), *find_overlaps(sweep)]
     yield from space_problems
@@ -71,7 +71,7 @@ def _check_sections(sweep: Sweep, experiment: Experiment) -> Iterator[Problem]:
         yield from check_point(point, f"sweep.points.{index}", sweep)
 
 
-def _find_overridden_paths(source: ExperimentSource, sweep: Sweep) -> Iterator[Problem]:
+def _find_overridden_paths(source: ExperimentSource, sweep: SweepSettings) -> Iterator[Problem]:
     overrides = dict(source.values)
     repeated = sweep.repeated_path
     if not isinstance(sweep.repeats, int) and overrides.get(repeated) is not None:
@@ -85,7 +85,7 @@ def _find_overridden_paths(source: ExperimentSource, sweep: Sweep) -> Iterator[P
             )
 
 
-def _write_objectives(sweep: Sweep) -> dict[str, Any]:
+def _write_objectives(sweep: SweepSettings) -> dict[str, Any]:
     """Return the part of the sweep that decides the modes of metrics in its trials."""
     try:
         modes = [mode for _, mode in sweep.objectives]
@@ -94,7 +94,7 @@ def _write_objectives(sweep: Sweep) -> dict[str, Any]:
     return {"sweep": {"metric": sweep.metric, "mode": modes}}
 
 
-def _read_valid_settings(sections: Sections) -> Sweep | None:
+def _read_valid_settings(sections: Sections) -> SweepSettings | None:
     """Return the sweep without its wrong settings and domains, if enough is left."""
     written = sections.data.get("sweep")
     if not isinstance(written, Mapping):
@@ -105,7 +105,7 @@ def _read_valid_settings(sections: Sections) -> Sweep | None:
         valid["space"] = dict(space)
     for problem in sections.problems:
         _remove_setting(valid, problem.path)
-    return collect_problems([], check, Sweep, valid, "sweep")
+    return collect_problems([], check, SweepSettings, valid, "sweep")
 
 
 def _remove_setting(settings: dict[str, Any], path: str) -> None:
@@ -145,7 +145,7 @@ def _check_values(space: Mapping[str, Domain], data: Mapping[str, Any]) -> Itera
         yield from _check_path(name, space, context, data, known[key])
 
 
-def _check_repeated_values(sweep: Sweep, data: Mapping[str, Any]) -> Iterator[Problem]:
+def _check_repeated_values(sweep: SweepSettings, data: Mapping[str, Any]) -> Iterator[Problem]:
     """Check each value of `repeats` in the experiment, unless they are seeds."""
     if isinstance(sweep.repeats, int):
         return

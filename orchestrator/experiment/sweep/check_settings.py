@@ -12,7 +12,7 @@ from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.schedulers.pbt import PBT
 from orchestrator.experiment.sections.schedulers.race import Race
 from orchestrator.experiment.sections.search import OptunaSearch
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.sweep.space import (
     can_mutate,
     combine_points_with_grid,
@@ -42,7 +42,7 @@ TRIAL_COLUMNS = (
 MAX_TRIALS = 100_000
 
 
-def check_settings(sweep: Sweep, experiment: Experiment) -> Iterator[Problem]:
+def check_settings(sweep: SweepSettings, experiment: Experiment) -> Iterator[Problem]:
     yield from _check_metrics(sweep)
     yield from _check_constraints(sweep)
     yield from _check_search(sweep)
@@ -51,7 +51,7 @@ def check_settings(sweep: Sweep, experiment: Experiment) -> Iterator[Problem]:
     yield from _check_workers(sweep, experiment)
 
 
-def _check_metrics(sweep: Sweep) -> Iterator[Problem]:
+def _check_metrics(sweep: SweepSettings) -> Iterator[Problem]:
     for statistic in sweep.row_stats:
         try:
             column_and_statistic(statistic)
@@ -75,7 +75,7 @@ def _check_metrics(sweep: Sweep) -> Iterator[Problem]:
         )
 
 
-def _check_constraints(sweep: Sweep) -> Iterator[Problem]:
+def _check_constraints(sweep: SweepSettings) -> Iterator[Problem]:
     for column, limit in sweep.constraints.items():
         try:
             Comparison.parse_for(column, limit)
@@ -89,7 +89,7 @@ def _check_constraints(sweep: Sweep) -> Iterator[Problem]:
             )
 
 
-def _check_search(sweep: Sweep) -> Iterator[Problem]:
+def _check_search(sweep: SweepSettings) -> Iterator[Problem]:
     if isinstance(sweep.search, OptunaSearch):
         yield from sweep.search.check(len(sweep.metrics))
     with_scheduler = f"with scheduler: {sweep.scheduler.type}"
@@ -103,7 +103,7 @@ def _check_search(sweep: Sweep) -> Iterator[Problem]:
         yield Problem("sweep.seed", f"has no effect: search: grid draws nothing {with_scheduler}")
 
 
-def _check_repeats(sweep: Sweep) -> Iterator[Problem]:
+def _check_repeats(sweep: SweepSettings) -> Iterator[Problem]:
     if sweep.repeat_count == 1 and sweep.aggregate == "lower_bound":
         yield Problem(
             "sweep.aggregate",
@@ -118,7 +118,7 @@ def _check_repeats(sweep: Sweep) -> Iterator[Problem]:
         yield from _check_repeated_path(sweep)
 
 
-def _check_repeated_path(sweep: Sweep) -> Iterator[Problem]:
+def _check_repeated_path(sweep: SweepSettings) -> Iterator[Problem]:
     """Yield a problem for each path of the space that is, or is around or inside, the repeated
     one."""
     repeated = sweep.repeated_path
@@ -130,7 +130,7 @@ def _check_repeated_path(sweep: Sweep) -> Iterator[Problem]:
             )
 
 
-def _check_scheduler(sweep: Sweep) -> Iterator[Problem]:
+def _check_scheduler(sweep: SweepSettings) -> Iterator[Problem]:
     if isinstance(sweep.scheduler, Race):
         yield from _check_race(sweep)
     if not sweep.scheduler.waits_for_others:
@@ -142,7 +142,7 @@ def _check_scheduler(sweep: Sweep) -> Iterator[Problem]:
         yield Problem("sweep.engine", f"cannot be train {with_scheduler}, which pauses; use gang")
 
 
-def _check_race(sweep: Sweep) -> Iterator[Problem]:
+def _check_race(sweep: SweepSettings) -> Iterator[Problem]:
     if sweep.repeat_count == 1:
         yield Problem("sweep.repeats", "must be at least 2 with scheduler: race")
     if sweep.aggregate == "lower_bound":
@@ -155,7 +155,7 @@ def _check_race(sweep: Sweep) -> Iterator[Problem]:
         )
 
 
-def _check_workers(sweep: Sweep, experiment: Experiment) -> Iterator[Problem]:
+def _check_workers(sweep: SweepSettings, experiment: Experiment) -> Iterator[Problem]:
     workers = experiment.workers
     if sweep.engine == "gang" and isinstance(workers.count, list):
         yield Problem(
@@ -172,7 +172,7 @@ def _check_workers(sweep: Sweep, experiment: Experiment) -> Iterator[Problem]:
 # The number of trials, for a valid space
 
 
-def check_trial_count(sweep: Sweep) -> Iterator[Problem]:
+def check_trial_count(sweep: SweepSettings) -> Iterator[Problem]:
     per_round = count_points(sweep) * sweep.repeat_count
     trials = sweep.trials or per_round
     if count_trials(sweep) > MAX_TRIALS:
@@ -197,12 +197,12 @@ def check_trial_count(sweep: Sweep) -> Iterator[Problem]:
     yield from _check_points_fit(sweep, trials)
 
 
-def _describe_round(sweep: Sweep) -> str:
+def _describe_round(sweep: SweepSettings) -> str:
     counts = {"points of the grid": count_points(sweep), "repeats": sweep.repeat_count}
     return " x ".join(f"{count} {noun}" for noun, count in counts.items() if count > 1)
 
 
-def _check_points_fit(sweep: Sweep, trials: int) -> Iterator[Problem]:
+def _check_points_fit(sweep: SweepSettings, trials: int) -> Iterator[Problem]:
     combinations = sum(1 for _ in combine_points_with_grid(sweep))
     needed = combinations * len(make_fan_out_points(sweep)) * sweep.repeat_count
     if needed > trials:
@@ -215,7 +215,7 @@ def _check_points_fit(sweep: Sweep, trials: int) -> Iterator[Problem]:
 # What a population changes
 
 
-def check_mutation(sweep: Sweep, experiment: Experiment) -> Iterator[Problem]:
+def check_mutation(sweep: SweepSettings, experiment: Experiment) -> Iterator[Problem]:
     """Yield the problems of the values that a population changes during training.
 
     A training loop of the task's own starts over with the new values, so `mutate` may also name

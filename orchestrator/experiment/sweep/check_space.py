@@ -5,12 +5,12 @@ from typing import Any
 
 from orchestrator.errors import Problem, did_you_mean, shorten
 from orchestrator.experiment.sections.domain import Domain
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.sweep.space import find_enclosing_path, leaves_open
 from orchestrator.experiment.yaml.document import join
 
 
-def find_unsearchable(sweep: Sweep) -> Iterator[Problem]:
+def find_unsearchable(sweep: SweepSettings) -> Iterator[Problem]:
     """Yield a problem for each domain that the search cannot draw from."""
     alternatives = {"grid": "choice", "normal": "uniform"}
     for name, domain in sweep.space.items():
@@ -23,7 +23,7 @@ def find_unsearchable(sweep: Sweep) -> Iterator[Problem]:
             yield Problem(path, f"is not supported with search: optuna; {hint}")
 
 
-def find_overlaps(sweep: Sweep) -> Iterator[Problem]:
+def find_overlaps(sweep: SweepSettings) -> Iterator[Problem]:
     """Yield a problem for each path inside a swept path, unless that is off or on."""
     for inner in sweep.space:
         enclosing = [outer for outer in sweep.space if inner.startswith(f"{outer}.")]
@@ -33,7 +33,7 @@ def find_overlaps(sweep: Sweep) -> Iterator[Problem]:
             yield Problem(f"sweep.space.{inner}", reasons[-1])
 
 
-def _explain_overlap(inner: str, outer: str, sweep: Sweep) -> str | None:
+def _explain_overlap(inner: str, outer: str, sweep: SweepSettings) -> str | None:
     domain = sweep.space[inner]
     around = sweep.space[outer]
     start = f"is inside '{outer}', which"
@@ -57,7 +57,7 @@ def _is_switch(domain: Domain) -> bool:
     return all(value is None or isinstance(value, bool | dict) for value in values)
 
 
-def check_point(point: Mapping[str, Any], path: str, sweep: Sweep) -> Iterator[Problem]:
+def check_point(point: Mapping[str, Any], path: str, sweep: SweepSettings) -> Iterator[Problem]:
     """Yield the problems of a point to try first."""
     for name, value in point.items():
         place = join(path, name)

@@ -11,7 +11,7 @@ from orchestrator.errors import ConfigError, Problem
 from orchestrator.experiment.components import PLAN_KEYS
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve
 from orchestrator.experiment.sections.schedulers.fifo import Fifo
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.sweep.space import choose_context
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.task import has_custom_loop
@@ -48,7 +48,7 @@ class SharedPaths:
         return list(groups.values())
 
 
-def find_shared_paths(source: ExperimentSource, sweep: Sweep) -> SharedPaths:
+def find_shared_paths(source: ExperimentSource, sweep: SweepSettings) -> SharedPaths:
     """Return the paths that can share a training run."""
     swept = [path for path in sweep.space if path.startswith("hooks.")]
     if not swept:
@@ -76,7 +76,7 @@ def find_shared_paths(source: ExperimentSource, sweep: Sweep) -> SharedPaths:
     return SharedPaths(paths, reasons)
 
 
-def find_unshareable_paths(source: ExperimentSource, sweep: Sweep) -> Iterator[Problem]:
+def find_unshareable_paths(source: ExperimentSource, sweep: SweepSettings) -> Iterator[Problem]:
     """Yield a problem for each `fan_out` path that cannot share a training run.
 
     A `share_training` without effect is a problem too.
@@ -98,7 +98,7 @@ def find_unshareable_paths(source: ExperimentSource, sweep: Sweep) -> Iterator[P
             )
 
 
-def _explain_sweep(sweep: Sweep) -> str:
+def _explain_sweep(sweep: SweepSettings) -> str:
     """Return why no trials of a sweep can share a training run; empty if some can."""
     if not sweep.share_training:
         return "share_training is false"
@@ -109,7 +109,7 @@ def _explain_sweep(sweep: Sweep) -> str:
     return "several metrics have no single best trial" if len(sweep.metrics) > 1 else ""
 
 
-def _explain_fan_out_only(sweep: Sweep) -> str:
+def _explain_fan_out_only(sweep: SweepSettings) -> str:
     if sweep.search.type == "optuna":
         reason = "optuna learns from each trial"
     elif isinstance(sweep.scheduler, Fifo):
@@ -120,7 +120,7 @@ def _explain_fan_out_only(sweep: Sweep) -> str:
 
 
 def _resolve_each(
-    source: ExperimentSource, sweep: Sweep, path: str
+    source: ExperimentSource, sweep: SweepSettings, path: str
 ) -> Iterator[ResolvedExperiment]:
     """Yield the experiment with each valid value of a path."""
     values_around = choose_context(path, sweep.space)
@@ -131,7 +131,7 @@ def _resolve_each(
             continue
 
 
-def _explain_hook(path: str, sweep: Sweep, resolved: ResolvedExperiment) -> str:
+def _explain_hook(path: str, sweep: SweepSettings, resolved: ResolvedExperiment) -> str:
     _, name, *rest = path.split(".")
     if rest and rest[0] in PLAN_KEYS:
         return f"{rest[0]} sets the class of hooks.{name} or its order among the hooks"

@@ -9,7 +9,7 @@ from orchestrator.experiment.components import PLAN_KEYS
 from orchestrator.experiment.optim.component import parse_optimizer_path
 from orchestrator.experiment.sections.domain import Domain
 from orchestrator.experiment.sections.schedulers.pbt import PBT
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.sections.workers import Workers
 
 
@@ -20,7 +20,7 @@ def can_mutate(name: str) -> bool:
     return is_field or parse_optimizer_path(name) is not None
 
 
-def list_mutated_paths(sweep: Sweep) -> list[str]:
+def list_mutated_paths(sweep: SweepSettings) -> list[str]:
     """Return the paths that a population changes during training, in the order of the space."""
     scheduler = sweep.scheduler
     if not isinstance(scheduler, PBT):
@@ -82,7 +82,7 @@ def choose_context(name: str, space: Mapping[str, Domain]) -> dict[str, Any]:
 # The grid
 
 
-def make_grid_points(sweep: Sweep) -> Iterator[dict[str, Any]]:
+def make_grid_points(sweep: SweepSettings) -> Iterator[dict[str, Any]]:
     """Yield the points of the grid without `fan_out` paths; one empty point if there is no grid."""
     grid = {
         name: values
@@ -92,7 +92,9 @@ def make_grid_points(sweep: Sweep) -> Iterator[dict[str, Any]]:
     return _multiply(grid, sweep.space)
 
 
-def combine_points_with_grid(sweep: Sweep) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+def combine_points_with_grid(
+    sweep: SweepSettings,
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Yield each of `points`, with each point of the grid that has the same values of its paths."""
     for written in sweep.points:
         for point in make_grid_points(sweep):
@@ -100,7 +102,7 @@ def combine_points_with_grid(sweep: Sweep) -> Iterator[tuple[dict[str, Any], dic
                 yield written, point
 
 
-def make_fan_out_points(sweep: Sweep) -> list[dict[str, Any]]:
+def make_fan_out_points(sweep: SweepSettings) -> list[dict[str, Any]]:
     """Return the combinations of `fan_out` values; one empty point if there are none."""
     values = {
         name: domain.values for name, domain in sweep.space.items() if domain.kind == "fan_out"
@@ -108,7 +110,7 @@ def make_fan_out_points(sweep: Sweep) -> list[dict[str, Any]]:
     return list(_multiply(values, sweep.space))
 
 
-def count_points(sweep: Sweep) -> int:
+def count_points(sweep: SweepSettings) -> int:
     """Return the number of points of the grid, without creating them."""
     values = _make_grid(sweep)
     inside: dict[str | None, list[str]] = defaultdict(list)
@@ -127,7 +129,7 @@ def count_points(sweep: Sweep) -> int:
     return total
 
 
-def _make_grid(sweep: Sweep) -> dict[str, list[Any]]:
+def _make_grid(sweep: SweepSettings) -> dict[str, list[Any]]:
     """Return the values of each path of the grid; with `search: grid` also of each `choice`."""
     kinds = ("choice", "grid", "fan_out") if sweep.search.type == "grid" else ("grid", "fan_out")
     return {name: domain.values for name, domain in sweep.space.items() if domain.kind in kinds}
@@ -156,7 +158,7 @@ def _extend(
 # Counts
 
 
-def count_trials(sweep: Sweep) -> int:
+def count_trials(sweep: SweepSettings) -> int:
     """Return the number of trials within the budget."""
     trials = sweep.trials or count_points(sweep) * sweep.repeat_count
     if sweep.budget and sweep.budget.trials:
@@ -164,7 +166,7 @@ def count_trials(sweep: Sweep) -> int:
     return trials
 
 
-def count_trainings(sweep: Sweep, first: int = 0) -> int:
+def count_trainings(sweep: SweepSettings, first: int = 0) -> int:
     """Return how many trainings the trials from number `first` on share."""
     trials_per_draw = len(make_fan_out_points(sweep)) * sweep.repeat_count
     numbers = range(first, count_trials(sweep))
@@ -173,7 +175,7 @@ def count_trainings(sweep: Sweep, first: int = 0) -> int:
 
 
 def count_concurrent_trials(
-    sweep: Sweep, trials: int, workers: Workers, nodes: Iterable[Mapping[str, float]]
+    sweep: SweepSettings, trials: int, workers: Workers, nodes: Iterable[Mapping[str, float]]
 ) -> int:
     """Return the number of trials that fit side by side on nodes with these resources.
 

@@ -9,7 +9,7 @@ from hooks.metrics.direction import explain_unknown_direction
 from orchestrator import units
 from orchestrator.sweeps.results.comparison import PairedDifferences, SweepComparison
 from orchestrator.tables.compare import RunComparison
-from orchestrator.tables.significance import Change, ComparedValues
+from orchestrator.tables.significance import ComparedValues, ValueChange
 
 _DOUBTS = {"noise": "noise", "unknown": "?"}
 """What is said beside a change, by the verdict on it."""
@@ -120,7 +120,7 @@ def _make_changes_table(title: str, compared: Mapping[str, ComparedValues]) -> D
     return DifferencesTable(title, rows, "none yet")
 
 
-def _format_change(name: str, change: Change) -> str:
+def _format_change(name: str, change: ValueChange) -> str:
     """Format a value, with its change from the first."""
     shown = "-" if change.value is None else units.format_value(name, change.value) or "nan"
     difference = change.difference

@@ -10,7 +10,7 @@ import numpy as np
 
 from orchestrator.experiment.sections.domain import Domain
 from orchestrator.experiment.sections.schedulers.pbt import PBT
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.sweep.space import (
     combine_points_with_grid,
     count_trials,
@@ -22,14 +22,14 @@ from orchestrator.experiment.sweep.space import (
 )
 
 
-def draw_trials(sweep: Sweep, seed: int) -> list[dict[str, Any]]:
+def draw_trials(sweep: SweepSettings, seed: int) -> list[dict[str, Any]]:
     """Draw the values of each trial of a grid or random search. `seed` is that of the
     experiment."""
     trials = (repeat(sweep, point, seed) for point in draw_points(sweep))
     return list(itertools.chain.from_iterable(trials))
 
 
-def repeat(sweep: Sweep, values: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
+def repeat(sweep: SweepSettings, values: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
     """Return the values of each trial of a configuration, which differ in the repeated path."""
     if sweep.repeat_count == 1:
         return [dict(values)]
@@ -37,7 +37,7 @@ def repeat(sweep: Sweep, values: Mapping[str, Any], seed: int) -> list[dict[str,
     return [{**values, path: value} for value in sweep.list_repeated_values(seed)]
 
 
-def draw_points(sweep: Sweep) -> list[dict[str, Any]]:
+def draw_points(sweep: SweepSettings) -> list[dict[str, Any]]:
     """Draw the configurations of a grid or random search, without repeats. The same seed gives the
     same ones."""
     random = np.random.RandomState(sweep.seed)
@@ -51,7 +51,7 @@ def draw_points(sweep: Sweep) -> list[dict[str, Any]]:
     return points
 
 
-def _combine_points_and_grid(sweep: Sweep) -> Iterator[dict[str, Any]]:
+def _combine_points_and_grid(sweep: SweepSettings) -> Iterator[dict[str, Any]]:
     """Yield each of `points` with the grid values that it leaves open, then the rest of each round
     of the grid."""
     tried = []
@@ -66,7 +66,7 @@ def _combine_points_and_grid(sweep: Sweep) -> Iterator[dict[str, Any]]:
 
 
 def fill_point(
-    sweep: Sweep, choose: Callable[[str, Domain], Any], fixed: Mapping[str, Any]
+    sweep: SweepSettings, choose: Callable[[str, Domain], Any], fixed: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the values of a configuration: the fixed ones, and a choice for every other path to
     draw."""
@@ -100,7 +100,7 @@ def draw(domain: Domain, random: np.random.RandomState) -> Any:
 
 
 def mutate(
-    sweep: Sweep, values: Mapping[str, Any], random: np.random.RandomState
+    sweep: SweepSettings, values: Mapping[str, Any], random: np.random.RandomState
 ) -> dict[str, Any]:
     """Return the new values of a trial that exploits one with `values`: each is resampled or
     perturbed, as in PBT."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from orchestrator.disk.metadata import COMPLETE
 from orchestrator.disk.sweep_folder import open_sweep_folder
 from orchestrator.errors import DamagedFile, UsageError
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.sweeps.search.optuna_outcomes import Outcome
 from orchestrator.sweeps.search.optuna_space import make_distribution, make_params
 from orchestrator.tables.constraints import Constraints, make_measured_cells
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Records = Mapping[str, TrialRecord | DamagedFile]
 
 
-def read_earlier_trials(path: str, sweep: Sweep) -> list[FrozenTrial]:
+def read_earlier_trials(path: str, sweep: SweepSettings) -> list[FrozenTrial]:
     """Return the ended trials of another sweep that fit this one, as Optuna has them.
 
     Raises UsageError if there is none.
@@ -40,7 +40,7 @@ def read_earlier_trials(path: str, sweep: Sweep) -> list[FrozenTrial]:
     )
 
 
-def _make_trial(record: TrialRecord, records: Records, sweep: Sweep) -> FrozenTrial | None:
+def _make_trial(record: TrialRecord, records: Records, sweep: SweepSettings) -> FrozenTrial | None:
     """Return a trial as Optuna has it; None if a value is outside the space, or a number is
     missing."""
     from optuna.trial import create_trial

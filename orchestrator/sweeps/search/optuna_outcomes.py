@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.tables.configurations import compute_score
 
 
@@ -30,7 +30,9 @@ class Outcome(NamedTuple):
         return all(excess <= 0 for excess in self.excesses)
 
 
-def find_best_outcome(sweep: Sweep, results: Mapping[int, TrialResult | None]) -> Outcome | None:
+def find_best_outcome(
+    sweep: SweepSettings, results: Mapping[int, TrialResult | None]
+) -> Outcome | None:
     """Return the outcome of the best configuration; None if all trials failed, or a number is
     missing.
 
@@ -51,7 +53,7 @@ def find_best_outcome(sweep: Sweep, results: Mapping[int, TrialResult | None]) -
     )
 
 
-def _combine_repeats(sweep: Sweep, repeats: Sequence[TrialResult]) -> Outcome:
+def _combine_repeats(sweep: SweepSettings, repeats: Sequence[TrialResult]) -> Outcome:
     """Return the score of each of the sweep's metrics over the repeats of a configuration, and the
     largest excess of each constraint."""
     scores = []

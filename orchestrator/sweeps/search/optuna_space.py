@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.experiment.sections.domain import Domain
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 
 if TYPE_CHECKING:
     import optuna
@@ -26,7 +26,7 @@ def make_distribution(domain: Domain, categories: Sequence[Any]) -> BaseDistribu
     return FloatDistribution(low, high, log=domain.is_logarithmic)
 
 
-def make_params(sweep: Sweep, point: Mapping[str, Any]) -> dict[str, Any]:
+def make_params(sweep: SweepSettings, point: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters of Optuna's trial for a point, without values that the space no longer
     contains."""
     params = {}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.disk.sweep_folder import trial_number
 from orchestrator.experiment.sections.search import OptunaSearch
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.sweep.shared_training import SharedPaths
 from orchestrator.experiment.sweep.space import count_trainings, count_trials, make_fan_out_points
 from orchestrator.sweeps.search.drawing import fill_point, repeat
@@ -35,7 +35,7 @@ class OptunaTrials(Search):
 
     def __init__(
         self,
-        settings: Sweep,
+        settings: SweepSettings,
         search: OptunaSearch,
         seed: int,
         previous: Mapping[int, TrialRecord],
@@ -144,7 +144,7 @@ class OptunaTrials(Search):
         del self._results[suggestion]
 
 
-def _make_study(settings: Sweep, search: OptunaSearch, n_previous: int) -> optuna.Study:
+def _make_study(settings: SweepSettings, search: OptunaSearch, n_previous: int) -> optuna.Study:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.experiment.sections.schedulers.race import Race
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.sweep.space import count_trials
 from orchestrator.sweeps.search.drawing import draw_trials
 from orchestrator.sweeps.search.search import (
@@ -45,7 +45,7 @@ class RacingTrials(Search):
 
     def __init__(
         self,
-        settings: Sweep,
+        settings: SweepSettings,
         seed: int,
         previous: Mapping[int, TrialRecord],
         show_line: Callable[[str], None] = lambda line: None,

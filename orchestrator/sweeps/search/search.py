@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.sweep.shared_training import SharedPaths
 from orchestrator.experiment.sweep.space import count_trials
 from orchestrator.sweeps.search.drawing import draw_trials
@@ -20,7 +20,9 @@ def make_trial_config(
     return {"number": number, "values": dict(values), "followers": [*followers]}
 
 
-def list_remaining_trials(settings: Sweep, previous: Mapping[int, TrialRecord]) -> list[int]:
+def list_remaining_trials(
+    settings: SweepSettings, previous: Mapping[int, TrialRecord]
+) -> list[int]:
     """Return the numbers of the trials that have not ended."""
     numbers = sorted({*range(count_trials(settings)), *previous})
     return [
@@ -32,7 +34,7 @@ class Search:
     """Base class of searches, which suggest the remaining trials. Trials of earlier attempts keep
     their values."""
 
-    def __init__(self, settings: Sweep, shared: SharedPaths | None = None) -> None:
+    def __init__(self, settings: SweepSettings, shared: SharedPaths | None = None) -> None:
         self._settings = settings
         self._shared = shared or SharedPaths()
         self._queue: deque[TrialConfig] = deque()
@@ -72,7 +74,11 @@ class DrawnTrials(Search):
     """Trials of a grid or random search, all drawn before the first one starts."""
 
     def __init__(
-        self, settings: Sweep, seed: int, previous: Mapping[int, TrialRecord], shared: SharedPaths
+        self,
+        settings: SweepSettings,
+        seed: int,
+        previous: Mapping[int, TrialRecord],
+        shared: SharedPaths,
     ) -> None:
         super().__init__(settings, shared)
         drawn = draw_trials(settings, seed)

@@ -16,7 +16,7 @@ from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.script_classes import with_classes_of_main
 from orchestrator.engines.train_engine import remove_placement_group_of
 from orchestrator.errors import ConfigError
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.private_api.ray_tune import TrialProgressCallback, forgetting_trials
 from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.running_sweep import RunningSweep
@@ -132,7 +132,7 @@ class _Stopper(_Unsaved, tune.Stopper):
 class _Searcher(_Unsaved, Searcher):
     """The sweep's search, as Tune calls it. `_TrialEvents` passes it the ends of trials."""
 
-    def __init__(self, search: Search, settings: Sweep) -> None:
+    def __init__(self, search: Search, settings: SweepSettings) -> None:
         metric, mode = settings.objectives[0]
         super().__init__(metric=metric, mode=mode)
         self._search = search

@@ -10,7 +10,7 @@ from ray.tune.result import TRAINING_ITERATION
 
 from orchestrator.disk.sweep_folder import trial_name
 from orchestrator.experiment.sections.schedulers.pbt import PBT
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.private_api.ray_tune import Exploiting
 from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.search.drawing import mutate
@@ -22,7 +22,7 @@ class Population(Exploiting):
     """A population that stays within the domains of the space, and records its exploits."""
 
     def __init__(
-        self, settings: Sweep, previous: Mapping[int, TrialRecord], history: History
+        self, settings: SweepSettings, previous: Mapping[int, TrialRecord], history: History
     ) -> None:
         scheduler = settings.scheduler
         assert isinstance(scheduler, PBT)

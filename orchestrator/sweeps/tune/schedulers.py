@@ -12,7 +12,7 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from orchestrator.disk.sweep_folder import trial_name
 from orchestrator.experiment.sections.schedulers.hyperband import HyperBand
 from orchestrator.experiment.sections.schedulers.pbt import PBT
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.private_api.ray_tune import Bands, call_before_next_step
 from orchestrator.sweeps.pruner import Pruner
 from orchestrator.sweeps.results.population import History
@@ -24,7 +24,7 @@ from orchestrator.tables.trial_index import TrialRecord
 
 
 def make_scheduler(
-    settings: Sweep,
+    settings: SweepSettings,
     previous: Mapping[int, TrialRecord],
     reasons: Mapping[str, str],
     history: History,
@@ -50,7 +50,9 @@ class SingleStops(FIFOScheduler):
     """Stops single trials early, also those of a shared training run, which continues
     without them."""
 
-    def __init__(self, pruner: Pruner | None, settings: Sweep, reasons: Mapping[str, str]) -> None:
+    def __init__(
+        self, pruner: Pruner | None, settings: SweepSettings, reasons: Mapping[str, str]
+    ) -> None:
         super().__init__()
         self._pruner = pruner
         self._settings = settings
@@ -84,7 +86,7 @@ class SingleStops(FIFOScheduler):
 class _HyperBand(Bands):
     """HyperBand that compares the scores of trials instead of their results."""
 
-    def __init__(self, settings: Sweep) -> None:
+    def __init__(self, settings: SweepSettings) -> None:
         # The names of the options are Tune's own.
         super().__init__(**settings.scheduler.model_dump(exclude={"type"}))
         self._metric_name, mode = settings.objectives[0]

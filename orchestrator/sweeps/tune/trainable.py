@@ -20,7 +20,7 @@ from orchestrator.engines.rank_failures import is_permanent_error
 from orchestrator.engines.train_engine import TrainJobs
 from orchestrator.engines.trial_gang import TrialGang
 from orchestrator.errors import ConfigError, MetricMissing
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.private_api.ray_tune import PermanentFailure
@@ -55,7 +55,7 @@ class Trial(tune.Trainable):
         self,
         config: dict[str, Any],
         source: ExperimentSource,
-        settings: Sweep,
+        settings: SweepSettings,
         workers: Workers,
         location: str,
     ) -> None:

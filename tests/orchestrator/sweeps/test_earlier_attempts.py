@@ -5,16 +5,16 @@ from typing import Any
 
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import find_checkpoint_to_exploit, trial_folder
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.sweeps.earlier_attempts import compute_seconds_used, load_previous_trials
 from orchestrator.sweeps.search.search import list_remaining_trials
 from orchestrator.sweeps.stopping_rules import StoppingRules
 from tests.orchestrator.sweeps.search.draws import Draws, previous_trial
 
 
-def settings(**more: Any) -> Sweep:
+def settings(**more: Any) -> SweepSettings:
     space = {"optimizer.lr": {"grid": [0.1, 0.2, 0.3]}}
-    return Sweep.model_validate(
+    return SweepSettings.model_validate(
         {"metric": "val/score", "mode": "max", "search": "grid", "space": space, **more}
     )
 

@@ -5,21 +5,21 @@ from typing import Any
 import pytest
 
 from orchestrator.disk.sweep_folder import trial_name
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.sweeps.pruner import Pruner
 from tests.orchestrator.sweeps.search.draws import previous_trial
 
 METRIC = "val/score"
 
 
-def make_settings(**more: Any) -> Sweep:
+def make_settings(**more: Any) -> SweepSettings:
     space = {"a": {"grid": [*range(10)]}}
-    return Sweep.model_validate(
+    return SweepSettings.model_validate(
         {"metric": METRIC, "mode": "max", "search": "grid", "space": space, **more}
     )
 
 
-def make_pruner(settings: Sweep, previous: Any = ()) -> Pruner:
+def make_pruner(settings: SweepSettings, previous: Any = ()) -> Pruner:
     pruner = Pruner.make(settings, dict(previous))
     assert pruner is not None
     return pruner

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.sweeps.stopping_rules import StoppingRules
 from tests.orchestrator.sweeps.search.draws import previous_trial
 
 
-def settings(**more: Any) -> Sweep:
-    return Sweep.model_validate(
+def settings(**more: Any) -> SweepSettings:
+    return SweepSettings.model_validate(
         {"metric": "val/score", "mode": "max", "space": {"x": {"choice": [1]}}, **more}
     )
 

@@ -17,7 +17,7 @@ from orchestrator import ConfigError, Experiment, UsageError, run, sweep
 from orchestrator.experiment.fields.parameters import construct
 from orchestrator.experiment.fields.plain_data import convert_fields
 from orchestrator.experiment.load import check_experiment, make_experiment, to_dict
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.sections.training import Change
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.user_code import list_import_folders
@@ -78,7 +78,7 @@ def test_python_experiment_equals_the_file() -> None:
         ),
         (
             {
-                "sweep": Sweep(
+                "sweep": SweepSettings(
                     metric="a", mode="max", space={"hooks.ema": {"choice": [EMA(decay=0.5), None]}}
                 )
             },

@@ -8,13 +8,15 @@ import pytest
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.fields.parameters import check
 from orchestrator.experiment.sections.domain import Domain
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 
 SPACE = {"optimizer.lr": {"uniform": [0.1, 0.9]}}
 
 
-def section(**more: Any) -> Sweep:
-    return check(Sweep, {"metric": "val/loss", "trials": 4, "space": SPACE, **more}, "sweep")
+def section(**more: Any) -> SweepSettings:
+    return check(
+        SweepSettings, {"metric": "val/loss", "trials": 4, "space": SPACE, **more}, "sweep"
+    )
 
 
 def refused(**more: Any) -> str:
@@ -86,7 +88,7 @@ def test_objectives_pair_metrics_with_modes() -> None:
 )
 def test_wrong_domains_are_refused(domain: Any, path: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        check(Sweep, {"metric": "val/loss", "space": {"optimizer.lr": domain}}, "sweep")
+        check(SweepSettings, {"metric": "val/loss", "space": {"optimizer.lr": domain}}, "sweep")
     (problem,) = caught.value.problems
     assert problem.path == f"sweep.space.optimizer.lr{path}"
     assert message in str(problem)

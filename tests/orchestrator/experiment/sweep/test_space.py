@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.experiment.sweep.space import (
     choose_context,
@@ -19,8 +19,8 @@ from orchestrator.experiment.sweep.space import (
 ON = {"choice": [None, {}, {"average": "stochastic", "decay": 0}]}
 
 
-def of(space: dict[str, Any], **more: Any) -> Sweep:
-    return Sweep.model_validate({"metric": "val/loss", "space": space, **more})
+def of(space: dict[str, Any], **more: Any) -> SweepSettings:
+    return SweepSettings.model_validate({"metric": "val/loss", "space": space, **more})
 
 
 def test_path_inside_a_choice_is_drawn_where_the_choice_does_not_set_it() -> None:

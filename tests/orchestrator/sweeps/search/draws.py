@@ -3,7 +3,7 @@ from dataclasses import fields
 from typing import Any
 
 from orchestrator.experiment.sections.search import OptunaSearch
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.sweep.shared_training import SharedPaths
 from orchestrator.sweeps.search.optuna_trials import OptunaTrials
 from orchestrator.sweeps.search.search import DrawnTrials
@@ -25,7 +25,7 @@ class Draws:
     """The trials of a sweep one after the other; the search learns what earlier trials reached."""
 
     def __init__(
-        self, settings: Sweep, seed: int, previous: Mapping[int, TrialRecord] | None = None
+        self, settings: SweepSettings, seed: int, previous: Mapping[int, TrialRecord] | None = None
     ) -> None:
         shared = SharedPaths(
             tuple(path for path, domain in settings.space.items() if domain.kind == "fan_out")

@@ -7,21 +7,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.sweeps.search.drawing import draw, draw_points, mutate
 from tests.orchestrator.sweeps.search.draws import Draws
 
 SPACE = {"hooks.ema.decay": {"uniform": [0.0, 0.99]}, "optimizer.lr": {"loguniform": [1e-4, 1.0]}}
 
 
-def sweep(**more: Any) -> Sweep:
-    return Sweep.model_validate(
+def sweep(**more: Any) -> SweepSettings:
+    return SweepSettings.model_validate(
         {"metric": "val/score", "mode": "max", "trials": 40, "space": SPACE, **more}
     )
 
 
-def sweep_over(space: dict[str, Any], **more: Any) -> Sweep:
-    return Sweep.model_validate({"metric": "val/loss", "space": space, **more})
+def sweep_over(space: dict[str, Any], **more: Any) -> SweepSettings:
+    return SweepSettings.model_validate({"metric": "val/loss", "space": space, **more})
 
 
 def test_each_point_of_a_grid_runs_with_its_seeds() -> None:

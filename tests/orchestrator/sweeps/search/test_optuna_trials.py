@@ -11,7 +11,7 @@ from orchestrator import sweep as start_sweep
 from orchestrator.disk.new_run import create_run
 from orchestrator.errors import UsageError
 from orchestrator.experiment.sections.search import list_samplers
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 from tests.orchestrator.sweeps.search.draws import Draws, previous_trial
 from tests.tasks import described
 
@@ -28,14 +28,14 @@ def bowl(values: dict[str, Any]) -> float:
     )
 
 
-def sweep(**more: Any) -> Sweep:
-    return Sweep.model_validate(
+def sweep(**more: Any) -> SweepSettings:
+    return SweepSettings.model_validate(
         {"metric": "val/score", "mode": "max", "trials": 40, "space": SPACE, **more}
     )
 
 
 def searched(
-    settings: Sweep, function: Callable[[dict[str, Any]], dict[str, Any]]
+    settings: SweepSettings, function: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     draws = Draws(settings, 0)
     found = []

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import t as student
 
 from orchestrator import ConfigError, resume_sweep, sweep
-from orchestrator.experiment.sections.sweep import Stop, Sweep
+from orchestrator.experiment.sections.sweep import Stop, SweepSettings
 from orchestrator.sweeps.search.race import RacingTrials, compute_win_probabilities
 from orchestrator.sweeps.stopping_rules import StoppingRules
 from orchestrator.tables.trial_index import TrialRecord
@@ -17,11 +17,11 @@ from tests.orchestrator.sweeps.search.draws import previous_trial
 from tests.orchestrator.sweeps.test_in_process import searching
 
 
-def settings(configurations: int, repeats: int = 5, **fields: Any) -> Sweep:
+def settings(configurations: int, repeats: int = 5, **fields: Any) -> SweepSettings:
     space = {"optimizer.lr": {"grid": [*range(configurations)]}}
     scheduler = {"type": "race", **fields}
     common = {"metric": "val/loss", "mode": "min", "search": "grid"}
-    return Sweep.model_validate(
+    return SweepSettings.model_validate(
         {**common, "repeats": repeats, "scheduler": scheduler, "space": space}
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 from ray.tune.experiment import Trial
 
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.experiment.sections.sweep import Sweep
+from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.search.drawing import draw_points
 from orchestrator.sweeps.tune.schedulers import make_scheduler
@@ -60,15 +60,15 @@ class FakeController:
         return trial.checkpoint
 
 
-def make_sweep(**more: Any) -> Sweep:
+def make_sweep(**more: Any) -> SweepSettings:
     space = {"optimizer.lr": {"uniform": [0, 1]}}
-    return Sweep.model_validate(
+    return SweepSettings.model_validate(
         {"metric": METRIC, "mode": "max", "search": "random", "space": space, **more}
     )
 
 
 def start(
-    settings: Sweep, folder: Path, previous: Any = (), status: str = Trial.RUNNING
+    settings: SweepSettings, folder: Path, previous: Any = (), status: str = Trial.RUNNING
 ) -> tuple[FakeController, Any]:
     """Return Tune's controller of all trials of a sweep, and its scheduler."""
     scheduler = make_scheduler(settings, dict(previous), {}, History(RunFolder(folder)))
