@@ -38,7 +38,7 @@ _MAX_FRAMES = 12
 
 _log = logging.getLogger("hookyard")
 _RUNNERS = (IterationRunner, MicrobatchRunner, ClosureRunner, TurnRunner)
-_LOOPS = {IterationRunner.evaluate.__code__, *(runner._train.__code__ for runner in _RUNNERS)}
+_LOOPS = {IterationRunner.infer.__code__, *(runner._train.__code__ for runner in _RUNNERS)}
 _TORCH = os.path.dirname(torch.__file__)
 _COLLECTIVES = os.path.join(_TORCH, "distributed", "")
 _SYNC_FILES = (

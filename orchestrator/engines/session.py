@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hooks.loop_services import Display
-from hooks.metrics.names import get_kind
 from orchestrator.disk.hang import HangReports
 from orchestrator.disk.run_folder import PREDICTIONS
 from orchestrator.engines.assignment import Assignment, PredictionTarget
@@ -19,11 +18,15 @@ from orchestrator.engines.shared_checkpoints import choose_common_checkpoints
 from orchestrator.errors import HookyardError
 from orchestrator.experiment.resolve import ResolvedExperiment
 from orchestrator.loop.custom.custom_loop import CustomLoop
-from orchestrator.loop.data.phases import DataOf
-from orchestrator.loop.data.predicted_data import DataToPredict
-from orchestrator.loop.loop import EvaluationLoop, Loop
+from orchestrator.loop.data.phases import Data, DataOf, build_data
+from orchestrator.loop.data.predicted_data import (
+    build_data_to_predict,
+    build_dataset_to_predict,
+)
+from orchestrator.loop.hooked_loop import HookedLoop
+from orchestrator.loop.inference_loops import EvaluationLoop, PredictionLoop
+from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.torch_settings import thread_count, torch_threads
-from orchestrator.loop.prediction import Prediction
 from orchestrator.loop.report import Report, produce_within
 from orchestrator.loop.sharing.failed_run import note_failed_run
 from orchestrator.loop.sharing.shared_runs import Member
@@ -78,7 +81,7 @@ class Session:
         self.attempts = [RunAttempt(assignment, world, display, resolved)]
         """The attempt of each run, the leader's first."""
         self.attempts += [RunAttempt(follower, world, display) for follower in assignment.followers]
-        self._loop: CustomLoop | Loop | None = None
+        self._loop: CustomLoop | HookedLoop | None = None
         self._runs_to_end: set[int] = set()
 
     def reports(self) -> Generator[Report, None, None]:
@@ -108,7 +111,7 @@ class Session:
 
     # The loop
 
-    def _make_loop(self) -> CustomLoop | Loop:
+    def _make_loop(self) -> CustomLoop | HookedLoop:
         leader, *followers = self.attempts
         resolved = leader.resolved
         context = leader.make_context(self._stop_requested)
@@ -117,27 +120,28 @@ class Session:
         if has_custom_loop(type(resolved.task)) and not target:
             return CustomLoop(*parts)
 
-        options: dict[str, Any] = {"data_of": self._data_of, "origin": None}
         # Rank 0 reads the initial weights that were found when the run was created.
+        origin = None
         if resolved.experiment.init and self.world.is_master:
-            options["origin"] = leader.folder.read_metadata().init
+            origin = leader.folder.read_metadata().init
         if isinstance(target, PredictionTarget):
-            options["evaluation"] = partial(
-                Prediction,
+            return PredictionLoop(
+                *parts,
                 phase=target.phase,
                 folder=leader.folder.storage / PREDICTIONS,
                 provider=target.provider,
+                rewinds=target.rewinds,
+                origin=origin,
+                make_data=self._choose_data_to_predict(target),
             )
-            if target.data is not None:
-                options["make_data"] = partial(
-                    DataToPredict,
-                    phase=target.phase,
-                    data=target.data,
-                    epoch_iterations=target.epoch_iterations,
-                )
+        make_data = partial(build_data, data_of=self._data_of)
         if target:
             return EvaluationLoop(
-                *parts, kind=get_kind(target.phase), rewinds=target.rewinds, **options
+                *parts,
+                kind=target.phase,
+                rewinds=target.rewinds,
+                origin=origin,
+                make_data=make_data,
             )
 
         members = [
@@ -149,9 +153,20 @@ class Session:
             for attempt in followers
         ]
         resumes = leader.checkpoint is not None
-        return Loop(*parts, followers=members, resumes=resumes, **options)
+        return Loop(*parts, followers=members, resumes=resumes, origin=origin, make_data=make_data)
 
-    def _restore(self, loop: CustomLoop | Loop) -> None:
+    def _choose_data_to_predict(self, target: PredictionTarget) -> Callable[..., Data]:
+        """Return the function that builds the target's data, or that of the task."""
+        if target.data is None:
+            return partial(build_data_to_predict, data_of=self._data_of, phase=target.phase)
+        return partial(
+            build_dataset_to_predict,
+            phase=target.phase,
+            data=target.data,
+            epoch_iterations=target.epoch_iterations,
+        )
+
+    def _restore(self, loop: CustomLoop | HookedLoop) -> None:
         """Restore the checkpoints of the runs, and record with which data and settings they
         train."""
         leader = self.attempts[0]
@@ -167,7 +182,7 @@ class Session:
     # The reports
 
     def _write_reports(
-        self, loop: CustomLoop | Loop, watch: HangWatch
+        self, loop: CustomLoop | HookedLoop, watch: HangWatch
     ) -> Generator[Report, None, None]:
         """Write the loop's reports to the runs' folders, and yield them; time in the caller does not
         count as a hang."""
@@ -202,7 +217,7 @@ class Session:
         finally:
             self._finish(loop, reports, failure)
 
-    def _end_run(self, loop: CustomLoop | Loop, index: int) -> None:
+    def _end_run(self, loop: CustomLoop | HookedLoop, index: int) -> None:
         """End one of several runs; training may continue for the others."""
         run = loop.runs[index]
         attempt = self.attempts[index]
@@ -212,7 +227,7 @@ class Session:
 
     def _finish(
         self,
-        loop: CustomLoop | Loop,
+        loop: CustomLoop | HookedLoop,
         reports: Generator[Report],
         failure: BaseException | None,
     ) -> None:

@@ -1,6 +1,5 @@
 """A run of a training with hooks, which it may share with other runs. Runs in workers."""
 
-from collections.abc import Callable
 from typing import Any
 
 from hooks.metrics.names import get_kind
@@ -8,6 +7,7 @@ from hooks.plan import Plan
 from orchestrator.experiment.checks.data import list_run_phases
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.evaluation import Evaluation
+from orchestrator.loop.inference import Inference
 from orchestrator.loop.membership import ALONE, Membership
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.training import Training
@@ -24,7 +24,6 @@ class HookedRun(TrainingRun):
         context: RunContext,
         plan: Plan,
         membership: Membership = ALONE,
-        evaluation: Callable[[TrainingRun, Training], Evaluation] = Evaluation,
     ) -> None:
         super().__init__(
             training.task,
@@ -38,7 +37,8 @@ class HookedRun(TrainingRun):
             membership,
         )
         self.training = training
-        self.evaluation = evaluation(self, training)
+        self.inference = Inference(self, training)
+        self.evaluation = Evaluation(self, training, self.inference)
         self._hook_metrics = membership.hook_metrics
 
     def phases(self) -> tuple[str, ...]:

@@ -1,46 +1,34 @@
 """The loop of a task with hooks: each epoch in order. Runs in workers.
 
-`Loop._produce_reports` is an epoch: train, validate, report, save, stop. The batches of a training phase
-are in `training.py`, those of an evaluation in `evaluation.py`. What a run owns is in
-`training_run.py`, and when a validation or a test is due in `hooked_run.py`; how a loop begins, ends
-and fails is in `base_loop.py`.
+`Loop._produce_reports` is an epoch: train, validate, report, save, stop. The batches of a training
+phase are in `training.py`, those of val and test in `inference.py`, and what an evaluation computes
+in `evaluation.py`. What a run owns is in `training_run.py`, and when a validation or a test is due
+in `hooked_run.py`; how a loop begins, ends and fails is in `base_loop.py`.
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from hooks.hook import Hook
-from hooks.metrics.names import find_phase
 from hooks.position import Stage
-from hooks.state import Weights
-from orchestrator.errors import TaskError
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.experiment.yaml.source import InitialWeights
-from orchestrator.loop.base_loop import BaseLoop
-from orchestrator.loop.evaluation import Evaluation
+from orchestrator.loop.hooked_loop import HookedLoop
 from orchestrator.loop.hooked_run import HookedRun
-from orchestrator.loop.model.initial_weights import load_initial_weights
-from orchestrator.loop.model.torch_settings import torch_settings
-from orchestrator.loop.report import Report, produce_within
+from orchestrator.loop.report import Report
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.sharing.failed_run import note_failures
 from orchestrator.loop.sharing.shared_runs import Member, SharedRuns
-from orchestrator.loop.state.hooked_contents import EvaluationContents
 from orchestrator.loop.stopping import INTERRUPTED, StopDecision
-from orchestrator.loop.training import Training, make_training
-from orchestrator.loop.training_run import TrainingRun
+from orchestrator.loop.training import make_training
 from orchestrator.task import Task
 
 
-class Loop(BaseLoop[HookedRun]):
-    """The loop of a task with hooks, which owns a training and its runs: usually one.
+class Loop(HookedLoop):
+    """The loop that trains a task with hooks.
 
     `followers` are further runs that share the training. Each has its own observing hooks,
-    validation, checkpoints and reports. `evaluation` makes the evaluations of a run that is alone.
-    `options` are those of `make_training`.
+    validation, checkpoints and reports. `options` are those of `make_training`.
     """
 
     def __init__(
@@ -51,29 +39,17 @@ class Loop(BaseLoop[HookedRun]):
         context: RunContext | None = None,
         *,
         followers: Sequence[Member] = (),
-        evaluation: Callable[[TrainingRun, Training], Evaluation] = Evaluation,
         **options: Any,
     ) -> None:
         context = context or RunContext()
-        self.task = task
-        self.experiment = experiment
-        self.training = make_training(task, experiment, hooks, context, **options)
-        if self.training.modes:
-            self.training.state.evaluations[""] = Weights(self.training.modes.evaluating)
+        training = make_training(task, experiment, hooks, context, **options)
+        self._shared: SharedRuns | None = None
         if followers:
             members = [Member(experiment, hooks, context), *followers]
-            self._shared: SharedRuns | None = SharedRuns(self.training, members)
-            super().__init__(self._shared.runs)
+            self._shared = SharedRuns(training, members)
+            super().__init__(training, self._shared.runs)
         else:
-            self._shared = None
-            run = HookedRun(
-                self.training, experiment, context, self.training.plan, evaluation=evaluation
-            )
-            super().__init__([run])
-
-    def run(self) -> Generator[Report, None, None]:
-        # Between reports, another run with other settings may be running in this process.
-        return produce_within(partial(torch_settings, self.experiment), super().run())
+            super().__init__(training, [HookedRun(training, experiment, context, training.plan)])
 
     def _begin(self) -> None:
         for run in self.runs:
@@ -86,9 +62,6 @@ class Loop(BaseLoop[HookedRun]):
         for run in self.runs:
             with run.own_fields:
                 run.evaluation.check_phase_names()
-
-    def _close(self) -> None:
-        self.training.close()
 
     def _note_failures(self) -> AbstractContextManager[None]:
         """Return a context that adds the first active run to errors, if runs share the training."""
@@ -228,57 +201,3 @@ class Loop(BaseLoop[HookedRun]):
         self.training.end_phase()
         if self._shared:
             self._shared.end_phase(self.active)
-
-
-class EvaluationLoop(Loop):
-    """Loop that evaluates a restored checkpoint once on the phases of a `kind`, `val` or `test`,
-    and yields one report.
-
-    Initial weights of the experiment, which were found at `origin`, replace the checkpoint's, and no
-    averages are evaluated. `parts` and other `options` are those of `Loop`.
-    """
-
-    def __init__(
-        self,
-        *parts: Any,
-        kind: str,
-        rewinds: bool = True,
-        origin: InitialWeights | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(*parts, resumes=True, contents=EvaluationContents, **options)
-        self._kind = kind
-        self._rewinds = rewinds
-        self._origin = origin
-
-    def _begin(self) -> None:
-        super()._begin()
-        if not self.experiment.init:
-            return
-        lines = load_initial_weights(self.state.module, self.experiment, self.world, self._origin)
-        self.state.evaluations = {"": Weights()}
-        self.training.show(lines)
-
-    def _produce_reports(self) -> Iterator[Report]:
-        run = self.runs[0]
-        data = self.training.data
-        if not data.phase_names(self._kind):
-            raise TaskError(
-                f"data() of {type(self.task).__name__} gives {', '.join(data.phases)}, and no"
-                f" {self._kind} to {run.evaluation.verb}"
-            )
-        self.state.metrics = {}
-        run.cursor.eval_iterations = {}
-        run.cursor.stage = Stage.VALIDATED
-        if self._rewinds:
-            run.random_states.rewind()
-        run.evaluation.evaluate(self._kind)
-
-        report = run.make_report(run_ends=bool(run.stop) or run.is_finished(), is_final=True)
-        # Hooks may restore training metrics from the checkpoint; leave them out.
-        metrics = {
-            name: value
-            for name, value in report.metrics.items()
-            if find_phase(name) in ("", self._kind)
-        }
-        yield replace(report, metrics=metrics)

@@ -10,7 +10,7 @@ from torch import nn
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.hook import Hook
 from hooks.plan import Plan
-from hooks.state import ScheduledOptimizer
+from hooks.state import ScheduledOptimizer, Weights
 from orchestrator.errors import TaskError, raise_problems
 from orchestrator.experiment.checks.metric_modes import read_meter_modes
 from orchestrator.experiment.checks.optimizers import check_closure
@@ -20,7 +20,7 @@ from orchestrator.experiment.optim.optimizer import build_optimizers
 from orchestrator.experiment.optim.timeline import Timeline
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.source import InitialWeights
-from orchestrator.loop.data.phases import Data, DataOf, data_from_task
+from orchestrator.loop.data.phases import Data, build_data
 from orchestrator.loop.loop_state import LoopState
 from orchestrator.loop.model.frozen_weights import FrozenWeights
 from orchestrator.loop.model.initial_weights import load_initial_weights
@@ -66,9 +66,9 @@ class Training:
     One in each worker process.
 
     It knows no run: a loop saves, evaluates and reports. `hooks` and `context` belong to its only
-    run, or to the first of several runs that share it. With `resumes`, a checkpoint replaces the initial
-    weights, which were found at `origin` when the run was created. `make_training` makes one, with the
-    seeds of the experiment.
+    run, or to the first of several runs that share it. With `resumes`, a checkpoint replaces the
+    initial weights, which were found at `origin` when the run was created. `make_training` makes
+    one, with the seeds of the experiment.
     """
 
     def __init__(
@@ -78,8 +78,7 @@ class Training:
         hooks: Mapping[str, Hook],
         context: RunContext,
         *,
-        data_of: DataOf = data_from_task,
-        make_data: Callable[[Task, Experiment, World, DataOf], Data] = Data,
+        make_data: Callable[[Task, Experiment, World], Data] = build_data,
         origin: InitialWeights | None = None,
         resumes: bool = False,
         contents: type[HookedContents] = HookedContents,
@@ -91,7 +90,7 @@ class Training:
         self.clock = clock_for(self.world.device)
         self.plan = make_plan(hooks, self.world, self.clock)
 
-        self.data = make_data(task, experiment, self.world, data_of)
+        self.data = make_data(task, experiment, self.world)
         self.precisions = {
             name: Precision(experiment.precision, self.world.device, experiment.scaler.model_dump())
             for name in experiment.optimizations
@@ -111,6 +110,8 @@ class Training:
         self.iterations = self._make_runner()
         self.epoch = self._make_epoch()
         self.modes = OptimizerModes(self.state.optimizers)
+        if self.modes:
+            self.state.evaluations[""] = Weights(self.modes.evaluating)
         self.contents = contents(
             self.state,
             self.iterations,
@@ -371,8 +372,8 @@ def make_training(
 ) -> Training:
     """Make a training with the seeds of the experiment, and show its progress to the task.
 
-    All ranks build the same model. From then on, each has its own random numbers. `options` are those
-    of `Training`.
+    All ranks build the same model. From then on, each has its own random numbers. `options` are
+    those of `Training`.
     """
     seed_all(experiment.seed)
     training = Training(task, experiment, hooks, context, **options)

@@ -152,7 +152,7 @@ def _shorten(loop: Loop) -> int:
     epoch = loop.training.epoch
     length = min(_EPOCH_STEPS * loop.experiment.micro_batches, epoch.length)
     epoch.shorten(length)
-    loop.runs[0].evaluation.shorten(_EVALUATED_BATCHES)
+    loop.runs[0].inference.shorten(_EVALUATED_BATCHES)
     return length
 
 

@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset
 from orchestrator import Task, run
 from orchestrator.errors import TaskError
 from orchestrator.experiment.load import load_checked
-from orchestrator.loop.data.phases import Data
+from orchestrator.loop.data.phases import build_data
 from orchestrator.loop.world import World
 from tests.tasks import Points, described
 
@@ -132,7 +132,7 @@ def test_generators_are_seeded_when_a_hook_reads_a_stream_again() -> None:
         task=f"{__name__}:Drawing", task_args={"stream": True}, epoch_steps=2, seed=7
     )
     task = Drawing(stream=True)
-    data = Data(task, experiment, World())
+    data = build_data(task, experiment, World())
     before = torch.get_rng_state()
     next(data.fresh_batches("train"))
     assert torch.equal(torch.get_rng_state(), before)

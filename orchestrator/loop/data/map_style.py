@@ -13,7 +13,6 @@ from hooks.parameter_names import listed
 from hooks.private_torch import end_processes, tree_leaves
 from orchestrator.errors import ConfigError, RunError, TaskError
 from orchestrator.experiment.checks.data import (
-    check_meters,
     describe_size,
     make_drop_last_error,
 )
@@ -40,6 +39,7 @@ class MapStyleData(PhaseData):
     """
 
     by_index = True
+    size: int
 
     def __init__(self, context: PhaseContext, dataset: Any) -> None:
         super().__init__(context)
@@ -50,7 +50,6 @@ class MapStyleData(PhaseData):
         """Attributes of the dataset and its parts, when the loader's processes started."""
         order, length = self._find_order()
         self.size = length
-        check_meters(context.experiment, context.task, context.phase, length, world.world_size)
         self.sampler = ShardedSampler(
             order, length, world.rank, world.world_size, even=context.is_training
         )

@@ -7,7 +7,7 @@ import torch
 
 from hooks.metrics.names import PHASES, list_phases
 from orchestrator.errors import raise_problems
-from orchestrator.experiment.checks.data import PHASES_OF_DATA, check_phases
+from orchestrator.experiment.checks.data import PHASES_OF_DATA, check_meters, check_phases
 from orchestrator.experiment.checks.data_keys import find_key_problems
 from orchestrator.experiment.checks.datasets import is_map_style
 from orchestrator.experiment.sections.experiment import Experiment
@@ -31,35 +31,13 @@ def data_from_task(task: Task, experiment: Experiment, world: World) -> Mapping[
 
 
 class Data:
-    """The data of all phases on this rank."""
+    """The data of all phases on this rank, whose tensors go to a `device`."""
 
-    def __init__(
-        self, task: Task, experiment: Experiment, world: World, data_of: DataOf = data_from_task
-    ) -> None:
-        self._device = world.device
-        datasets = dict(data_of(task, experiment, world))
-        check_phases(task, datasets)
-        raise_problems(find_key_problems(experiment, task, datasets))
-        generator = torch.Generator()
-
-        def build(phase: str) -> PhaseData:
-            dataset = datasets[phase]
-            context = PhaseContext(task, phase, experiment, world, generator)
-            if is_map_style(dataset):
-                return MapStyleData(context, dataset)
-
-            def build_again() -> Any:
-                with seeded(experiment.seed):
-                    return data_of(task, experiment, World(device=world.device))[phase]
-
-            return IterableData(context, dataset, build_again)
-
-        self.phases: dict[str, PhaseData] = {}
-        for kind in PHASES:
-            for phase in list_phases(kind, datasets):
-                self.phases[phase] = build(phase)
-        self.train = self.phases["train"]
-        self.loaders = {phase: data.loader for phase, data in self.phases.items()}
+    def __init__(self, phases: Mapping[str, PhaseData], device: torch.device) -> None:
+        self._device = device
+        self.phases = phases
+        self.train = phases["train"]
+        self.loaders = {phase: data.loader for phase, data in phases.items()}
         """Loaders by phase, for hooks."""
 
     def phase_names(self, kind: str) -> list[str]:
@@ -89,3 +67,53 @@ class Data:
             to_device(batch, self._device)
             for batch in self.phases[phase].fresh_batches(shuffled=shuffled)
         )
+
+
+def build_data(
+    task: Task, experiment: Experiment, world: World, data_of: DataOf = data_from_task
+) -> Data:
+    """Return the data of a task on this rank; collective. Raises ConfigError for wrong data."""
+    datasets = load_datasets(task, experiment, world, data_of)
+    return Data(build_phases(task, experiment, world, datasets, data_of), world.device)
+
+
+def load_datasets(
+    task: Task, experiment: Experiment, world: World, data_of: DataOf
+) -> dict[str, Any]:
+    """Return the datasets of a task, which fit the experiment; raises ConfigError if not."""
+    datasets = dict(data_of(task, experiment, world))
+    check_phases(task, datasets)
+    raise_problems(find_key_problems(experiment, task, datasets))
+    return datasets
+
+
+def build_phases(
+    task: Task,
+    experiment: Experiment,
+    world: World,
+    datasets: Mapping[str, Any],
+    data_of: DataOf,
+) -> dict[str, PhaseData]:
+    """Return the data of each phase, in the order in which they run; collective."""
+    generator = torch.Generator()
+    phases = {}
+    for kind in PHASES:
+        for phase in list_phases(kind, datasets):
+            context = PhaseContext(task, phase, experiment, world, generator)
+            phases[phase] = _build_phase(context, datasets[phase], data_of)
+    return phases
+
+
+def _build_phase(context: PhaseContext, dataset: Any, data_of: DataOf) -> PhaseData:
+    world = context.world
+    if is_map_style(dataset):
+        data = MapStyleData(context, dataset)
+        check_meters(context.experiment, context.task, context.phase, data.size, world.world_size)
+        return data
+
+    def build_again() -> Any:
+        with seeded(context.experiment.seed):
+            single = World(device=world.device)
+            return data_of(context.task, context.experiment, single)[context.phase]
+
+    return IterableData(context, dataset, build_again)

@@ -1,4 +1,5 @@
-"""The data of a prediction: each sample of a dataset once, in the dataset's order. Runs in workers."""
+"""The data of a prediction: each sample of a dataset once, in the dataset's order. Runs in
+workers."""
 
 import pickle
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from orchestrator.experiment.checks.datasets import is_map_style
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.data.map_style import MapStyleData
 from orchestrator.loop.data.phase_data import PhaseContext
-from orchestrator.loop.data.phases import Data, DataOf
+from orchestrator.loop.data.phases import Data, DataOf, build_phases, load_datasets
 from orchestrator.loop.data.sampling import Order
 from orchestrator.loop.task_errors import describe
 from orchestrator.loop.world import World
@@ -31,8 +32,8 @@ class ConsecutiveSamples(MapStyleData):
         phase = context.phase
         if not is_map_style(dataset):
             raise TaskError(
-                "predictions need a dataset with __len__ and __getitem__, so that each sample has an"
-                f" index; the {phase} data is {describe(dataset)}"
+                "predictions need a dataset with __len__ and __getitem__, so that each sample has"
+                f" an index; the {phase} data is {describe(dataset)}"
             )
         if len(dataset) == 0:
             raise TaskError(f"the {phase} data is {describe(dataset)} without a sample to predict")
@@ -47,9 +48,6 @@ class ConsecutiveSamples(MapStyleData):
             order[rank::ranks] = share
         indices: list[int] = order.tolist()
         return lambda epoch: indices, length
-
-    def _check_meters(self, samples: int) -> None:
-        """Check nothing, because no meter is computed."""
 
     def iterate_indices(self) -> Iterator[list[int]]:
         """Yield the samples of each of this rank's batches."""
@@ -68,33 +66,47 @@ class _SamplesInTraining(ConsecutiveSamples):
         return super().length(offset) if self._iterations is None else self._iterations
 
 
-class DataToPredict(Data):
-    """A dataset to predict, in place of the task's own data, which is not loaded.
+def build_data_to_predict(
+    task: Task, experiment: Experiment, world: World, data_of: DataOf, *, phase: str
+) -> Data:
+    """Return the data of a task, with the samples of one phase in their own order; collective.
 
-    `data` is a dataset, a pickled one, or the `module:function` that returns one. It takes the place
-    of the phase's, and of training data, of which hooks take an example batch. `epoch_iterations`
-    is the length of an epoch in the run, as schedules count it; None if unknown.
+    Raises TaskError if they cannot be predicted, and ConfigError for wrong data.
     """
+    datasets = load_datasets(task, experiment, world, data_of)
+    if phase not in datasets:
+        raise TaskError(
+            f"data() of {type(task).__name__} gives {', '.join(datasets)}, and no {phase} to"
+            " predict"
+        )
+    context = PhaseContext(task, phase, experiment, world)
+    samples = ConsecutiveSamples(context, datasets.pop(phase))
+    others = build_phases(task, experiment, world, datasets, data_of)
+    return Data({**others, phase: samples}, world.device)
 
-    def __init__(
-        self,
-        task: Task,
-        experiment: Experiment,
-        world: World,
-        data_of: DataOf,
-        *,
-        phase: str,
-        data: Any,
-        epoch_iterations: int | None,
-    ) -> None:
-        self._device = world.device
-        with seeded(experiment.seed):
-            dataset = _load_dataset(data)
-        context = PhaseContext(task, phase, experiment, world)
-        samples = ConsecutiveSamples(context, dataset)
-        self.train = _SamplesInTraining(context, dataset, epoch_iterations)
-        self.phases = {"train": self.train, phase: samples}
-        self.loaders = {name: phase_data.loader for name, phase_data in self.phases.items()}
+
+def build_dataset_to_predict(
+    task: Task,
+    experiment: Experiment,
+    world: World,
+    *,
+    phase: str,
+    data: Any,
+    epoch_iterations: int | None,
+) -> Data:
+    """Return a dataset to predict, in place of the task's own data, which is not loaded.
+
+    `data` is a dataset, a pickled one, or the `module:function` that returns one. It takes the
+    place of the phase's, and of training data, of which hooks take an example batch.
+    `epoch_iterations` is the length of an epoch in the run, as schedules count it; None if unknown.
+    Raises TaskError if it cannot be predicted.
+    """
+    with seeded(experiment.seed):
+        dataset = _load_dataset(data)
+    context = PhaseContext(task, phase, experiment, world)
+    samples = ConsecutiveSamples(context, dataset)
+    train = _SamplesInTraining(context, dataset, epoch_iterations)
+    return Data({"train": train, phase: samples}, world.device)
 
 
 def _load_dataset(data: Any) -> Any:

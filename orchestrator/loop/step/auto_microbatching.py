@@ -205,7 +205,8 @@ class MicrobatchRunner(IterationRunner):
         row = self.state.row
         self._set_batch(piece)
         before = dict(row)
-        forward_times = self._make_forward(self.state.model)()
+        forward = self._make_forward(self.state.model, self._make_loss())
+        forward_times = forward()
         for name in ("loss", *self.metrics.loss_terms):
             # A piece of weight 0 has no loss.
             if name in row:

@@ -75,7 +75,7 @@ class ClosureRunner(IterationRunner):
         """Return the function that the optimizer calls: it computes the loss of the batch and its
         gradients."""
         state = self.state
-        forward = self._make_forward(state.model)
+        forward = self._make_forward(state.model, self._make_loss())
         backward = self._make_backward()
 
         @torch.enable_grad()

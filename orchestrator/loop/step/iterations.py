@@ -1,9 +1,10 @@
-"""Iterations in training and in evaluation: the order of their stages, from batch to recorded row.
+"""Iterations in training, evaluation and prediction: the order of their stages, from batch to
+recorded row.
 
 The stages themselves are in `stages.py`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from orchestrator.loop.model.strategy import set_gradient_sync
@@ -29,7 +30,7 @@ class IterationRunner(IterationStages):
         optimizer = self._optimizer
         groups = optimizer.param_groups
         fetch = self._make_fetch(batches)
-        forward = self._make_forward(state.model)
+        forward = self._make_forward(state.model, self._make_loss())
         backward = self._make_backward()
         update = self._make_update(optimizer, self.precision)
         finish = self._begin_rows(state.epoch, ("loss", "lr"))
@@ -73,27 +74,60 @@ class IterationRunner(IterationStages):
     def evaluate(
         self,
         batches: Iterator[Any],
-        meters: Mapping[str, Any],
         offset: int,
         epoch: int,
+        meters: Iterable[Any],
         check_loss: Callable[[Loss], Loss] | None = None,
     ) -> Iterator[None]:
-        """Evaluate the unwrapped module on a batch of val or test at each `next`.
+        """Compute the loss and the metrics of a batch of val or test at each `next`, and update the
+        meters.
 
-        `offset` is the number of evaluation iterations that earlier phases of this epoch ran.
         `check_loss` may replace the function that computes the loss.
         """
+        state = self.state
+        task = self.task
+        all_meters = list(meters)
+        compute_loss = check_loss(self._compute_loss) if check_loss else self._compute_loss
+        record_loss = self._make_loss(compute_loss, is_optional=True)
+
+        def measure() -> None:
+            record_loss()
+            for meter in all_meters:
+                meter.update(state.output, task.target(state.batch))
+
         if self._has_weights:
-            batches = weigh_each(self.task, self.state, batches)
+            batches = weigh_each(task, state, batches)
+        return self.infer(batches, offset, epoch, measure)
+
+    def predict(
+        self, batches: Iterator[Any], offset: int, epoch: int, keep: Callable[[Any, Any], None]
+    ) -> Iterator[None]:
+        """Give the output for a batch of val or test, and the batch, to `keep` at each `next`."""
+        state = self.state
+        keep_output = self.precision.with_autocast(keep)
+        return self.infer(batches, offset, epoch, lambda: keep_output(state.output, state.batch))
+
+    def infer(
+        self,
+        batches: Iterator[Any],
+        offset: int,
+        epoch: int,
+        handle_output: Callable[[], None],
+    ) -> Iterator[None]:
+        """Run the unwrapped module on a batch of val or test at each `next`, and handle its output.
+
+        `offset` is the number of iterations that earlier evaluations of the phase ran. `epoch` is
+        that of the rows.
+        """
         fetch = self._make_fetch(batches)
-        forward = self._make_forward(self.state.module, meters, check_loss)
+        forward = self._make_forward(self.state.module, handle_output)
         finish: Callable[..., float] | None = None
         previous_end = self.clock.restart()
         while True:
             fetch_times = fetch()
             forward_times = forward()
             if finish is None:
-                # The first batch tells whether the task has a loss here.
+                # The first batch tells whether there is a loss.
                 columns = ("loss",) if "loss" in self.state.row else ()
                 finish = self._begin_rows(epoch, columns, offset)
             end = forward_times[-1]

@@ -66,24 +66,13 @@ class IterationStages:
         """Number of micro-batches that a training batch is split into."""
         self.weighed: WeighedBatches | None = None
         """Training batches that know their shares of a step, if the task has weights."""
+        self._has_weights = has_weights(type(self.task))
         self._on_cpu = self.state.device.type == "cpu"
         self._to_device = make_transfer(self.state.device)
 
-    @property
-    def _has_metrics(self) -> bool:
-        return type(self.task).metrics is not Task.metrics
-
-    @property
-    def _has_weights(self) -> bool:
-        return has_weights(type(self.task))
-
     @cached_property
-    def _compute_loss(self) -> Callable[..., Any]:
-        return self.precision.with_autocast(self._find_loss())
-
-    def _find_loss(self) -> Callable[..., Any]:
-        """Return the function of an output and its batch that computes the loss."""
-        return cast(Callable[..., Any], self.task.loss)
+    def _compute_loss(self) -> Loss:
+        return self.precision.with_autocast(cast(Loss, self.task.loss))
 
     @cached_property
     def _backward_timer(self) -> BackwardTimer | None:
@@ -123,8 +112,8 @@ class IterationStages:
                 state.batch = batch = next(batches)
             except StopIteration:
                 raise TaskError(
-                    f"the {state.phase} loader has fewer batches than its length says: it ended after"
-                    f" {state.phase_iteration}"
+                    f"the {state.phase} loader has fewer batches than its length says: it ended"
+                    f" after {state.phase_iteration}"
                 ) from None
             t_fetched = t_moved = mark()
             # Compute the batch size on the CPU: reading it from a GPU copy would synchronize.
@@ -145,22 +134,12 @@ class IterationStages:
         return fetch
 
     def _make_forward(
-        self,
-        model: nn.Module,
-        meters: Mapping[str, Any] | None = None,
-        check_loss: Callable[[Loss], Loss] | None = None,
+        self, model: nn.Module, handle_output: Callable[[], None]
     ) -> Callable[[], Timestamps]:
-        """Return a function that computes the output, the loss and the metrics of the batch."""
+        """Return a function that computes the output of the batch and handles it: in training, it
+        computes the loss."""
         state = self.state
-        task = self.task
-        metrics = self.metrics
-        means = metrics.means
         compute_output = state.forward
-        compute_loss = check_loss(self._compute_loss) if check_loss else self._compute_loss
-        all_meters = list((meters or {}).values())
-        has_metrics = self._has_metrics
-        has_weights = self._has_weights
-        on_cpu = self._on_cpu
         mark = self.clock.mark
         fire = self.plan.fire
         on_forward = self.plan.calls["on_forward"]
@@ -172,8 +151,35 @@ class IterationStages:
             if on_forward:
                 fire("on_forward", state)
                 t_on_forward = mark()
-            loss = compute_loss(state.output, state.batch)
-            if loss is None and meters is not None:
+            handle_output()
+            t_loss = t_on_loss = mark()
+            if on_loss:
+                fire("on_loss", state)
+                t_on_loss = mark()
+            return t_forward, t_on_forward, t_loss, t_on_loss
+
+        return forward
+
+    def _make_loss(
+        self, compute_loss: Loss | None = None, *, is_optional: bool = False
+    ) -> Callable[[], None]:
+        """Return a function that computes the loss and the metrics of the batch from its output.
+
+        `compute_loss` is the task's by default. A loss `is_optional` in an evaluation, where the
+        task may return None.
+        """
+        state = self.state
+        task = self.task
+        metrics = self.metrics
+        means = metrics.means
+        compute = compute_loss or self._compute_loss
+        has_metrics = type(task).metrics is not Task.metrics
+        has_weights = self._has_weights
+        on_cpu = self._on_cpu
+
+        def compute_and_record() -> None:
+            loss = compute(state.output, state.batch)
+            if loss is None and is_optional:
                 metrics.count_without_loss()
             elif not isinstance(loss, Tensor) or loss.ndim:
                 loss = metrics.sum_terms(task.loss, loss)
@@ -183,17 +189,10 @@ class IterationStages:
                 state.row["loss"] = value = loss.item() if on_cpu else loss.detach().double()
                 means.add("loss", value * state.batch_size, state.batch_size)
             state.loss = loss
-            for meter in all_meters:
-                meter.update(state.output, task.target(state.batch))
             if has_metrics:
                 metrics.add_metrics()
-            t_loss = t_on_loss = mark()
-            if on_loss:
-                fire("on_loss", state)
-                t_on_loss = mark()
-            return t_forward, t_on_forward, t_loss, t_on_loss
 
-        return forward
+        return compute_and_record
 
     def _make_backward(self) -> Callable[[int], Timestamps]:
         """Return a function that adds the gradients of the batch's loss to those of its step.

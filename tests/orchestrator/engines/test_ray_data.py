@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 
 from orchestrator.engines.ray_data import data_of
 from orchestrator.errors import ConfigError
-from orchestrator.loop.data.phases import Data
+from orchestrator.loop.data.phases import build_data
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
 from tests.tasks import Points, PointSet, experiment
@@ -132,20 +133,20 @@ def test_rows_are_counted_only_if_an_epoch_is_a_pass() -> None:
         ({"epochs": 2, "epoch_steps": 4}, 4),
         ({"steps": 9}, 9),
     ):
-        assert Data(OfRay(), experiment(**fields), World(), data_of).train.length() == length
+        assert build_data(OfRay(), experiment(**fields), World(), data_of).train.length() == length
     for fields in ({"epochs": 2, "epoch_steps": 4}, {"steps": 9}):
         with pytest.raises(TypeError, match="number of rows is unknown"):
             len(data_of(OfRay(), experiment(**fields), World())["train"])
 
 
 def test_resumed_epoch_begins_with_the_first_rows() -> None:
-    loop = Loop(OfRay(), experiment(epochs=2), {}, data_of=data_of)
+    loop = Loop(OfRay(), experiment(epochs=2), {}, make_data=partial(build_data, data_of=data_of))
     reports = [report.metrics for report in loop.run()]
     assert [(report["step"], report["samples"], "val/loss" in report) for report in reports] == [
         (3, 21, True),
         (6, 42, True),
     ]
-    data = Data(OfRay(), experiment(epochs=2), World(), data_of)
+    data = build_data(OfRay(), experiment(epochs=2), World(), data_of)
     data.train.restore(
         {"epoch": 1, "pass": 1, "processes": 0, "loader": {}, "is_exhausted": False}, 1
     )

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, TensorDataset
+from torchmetrics.classification import MulticlassRecall
 from typer.testing import CliRunner
 
 from orchestrator import ConfigError, Run, UsageError, open_run, resume, run
@@ -27,6 +28,14 @@ from orchestrator.runs.result import Predictions
 from tests.orchestrator.runs.several_ranks import create, train
 from tests.ranks import on_ranks
 from tests.tasks import Points, PointSet, described
+
+
+@dataclass
+class Metered(Points):
+    """Has a meter, which a prediction does not compute."""
+
+    def meters(self) -> dict[str, Any]:
+        return {"recall": MulticlassRecall(3)}
 
 
 @dataclass
@@ -225,6 +234,14 @@ def test_two_ranks_predict_each_sample_once(done: Run) -> None:
         assert pd.read_parquet(made.path)["index"].tolist() == frame.index.tolist()
     names = sorted(path.name for path in old.parent.iterdir())
     assert names == ["part-000000000000.parquet", "part-000000000012.parquet"]
+
+
+def test_meters_need_no_sample_on_each_rank_of_a_prediction(tmp_path: Path) -> None:
+    trained = run(described(task=f"{__name__}:Metered", epochs=1), tmp_path, "first", local=True)
+    single = to_predict(trained, "single", TensorDataset(NEW[:1]), 2, provider="")
+    on_ranks(train, 2, [single])
+    made = Predictions(open_run(single.location)).load()
+    torch.testing.assert_close(stacked(made), outputs(trained, "best", NEW[:1]))
 
 
 def test_sharded_model_predicts_with_unequal_batches(tmp_path: Path) -> None:

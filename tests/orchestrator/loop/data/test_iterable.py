@@ -16,7 +16,7 @@ from hooks.training.sampler_seed import DistSamplerSeed
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import CheckpointError, ConfigError, RunError, TaskError
 from orchestrator.experiment.checks.data import check_data
-from orchestrator.loop.data.phases import Data
+from orchestrator.loop.data.phases import build_data
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
@@ -218,7 +218,7 @@ def test_stream_needs_the_same_number_of_ranks_to_resume(
 
 
 def test_stream_needs_the_same_loader_processes_to_resume() -> None:
-    data = Data(IterablePoints(), experiment(steps=4, loader={"num_workers": 2}), World())
+    data = build_data(IterablePoints(), experiment(steps=4, loader={"num_workers": 2}), World())
     with pytest.raises(CheckpointError, match=r"set loader.num_workers=0, got 2"):
         data.train.restore({"epoch": 0, "pass": 0, "processes": 0, "loader": {}}, 1)
     with pytest.raises(
@@ -232,11 +232,11 @@ def test_stream_needs_the_same_loader_processes_to_resume() -> None:
 
 def test_fresh_batches_of_a_stream_have_no_effect_on_training() -> None:
     for kind in ("shuffled", "placed"):
-        data = Data(IterablePoints(kind=kind), experiment(steps=5), World())
+        data = build_data(IterablePoints(kind=kind), experiment(steps=5), World())
         whole = [
             batch[2].tolist() for _, batch in zip(range(5), data.train.begin(0, 0), strict=False)
         ]
-        data = Data(IterablePoints(kind=kind), experiment(steps=5), World())
+        data = build_data(IterablePoints(kind=kind), experiment(steps=5), World())
         batches = data.train.begin(0, 0)
         seen = [next(batches)[2].tolist()]
         before = torch.get_rng_state()
@@ -349,7 +349,7 @@ def test_invalid_data_is_refused_before_training_and_in_a_validation(
 ) -> None:
     """Validation says the same."""
     with pytest.raises(ConfigError, match=message) as caught:
-        Data(task, experiment(**fields), World())
+        build_data(task, experiment(**fields), World())
     assert caught.value.problems[0] in check_data(experiment(**fields), task)
 
 

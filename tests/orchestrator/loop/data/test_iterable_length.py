@@ -13,7 +13,8 @@ from hooks import Interval
 from hooks.training.sampler_seed import DistSamplerSeed
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import TaskError
-from orchestrator.loop.loop import EvaluationLoop, Loop
+from orchestrator.loop.inference_loops import EvaluationLoop
+from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage

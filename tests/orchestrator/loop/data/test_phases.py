@@ -11,7 +11,7 @@ from torchmetrics.classification import MulticlassF1Score
 
 from hooks import Interval
 from orchestrator.errors import ConfigError
-from orchestrator.loop.data.phases import Data
+from orchestrator.loop.data.phases import build_data
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
 from orchestrator.task import Task
@@ -57,12 +57,12 @@ class Broken(Points):
 )
 def test_data_that_cannot_be_used_is_refused(how: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Data(Broken(how=how), experiment(), World())
+        build_data(Broken(how=how), experiment(), World())
 
 
 def test_an_epoch_without_a_batch_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"drop_last.*5 samples on 1 rank .*batch_size 8"):
-        Data(Points(train=5), experiment(loader={"drop_last": True}), World())
+        build_data(Points(train=5), experiment(loader={"drop_last": True}), World())
 
     class Own(Points):
         def loader(self, dataset: Any, batches: Any, phase: str, options: dict[str, Any]) -> Any:
@@ -72,7 +72,7 @@ def test_an_epoch_without_a_batch_is_refused() -> None:
         ConfigError,
         match=r"task: Own.loader\(\) gives no batch of the train data, of 52 samples on 1 rank",
     ):
-        Data(Own(), experiment(), World())
+        build_data(Own(), experiment(), World())
 
 
 @dataclass
@@ -106,7 +106,7 @@ def test_meters_with_a_rank_without_samples_are_refused(task: Task, every: int) 
     with pytest.raises(
         ConfigError, match=r"need a (val|test/far) sample on each rank; there are 1 for 2 ranks"
     ):
-        Data(task, experiment(validate_every=Interval(every)), of_two)
+        build_data(task, experiment(validate_every=Interval(every)), of_two)
 
 
 def batches(loader: Any) -> list[list[int]]:
@@ -114,14 +114,14 @@ def batches(loader: Any) -> list[list[int]]:
 
 
 def test_drop_last_drops_only_a_training_batch() -> None:
-    data = Data(Points(train=20, val=20), experiment(loader={"drop_last": True}), World())
+    data = build_data(Points(train=20, val=20), experiment(loader={"drop_last": True}), World())
     assert [len(batch) for batch in batches(data.loaders["train"])] == [8, 8]
     assert [len(batch) for batch in batches(data.loaders["val"])] == [8, 8, 4]
     assert data.train.length() == 2
 
 
 def test_fresh_batches_come_in_order_without_effect_on_training() -> None:
-    data = Data(Points(train=20, noisy=True), experiment(), World())
+    data = build_data(Points(train=20, noisy=True), experiment(), World())
     iterator = data.train.begin(0, 0)
     seen = [next(iterator)[2].tolist()]
     random.seed(1)

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, RandomSampler, Sampler, WeightedRandomS
 
 from hooks.training.sampler_seed import DistSamplerSeed
 from orchestrator.errors import ConfigError, TaskError
-from orchestrator.loop.data.phases import Data
+from orchestrator.loop.data.phases import build_data
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
 from tests.tasks import Points, Seen, experiment, numbers
@@ -147,7 +147,7 @@ def shares(how: str, world_size: int, epoch: int = 0, offset: int = 0) -> list[i
     """What all ranks together see of an epoch, in order."""
     found = []
     for rank in range(world_size):
-        data: Any = Data(Sampled(how=how), experiment(seed=3), of(rank, world_size)).train
+        data: Any = build_data(Sampled(how=how), experiment(seed=3), of(rank, world_size)).train
         data.sampler.set_epoch(epoch)
         data.sampler.offset = offset
         found.append(list(data.sampler))
@@ -209,7 +209,7 @@ def test_order_is_shared_by_any_number_of_ranks_from_any_place(how: str) -> None
 )
 def test_invalid_order_is_refused_before_training(how: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Data(Sampled(how=how), experiment(), World())
+        build_data(Sampled(how=how), experiment(), World())
 
 
 def test_order_that_differs_between_ranks_is_refused() -> None:
@@ -218,7 +218,7 @@ def test_order_that_differs_between_ranks_is_refused() -> None:
     with pytest.raises(
         ConfigError, match=r"gives rank 1 another order than rank 0.*the loop splits it among ranks"
     ):
-        Data(Sampled(how="weights"), experiment(), world)
+        build_data(Sampled(how="weights"), experiment(), world)
 
 
 # Samplers without an end
@@ -246,7 +246,9 @@ def endless_shares(
     """What all ranks together see of these epochs, in order."""
     samplers = []
     for rank in range(world_size):
-        data: Any = Data(Sampled(how=how), experiment(steps=9, seed=3), of(rank, world_size)).train
+        data: Any = build_data(
+            Sampled(how=how), experiment(steps=9, seed=3), of(rank, world_size)
+        ).train
         samplers.append(data.sampler)
     seen = []
     for epoch in epochs:
@@ -279,7 +281,7 @@ def test_own_loader_with_a_batch_sampler_without_an_end_is_refused() -> None:
     with pytest.raises(
         ConfigError, match=r"Batches.loader\(\) gives a loader of train whose length is unknown"
     ):
-        Data(Batches(), experiment(steps=9), World())
+        build_data(Batches(), experiment(steps=9), World())
 
 
 # Data that grow

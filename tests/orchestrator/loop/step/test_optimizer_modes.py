@@ -18,7 +18,8 @@ from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.experiment.load import make_experiment
 from orchestrator.experiment.optim.component import Component
 from orchestrator.experiment.sections.workers import Workers
-from orchestrator.loop.loop import EvaluationLoop, Loop
+from orchestrator.loop.inference_loops import EvaluationLoop
+from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage

@@ -1,0 +1,136 @@
+"""Loops that restore a checkpoint and do not train it: they evaluate it, or write its predictions.
+Run in workers."""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from hooks.hook import Hook
+from hooks.metrics.names import find_phase, get_kind
+from hooks.position import Stage
+from hooks.state import Weights
+from orchestrator.errors import TaskError
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.yaml.source import InitialWeights
+from orchestrator.loop.data.predicted_data import ConsecutiveSamples
+from orchestrator.loop.hooked_loop import HookedLoop
+from orchestrator.loop.hooked_run import HookedRun
+from orchestrator.loop.model.initial_weights import load_initial_weights
+from orchestrator.loop.prediction import Prediction
+from orchestrator.loop.report import Report
+from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.state.hooked_contents import EvaluationContents
+from orchestrator.loop.training import make_training
+from orchestrator.storage import Storage
+from orchestrator.task import Task
+
+
+class InferenceLoop(HookedLoop):
+    """Loop that uses a restored checkpoint once, on data of a `kind`, `val` or `test`, and yields
+    one report.
+
+    Initial weights of the experiment, which were found at `origin`, replace the checkpoint's, and no
+    averages are used. With `rewinds`, it starts from the random state of the run's own evaluation.
+    `options` are those of `make_training`.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        experiment: Experiment,
+        hooks: Mapping[str, Hook],
+        context: RunContext,
+        *,
+        kind: str,
+        rewinds: bool = True,
+        origin: InitialWeights | None = None,
+        **options: Any,
+    ) -> None:
+        training = make_training(
+            task,
+            experiment,
+            hooks,
+            context,
+            resumes=True,
+            contents=EvaluationContents,
+            **options,
+        )
+        super().__init__(training, [HookedRun(training, experiment, context, training.plan)])
+        self._kind = kind
+        self._rewinds = rewinds
+        self._origin = origin
+
+    def _begin(self) -> None:
+        self.training.begin()
+        if self.experiment.init:
+            module = self.state.module
+            lines = load_initial_weights(module, self.experiment, self.world, self._origin)
+            self.state.evaluations = {"": Weights()}
+            self.training.show(lines)
+
+    def _produce_reports(self) -> Iterator[Report]:
+        run = self.runs[0]
+        self.state.metrics = {}
+        run.cursor.eval_iterations = {}
+        run.cursor.stage = Stage.VALIDATED
+        if self._rewinds:
+            run.random_states.rewind()
+        self._infer()
+
+        report = run.make_report(run_ends=bool(run.stop) or run.is_finished(), is_final=True)
+        # Hooks may restore training metrics from the checkpoint; leave them out.
+        metrics = {
+            name: value
+            for name, value in report.metrics.items()
+            if find_phase(name) in ("", self._kind)
+        }
+        yield replace(report, metrics=metrics)
+
+    @abstractmethod
+    def _infer(self) -> None:
+        """Run the model on the data; collective."""
+
+
+class EvaluationLoop(InferenceLoop):
+    """Loop that evaluates a restored checkpoint on all phases of a kind."""
+
+    def _begin(self) -> None:
+        run = self.runs[0]
+        run.evaluation.check_data(run.phases())
+        super()._begin()
+        run.evaluation.check_phase_names()
+
+    def _infer(self) -> None:
+        data = self.training.data
+        if not data.phase_names(self._kind):
+            raise TaskError(
+                f"data() of {type(self.task).__name__} gives {', '.join(data.phases)}, and no"
+                f" {self._kind} to evaluate"
+            )
+        self.runs[0].evaluation.evaluate(self._kind)
+
+
+class PredictionLoop(InferenceLoop):
+    """Loop that writes the predictions of a restored checkpoint for one `phase` into a `folder`.
+
+    It uses the weights of the hook `provider`; empty for the raw ones. The data of the phase must be
+    `ConsecutiveSamples`. `parts` and other `options` are those of `InferenceLoop`.
+    """
+
+    def __init__(
+        self, *parts: Any, phase: str, folder: Storage, provider: str, **options: Any
+    ) -> None:
+        super().__init__(*parts, kind=get_kind(phase), **options)
+        samples = self.training.data.phases[phase]
+        assert isinstance(samples, ConsecutiveSamples)
+        self._prediction = Prediction(self.runs[0], phase, samples, folder)
+        self._provider = provider
+
+    def _infer(self) -> None:
+        state = self.state
+        provided = [
+            weights for weights in state.evaluations.values() if weights.provider == self._provider
+        ]
+        state.evaluations = {"": provided[0] if provided else Weights()}
+        self._prediction.write()
