@@ -3,8 +3,8 @@ noise.
 
 Consecutive iterations are not independent samples: the machine was busy, the cache was warm. So
 each run's iterations are split into N_BLOCKS blocks of equal length, and a permutation test
-compares the medians of the blocks. A difference is significant if fewer than one in a hundred
-permutations give one as large. The effect of another seed is unknown.
+compares the medians of the blocks, or for a total their means. A difference is significant if fewer
+than one in a hundred permutations give one as large. The effect of another seed is unknown.
 """
 
 import math
@@ -200,9 +200,10 @@ def _compare_throughputs(
     values = [_get_finite(total.samples / (total.train_s or math.nan)) for total in totals]
     parts = []
     for table in tables:
-        step_s = summarize_blocks(get_numbers(table, "step_s"), np.sum)
-        samples = summarize_blocks(get_numbers(table, "samples"), np.sum)
-        parts.append(samples / step_s if len(samples) else samples)
+        # The test is that of the time per sample: the mean of the blocks' throughputs would not be
+        # the run's, and could differ where the time does not.
+        samples = get_numbers(table, "samples").sum() or math.nan
+        parts.append(_estimate_training_times(table) / samples)
     return compare_with_first(values, parts, classify_cost_difference)
 
 
@@ -210,12 +211,14 @@ def _compare_training_times(
     totals: Sequence[Totals], tables: Sequence[pd.DataFrame]
 ) -> ComparedValues:
     values = [_get_finite(total.train_s) for total in totals]
-    parts = []
-    for table in tables:
-        step_s = get_numbers(table, "step_s")
-        # The mean of the blocks is the total.
-        parts.append(summarize_blocks(step_s, np.mean) * len(step_s))
+    parts = [_estimate_training_times(table) for table in tables]
     return compare_with_first(values, parts, classify_cost_difference)
+
+
+def _estimate_training_times(table: pd.DataFrame) -> Series:
+    """Return what the training time would be if each block were typical; the mean is the total."""
+    step_s = get_numbers(table, "step_s")
+    return summarize_blocks(step_s, np.mean) * len(step_s)
 
 
 def _get_finite(value: float) -> float | None:

@@ -120,6 +120,28 @@ def test_compared_numbers_match_a_hand_calculation() -> None:
     assert found.metrics["val/loss last"].findings == [None, "unknown"]
 
 
+def test_throughput_and_training_time_of_equally_many_samples_have_the_same_verdict() -> None:
+    """One run always takes 40 ms. The other takes 4 ms, but a second in three iterations, as at the
+    start of an epoch: 4 s or 3.388 s, of which the second is mostly three iterations."""
+    rows = pd.DataFrame(
+        {
+            "rank": 0,
+            "phase": "train",
+            "epoch": 0,
+            "iteration": np.arange(1, 101),
+            "batch_size": 32,
+            "step_s": 0.04,
+        }
+    )
+    others = rows.assign(step_s=np.where(rows["iteration"].isin([1, 36, 71]), 1.0, 0.004))
+    found = compare([Side("a", {}, [], Rows.wrap(rows)), Side("b", {}, [], Rows.wrap(others))])
+    assert found.costs["train_s"].values == pytest.approx([4.0, 3.388])
+    assert found.costs["samples_per_s"].values == pytest.approx([3200 / 4.0, 3200 / 3.388])
+    assert found.costs["step_s"].findings == [None, "less"]
+    assert found.costs["train_s"].findings == [None, "noise"]
+    assert found.costs["samples_per_s"].findings == [None, "noise"]
+
+
 def test_training_time_is_that_of_the_slowest_rank() -> None:
     """Each rank is slow in every other iteration: 75 s each, though some rank takes 2 s in each of
     50 iterations."""
