@@ -2,17 +2,21 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, isnan, sqrt
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from orchestrator.tables.configurations import Configuration, compute_tail_probability
 
 SIGNIFICANCE_LEVEL = 0.01
 """Rate of false differences between equal runs, per compared number."""
 N_ROUNDS = 10
 """Permutations are drawn in rounds to bound their memory."""
 PERMUTATIONS_PER_ROUND = 200
+MIN_PAIRS = 5
+"""Minimum number of paired differences for a test."""
 
 Series = NDArray[np.float64]
 Verdict = Literal["less", "more", "noise", "unknown"]
@@ -112,3 +116,41 @@ def is_significant(first: Series, other: Series, summary: Callable[..., Any]) ->
         n_as_large += int(np.count_nonzero(is_as_large))
     share = (n_as_large + 1) / (N_ROUNDS * PERMUTATIONS_PER_ROUND + 1)
     return share < SIGNIFICANCE_LEVEL
+
+
+# T tests
+
+
+def run_paired_test(differences: Series) -> Verdict:
+    """Test whether the mean of paired differences is 0."""
+    count = len(differences)
+    if count < MIN_PAIRS:
+        return "unknown"
+    error = float(differences.std(ddof=1)) / sqrt(count)
+    return _run_t_test(float(differences.mean()), error, count - 1)
+
+
+def run_welch_test(first: Configuration | None, other: Configuration | None) -> Verdict:
+    """Compare two means by Welch's t test (1947), with integer degrees of freedom."""
+    if first is None or other is None:
+        return "unknown"
+    if min(first.n, other.n) < 2 or isnan(first.std) or isnan(other.std):
+        return "unknown"
+
+    first_part = first.std**2 / first.n
+    other_part = other.std**2 / other.n
+    variance = first_part + other_part
+    squares = first_part**2 / (first.n - 1) + other_part**2 / (other.n - 1)
+    freedom = int(variance**2 / squares) if squares else 1
+    return _run_t_test(other.mean - first.mean, sqrt(variance), max(1, freedom))
+
+
+def _run_t_test(difference: float, error: float, freedom: int) -> Verdict:
+    """Return the direction of a difference that its standard error hardly explains, otherwise
+    `noise`."""
+    if difference == 0:
+        return "noise"
+    if error == 0:
+        return describe_direction(difference)
+    probability = 2 * compute_tail_probability(abs(difference) / error, freedom)
+    return describe_direction(difference) if probability < SIGNIFICANCE_LEVEL else "noise"

@@ -6,7 +6,7 @@ with repeats, Welch's t test compares the best configurations.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import comb, isnan, sqrt
+from math import comb, isnan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from orchestrator.sweeps.results.analysis import (
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.tables.compare import drop_unmeasured, get_numbers
 from orchestrator.tables.config_differences import find_config_differences
-from orchestrator.tables.configurations import Configuration, compute_tail_probability
+from orchestrator.tables.configurations import Configuration
 from orchestrator.tables.significance import (
     SIGNIFICANCE_LEVEL,
     Classify,
@@ -31,12 +31,11 @@ from orchestrator.tables.significance import (
     compare_with_first,
     describe_direction,
     is_significant,
+    run_paired_test,
+    run_welch_test,
     summarize,
 )
 from orchestrator.units import CONFIG, is_number
-
-_MIN_PAIRS = 5
-"""Minimum number of paired differences for a test."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +164,7 @@ def _find_best_configuration(
 
 
 def _compare_configurations(best: Sequence[Configuration | None]) -> ComparedValues:
-    verdicts = [_run_welch_test(best[0], other) for other in best[1:]]
+    verdicts = [run_welch_test(best[0], other) for other in best[1:]]
     return ComparedValues(
         values=[None if configuration is None else configuration.mean for configuration in best],
         findings=[None, *verdicts],
@@ -223,7 +222,7 @@ def _compare_same_values(
             compared[metric] = PairedDifferences(
                 values=[None, *summarize(differences, np.mean)],
                 trials=[None, *map(len, differences)],
-                findings=[None, *map(_run_paired_test, differences)],
+                findings=[None, *map(run_paired_test, differences)],
             )
     return compared
 
@@ -273,41 +272,3 @@ def _make_key(value: Any) -> str:
     """Return a value as text; the same for 8 and 8.0, as a column with empty cells makes floats of
     whole numbers."""
     return repr(float(value)) if is_number(value) and value == float(value) else str(value)
-
-
-# T tests
-
-
-def _run_paired_test(differences: Series) -> Verdict:
-    """Test whether the mean of paired differences is 0."""
-    count = len(differences)
-    if count < _MIN_PAIRS:
-        return "unknown"
-    error = float(differences.std(ddof=1)) / sqrt(count)
-    return _run_t_test(float(differences.mean()), error, count - 1)
-
-
-def _run_welch_test(first: Configuration | None, other: Configuration | None) -> Verdict:
-    """Compare two means by Welch's t test (1947), with integer degrees of freedom."""
-    if first is None or other is None:
-        return "unknown"
-    if min(first.n, other.n) < 2 or isnan(first.std) or isnan(other.std):
-        return "unknown"
-
-    first_part = first.std**2 / first.n
-    other_part = other.std**2 / other.n
-    variance = first_part + other_part
-    squares = first_part**2 / (first.n - 1) + other_part**2 / (other.n - 1)
-    freedom = int(variance**2 / squares) if squares else 1
-    return _run_t_test(other.mean - first.mean, sqrt(variance), max(1, freedom))
-
-
-def _run_t_test(difference: float, error: float, freedom: int) -> Verdict:
-    """Return the direction of a difference that its standard error hardly explains, otherwise
-    `noise`."""
-    if difference == 0:
-        return "noise"
-    if error == 0:
-        return describe_direction(difference)
-    probability = 2 * compute_tail_probability(abs(difference) / error, freedom)
-    return describe_direction(difference) if probability < SIGNIFICANCE_LEVEL else "noise"
