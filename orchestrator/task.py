@@ -114,7 +114,8 @@ class Task(ABC):
         Returns:
             `train`, and optionally `val`, `test` and further ones such as `val/noisy`. Each is a
             map-style dataset, an iterable dataset, a `ray.data.Dataset`, or a loader with
-            `state_dict` and `load_state_dict`.
+            `state_dict` and `load_state_dict`. The loop divides datasets among the ranks, but not a
+            loader, which every rank reads to its end.
         """
 
     def state_dict(self) -> dict[str, Any]:
@@ -345,9 +346,9 @@ class Task(ABC):
 
         The loop calls this once and iterates over the sampler in each epoch, with all generators
         seeded for it, and after `set_epoch` if the sampler has it. For a given epoch, the sampler
-        must yield the same indices on every call and every rank; the loop divides them among the
-        ranks, so a `DistributedSampler` is rejected. A sampler without an end needs `steps` in the
-        experiment.
+        must yield the same indices on every call and every rank. The loop divides them among the
+        ranks, and rejects a `DistributedSampler`, which would divide them a second time. A sampler
+        without an end needs `steps` in the experiment.
 
         Args:
             dataset: The dataset of the phase.

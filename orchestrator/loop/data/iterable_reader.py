@@ -13,6 +13,7 @@ from orchestrator.experiment.checks.iterable_data import (
     choose_epoch_length,
     count_batches,
 )
+from orchestrator.loop.data.distributed_sampler import check_shard_of_loader
 from orchestrator.loop.data.iterable_length import BatchCounter, agree_on_length
 from orchestrator.loop.data.iterable_shard import IterableShard
 from orchestrator.loop.data.phase_data import PhaseContext
@@ -35,8 +36,10 @@ class IterableReader:
         self.share: IterableShard | None = None
         """This rank's samples; None if the task returns its own loader."""
         self.loader: Any = data
-        if not is_loader(data):
-            world = context.world
+        world = context.world
+        if is_loader(data):
+            check_shard_of_loader(context.task.data, context.phase, data, world)
+        else:
             is_shared = world.world_size > 1 or experiment.loader.num_workers > 0
             check_dataset(data, context.phase, is_shared=is_shared)
             reseeds = context.is_training

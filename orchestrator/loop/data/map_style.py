@@ -17,6 +17,7 @@ from orchestrator.experiment.checks.data import (
     make_drop_last_error,
 )
 from orchestrator.experiment.checks.datasets import get_length
+from orchestrator.loop.data.distributed_sampler import call_without_distributed_sampler
 from orchestrator.loop.data.phase_data import PhaseContext, PhaseData
 from orchestrator.loop.data.sampler_order import find_sampler_order
 from orchestrator.loop.data.sampling import Order, SeededBatches, ShardedSampler, default_order
@@ -90,7 +91,15 @@ class MapStyleData(PhaseData):
             seed = context.experiment.seed
             batches = SeededBatches(sampler, context.batch_size, context.drop_last, seed)
             arguments |= {"num_workers": processes, "persistent_workers": True}
-        loader = context.task.loader(self.dataset, batches, context.phase, arguments)
+        loader = call_without_distributed_sampler(
+            context.task.loader,
+            context.phase,
+            self.dataset,
+            batches,
+            context.phase,
+            arguments,
+            advice="use `batches`, which are this rank's",
+        )
         expected = "an iterable with a length, such as a DataLoader"
         check_type(context.task.loader, loader, SizedIterable, expected)
         if get_length(loader) is None:

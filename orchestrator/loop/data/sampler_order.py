@@ -11,6 +11,7 @@ from torch.utils.data import Sampler
 
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.checks.datasets import get_length
+from orchestrator.loop.data.distributed_sampler import call_without_distributed_sampler
 from orchestrator.loop.data.phase_data import PhaseContext
 from orchestrator.loop.data.sampling import Order
 from orchestrator.randomness import seeded, with_own_generators
@@ -59,7 +60,14 @@ class _SamplerMethod:
         self.seed = context.experiment.seed
 
     def call(self) -> Any:
-        return self._context.task.sampler(self._dataset, self._context.phase)
+        phase = self._context.phase
+        return call_without_distributed_sampler(
+            self._context.task.sampler,
+            phase,
+            self._dataset,
+            phase,
+            advice="return a sampler of the whole dataset, such as torch's RandomSampler, or None",
+        )
 
     def refuse(self, message: str, advice: str | None = None) -> ConfigError:
         """Return the error of a sampler that cannot be used."""
