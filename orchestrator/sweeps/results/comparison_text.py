@@ -47,7 +47,9 @@ def describe_comparison(comparison: RunComparison | SweepComparison) -> Comparis
 
 
 def _describe_runs(comparison: RunComparison) -> ComparisonText:
-    notes = _explain_question_marks(comparison.metrics, comparison.costs)
+    notes = []
+    if _is_any_change_undecided(comparison.metrics, comparison.costs):
+        notes.append(_EXPLANATION)
     if comparison.not_known:
         notes.append(explain_unknown_direction(comparison.not_known))
     return ComparisonText(
@@ -66,6 +68,9 @@ def _describe_runs(comparison: RunComparison) -> ComparisonText:
 
 
 def _describe_sweeps(comparison: SweepComparison) -> ComparisonText:
+    is_undecided = _is_any_change_undecided(
+        comparison.metrics, comparison.costs
+    ) or _is_any_pair_undecided(comparison.same_values)
     return ComparisonText(
         names=comparison.sweeps,
         summary=_summarize(comparison.sweeps, [*map(_format_trials, comparison.trials)]),
@@ -77,7 +82,7 @@ def _describe_sweeps(comparison: SweepComparison) -> ComparisonText:
             _make_pairs_table(comparison.same_values),
             _make_changes_table("costs", comparison.costs),
         ],
-        notes=_explain_question_marks(comparison.metrics, comparison.costs),
+        notes=[_EXPLANATION] if is_undecided else [],
     )
 
 
@@ -89,11 +94,18 @@ def _format_trials(trials: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {status}" for status, count in trials.items()) or "no trial"
 
 
-def _explain_question_marks(*groups: Mapping[str, ComparedValues]) -> list[str]:
-    """Return what a question mark means, if there is one."""
+def _is_any_change_undecided(*groups: Mapping[str, ComparedValues]) -> bool:
     entries = chain.from_iterable(group.values() for group in groups)
     changes = chain.from_iterable(entry.changes for entry in entries)
-    return [_EXPLANATION] if any(change.is_undecided for change in changes) else []
+    return any(change.is_undecided for change in changes)
+
+
+def _is_any_pair_undecided(paired: Mapping[str, PairedDifferences]) -> bool:
+    shown = chain.from_iterable(
+        zip(differences.values, differences.findings, strict=True)
+        for differences in paired.values()
+    )
+    return any(value is not None and verdict == "unknown" for value, verdict in shown)
 
 
 # Tables
@@ -138,7 +150,7 @@ def _format_change(name: str, change: ValueChange) -> str:
 
 def _make_pairs_table(paired: Mapping[str, PairedDifferences]) -> DifferencesTable:
     rows = [(metric, *_format_pairs(differences)) for metric, differences in paired.items()]
-    return DifferencesTable("with the same values", rows, "no trials")
+    return DifferencesTable("pairs with the same values", rows, "no pairs")
 
 
 def _format_pairs(differences: PairedDifferences) -> list[str]:
@@ -150,5 +162,8 @@ def _format_pairs(differences: PairedDifferences) -> list[str]:
         if value is None or trials is None:
             cells.append("-")
         else:
-            cells.append(f"{value:+.4g} in {units.format_count(trials, 'trial')}, {verdict}")
+            remarks = [units.format_count(trials, "pair")]
+            if verdict in _DOUBTS:
+                remarks.append(_DOUBTS[verdict])
+            cells.append(f"{value:+.4g} ({', '.join(remarks)})")
     return cells

@@ -187,7 +187,7 @@ def test_sweeps_on_the_command_line(sweeps: list[Sweep]) -> None:
     paths = [str(sweep.path) for sweep in sweeps]
     printed = CliRunner().invoke(app, ["compare", *paths]).stdout
     assert printed.startswith("first (8 finished), close (8 finished), far (8 finished)\n")
-    assert "+0.01 in 8 trials, more" in printed
+    assert "+0.01 (8 pairs)" in printed
     plain = json.loads(CliRunner().invoke(app, ["compare", *paths, "--json"]).stdout)
     assert plain["chosen"]["hooks.ema.decay"] == [0.8] * 3
     mixed = CliRunner().invoke(app, ["compare", paths[0], str(sweeps[0].runs[0].path)])

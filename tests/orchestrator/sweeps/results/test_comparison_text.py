@@ -49,7 +49,7 @@ def test_empty_tables_say_what_they_lack() -> None:
         "costs": "none yet",
     }
     sweeps = {table.title: table.empty for table in describe_comparison(SWEEPS).tables}
-    assert sweeps == runs | {"best trial": "no values", "with the same values": "no trials"}
+    assert sweeps == runs | {"best trial": "no values", "pairs with the same values": "no pairs"}
 
 
 def test_settings_have_all_their_digits() -> None:
@@ -88,11 +88,20 @@ def test_change_has_its_size_and_its_verdict(
         assert notes == (["?: too few values to tell from noise"] if has_note else [])
 
 
-def test_trials_with_the_same_values_have_their_number() -> None:
+def test_pairs_of_trials_have_their_number() -> None:
     paired = PairedDifferences([None, -0.01234, None], [None, 8, 0], [None, "less", "unknown"])
     comparison = replace(SWEEPS, same_values={"val/loss": paired})
-    rows = read_tables(comparison)["with the same values"]
-    assert rows == [("val/loss", "-", "-0.01234 in 8 trials, less", "-")]
+    rows = read_tables(comparison)["pairs with the same values"]
+    assert rows == [("val/loss", "-", "-0.01234 (8 pairs)", "-")]
+    assert describe_comparison(comparison).notes == []
+
+
+def test_pairs_say_whether_their_difference_is_noise_as_other_changes_do() -> None:
+    paired = PairedDifferences([None, 0.5, 0.5], [None, 5, 1], [None, "noise", "unknown"])
+    comparison = replace(SWEEPS, same_values={"val/loss": paired})
+    rows = read_tables(comparison)["pairs with the same values"]
+    assert rows == [("val/loss", "-", "+0.5 (5 pairs, noise)", "+0.5 (1 pair, ?)")]
+    assert describe_comparison(comparison).notes == ["?: too few values to tell from noise"]
 
 
 def test_metric_without_a_direction_has_a_note() -> None:
