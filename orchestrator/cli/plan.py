@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.output import echo, print_json, print_table
 from orchestrator.engines.resources import Resources, find_local_resources, format_amount
+from orchestrator.units import format_count
 
 if TYPE_CHECKING:
     from orchestrator.disk.metadata import IfExists
@@ -187,7 +188,7 @@ def _format_trials(sweep: SweepPlan, required: Resources) -> Iterator[tuple[str,
     sharing = sweep.shared_training or SharedTraining(sweep.trials, (), {})
     text = f"{sweep.trials}"
     if sharing.shared:
-        text += f" in {sharing.trainings} trainings"
+        text += f" in {format_count(sharing.trainings, 'training')}"
     if sweep.repeats > 1:
         kind = "seeds" if sweep.repeated_path == "seed" else f"values of {sweep.repeated_path}"
         text += f", {sweep.repeats} {kind} per configuration"

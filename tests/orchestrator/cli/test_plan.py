@@ -111,6 +111,21 @@ def test_plan_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "3, 0 at a time" in rest
 
 
+@pytest.mark.parametrize(
+    ("rates", "counted"), [([0.1], "2 in 1 training,"), ([0.1, 0.2], "4 in 2 trainings,")]
+)
+def test_printed_plan_counts_trainings_that_trials_share(
+    rates: list[float], counted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    space = {"optimizer.lr": {"grid": rates}, "hooks.ema.decay": {"grid": [0.5, 0.9]}}
+    swept = line(
+        hooks={**OFF, "ema": {}},
+        sweep={"metric": "val/loss", "search": "grid", "space": space},
+    )
+    show_plan(make_plan(swept, "runs", None), as_json=False)
+    assert f"trials:         {counted}" in capsys.readouterr().out
+
+
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     hook = {"hooks": {"early": {"type": f"{HERE}:Shadow"}, **OFF}}
     space = {**SPACE, "hooks.early.decay": {"choice": [0.1, 0.2]}}
