@@ -154,6 +154,8 @@ def resume(
 ) -> None:
     """Resume a run or sweep that was interrupted, failed or lost its driver.
 
+    It takes the edits of the experiment.yaml in its folder, such as another loader.num_workers.
+
     Example: hookyard resume runs/spirals
     """
     from orchestrator.disk.run_folder import RunFolder, errors_before_start

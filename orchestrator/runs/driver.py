@@ -114,7 +114,11 @@ def resume(
     from_start: bool = False,
 ) -> Run:
     """Resume a run that was interrupted, failed, or lost its driver, from its last intact
-    checkpoint.
+    checkpoint, with any edits made to the experiment.yaml in its folder.
+
+    Without edits, training goes on bit for bit. Values that the checkpoint fits may be edited, such
+    as `epochs`, `loader.num_workers`, `optimizer.lr` and the fields of hooks. `name` and `init`
+    count only when a run begins.
 
     Args:
         path: The run's folder or URL.
@@ -129,7 +133,7 @@ def resume(
 
     Raises:
         UsageError: If there is nothing to resume, all checkpoints are damaged, or the run has a
-            driver.
+            driver; if an edit is wrong or does not fit the checkpoint.
         RunError: If the run fails.
 
     Example:
