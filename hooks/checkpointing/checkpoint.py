@@ -73,12 +73,13 @@ class Checkpoint(Hook):
     background: bool = False
     """Background writes: training waits only until the state is copied to host memory."""
     out_dir: str | None = None
-    """Folder for the run's checkpoints, instead of the run's own."""
+    """Folder in which the checkpoints get a folder with the run's name. By default they are in
+    `checkpoints/` of the run's folder."""
     publish: Annotated[list[str], MinLen(1)] | None = None
-    """Parts of the last and best checkpoints to export as separate files at the end. `model` (or
-    `state_dict`) is the evaluated weights, `raw_model` the weights in training, `meta` the manifest
-    with the experiment as `config`. Others are `optimizer`, `hooks`, and the name of a hook, for
-    its saved state."""
+    """Parts of the last and best checkpoints to export at the end as separate files, in
+    `published/` beside the checkpoints. `model` (or `state_dict`) is the evaluated weights,
+    `raw_model` the weights in training, `meta` the manifest with the experiment as `config`. Others
+    are `optimizer`, `hooks`, and the name of a hook, for its saved state."""
 
     monitors: ClassVar[str] = "best"
     observes: ClassVar[bool] = True
