@@ -189,7 +189,7 @@ def _find_full_memory(rows: Rows) -> Iterator[Finding]:
             "left_share": free_share,
         },
         "1 - run.stats.groupby('rank')['system_memory_percent'].max() / 100",
-        "smaller batches with `accumulate`, fewer loader workers, or a larger machine, before it"
+        "smaller batches with `accumulate`, fewer DataLoader workers, or a larger machine, before it"
         " fails",
         0.5,
     )

@@ -73,7 +73,7 @@ def find_data_waits(typical: pd.DataFrame, seconds: pd.DataFrame) -> Iterator[Fi
             "data_wait_s": typical_s,
         },
         "run.stats.query(\"phase == 'train'\").groupby('rank')[['data_wait_s', 'step_s']].sum()",
-        "more loader workers (loader.num_workers), or cheaper transforms, or samples decoded once"
+        "more DataLoader workers (loader.num_workers), or cheaper transforms, or samples decoded once"
         " and kept",
         share,
     )

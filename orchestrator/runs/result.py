@@ -157,7 +157,9 @@ class Run(Result):
     def metrics(self) -> pd.DataFrame:
         """A DataFrame with one row per valid report.
 
-        Losses and metrics are means over all samples of all ranks, each counted once.
+        Losses and metrics are means over all samples of all ranks. In val and test each sample
+        counts once. In training, a few may count twice, because several ranks repeat samples to
+        have the same number.
 
         Columns:
             * `time`: When the report was made, in UTC.

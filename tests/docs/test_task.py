@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import random_split
 
 from orchestrator import Run, load_experiment, run
+from orchestrator.loop.data.iterable_shard import IterableShard
 from tests.docs.blocks import write_files
 from tests.docs.runner import ROOT
 
@@ -107,3 +108,21 @@ def test_split_is_that_of_the_seed(folder: Path) -> None:
     val = importlib.import_module("study.diabetes").Diabetes().data()["val"]
     assert val.indices == expected
     assert samples.status == "finished"
+
+
+def test_shuffle_buffer_has_one_order_for_all_ranks_and_another_in_each_pass(folder: Path) -> None:
+    write_files(GUIDES / "task.md", folder)
+    write_files(GUIDES / "iterable_data.md", folder)
+    module = importlib.import_module("study.shuffled")
+
+    def read(rank: int, ranks: int, number: int) -> list[float]:
+        shard = IterableShard(module.Shuffled("train"), rank, ranks, seed=3)
+        shard.set_epoch(number)
+        shard.passes = number
+        return [target.item() for _, target in shard]
+
+    in_order = [target.item() for _, target in module.Patients("train")]
+    first, second = read(0, 1, 0), read(0, 1, 1)
+    assert first != second
+    assert sorted(first) == sorted(second) == sorted(in_order)
+    assert [read(rank, 2, 1) for rank in range(2)] == [second[::2], second[1::2]]

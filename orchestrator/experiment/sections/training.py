@@ -16,7 +16,7 @@ class Loader(Model):
     """Options of the data loaders."""
 
     num_workers: Annotated[int, Ge(0)] = 0
-    """Loader processes of each rank; with 0 the training process loads the data."""
+    """DataLoader workers of each rank; with 0 the training process loads the data."""
     pin_memory: bool | None = None
     """Page-locks batches, so that copies to a GPU overlap with its work. By default it is on with a
     GPU."""
@@ -24,7 +24,7 @@ class Loader(Model):
     """Samples in a batch of `val` and `test`; by default `batch_size`."""
     drop_last: bool = False
     """Drops the last training batch of an epoch, or of a pass over an iterable dataset, if it is
-    smaller than the others. With an iterable dataset, each loader process drops its own."""
+    smaller than the others. With an iterable dataset, each DataLoader worker drops its own."""
     on_exhausted: Literal["restart", "stop"] = "restart"
     """What happens when a rank's part of an iterable dataset ends: `restart` begins the part again,
     and `stop` ends training on all ranks, or only the epoch if that is one pass."""
