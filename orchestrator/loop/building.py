@@ -1,0 +1,279 @@
+"""Building a training from its task and experiment: data, model, optimizers and schedules. Runs in
+workers."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from torch import nn
+
+from hooks.checkpointing.checkpoint import Checkpoint
+from hooks.hook import Hook
+from hooks.optimizer_name import OptimizerName
+from hooks.plan import Plan
+from hooks.state import ScheduledOptimizer, Weights
+from orchestrator.errors import raise_problems
+from orchestrator.experiment.checks.metric_modes import read_meter_modes
+from orchestrator.experiment.checks.optimizers import check_closure
+from orchestrator.experiment.optim.closures import needs_closure
+from orchestrator.experiment.optim.learning_rate import Schedule
+from orchestrator.experiment.optim.optimizer import build_optimizers
+from orchestrator.experiment.optim.timeline import Timeline
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.yaml.source import InitialWeights
+from orchestrator.loop.data.phases import Data, build_data
+from orchestrator.loop.loop_state import LoopState
+from orchestrator.loop.model.frozen_weights import FrozenWeights
+from orchestrator.loop.model.initial_weights import load_initial_weights
+from orchestrator.loop.model.strategy import (
+    build_model,
+    forward_pass,
+    initialize_shards,
+    wrap_model,
+)
+from orchestrator.loop.model.torch_settings import (
+    Precision,
+    apply_settings,
+    settings_without_effect,
+)
+from orchestrator.loop.plan import make_plan
+from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.span_clock import SpanClock, clock_for
+from orchestrator.loop.state.cursor import EpochProgress
+from orchestrator.loop.state.hooked_contents import HookedContents
+from orchestrator.loop.state.saved_optimizers import SavedOptimizers
+from orchestrator.loop.step.auto_microbatching import MicrobatchRunner
+from orchestrator.loop.step.changes import Changes
+from orchestrator.loop.step.closure import ClosureRunner
+from orchestrator.loop.step.iterations import IterationRunner
+from orchestrator.loop.step.optimizer_modes import OptimizerModes
+from orchestrator.loop.step.stages import StepContext
+from orchestrator.loop.step.turns import TurnRunner
+from orchestrator.loop.task_errors import ROW_COLUMNS
+from orchestrator.loop.world import World
+from orchestrator.task import Task, has_turns
+
+MakeData = Callable[[Task, Experiment, World], Data]
+"""Function that makes the data of a task for a rank."""
+Optimizers = Mapping[OptimizerName, ScheduledOptimizer]
+"""The optimizers by name, each with its scheduler and scaler; a single one has the name None."""
+Precisions = Mapping[OptimizerName, Precision]
+"""The precision of each optimizer's steps."""
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class TrainingParts:
+    """What a training consists of, once it is built."""
+
+    task: Task
+    experiment: Experiment
+    plan: Plan
+    clock: SpanClock
+    data: Data
+    precisions: Precisions
+    state: LoopState
+    """The state, with model, optimizers and schedulers."""
+    changes: Changes
+    modes: OptimizerModes
+    iterations: IterationRunner
+    epoch: EpochProgress
+    contents: HookedContents
+    lines: list[str]
+    """Lines about the model, for the user."""
+
+
+class _Model(NamedTuple):
+    """The task's model, and how training calls it."""
+
+    module: nn.Module
+    wrapper: nn.Module
+    """The wrapper that shares the module among ranks, or the module itself."""
+    forward: Callable[[nn.Module, Any], Any]
+    """The task's forward pass at the run's precision."""
+
+
+def build_parts(
+    task: Task,
+    experiment: Experiment,
+    hooks: Mapping[str, Hook],
+    context: RunContext,
+    *,
+    make_data: MakeData = build_data,
+    origin: InitialWeights | None = None,
+    resumes: bool = False,
+    contents: type[HookedContents] = HookedContents,
+) -> TrainingParts:
+    """Build the parts of a training; collective.
+
+    `hooks` and `context` belong to its only run, or to the first of several runs that share it.
+    With `resumes`, a checkpoint replaces the initial weights, which were found at `origin` when the
+    run was created. Raises RankMismatch, ConfigError and TaskError.
+    """
+    world = context.world
+    clock = clock_for(world.device)
+    plan = make_plan(hooks, world, clock)
+    data = make_data(task, experiment, world)
+    precisions = _make_precisions(experiment, world)
+    timeline = _make_timeline(experiment, plan, data)
+    schedules = _make_schedules(task, experiment, timeline)
+
+    model = _build_model(task, experiment, world, _first(precisions))
+    lines = [] if resumes else load_initial_weights(model.module, experiment, world, origin)
+    if world.world_size == 1:
+        lines += settings_without_effect(experiment)
+
+    optimizers = _build_optimizers(task, experiment, model.module, schedules, precisions)
+    _check_closures(experiment, plan, optimizers)
+    state = _make_state(task, experiment, context, clock, data, model, optimizers)
+    changes = Changes(experiment, task, plan, state, timeline)
+    modes = OptimizerModes(state.optimizers)
+    if modes:
+        state.evaluations[""] = Weights(modes.evaluating)
+
+    step_context = StepContext(task, state, plan, clock, precisions, context.recorder, world)
+    iterations = _choose_runner(task, experiment, state)(step_context)
+    saved_optimizers = SavedOptimizers(state, changes, schedules, modes)
+    frozen = _find_frozen_weights(experiment, plan, model.module, origin)
+    return TrainingParts(
+        task=task,
+        experiment=experiment,
+        plan=plan,
+        clock=clock,
+        data=data,
+        precisions=precisions,
+        state=state,
+        changes=changes,
+        modes=modes,
+        iterations=iterations,
+        epoch=_make_epoch(experiment, data, state),
+        contents=contents(state, iterations, data, saved_optimizers, frozen),
+        lines=lines,
+    )
+
+
+# Schedules
+
+
+def _make_precisions(experiment: Experiment, world: World) -> Precisions:
+    return {
+        name: Precision(experiment.precision, world.device, experiment.scaler.model_dump())
+        for name in experiment.optimizations
+    }
+
+
+def _make_timeline(experiment: Experiment, plan: Plan, data: Data) -> Timeline:
+    steps_per_epoch = -(-data.train.length() // experiment.micro_batches)
+    return Timeline.from_hooks(plan.hooks, experiment.epochs, experiment.steps, steps_per_epoch)
+
+
+def _make_schedules(
+    task: Task, experiment: Experiment, timeline: Timeline
+) -> dict[OptimizerName, Schedule]:
+    return {
+        name: Schedule.make(optimization, type(task), timeline)
+        for name, optimization in experiment.optimizations.items()
+    }
+
+
+# Model and optimizers
+
+
+def _build_model(task: Task, experiment: Experiment, world: World, precision: Precision) -> _Model:
+    """Build the task's model on this rank's device, wrapped for training; collective."""
+    on_meta = experiment.workers.meta_device and world.world_size > 1
+    module = apply_settings(build_model(task, on_meta), experiment, world)
+    wrapper = wrap_model(module, task, experiment, world)
+    if on_meta:
+        initialize_shards(module, experiment.seed, world)
+    forward = precision.with_autocast(forward_pass(task, wrapper, module))
+    return _Model(module, wrapper, forward)
+
+
+def _build_optimizers(
+    task: Task,
+    experiment: Experiment,
+    module: nn.Module,
+    schedules: Mapping[OptimizerName, Schedule],
+    precisions: Precisions,
+) -> Optimizers:
+    optimizers = build_optimizers(experiment.optimizations, task, module)
+    return {
+        name: ScheduledOptimizer(
+            optimizer, schedules[name].build(task, optimizer), precisions[name].scaler
+        )
+        for name, optimizer in optimizers.items()
+    }
+
+
+def _check_closures(experiment: Experiment, plan: Plan, optimizers: Optimizers) -> None:
+    """Raise ConfigError if an optimizer that evaluates the loss several times does not fit the
+    experiment."""
+    raise_problems(
+        problem
+        for entry in optimizers.values()
+        for problem in check_closure(type(entry.optimizer), experiment, plan.hooks)
+    )
+
+
+# State and iterations
+
+
+def _make_state(
+    task: Task,
+    experiment: Experiment,
+    context: RunContext,
+    clock: SpanClock,
+    data: Data,
+    model: _Model,
+    optimizers: Optimizers,
+) -> LoopState:
+    first = _first(optimizers)
+    return LoopState(
+        **context.state_fields(experiment),
+        model=model.wrapper,
+        module=model.module,
+        optimizer=first.optimizer,
+        scheduler=first.scheduler,
+        scaler=first.scaler,
+        several={name: entry for name, entry in optimizers.items() if name},
+        loaders=data.loaders,
+        fresh_batches=data.fresh_batches,
+        forward=model.forward,
+        samples_in=task.batch_size,
+        max_epochs=experiment.epochs,
+        max_steps=experiment.steps,
+        accumulate=experiment.micro_batches,
+        full_batches=data.train.by_index or experiment.loader.drop_last,
+        clock=clock,
+        loop_columns=ROW_COLUMNS,
+        meter_modes=read_meter_modes(task),
+    )
+
+
+def _choose_runner(task: Task, experiment: Experiment, state: LoopState) -> type[IterationRunner]:
+    if has_turns(type(task)):
+        return TurnRunner
+    if state.optimizer is not None and needs_closure(type(state.optimizer)):
+        return ClosureRunner
+    return MicrobatchRunner if experiment.accumulate == "auto" else IterationRunner
+
+
+def _make_epoch(experiment: Experiment, data: Data, state: LoopState) -> EpochProgress:
+    train = data.train
+    samples_per_iteration = experiment.batch_size * state.world_size
+    return EpochProgress(state, train.length, samples_per_iteration if train.by_index else 0)
+
+
+def _find_frozen_weights(
+    experiment: Experiment, plan: Plan, module: nn.Module, origin: InitialWeights | None
+) -> FrozenWeights | None:
+    """Return the weights that checkpoints leave out; None if they hold all."""
+    hooks = plan.hooks.values()
+    if any(isinstance(hook, Checkpoint) and hook.weights == "trainable" for hook in hooks):
+        return FrozenWeights(module, experiment, origin)
+    return None
+
+
+def _first(by_optimizer: Mapping[OptimizerName, _T]) -> _T:
+    return next(iter(by_optimizer.values()))
