@@ -178,7 +178,8 @@ class EMA(Hook):
                 return
             self._init_averages(state.module)
 
-        coefficients = self._next_coefficients(state.turn, step)
+        coefficients = self._compute_coefficients(state.turn, step)
+        self._count_update(state.turn, step)
         for average, coefficient in zip(self._averages, coefficients, strict=True):
             average.update(coefficient, state)
         if self._buffers is not None:
@@ -273,16 +274,15 @@ class EMA(Hook):
             return 1 / (updates + 1)
         return 1 - self.decay
 
-    def _next_coefficients(self, name: OptimizerName, step: int) -> list[float]:
-        """Count an update, and return the coefficient of the new values in each average."""
-        updates = self._updates[name]
-        last_step = self._last_steps.get(name, 0)
-        self._count_update(name, step)
+    def _compute_coefficients(self, name: OptimizerName, step: int) -> list[float]:
+        """Return the coefficient of the new values in each average, for the update at a step."""
         if self._exponents:
+            last_step = self._last_steps.get(name, 0)
             return [
                 power_average.compute_update_coefficient(last_step, step, exponent)
                 for exponent in self._exponents
             ]
+        updates = self._updates[name]
         if not updates:
             return [1.0]
         weight = self.weight(updates)
@@ -304,7 +304,9 @@ class EMA(Hook):
         if turn is None:
             buffers.update(coefficient)
         elif self._last_steps.get(None) != step:
-            buffers.update(self._next_coefficients(None, step)[0])
+            coefficient = self._compute_coefficients(None, step)[0]
+            self._count_update(None, step)
+            buffers.update(coefficient)
 
     def _init_averages(self, module: nn.Module) -> None:
         """Initialize the averages from the weights."""

@@ -37,40 +37,54 @@ class _IndexEntries:
 class Index:
     """The index of the checkpoints in a storage; only the master's changes are written.
 
-    A checkpoint that loses its last owner is deleted. `defer` runs the deletions; it may postpone
-    them.
+    A checkpoint that loses its last owner is deleted.
     """
 
     def __init__(self, storage: Storage, is_master: bool) -> None:
         self._storage = storage
         self._is_master = is_master
-        self._changed: dict[str, Any] = {}
-        self.defer: Callable[[Callable[[], None]], object] = lambda call: call()
+        self._edited: dict[str, Any] | None = None
+        """The index within `edit`, with changes that are not written yet."""
+        self._run_deletion: Callable[[Callable[[], None]], object] = lambda delete: delete()
+
+    def postpone_deletions(self, run: Callable[[Callable[[], None]], object]) -> None:
+        """Let `run` call the deletions of checkpoints, now or later."""
+        self._run_deletion = run
 
     def read(self) -> dict[str, Any]:
         """Return the index with unwritten changes; raises DamagedFile."""
-        return self._changed or read_index(self._storage)
+        return read_index(self._storage) if self._edited is None else self._edited
 
     @contextmanager
     def edit(self) -> Iterator[dict[str, Any]]:
         """Yield the index for changes. The outermost of nested blocks writes it and deletes
         released checkpoints."""
-        if self._changed or not self._is_master:
-            yield self._changed or {"owners": {}, "labels": {}}
+        if not self._is_master:
+            yield _make_empty_index()
             return
+        if self._edited is not None:
+            yield self._edited
+            return
+
         before = self.read()
-        self._changed = index = deepcopy(before)
+        self._edited = index = deepcopy(before)
         try:
             yield index
         finally:
-            self._changed = {}
-            released = _owned(before) - _owned(index)
-            labels = index["labels"].items()
-            index["labels"] = {label: name for label, name in labels if name not in released}
-            if index != before:
-                write_json(self._storage, INDEX, index)
-            for name in sorted(released):
-                self.defer(partial(self._storage.delete, name))
+            # Changes made before an error are valid: checkpoints that they name are complete.
+            self._edited = None
+            self._write_changes(before, index)
+
+    def _write_changes(self, before: dict[str, Any], index: dict[str, Any]) -> None:
+        """Write the index if it differs, and delete the checkpoints that have lost their last
+        owner."""
+        released = _list_owned(before) - _list_owned(index)
+        labels = index["labels"].items()
+        index["labels"] = {label: name for label, name in labels if name not in released}
+        if index != before:
+            write_json(self._storage, INDEX, index)
+        for name in sorted(released):
+            self._run_deletion(partial(self._storage.delete, name))
 
 
 def read_index(storage: Storage) -> dict[str, Any]:
@@ -79,7 +93,7 @@ def read_index(storage: Storage) -> dict[str, Any]:
     try:
         return read_json(storage, INDEX, check_index, advice)
     except FileNotFoundError:
-        return {"owners": {}, "labels": {}}
+        return _make_empty_index()
 
 
 def check_index(index: Any) -> dict[str, Any]:
@@ -90,7 +104,12 @@ def check_index(index: Any) -> dict[str, Any]:
     return dict(index)
 
 
-def _owned(index: Mapping[str, Any]) -> set[str]:
+def _make_empty_index() -> dict[str, Any]:
+    return {"owners": {}, "labels": {}}
+
+
+def _list_owned(index: Mapping[str, Any]) -> set[str]:
+    """Return the names of the checkpoints that have an owner."""
     return set().union(*index["owners"].values())
 
 

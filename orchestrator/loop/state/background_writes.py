@@ -54,7 +54,7 @@ class Background:
         finalize(self, self._stager.close)
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._deletions: list[Future[None]] = []
-        store.index.defer = lambda call: self._deletions.append(self.thread.submit(call))
+        store.index.postpone_deletions(self._submit_deletion)
 
     def copy(self, tree: Any) -> Any:
         """Return a finished copy on the CPU, in which tensors share memory as they do in `tree`."""
@@ -81,6 +81,9 @@ class Background:
             # The stager synchronizes only the current device.
             torch.cuda.synchronize(self.world.device)
         return deepcopy(tree, {key: _like(copies[key], tensor) for key, tensor in tensors.items()})
+
+    def _submit_deletion(self, delete: Callable[[], None]) -> None:
+        self._deletions.append(self.thread.submit(delete))
 
     def finish_deletions(self) -> None:
         """Wait for all deletions; raises the first error."""
