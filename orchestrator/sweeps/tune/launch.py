@@ -12,9 +12,9 @@ from ray.tune.search import Searcher
 from orchestrator.disk.metadata import COMPLETE
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import SCRATCH, end_trial, trial_folder, trial_name
+from orchestrator.engines.placement_groups import remove_placement_group_of
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.script_classes import with_classes_of_main
-from orchestrator.engines.train_engine import remove_placement_group_of
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.private_api.ray_tune import TrialProgressCallback, forgetting_trials

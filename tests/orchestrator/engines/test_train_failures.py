@@ -9,7 +9,7 @@ from ray.train import ControllerError
 
 from orchestrator.disk.attempts import Attempt, Host
 from orchestrator.engines.rank_failures import DIED, RankFailed, format_failure_line
-from orchestrator.engines.train_engine import OnFailure, make_run_error
+from orchestrator.engines.train_failures import FailureCallback, make_run_error
 
 MISTAKE = RankFailed.from_error(1, 4, TypeError("no"))
 LOST = RankFailed.from_error(0, 4, ConnectionError("peer gone"))
@@ -24,21 +24,23 @@ ATTEMPTS = [
 def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds that a controller leaves Ray to end it."""
     waits: list[float] = []
-    monkeypatch.setattr("orchestrator.engines.train_engine.sleep", waits.append)
+    monkeypatch.setattr("orchestrator.engines.train_failures.sleep", waits.append)
     return waits
 
 
 def test_user_error_ends_the_run_with_its_own_message() -> None:
     with pytest.raises(RankFailed) as raised:
-        OnFailure(None, "nowhere", 4).after_exception(None, {0: LOST, 1: MISTAKE})
+        FailureCallback(None, "nowhere", 4).after_exception(None, {0: LOST, 1: MISTAKE})
     assert str(make_run_error(ControllerError(raised.value), 4)) == "rank 1: TypeError: no"
 
 
 def test_ray_train_retries_other_failures(waited: list[float]) -> None:
     """A controller whose trial was killed must not take places for new workers before Ray ends it
     too."""
-    OnFailure(None, "nowhere", 4).after_exception(None, {0: LOST})
-    OnFailure(None, "nowhere", 4).after_exception(None, {0: RuntimeError("the process is gone")})
+    FailureCallback(None, "nowhere", 4).after_exception(None, {0: LOST})
+    FailureCallback(None, "nowhere", 4).after_exception(
+        None, {0: RuntimeError("the process is gone")}
+    )
     assert waited == [2.0, 2.0]
 
 
@@ -67,6 +69,6 @@ def test_failure_that_cannot_be_shown_does_not_end_the_run(monkeypatch: pytest.M
         raise ValueError(f"Failed to look up actor with name '{name}'")
 
     monkeypatch.setattr(ray, "get_actor", refuse)
-    OnFailure("nobody", "nowhere", 4).after_exception(
+    FailureCallback("nobody", "nowhere", 4).after_exception(
         None, {0: RuntimeError("the process is gone")}
     )
