@@ -12,8 +12,7 @@ from hooks import Hook, State
 from orchestrator import Experiment, run
 from orchestrator.disk.rows.dataset import open_recorded
 from orchestrator.disk.rows.recorder import Recorder
-from orchestrator.loop import base_loop
-from orchestrator.loop import training as training_module
+from orchestrator.loop import base_loop, building
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.span_clock import CudaClock
@@ -42,7 +41,7 @@ def test_failed_run_does_not_wait_for_a_stuck_device(
 ) -> None:
     device, storage = Device(), Storage(tmp_path)
     monkeypatch.setattr(torch.cuda, "Event", device.Event)
-    monkeypatch.setattr(training_module, "clock_for", lambda of: CudaClock())
+    monkeypatch.setattr(building, "clock_for", lambda of: CudaClock())
     monkeypatch.setattr(base_loop, "DEVICE_TIMEOUT_S", 0.0)
     recorder = Recorder(storage, "stats/attempt=0/rank=0", {"rank": 0}, flush_s=3600)
     loop = Loop(Points(), experiment(), {"fails": Fails(device)}, RunContext(recorder=recorder))
