@@ -160,23 +160,35 @@ def recording_failure(folder: RunFolder) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt) and folder.read_metadata().status in COMPLETE:
-            raise
-        raised = to_hookyard_error(error)
-        try:
-            folder.end(
-                "failed",
-                stopped=[],
-                error=escape_surrogates(str(raised)),
-                is_user_error=is_permanent_error(error),
-                metric_missing=isinstance(error, MetricMissing),
-            )
-            if isinstance(raised, RunError) and (trace := get_traceback(error)):
-                folder.log(trace)
-                raised.traceback_file = f"{folder}/log.txt"
-        # The first failure is the one to raise.
-        except (HookyardError, OSError) as second_error:
-            print_line(f"Could not record the failure of {folder}: {second_error}")
-        if raised is error or isinstance(error, KeyboardInterrupt):
-            raise
-        raise raised from error
+        raise record_failure(folder, error)  # noqa: B904  # it has its cause
+
+
+def record_failure(folder: RunFolder, error: BaseException) -> BaseException:
+    """Record an error as the run's failure, and log its traceback.
+
+    Returns the error to raise: a KeyboardInterrupt itself, any other as a HookyardError. If the run
+    is complete, a KeyboardInterrupt is not recorded.
+    """
+    is_interrupt = isinstance(error, KeyboardInterrupt)
+    if is_interrupt and folder.read_metadata().status in COMPLETE:
+        return error
+
+    failure = to_hookyard_error(error)
+    if failure is not error:
+        failure.__cause__ = error
+    try:
+        folder.end(
+            "failed",
+            stopped=[],
+            error=escape_surrogates(str(failure)),
+            is_user_error=is_permanent_error(error),
+            metric_missing=isinstance(error, MetricMissing),
+        )
+        trace = get_traceback(error)
+        if isinstance(failure, RunError) and trace:
+            folder.log(trace)
+            failure.traceback_file = f"{folder}/log.txt"
+    # The first failure is the one to raise.
+    except (HookyardError, OSError) as second_error:
+        print_line(f"Could not record the failure of {folder}: {second_error}")
+    return error if is_interrupt else failure

@@ -8,7 +8,7 @@ from typing import Any
 from orchestrator.disk.sweep_folder import end_trial
 from orchestrator.engines.error_origin import is_gpu_failure
 from orchestrator.engines.in_process import InProcess
-from orchestrator.engines.lifecycle import recording_failure
+from orchestrator.engines.lifecycle import record_failure
 from orchestrator.errors import ConfigError, MetricMissing, RunError
 from orchestrator.sweeps.pruner import Pruner
 from orchestrator.sweeps.running_sweep import RunningSweep
@@ -88,19 +88,16 @@ class SequentialTrials:
         """Record the failure of a trial, without which the others continue. Raises an interruption,
         and RunError if no trial can use the GPU any more."""
         trial = group.mark_failed(error)
-        try:
-            with recording_failure(trial.folder):
-                raise error
-        except Exception as failure:
-            if is_gpu_failure(failure):
-                raise RunError(
-                    f"{failure}\nThe GPU is unusable; `hookyard resume` continues in a new process"
-                ) from failure
-            group.shut_down()
-            missing = isinstance(failure, MetricMissing)
-            self._sweep.record_failure(
-                trial.number, trial.values, str(failure), metric_missing=missing
-            )
+        failure = record_failure(trial.folder, error)
+        if not isinstance(failure, Exception):
+            raise failure
+        if is_gpu_failure(failure):
+            raise RunError(
+                f"{failure}\nThe GPU is unusable; `hookyard resume` continues in a new process"
+            ) from failure
+        group.shut_down()
+        missing = isinstance(failure, MetricMissing)
+        self._sweep.record_failure(trial.number, trial.values, str(failure), metric_missing=missing)
 
     def _find_reason_to_stop(self, trial: ActiveTrial) -> str | None:
         report = trial.last

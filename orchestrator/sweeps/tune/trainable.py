@@ -5,17 +5,16 @@ import orchestrator.engines.preload  # noqa: F401  # acts when imported, before 
 # isort: split
 
 import signal
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ray import tune
 from ray.tune.result import DONE, TRAINING_ITERATION
 
 from orchestrator.disk.metadata import COMPLETE
 from orchestrator.disk.sweep_folder import find_checkpoint_to_exploit, trial_folder
-from orchestrator.engines.lifecycle import recording_failure
+from orchestrator.engines.lifecycle import record_failure
 from orchestrator.engines.rank_failures import is_permanent_error
 from orchestrator.engines.train_engine import TrainJobs
 from orchestrator.engines.trial_gang import TrialGang
@@ -153,30 +152,44 @@ class Trial(tune.Trainable):
         return result
 
     def _fail(self, failed: ActiveTrial, error: Exception) -> None:
-        """Record a failure.
-
-        If one of several trials failed with an error of its own, the others resume from their
-        newest common checkpoint. Otherwise all failed. Raising the error has Tune start them again,
-        unless the failure is permanent.
-        """
+        """End the failed trial alone if that is possible, otherwise all."""
         others = [trial for trial in self._trials if not trial.outcome and trial is not failed]
-        has_result = self._shares_training and bool(others or self._metrics)
-        is_permanent = is_permanent_error(error)
-        alone = has_result and is_permanent and not isinstance(error, MetricMissing)
-        try:
-            with ExitStack() as stack:
-                for trial in (failed,) if alone else (failed, *others):
-                    stack.enter_context(recording_failure(trial.folder))
-                self._leave_trial()
-                raise error
-        except Exception as failure:
-            if is_permanent and not alone:
-                raise PermanentFailure(str(failure)) from failure
-            if not alone:
-                raise
+        if self._can_end_alone(error, others):
+            self._fail_alone(failed, others, error)
+        else:
+            self._fail_all([*others, failed], error)
+
+    def _can_end_alone(self, error: Exception, others: Sequence[ActiveTrial]) -> bool:
+        """Return whether the failed one of several trials ends alone: it failed with an error of its
+        own, and the others continue or have reported."""
+        if isinstance(error, MetricMissing) or not is_permanent_error(error):
+            return False
+        return self._shares_training and bool(others or self._metrics)
+
+    def _fail_alone(
+        self, failed: ActiveTrial, others: Sequence[ActiveTrial], error: Exception
+    ) -> None:
+        """Record a trial's failure; the others resume from their newest common checkpoint."""
+        self._end_with_failure([failed], error)
         self._failed.append(failed.number)
-        self._trials = others
+        self._trials = [*others]
         self._group = TrialGroup(self._engine, others, self._settings) if others else None
+
+    def _fail_all(self, trials: Sequence[ActiveTrial], error: Exception) -> NoReturn:
+        """Record the failure of the trials, and raise it: Tune starts them again, unless the failure
+        is permanent."""
+        failure = self._end_with_failure(trials, error)
+        if is_permanent_error(error):
+            raise PermanentFailure(str(failure)) from failure
+        raise failure
+
+    def _end_with_failure(self, trials: Sequence[ActiveTrial], error: Exception) -> BaseException:
+        """Stop training, and record the failure of trials; return the error to raise."""
+        try:
+            self._leave_trial()
+        finally:
+            failures = [record_failure(trial.folder, error) for trial in trials]
+        return failures[-1]
 
     def drop(self, number: int, reason: str) -> None:
         """Stop one of the trials that share this training run, as the driver decided at its
