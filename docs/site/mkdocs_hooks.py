@@ -27,8 +27,8 @@ _FENCE = re.compile(r"(^[ >]*```.*?^[ >]*```)", re.DOTALL | re.MULTILINE)
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Return the page with its generated parts, and with links to files that only the repository
     has."""
-    if page.file.src_uri.startswith("reference/"):
-        # The longest pages name everything, so a search would find nothing else first.
+    if page.file.src_uri.startswith(("reference/", "migrating/")):
+        # These pages name everything, so a search would find nothing else first.
         page.meta["search"] = {"boost": 0.5}
     parts = _FENCE.split(markdown)
     # Every second part is a block of code.
