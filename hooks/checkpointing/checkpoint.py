@@ -73,8 +73,8 @@ class Checkpoint(Hook):
     background: bool = False
     """Background writes: training waits only until the state is copied to host memory."""
     out_dir: str | None = None
-    """Folder in which the checkpoints get a folder with the run's name. By default they are in
-    `checkpoints/` of the run's folder."""
+    """Folder in which the checkpoints get a folder with the run's name, and those of a trial a folder
+    `SWEEP/TRIAL`. By default they are in `checkpoints/` of the run's folder."""
     publish: Annotated[list[str], MinLen(1)] | None = None
     """Parts of the last and best checkpoints to export at the end as separate files, in
     `published/` beside the checkpoints. `model` (or `state_dict`) is the evaluated weights,

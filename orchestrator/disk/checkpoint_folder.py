@@ -5,6 +5,7 @@ from typing import Any
 
 from orchestrator.disk.checkpoints.index import read_checkpoints, warn_lost_index
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.sweep_folder import is_trial
 from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import warn_once
 
@@ -15,12 +16,18 @@ def find_checkpoint_folder(
     """Return the folder of the checkpoints: in the run, or under the `out_dir` of
     `hooks.checkpoint`.
 
+    An `out_dir` has a folder for each run, and for each sweep one with a folder for each trial.
     Reads the run's experiment if it is not passed; raises DamagedFile.
     """
     hooks = (experiment or folder.read_experiment()).get("hooks")
     checkpoint = hooks.get("checkpoint") if isinstance(hooks, dict) else None
     out_dir = checkpoint.get("out_dir") if isinstance(checkpoint, dict) else None
-    return Storage(out_dir) / folder.name if out_dir else folder.storage / "checkpoints"
+    if not out_dir:
+        return folder.storage / "checkpoints"
+
+    # The trials of every sweep have the same names.
+    parent = Storage(out_dir) / folder.parent_run.name if is_trial(folder) else Storage(out_dir)
+    return parent / folder.name
 
 
 def list_checkpoints(folder: RunFolder) -> list[str]:

@@ -101,7 +101,7 @@ def _remove(folder: RunFolder, sources: Iterable[Storage]) -> None:
         return
     folder.read_metadata()  # raises DamagedFile for what may not be a run
     for source in sources:
-        if is_within(source.path, folder):
+        if is_within(source.path, folder.storage):
             raise UsageError(
                 f"{folder} cannot be replaced: the new run starts from it. Use --if-exists number"
             )

@@ -76,7 +76,7 @@ def plan_removal(path: str) -> Removal:
     for other in list_run_folders(root):
         with suppress(DamagedFile):
             parent = other.read_metadata().continued_from
-            if parent and is_within(parent.run, folder) and not list_checkpoints(other):
+            if parent and is_within(parent.run, folder.storage) and not list_checkpoints(other):
                 message = f"{other} continues from {folder}, and has no checkpoint of its own yet"
                 raise UsageError(f"{message}: end or remove that first")
     return Removal(folder, _checkpoints_outside(folder, runs))
@@ -91,15 +91,19 @@ def _find_status(folder: RunFolder) -> str:
 
 
 def _checkpoints_outside(folder: RunFolder, runs: Sequence[RunFolder]) -> list[Storage]:
-    """Return the existing folders of checkpoints outside the run's folder."""
+    """Return the existing folders of checkpoints outside the run's folder, none of which is in
+    another."""
+    outside: list[Storage] = []
     with suppress(DamagedFile):
-        if is_within(find_checkpoint_folder(folder).path, folder):
+        if is_within(find_checkpoint_folder(folder).path, folder.storage):
             return []
-        stores = [find_checkpoint_folder(run) for run in runs]
-        return [store for store in stores if not is_within(store.path, folder) and store.exists()]
-    return []
+        for store in map(find_checkpoint_folder, runs):
+            is_listed = any(is_within(store.path, other) for other in (folder.storage, *outside))
+            if not is_listed and store.exists():
+                outside.append(store)
+    return outside
 
 
-def is_within(path: str, folder: RunFolder) -> bool:
-    """Return whether a path is that of a run or of one of its files."""
-    return f"{path}/".startswith(f"{folder.storage.path}/")
+def is_within(path: str, storage: Storage) -> bool:
+    """Return whether a path is that of a folder or of a file in it."""
+    return f"{path}/".startswith(f"{storage.path}/")

@@ -1,6 +1,7 @@
 """The folder of a sweep: its own run.json and experiment.yaml, and a run for each trial under
 `trials/`."""
 
+import re
 from pathlib import Path
 
 from orchestrator.disk.listing import list_run_folders
@@ -10,6 +11,7 @@ from orchestrator.storage import Storage
 
 SCRATCH = ".tune"
 """Folder of Tune's own files while the sweep is running."""
+_TRIAL_NAME = re.compile(r"trial-\d{4,}")
 
 
 def trial_name(number: int) -> str:
@@ -22,6 +24,12 @@ def trial_number(name: str) -> int:
 
 def trial_folder(location: str, number: int) -> RunFolder:
     return RunFolder(Storage(location) / "trials", trial_name(number))
+
+
+def is_trial(folder: RunFolder) -> bool:
+    """Return whether a folder has the name and the place of a trial. Reads no file."""
+    has_name = _TRIAL_NAME.fullmatch(folder.name) is not None
+    return has_name and folder.storage.parent.name == "trials"
 
 
 def list_trial_folders(sweep: RunFolder) -> list[RunFolder]:

@@ -73,6 +73,19 @@ def test_checkpoints_outside_the_folder_go_with_the_run(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["other"]
 
 
+def test_checkpoints_of_trials_outside_the_folder_go_with_the_sweep(tmp_path: Path) -> None:
+    experiment = f"hooks: {{checkpoint: {{out_dir: {tmp_path / 'kept'}}}}}\n"
+    objectives = {"objectives": [["val/loss", "min"]], "trials": 1}
+    for name in ("first", "second"):
+        folder = made(tmp_path / "runs", name, experiment, sweep=objectives)
+        checkpoint(made(f"{folder}/trials", "trial-0000", experiment))
+    removal = plan_removal(str(tmp_path / "runs" / "first"))
+    lines = str(removal).splitlines()
+    assert lines[1:] == [f"  with its checkpoints in {tmp_path / 'kept' / 'first'}"]
+    removal.execute()
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["second"]
+
+
 def test_run_that_another_continues_is_kept_until_it_has_checkpoints(tmp_path: Path) -> None:
     folder = made(tmp_path, "first")
     before = {"run": str(folder), "checkpoint": "epoch-0001", "sha256": "", "epoch": 1, "step": 1}
