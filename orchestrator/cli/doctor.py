@@ -19,14 +19,14 @@ from orchestrator.units import format_bytes, format_count
 if TYPE_CHECKING:
     from orchestrator.cluster.preflight import Preflight
     from orchestrator.doctor import Diagnosis
-    from orchestrator.doctor.integrity import CheckedFile
+    from orchestrator.doctor.file_checks import CheckedFile
 
 _STATUSES = {
     "damaged": "damaged",
     "missing": "missing",
     "intact": "with correct checksums",
     "readable": "readable (no checksums)",
-    "unknown": "not checked (no checksums)",
+    "unknown": "not checked (such as log.txt and files of hooks)",
 }
 
 
@@ -90,9 +90,8 @@ def _print_files(
         )
     for advice in dict.fromkeys(file.advice for file in bad_files):
         names = [file.file for file in bad_files if file.advice == advice]
-        echo(
-            f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}: {advice}"
-        )
+        others = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        echo(f"{', '.join(names[:3])}{others}: {advice}")
     counts = Counter(str(file.status) for file in checked)
     parts = [f"{counts[status]} {text}" for status, text in _STATUSES.items() if counts[status]]
     echo(f"{path}: {', '.join(parts)}")

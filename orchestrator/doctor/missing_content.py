@@ -1,15 +1,49 @@
-"""Rows and reports that a run must have and has not. A file or a line that is gone leaves no other
-trace."""
+"""Files, rows and reports that a run must have and has not. A file or a line that is gone leaves no
+other trace."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from hooks.position import Stage
 from orchestrator.disk.attempts import Attempt
+from orchestrator.disk.metadata import COMPLETE, RunMetadata
+from orchestrator.disk.reports import REPORTS
 from orchestrator.disk.run_folder import RunFolder
 
 _UNREPORTED = (Stage.TRAINED, Stage.VALIDATED)
+
+
+def find_missing_files(metadata: RunMetadata | None, paths: Collection[str]) -> list[str]:
+    """Return the missing files that a run of this status must have.
+
+    Args:
+        metadata: Content of `run.json`; None if it is damaged or missing.
+        paths: The files that the run has.
+    """
+    recorded = [path for path in paths if path.startswith("stats/attempt=") and "/rank=" in path]
+    attempts = {path.split("/")[1] for path in recorded}
+    if metadata:
+        attempts |= {f"attempt={number}" for number in range(metadata.attempts or 0)}
+
+    required = ["run.json", "experiment.yaml"]
+    required += [f"stats/{attempt}/attempt.json" for attempt in sorted(attempts)]
+    if metadata and _has_trained(metadata):
+        if metadata.reports:
+            required.append(REPORTS)
+        if not any(_has_rows(path) for path in paths):
+            required.append("stats.parquet")
+    return [path for path in required if path not in paths]
+
+
+def _has_trained(metadata: RunMetadata) -> bool:
+    """Return whether a run is complete and has trained itself, as a sweep does not."""
+    is_complete_run = metadata.sweep is None and metadata.status in COMPLETE
+    return is_complete_run and bool(metadata.attempts)
+
+
+def _has_rows(path: str) -> bool:
+    return path.startswith("stats") and path.endswith((".parquet", ".arrow"))
 
 
 def find_missing_reports(

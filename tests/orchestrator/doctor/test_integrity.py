@@ -122,6 +122,27 @@ def test_command_reports_damage_place_and_advice(runs: Path, tmp_path: Path) -> 
     } == wrong(folder)
 
 
+def test_checkpoints_outside_their_run_have_full_paths(tmp_path: Path) -> None:
+    """The files of a sweep and of its trials have paths in the sweep's folder."""
+    hooks = {"checkpoint": {"out_dir": str(tmp_path / "kept")}}
+    settings = {
+        "metric": "val/accuracy",
+        "mode": "max",
+        "space": {"optimizer.lr": {"grid": [0.1, 0.01]}},
+    }
+    sweep(described(epochs=1, hooks=hooks, sweep=settings), tmp_path / "runs", "swept", local=True)
+    folder = tmp_path / "runs" / "swept"
+    paths = [checked.file for checked in check_files(RunFolder(folder))]
+    inside = [str(file.relative_to(folder)) for file in files_of(folder)]
+    outside = [str(file) for file in files_of(tmp_path / "kept")]
+    assert len(outside) > 2
+    assert sorted(paths) == sorted([*inside, *outside])
+
+    weights = tmp_path / "kept" / "swept" / "trial-0001" / "epoch-0001" / "model.pt"
+    weights.write_bytes(b"")
+    assert wrong(folder) == {str(weights): "damaged"}
+
+
 @dataclass
 class Fails(Hook):
     """Fails in an epoch."""
