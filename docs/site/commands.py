@@ -10,7 +10,7 @@ from typer.models import ArgumentInfo, OptionInfo
 
 from docs.site.fields import format_default
 from orchestrator.cli import PANELS
-from orchestrator.cli.reference import format_type
+from orchestrator.experiment.fields.type_names import format_type
 
 _EXAMPLE = re.compile(r"^ *Example: (.+)$", re.MULTILINE)
 

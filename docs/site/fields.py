@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from hooks.interval import Interval
 from hooks.needs import Needs
-from orchestrator.cli.reference import format_type
+from orchestrator.experiment.fields.type_names import format_type
 
 
 @dataclass(frozen=True)

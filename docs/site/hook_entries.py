@@ -7,7 +7,7 @@ from typing import Any
 from docs.site.docstrings import Column, Docstring
 from docs.site.fields import make_entries
 from hooks import HOOKS
-from orchestrator.cli.reference import describe_hook
+from orchestrator.experiment.hook_reference import describe_hook
 
 GROUPS = {
     "training": "Training",

@@ -10,14 +10,16 @@ from orchestrator.cli.compare import compare
 from orchestrator.cli.debug import replay
 from orchestrator.cli.doctor import doctor
 from orchestrator.cli.export import export_optuna
+from orchestrator.cli.init import init
 from orchestrator.cli.jobs import logs, status, stop, submit
 from orchestrator.cli.manage import ls, note, rm
-from orchestrator.cli.reference import hooks, init, schema, validate
+from orchestrator.cli.reference import hooks, schema
 from orchestrator.cli.report import report
 from orchestrator.cli.serve import serve
 from orchestrator.cli.show import show
 from orchestrator.cli.stats import query, samples, stats
 from orchestrator.cli.training import resume, run, sweep
+from orchestrator.cli.validate import validate
 from orchestrator.cli.verify import verify
 from orchestrator.cli.watch import watch
 

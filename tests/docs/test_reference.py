@@ -19,9 +19,9 @@ from docs.site.reference import make_sweep_keys
 from hooks import HOOKS, Hook, Interval
 from hooks.needs import Needs
 from orchestrator.cli import PANELS, app
-from orchestrator.cli.reference import describe_hook
 from orchestrator.experiment.fields.parameters import check, make_fields_model
 from orchestrator.experiment.fields.section import Model
+from orchestrator.experiment.hook_reference import describe_hook
 from orchestrator.experiment.sections.experiment import Experiment
 
 

@@ -1,0 +1,99 @@
+"""`hookyard validate`: whether an experiment file is valid, and how to check the rest."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from orchestrator.cli.errors import WRONG_USAGE
+from orchestrator.cli.options import AsJson, Config, Overrides
+from orchestrator.cli.output import echo, print_json, stdout_to_stderr
+from orchestrator.errors import ConfigError
+from orchestrator.units import format_count
+
+if TYPE_CHECKING:
+    from hooks import Interval
+    from orchestrator.experiment.sections.experiment import Experiment
+
+
+def validate(config: Config, overrides: Overrides = None, as_json: AsJson = False) -> None:
+    """Check an experiment file and the first sample of each dataset, without training.
+
+    Prints every problem, and exits with 2 if there is one.
+
+    Example: hookyard validate spirals.yaml
+    """
+    try:
+        experiment = _load_checked(config, overrides or [])
+    except ConfigError as error:
+        if not as_json:
+            raise
+        print_json({"ok": False, "problems": error.problems})
+        raise typer.Exit(WRONG_USAGE) from None
+    if as_json:
+        print_json({"ok": True, "problems": []})
+        return
+
+    hooks = format_count(sum(1 for entry in experiment.hooks.values() if entry), "hook")
+    echo(f"{config} is valid: {experiment.name}, {experiment.task}, {hooks}", err=True)
+    for path, interval in _list_written_intervals(experiment):
+        echo(f"  {path}: {interval}", err=True)
+    _print_next_steps(config, overrides or [], experiment)
+
+
+def _load_checked(config: Path, overrides: Sequence[str]) -> Experiment:
+    from orchestrator.experiment.load import load_checked
+    from orchestrator.runs.launch import check_surroundings
+    from orchestrator.sweeps.requirements import check_search
+
+    with stdout_to_stderr():
+        experiment = load_checked(config, overrides)
+    check_surroundings(experiment)
+    if experiment.sweep:
+        check_search(experiment.sweep)
+    return experiment
+
+
+def _list_written_intervals(experiment: Experiment) -> Iterator[tuple[str, Interval]]:
+    """Yield path and value of each interval in the file, to show its unit."""
+    from hooks import Interval
+    from orchestrator.experiment.resolve import get_resolved
+
+    written, _ = experiment.source.merged()
+    if "validate_every" in written:
+        yield "validate_every", experiment.validate_every
+
+    hooks = written.get("hooks") or {}
+    for name, hook in get_resolved(experiment).hooks.items():
+        fields = hooks.get(name)
+        for key in fields if isinstance(fields, Mapping) else ():
+            value = getattr(hook, key, None)
+            if isinstance(value, Interval):
+                yield f"hooks.{name}.{key}", value
+
+
+def _print_next_steps(config: Path, overrides: Sequence[str], experiment: Experiment) -> None:
+    """Print the commands that check what is not checked here. A custom loop gets none, because it
+    may not read `steps`."""
+    from orchestrator.experiment.resolve import get_resolved
+    from orchestrator.task import has_custom_loop
+
+    if has_custom_loop(type(get_resolved(experiment).task)):
+        return
+    verify = shlex.join(["hookyard", "verify", str(config), *overrides])
+    echo(f"To check that a resume continues bit for bit: {verify}", err=True)
+
+    changes = [*overrides]
+    if experiment.sweep:
+        changes.append("sweep=null")
+    if experiment.epochs:
+        changes.append("epochs=null")
+    changes.append("steps=1")
+    command = shlex.join(
+        ["hookyard", "run", str(config), "--local", "--name", "one_step", *changes]
+    )
+    echo(f"Not checked: the model, the loss and the metrics. To run one step: {command}", err=True)

@@ -1,0 +1,22 @@
+"""Types of fields as text."""
+
+import hooks
+from orchestrator.experiment.hook_reference import describe_hook
+
+
+def test_types_are_formatted_for_people() -> None:
+    said = {
+        (name, one["name"]): one["type"]
+        for name, cls in hooks.HOOKS.items()
+        for one in describe_hook(name, cls)["parameters"]
+    }
+    assert said["swav", "assigned_views"] == "list[int >= 0]"
+    assert said["checkpoint", "keep"] == "int >= 1 | null"
+    assert said["console", "window"] == "int >= 1 | line | epoch | global"
+    assert said["profiler", "activities"] == "tuple[cpu | cuda, ...] | null"
+    assert said["checkpoint", "best"] == "str | list[str] | null"
+    assert not [
+        text
+        for text in said.values()
+        if "typing" in text or "Annotated" in text or "NoneType" in text
+    ]
