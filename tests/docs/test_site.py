@@ -1,6 +1,7 @@
 """The site is built without a link or a reference that leads nowhere, and holds all of the
 reference."""
 
+import json
 import logging
 import re
 from html.parser import HTMLParser
@@ -102,6 +103,14 @@ def test_reference_has_members(site: Path) -> None:
     assert "hooks.State.record" in read_page(site, "reference/state").anchors
     assert "orchestrator.Run.stats" in read_page(site, "reference/run").anchors
     assert "orchestrator.Sweep.trials" in read_page(site, "reference/sweep_result").anchors
+
+
+def test_search_ranks_pages_that_name_everything_below_guides(site: Path) -> None:
+    index = json.loads((site / "search" / "search_index.json").read_text())
+    lowered = {
+        entry["location"].partition("/")[0] for entry in index["docs"] if entry.get("boost") == 0.5
+    }
+    assert lowered == {"reference", "migrating"}
 
 
 def test_every_generated_part_is_on_a_page() -> None:
