@@ -14,7 +14,7 @@ from hooks.hook import WITHIN_ITERATION, Hook
 from hooks.plan import Call, Plan
 from hooks.private_torch import tree_leaves
 from hooks.state import State
-from orchestrator.disk.rows.recorder import make_columns
+from orchestrator.disk.rows.arrays import make_columns
 from orchestrator.loop.step.collective_calls import Collectives
 from orchestrator.randomness import random_state
 from orchestrator.testing.differences import copy_tree, find_difference

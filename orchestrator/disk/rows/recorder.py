@@ -1,18 +1,16 @@
 """The recorder: buffers the rows of one rank and writes them, with their values on a GPU."""
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
-from itertools import chain
+from collections.abc import Mapping, Sequence
 from struct import Struct
 from time import perf_counter, sleep
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
+from orchestrator.disk.rows.arrays import make_columns, place_values
 from orchestrator.disk.rows.batches import Batch, Layout, RecentBatches
-from orchestrator.disk.rows.device_values import PLAIN, DeviceValues, read_number, read_on_cpu
+from orchestrator.disk.rows.device_values import PLAIN, DeviceValues, read_on_cpu
 from orchestrator.disk.rows.rank_files import RankFiles
 from orchestrator.storage import Storage
 
@@ -147,93 +145,5 @@ def _make_row_columns(batch: Batch) -> dict[str, pa.Array]:
     columns.update(numbers)
     if batch.added:
         for name, array in make_columns([*batch.added.values()], numbers).items():
-            columns[name] = _place(array, [*batch.added], batch.count)
+            columns[name] = place_values(array, [*batch.added], batch.count)
     return columns
-
-
-def make_columns(rows: Sequence[dict[str, Any]], known: Collection[str]) -> dict[str, pa.Array]:
-    """Return the columns of some dicts, except those in `known`."""
-    columns = {}
-    for name in dict.fromkeys(chain.from_iterable(rows)):
-        if name not in known:
-            columns[name] = _make_array(name, [row.get(name) for row in rows])
-    return columns
-
-
-def _make_array(name: str, values: list[Any]) -> pa.Array:
-    kinds = set(map(type, values))
-    if type(None) in kinds and len(kinds) > 1:
-        indices = [index for index, value in enumerate(values) if value is not None]
-        return _place(_make_array(name, [values[index] for index in indices]), indices, len(values))
-    if kinds <= {int, float}:
-        # Five times as fast as Arrow, which checks the type of each number.
-        with suppress(OverflowError):
-            return pa.array(np.array(values, dtype=np.float64 if float in kinds else np.int64))
-
-    plain = _to_plain(name, values, kinds)
-    texts = [value if isinstance(value, str) else None for value in plain]
-    if any(text is not None for text in texts):
-        import pyarrow.compute as pc  # a slow import
-
-        numbers = [None if isinstance(value, str) else value for value in plain]
-        return pc.coalesce(pa.array(texts), _make_array(name, numbers).cast(pa.string()))
-
-    integers = [value for value in plain if isinstance(value, int)]
-    is_large = np.uint64 in kinds or any(value >= 2**63 for value in integers)
-    if is_large and {*map(type, plain)} <= {int, type(None)}:
-        with suppress(OverflowError, pa.ArrowException):
-            return pa.array(plain, pa.uint64())
-        if all(value is None or -(2**63) <= value < 2**64 for value in plain):
-            return pa.array(plain, pa.decimal128(20))  # as `merge_types` chooses for two files
-
-    if any(map(_needs_float, plain)):
-        plain = [float(value) if isinstance(value, int) else value for value in plain]
-    with suppress(pa.ArrowException):
-        array = pa.array(plain)
-        if pa.types.is_null(array.type) or pa.types.is_primitive(array.type):
-            return array
-
-    examples = {type(value): value for value in plain if value is not None}
-    raise ValueError(f"column '{name}' must hold numbers or text; got {list(examples.values())}")
-
-
-def _place(array: pa.Array, indices: Sequence[int], count: int) -> pa.Array:
-    """Return an array of `count` values with those of `array` at the given indices, and null
-    elsewhere."""
-    if len(array) == count:
-        return array
-    sources = np.full(count, -1)
-    sources[indices] = np.arange(len(array))
-    return array.take(pa.array(sources, mask=sources < 0))
-
-
-def _to_plain(name: str, values: list[Any], kinds: set[type]) -> list[Any]:
-    """Return a column's values as plain ones. Those on a GPU must have been read before."""
-    if kinds <= PLAIN:
-        return values
-    import torch
-
-    plain = []
-    for value in values:
-        if not isinstance(value, torch.Tensor):
-            plain.append(_to_scalar(value))
-        elif value.numel() == 1:
-            plain.append(_to_scalar(read_number(value)))
-        else:
-            raise ValueError(
-                f"column '{name}' got a tensor of shape {tuple(value.shape)}; record one number per row"
-            )
-    return plain
-
-
-def _needs_float(value: Any) -> bool:
-    """Return whether whole numbers in the column of a value become floats, so that all of its rows
-    have one type."""
-    if isinstance(value, bool | float):
-        return True
-    return isinstance(value, int) and not -(2**63) <= value < 2**63
-
-
-def _to_scalar(value: Any) -> Any:
-    plain = value.resolve() if hasattr(value, "resolve") else value
-    return plain.item() if hasattr(plain, "item") else plain
