@@ -67,7 +67,9 @@ class SharedTraining:
     shared: Sequence[str]
     """Paths whose values share a training."""
     not_shared: Mapping[str, str]
-    """Reason by path; the empty path stands for all."""
+    """Reason by path."""
+    reason_for_all: str = ""
+    """Why no trials can share a training; empty if some can, or if each path has its own reason."""
 
 
 def make_plan(
@@ -130,15 +132,18 @@ def _plan_sweep(
     at_once = None
     if present is not None:
         at_once = count_concurrent_trials(sweep, trainings, experiment.workers, [present])
+    shared_training = None
+    if sharing.paths or sharing.reasons or sharing.reason_for_all:
+        shared_training = SharedTraining(
+            trainings, sharing.paths, sharing.reasons, sharing.reason_for_all
+        )
     return SweepPlan(
         trials=count_trials(sweep),
         repeats=sweep.repeat_count,
         repeated_path=sweep.repeated_path,
         scheduler=sweep.scheduler.type,
         at_once=at_once,
-        shared_training=SharedTraining(trainings, sharing.paths, sharing.reasons)
-        if sharing.paths or sharing.reasons
-        else None,
+        shared_training=shared_training,
     )
 
 
@@ -197,8 +202,10 @@ def _format_trials(sweep: SweepPlan, required: Resources) -> Iterator[tuple[str,
     yield "trials", text
     for path in sharing.shared:
         yield "shared training over", path
+    if sharing.reason_for_all:
+        yield "not shared", sharing.reason_for_all
     for path, reason in sharing.not_shared.items():
-        yield "not shared", f"{path}, because {reason}" if path else reason
+        yield "not shared", f"{path}, because {reason}"
 
 
 def _print_hooks(hooks: Mapping[str, Mapping[str, list[str]]]) -> None:

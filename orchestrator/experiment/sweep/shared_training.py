@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hooks import EVENTS, HOOKS, Checkpoint, ParamScheduler, PreciseBatchNorm
+from hooks import EVENTS, HOOKS, Checkpoint, Hook, ParamScheduler, PreciseBatchNorm
 from hooks.metrics.names import find_phase
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.experiment.components import PLAN_KEYS
@@ -34,7 +34,9 @@ class SharedPaths:
 
     paths: tuple[str, ...] = ()
     reasons: Mapping[str, str] = field(default_factory=dict)
-    """Reason by path; the empty path stands for all."""
+    """Reason by path."""
+    reason_for_all: str = ""
+    """Why no path can; empty if some can, or if each has its own reason."""
 
     def group_trials(self, trials: Sequence[tuple[int, Mapping[str, Any]]]) -> list[list[int]]:
         """Group trials, given as number and values, by shared training run; the first one leads."""
@@ -53,26 +55,23 @@ def find_shared_paths(source: ExperimentSource, sweep: SweepSettings) -> SharedP
     swept = [path for path in sweep.space if path.startswith("hooks.")]
     if not swept:
         return SharedPaths()
-    reason = _explain_sweep(sweep)
-    if reason:
-        return SharedPaths((), {"": reason})
+    reason_for_all = _explain_sweep(sweep)
+    if reason_for_all:
+        return SharedPaths(reason_for_all=reason_for_all)
 
     source = source.without_sweep()
-    fan_out_only = _explain_fan_out_only(sweep)
     reasons: dict[str, str] = {}
-    training_reasons: list[str] = []
     for path in swept:
-        resolved = list(_resolve_each(source, sweep, path))
-        hook_reasons = filter(None, (_explain_hook(path, sweep, each) for each in resolved))
-        if fan_out_only and sweep.space[path].kind != "fan_out":
-            reasons[path] = fan_out_only
-        elif reason := next(hook_reasons, ""):
+        experiments = list(_resolve_each(source, sweep, path))
+        reason = _explain_path(path, sweep, experiments)
+        if reason:
             reasons[path] = reason
-        for each in resolved:
-            training_reasons += _explain_training(each)
+        for resolved in experiments:
+            reason_for_all = reason_for_all or _explain_training(resolved)
+
     paths = tuple(path for path in swept if path not in reasons)
-    if paths and training_reasons:
-        return SharedPaths((), {"": training_reasons[0]})
+    if paths and reason_for_all:
+        return SharedPaths(reason_for_all=reason_for_all)
     return SharedPaths(paths, reasons)
 
 
@@ -90,10 +89,11 @@ def find_unshareable_paths(source: ExperimentSource, sweep: SweepSettings) -> It
     other_kind = "choice" if sweep.search.type == "optuna" else "grid"
     for path in fan_outs:
         if path not in shared.paths:
-            general = shared.reasons.get("", "only parameters of observing hooks can")
+            reason = shared.reasons.get(path) or shared.reason_for_all
+            reason = reason or "only parameters of observing hooks can"
             yield Problem(
                 f"sweep.space.{path}.fan_out",
-                f"cannot train once for all values: {shared.reasons.get(path, general)}",
+                f"cannot train once for all values: {reason}",
                 suggestion=f"use {other_kind} instead of fan_out",
             )
 
@@ -131,43 +131,77 @@ def _resolve_each(
             continue
 
 
-def _explain_hook(path: str, sweep: SweepSettings, resolved: ResolvedExperiment) -> str:
-    _, name, *rest = path.split(".")
-    if rest and rest[0] in PLAN_KEYS:
-        return f"{rest[0]} sets the class of hooks.{name} or its order among the hooks"
-    if any(path != other and other.startswith(f"hooks.{name}.type") for other in sweep.space):
+def _explain_path(path: str, sweep: SweepSettings, experiments: list[ResolvedExperiment]) -> str:
+    """Return why the values of a path cannot share a training run; empty if they can.
+
+    `experiments` has the experiment with each of the values.
+    """
+    fan_out_only = _explain_fan_out_only(sweep)
+    if fan_out_only and sweep.space[path].kind != "fan_out":
+        return fan_out_only
+
+    _, name, *keys = path.split(".")
+    if keys and keys[0] in PLAN_KEYS:
+        return f"{keys[0]} sets the class of hooks.{name} or its order among the hooks"
+    if f"hooks.{name}.type" in sweep.space:
         return f"hooks.{name}.type is swept too"
-    hook = resolved.hooks.get(name)
+
+    hooks = [resolved.hooks.get(name) for resolved in experiments]
+    return next(filter(None, (_explain_hook(name, hook) for hook in hooks)), "")
+
+
+def _explain_hook(name: str, hook: Hook | None) -> str:
+    """Return why trials that differ in a hook cannot share a training run; empty if they can."""
+    if hook is None:
+        return ""
     if isinstance(hook, Checkpoint) and hook.weights == "trainable":
         return f"the checkpoints of hooks.{name} have only the trainable weights"
-    return f"hooks.{name} does not declare `observes`" if hook and not hook.observes else ""
+    return "" if hook.observes else f"hooks.{name} does not declare `observes`"
 
 
-def _explain_training(resolved: ResolvedExperiment) -> Iterator[str]:
-    """Yield why a training may depend on what differs between its trials."""
-    if resolved.experiment.changes:
-        yield "changes sets values of hooks and the optimizer during training"
-    if has_custom_loop(type(resolved.task)):
-        yield f"{type(resolved.task).__name__} trains in its own train()"
-    if resolved.experiment.accumulate == "auto":
-        yield "accumulate: auto depends on free memory"
+def _explain_training(resolved: ResolvedExperiment) -> str:
+    """Return why a training may depend on what differs between its trials; empty if it does not."""
+    reason = _explain_settings(resolved)
+    if reason:
+        return reason
     averages = [
         name for name, hook in resolved.hooks.items() if hook.observes and hook.keeps_record
     ]
-    for name, hook in resolved.hooks.items():
-        if hook.observes:
-            continue
-        if isinstance(hook, PreciseBatchNorm):
-            if averages:
-                source = f"the weights of hooks.{averages[0]}, which may differ between trials"
-                yield f"hooks.{name} takes statistics of {source}"
-        elif isinstance(hook, ParamScheduler):
-            if hook.monitor and find_phase(hook.monitor) != "train":
-                yield f"hooks.{name} steps the scheduler by {hook.monitor}, which differs between trials"
-        elif type(hook) not in HOOKS.values():
-            events = [event for event in EVENTS if event not in _INDEPENDENT_EVENTS]
-            handled = [event for event in events if hook.handles(event)]
-            if handled:
-                declaration = f"`observes: ClassVar[bool] = True` in {type(hook).__name__}"
-                effect = f"may affect training in {handled[0]}"
-                yield f"hooks.{name} {effect}; if it does not, declare {declaration}"
+    effects = (_explain_effect(name, hook, averages) for name, hook in resolved.hooks.items())
+    return next(filter(None, effects), "")
+
+
+def _explain_settings(resolved: ResolvedExperiment) -> str:
+    if resolved.experiment.changes:
+        return "changes sets values of hooks and the optimizer during training"
+    if has_custom_loop(type(resolved.task)):
+        return f"{type(resolved.task).__name__} trains in its own train()"
+    if resolved.experiment.accumulate == "auto":
+        return "accumulate: auto depends on free memory"
+    return ""
+
+
+def _explain_effect(name: str, hook: Hook, averages: Sequence[str]) -> str:
+    """Return how a hook may affect training in a way that differs between trials; `averages` are the
+    names of hooks that average weights."""
+    if hook.observes:
+        return ""
+    if isinstance(hook, PreciseBatchNorm):
+        if not averages:
+            return ""
+        weights = f"the weights of hooks.{averages[0]}, which may differ between trials"
+        return f"hooks.{name} takes statistics of {weights}"
+    if isinstance(hook, ParamScheduler):
+        if not hook.monitor or find_phase(hook.monitor) == "train":
+            return ""
+        return f"hooks.{name} steps the scheduler by {hook.monitor}, which differs between trials"
+    if type(hook) in HOOKS.values():
+        return ""
+
+    dependent = [event for event in EVENTS if event not in _INDEPENDENT_EVENTS]
+    handled = [event for event in dependent if hook.handles(event)]
+    if not handled:
+        return ""
+    declaration = f"`observes: ClassVar[bool] = True` in {type(hook).__name__}"
+    effect = f"may affect training in {handled[0]}"
+    return f"hooks.{name} {effect}; if it does not, declare {declaration}"

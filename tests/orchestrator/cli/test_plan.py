@@ -126,6 +126,22 @@ def test_printed_plan_counts_trainings_that_trials_share(
     assert f"trials:         {counted}" in capsys.readouterr().out
 
 
+def test_reason_that_no_trials_share_a_training_is_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    swept = line(
+        hooks={**OFF, "ema": {}},
+        sweep={
+            "metric": "val/loss",
+            "search": "grid",
+            "space": {"hooks.ema.decay": {"grid": [0.5, 0.9]}},
+            "share_training": False,
+        },
+    )
+    show_plan(make_plan(swept, "runs", None), as_json=False)
+    assert "not shared:     share_training is false" in capsys.readouterr().out.splitlines()
+
+
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     hook = {"hooks": {"early": {"type": f"{HERE}:Shadow"}, **OFF}}
     space = {**SPACE, "hooks.early.decay": {"choice": [0.1, 0.2]}}
@@ -148,6 +164,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
                 "trainings": 6,
                 "shared": [],
                 "not_shared": {"hooks.early.decay": "hooks.early does not declare `observes`"},
+                "reason_for_all": "",
             },
         },
     }

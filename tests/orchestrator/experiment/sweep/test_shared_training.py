@@ -36,6 +36,7 @@ class Observes(Watches):
     """Does."""
 
     observes: ClassVar[bool] = True
+    typed: bool = False
 
 
 def found(
@@ -51,7 +52,8 @@ def found(
     experiment = described(**{"epochs": 2, "sweep": settings, **fields})
     assert experiment.sweep is not None
     followers = find_shared_paths(experiment.source, experiment.sweep)
-    return [*followers.paths], "; ".join(followers.reasons.values())
+    reason = followers.reason_for_all or "; ".join(followers.reasons.values())
+    return [*followers.paths], reason
 
 
 def test_hooks_that_observe_share_a_training_and_others_do_not() -> None:
@@ -67,6 +69,23 @@ def test_hooks_that_observe_share_a_training_and_others_do_not() -> None:
     own = {"hooks.own.times": {"grid": [1, 2]}}
     assert found(own, hooks={"own": {"type": f"{__name__}:Observes"}}) == (["hooks.own.times"], "")
     assert found({"optimizer.lr": {"grid": [0.1, 0.2]}}) == ([], "")
+
+
+def test_values_share_no_training_where_the_class_of_their_hook_is_swept() -> None:
+    classes = [f"{__name__}:Observes", f"{__name__}:Watches"]
+    space = {"hooks.own.type": {"grid": classes}, "hooks.own.times": {"grid": [1, 2]}}
+    paths, reason = found(space, hooks={"own": {"type": classes[0]}})
+    assert paths == []
+    assert reason == (
+        "type sets the class of hooks.own or its order among the hooks; hooks.own.type is swept too"
+    )
+
+
+def test_field_whose_name_begins_like_type_is_not_the_class() -> None:
+    space = {"hooks.own.typed": {"grid": [False, True]}, "hooks.own.times": {"grid": [1, 2]}}
+    paths, reason = found(space, hooks={"own": {"type": f"{__name__}:Observes"}})
+    assert sorted(paths) == ["hooks.own.times", "hooks.own.typed"]
+    assert reason == ""
 
 
 def test_checkpoints_of_trainable_weights_are_not_those_of_another_trial() -> None:
