@@ -13,6 +13,9 @@ import torch
 from orchestrator.loop.spans import INTERVALS, SPAN_COLUMNS, Column, wall_time
 from orchestrator.units import SPANS
 
+_UNREAD = 64
+"""Number of unread pairs of timestamps above which a sum reads those that the device has passed."""
+
 
 class SpanClock:
     """Clock of an iteration's timestamps. Used in workers.
@@ -41,7 +44,8 @@ class SpanClock:
 
     def restart(self) -> float:
         """Start the first iteration of a phase now: the time before belongs to no iteration."""
-        self.checkpoint_s = self.waiting_s = 0.0
+        self.checkpoint_s = 0.0
+        self.waiting_s = 0.0
         return perf_counter()
 
     def close(
@@ -69,17 +73,14 @@ class SpanClock:
             timestamps = [*timestamps, *[moment + shift for moment in summed[1:]]]
         saving = self.checkpoint_s
         waiting = self.waiting_s
-        self.checkpoint_s = self.waiting_s = 0.0
+        self.checkpoint_s = 0.0
+        self.waiting_s = 0.0
         return saving, waiting, last, *timestamps, ended
 
     @property
     def columns(self) -> Mapping[str, Column]:
         """Columns of the numbers that `close` returns."""
         return SPAN_COLUMNS if self.recording else {"step_s": wall_time}
-
-
-_UNREAD = 64
-"""Number of unread pairs above which a sum reads the pairs that the device has passed."""
 
 
 class DeviceTimestamp:
@@ -129,8 +130,10 @@ class DeviceSpan:
     __float__ = resolve
 
     def __radd__(self, seconds: float) -> "DeviceSpan":
-        self._seconds += seconds
-        return self
+        total = DeviceSpan()
+        total._pairs += self._pairs
+        total._seconds = self._seconds + seconds
+        return total
 
     def __iadd__(self, other: "DeviceSpan | float") -> "DeviceSpan":
         if isinstance(other, float):
@@ -171,7 +174,8 @@ class CudaClock(SpanClock):
         self._timed = DeviceSpan()
         """Time of an iteration, not yet known."""
         self._ended: DeviceTimestamp
-        self.moment = self.device_mark = partial(DeviceTimestamp, [])
+        self.moment = partial(DeviceTimestamp, [])
+        self.device_mark = self.moment
 
     def restart(self) -> float:
         self._ended = self.moment()
@@ -191,7 +195,8 @@ class CudaClock(SpanClock):
         before = self._ended
         self._ended = self.moment()
         ended = perf_counter()
-        row["step_s"] = step = self._ended - before
+        step = self._ended - before
+        row["step_s"] = step
         if self._timed.ready():
             self.iteration_s = self._timed.resolve() or ended - last
             self._timed = step
@@ -200,7 +205,8 @@ class CudaClock(SpanClock):
             between = "checkpoint_s" if self.checkpoint_s else "other_s"
             intervals = (between, *INTERVALS[1:])
             row.update(_device_spans(intervals, (before, *timestamps), turns, self._ended))
-        self.checkpoint_s = self.waiting_s = 0.0
+        self.checkpoint_s = 0.0
+        self.waiting_s = 0.0
         return last, ended
 
 

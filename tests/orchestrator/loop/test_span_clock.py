@@ -126,6 +126,14 @@ def test_a_device_span_is_the_sum_of_its_pairs_and_waits_only_to_resolve(device:
     assert device.now == 110.0
 
 
+def test_adding_a_span_to_a_number_leaves_the_span_as_it_is(device: Device) -> None:
+    start = DeviceTimestamp([])
+    device.work(2.0)
+    span = DeviceTimestamp([]) - start
+    total = 3.0 + span
+    assert [total.resolve(), span.resolve(), (3.0 + span).resolve()] == [5.0, 2.0, 5.0]
+
+
 def test_event_is_reused_once_its_time_is_read(device: Device) -> None:
     clock = CudaClock()
     clock.recording, ended, rows = True, clock.restart(), []
