@@ -50,6 +50,7 @@ TIMESTAMPS = {
 Timestamps = tuple[Any, ...]
 """Timestamps of one stage or of several, in the order of `TIMESTAMPS`. A tuple costs less than an
 object with names."""
+_AFTER_FORWARD = len(BACKWARD_TIMES) + len(UPDATE_TIMES) + 1
 INTERVALS = tuple(TIMESTAMPS.values())
 """Spans between consecutive timestamps of an iteration, in order."""
 Column = Callable[[NDArray[np.float64]], NDArray[np.float64]]
@@ -61,6 +62,20 @@ def skip(stage: Mapping[str, str], moment: Any) -> Timestamps:
     """Return the timestamps of a stage that does not run, and so takes no time: all are this
     moment."""
     return (moment,) * len(stage)
+
+
+def end_after_forward(end: Any) -> Timestamps:
+    """Return the timestamps from the backward pass to the end, of an iteration without an update
+    and without hooks there: all are its end."""
+    return (end,) * _AFTER_FORWARD
+
+
+def without_forward(
+    start: Any, backward_times: Timestamps, update_times: Timestamps, end: Any
+) -> Timestamps:
+    """Return the timestamps of a turn without a forward pass, whose backward pass begins where the
+    turn does."""
+    return (start, *skip(FORWARD_TIMES, start), *backward_times, *update_times, end)
 
 
 def wall_time(times: NDArray[np.float64]) -> NDArray[np.float64]:

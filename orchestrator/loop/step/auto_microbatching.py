@@ -10,13 +10,7 @@ from torch import Tensor, nn
 from hooks.distributed import collectives
 from hooks.model.layers import BatchNorm
 from orchestrator.errors import RunError, TaskError
-from orchestrator.loop.spans import (
-    BACKWARD_TIMES,
-    FORWARD_TIMES,
-    UPDATE_TIMES,
-    Timestamps,
-    skip,
-)
+from orchestrator.loop.spans import Timestamps, end_after_forward, without_forward
 from orchestrator.loop.step.batch_pieces import count_rows, split_batch
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.stages import make_clear_gradients
@@ -27,6 +21,7 @@ _ELEMENTS_PER_EXCHANGE = 2**24
 """Number of gradient elements that ranks average in one message."""
 _OUT_OF_MEMORY = ("DefaultCPUAllocator", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 """Names in torch's plain RuntimeErrors about failed allocations, which have no type of their own."""
+_ADVICE = "Set a smaller batch_size, and accumulate as a number"
 
 
 class Piece(NamedTuple):
@@ -83,6 +78,7 @@ class MicrobatchRunner(IterationRunner):
             batch = Piece(state.batch, state.batch_size, 1.0, state.loss_weight)
             parts = self._compute(batch, fetch_times[-1], clear_gradients)
             self._set_batch(batch)
+
             start = parts[-1][-1]
             self._average_gradients()
             state.forget_gradients()
@@ -90,10 +86,10 @@ class MicrobatchRunner(IterationRunner):
             if on_backward:
                 self.plan.fire("on_backward", state)
                 t_on_backward = mark()
+
             self._record_learning_rates(optimizer)
-            before = (start, *skip(FORWARD_TIMES, start), start)
-            update_times = update()
-            parts.append((*before, t_backward, t_on_backward, *update_times, mark()))
+            backward_times = (start, t_backward, t_on_backward)
+            parts.append(without_forward(start, backward_times, update(), mark()))
             previous_end = finish(previous_end, fetch_times, parts)
             yield
 
@@ -160,31 +156,41 @@ class MicrobatchRunner(IterationRunner):
         """Return the pieces of a batch; raises TaskError if it cannot be cut by samples."""
         if self.microbatches == 1:
             return [batch]
+        batches = self._cut(batch.batch)
+        sizes = self._count_samples(batches, batch.samples)
 
-        advice = "Set a smaller batch_size, and accumulate as a number"
+        total = batch.loss_weight
+        if total is None:
+            shares = [size / batch.samples if batch.samples else 1 / len(sizes) for size in sizes]
+            return [Piece(*piece) for piece in zip(batches, sizes, shares, strict=True)]
+        weights = self._weigh_pieces(total)
+        shares = [weight / total if total else 0.0 for weight in weights]
+        return [Piece(*piece) for piece in zip(batches, sizes, shares, weights, strict=True)]
+
+    def _cut(self, batch: Any) -> list[Any]:
+        """Cut a batch along its first dimension; raises TaskError if that is impossible."""
         try:
-            batches = split_batch(batch.batch, self.microbatches)
+            return split_batch(batch, self.microbatches)
         except ValueError as error:
             raise TaskError(
-                f"memory ran out, and the batch cannot be cut into pieces: {error}. {advice}"
+                f"memory ran out, and the batch cannot be cut into pieces: {error}. {_ADVICE}"
             ) from None
 
+    def _count_samples(self, batches: Iterable[Any], total: int) -> list[int]:
+        """Return the number of samples in each piece of a batch.
+
+        Raises TaskError unless they add up to `total`, the batch's.
+        """
         sizes = [self.task.batch_size(piece) for piece in batches]
-        if sum(sizes) != batch.samples:
+        if sum(sizes) != total:
             raise TaskError(
-                f"accumulate: auto cuts batches along the first dimension, but {batch.samples} samples became pieces of"
-                f" {', '.join(map(str, sizes))}. {advice}{find_source_location(self.task.batch_size)}"
+                f"accumulate: auto cuts batches along the first dimension, but {total} samples became pieces of"
+                f" {', '.join(map(str, sizes))}. {_ADVICE}{find_source_location(self.task.batch_size)}"
             )
-        if batch.loss_weight is not None:
-            return self._weigh_pieces(batches, sizes, batch.loss_weight)
+        return sizes
 
-        shares = [size / batch.samples if batch.samples else 1 / len(sizes) for size in sizes]
-        return [Piece(*piece) for piece in zip(batches, sizes, shares, strict=True)]
-
-    def _weigh_pieces(
-        self, batches: Sequence[Any], sizes: Sequence[int], total: float
-    ) -> list[Piece]:
-        """Return the pieces with the weights of their losses.
+    def _weigh_pieces(self, total: float) -> list[float]:
+        """Return the weight of each piece of the current batch.
 
         Raises TaskError unless they add up to `total`, the batch's.
         """
@@ -197,8 +203,7 @@ class MicrobatchRunner(IterationRunner):
                 f" {', '.join(f'{weight:g}' for weight in weights)}; let weight() count only what its batch contains"
                 f"{find_source_location(self.task.weight)}"
             )
-        shares = [weight / total if total else 0.0 for weight in weights]
-        return [Piece(*piece) for piece in zip(batches, sizes, shares, weights, strict=True)]
+        return weights
 
     def _compute_piece(self, piece: Piece) -> Timestamps:
         """Compute a piece's gradients, with its share of the batch's loss; return timestamps."""
@@ -218,8 +223,7 @@ class MicrobatchRunner(IterationRunner):
         elif piece.share != 1:
             loss = loss * piece.share
         self._backpropagate(self.precision.scale(loss))
-        end = self.clock.mark()
-        return *forward_times, *skip(BACKWARD_TIMES, end), *skip(UPDATE_TIMES, end), end
+        return *forward_times, *end_after_forward(self.clock.mark())
 
     def _list_trained(self) -> list[nn.Parameter]:
         parameters = self.state.module.parameters()
@@ -263,9 +267,9 @@ class MicrobatchRunner(IterationRunner):
         if not self.state.is_master:
             return
         note = ""
-        for part in self.state.module.modules():
-            if isinstance(part, BatchNorm) and part.training:
-                note = "; BatchNorm then normalizes each micro-batch, which changes the numbers"
+        parts = self.state.module.modules()
+        if any(isinstance(part, BatchNorm) and part.training for part in parts):
+            note = "; BatchNorm then normalizes each micro-batch, which changes the numbers"
         self.state.show(
             f"out of memory{whose}: from iteration {self.state.iteration + 1} on, each batch is split into"
             f" {self.microbatches} micro-batches{note}"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from orchestrator.loop.model.strategy import set_gradient_sync
-from orchestrator.loop.spans import BACKWARD_TIMES, UPDATE_TIMES, skip
+from orchestrator.loop.spans import UPDATE_TIMES, end_after_forward, skip
 from orchestrator.loop.step.collective_calls import Loss
 from orchestrator.loop.step.stages import IterationStages
 from orchestrator.loop.step.weights import WeighedBatches, count_microbatches, weigh_each
@@ -130,7 +130,6 @@ class IterationRunner(IterationStages):
                 # The first batch tells whether there is a loss.
                 columns = ("loss",) if "loss" in self.state.row else ()
                 finish = self._begin_rows(epoch, columns, offset)
-            end = forward_times[-1]
-            rest = (*skip(BACKWARD_TIMES, end), *skip(UPDATE_TIMES, end), end)
+            rest = end_after_forward(forward_times[-1])
             previous_end = finish(previous_end, (*fetch_times, *forward_times, *rest))
             yield
