@@ -13,7 +13,7 @@ from hooks.model.gradients import order_like_model
 from hooks.parameter_names import listed
 from orchestrator.errors import TaskError, did_you_mean
 from orchestrator.loop.model.torch_settings import Precision
-from orchestrator.loop.spans import FORWARD_TIMES, UPDATE_TIMES, Timestamps, skip
+from orchestrator.loop.spans import UPDATE_TIMES, Timestamps, skip, without_forward
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.weights import make_zero_loss
 from orchestrator.loop.task_errors import check_has_gradient, check_type, describe
@@ -22,7 +22,7 @@ from orchestrator.user_code import find_source_location
 EXPECTED = "turns, each an optimizer's name and its loss"
 
 
-@dataclass
+@dataclass(eq=False)
 class Player:
     """An optimizer that takes turns, and the parameters that it trains."""
 
@@ -33,6 +33,23 @@ class Player:
     parameters: list[nn.Parameter]
     has_gradients: tuple[bool, ...] | None = None
     """Flags of its parameters: true if it had a gradient when ranks first averaged them."""
+
+
+class _Turns:
+    """The turns of an iteration that have ended."""
+
+    def __init__(self, start: Any) -> None:
+        self.timestamps: list[Timestamps] = []
+        """Timestamps of each turn, from its beginning on."""
+        self.end = start
+        """Timestamp at which the last of them ended, or at which the first begins."""
+        self.has_stepped = False
+        """True if any of them has stepped its optimizer."""
+
+    def add(self, timestamps: Timestamps, *, has_stepped: bool) -> None:
+        self.timestamps.append(timestamps)
+        self.end = timestamps[-1]
+        self.has_stepped |= has_stepped
 
 
 class TurnRunner(IterationRunner):
@@ -49,7 +66,7 @@ class TurnRunner(IterationRunner):
         """Train on one micro-batch per `next`, turn by turn."""
         state = self.state
         players = {name: self._make_player(name) for name in state.several}
-        waiting: dict[str, Tensor] = {}
+        waiting: dict[Player, Tensor] = {}
         """Losses of the players whose last turn was in an earlier micro-batch of the step."""
         fetch = self._make_fetch(batches)
         finish = self._begin_rows(state.epoch, ())
@@ -61,28 +78,23 @@ class TurnRunner(IterationRunner):
             if state.accumulate > 1:
                 position, microbatches = self._advance_microbatch(position, microbatches)
             is_last = position == microbatches
-            timestamps: list[Timestamps] = []
-            start = fetch_times[-1]
-            has_stepped = False
+
+            turns = _Turns(fetch_times[-1])
             for player, loss in self._iterate_turns(players):
-                state.begin_turn(player.name)
-                timestamps.append((start, *self._run_turn(player, loss, microbatches, is_last)))
-                start = timestamps[-1][-1]
-                has_stepped |= state.stepped
+                last_loss = self._run_turn(turns, player, loss, microbatches, is_last=is_last)
                 if is_last:
-                    waiting.pop(player.name, None)
+                    waiting.pop(player, None)
                 else:
-                    waiting[player.name] = cast(Tensor, state.loss).detach()
-                state.end_turn()
+                    waiting[player] = last_loss.detach()
             if is_last and waiting:
-                timestamps += self._step_waiting(players, waiting, start)
-                has_stepped |= state.stepped
+                self._step_waiting(turns, waiting)
                 waiting.clear()
-            state.stepped = has_stepped
+
+            state.stepped = turns.has_stepped
             if "loss" in state.row:
                 count = self.metrics.loss_count
                 self.metrics.means.add("loss", state.row["loss"] * count, count)
-            previous_end = finish(previous_end, fetch_times, timestamps)
+            previous_end = finish(previous_end, fetch_times, turns.timestamps)
             yield
 
     def _make_player(self, name: str) -> Player:
@@ -113,8 +125,26 @@ class TurnRunner(IterationRunner):
                 f"turns() yields nothing for a batch; expected {EXPECTED}{find_source_location(method)}"
             )
 
-    def _run_turn(self, player: Player, loss: Any, microbatches: int, is_last: bool) -> Timestamps:
-        """Run a turn, from its loss on. Return the timestamps of a single optimizer's iteration."""
+    def _run_turn(
+        self, turns: _Turns, player: Player, loss: Any, microbatches: int, *, is_last: bool
+    ) -> Tensor:
+        """Run a turn, from its loss on, and return the loss; update in the last micro-batch of a
+        step."""
+        state = self.state
+        state.begin_turn(player.name)
+        forward_times = self._take_loss(player, loss)
+        backward_times = self._run_backward(player, microbatches, is_last=is_last)
+        state.stepped = False
+        update_times = player.update() if is_last else skip(UPDATE_TIMES, backward_times[-1])
+        times = (*forward_times, *backward_times, *update_times)
+        turns.add((turns.end, *times, self.clock.mark()), has_stepped=state.stepped)
+        taken = cast(Tensor, state.loss)
+        state.end_turn()
+        return taken
+
+    def _take_loss(self, player: Player, loss: Any) -> Timestamps:
+        """Record the loss of a turn, between the events of its forward pass; return their
+        timestamps."""
         state = self.state
         fire = self.plan.fire
         mark = self.clock.mark
@@ -128,6 +158,13 @@ class TurnRunner(IterationRunner):
         if calls["on_loss"]:
             fire("on_loss", state)
             t_on_loss = mark()
+        return t_forward, t_on_forward, t_loss, t_on_loss
+
+    def _run_backward(self, player: Player, microbatches: int, *, is_last: bool) -> Timestamps:
+        """Add the gradients of the turn's loss to those of the step; ranks average them in its last
+        micro-batch."""
+        state = self.state
+        mark = self.clock.mark
         scaled = self._scale_loss(state.loss, microbatches)
         try:
             player.precision.scale(scaled).backward(inputs=player.parameters)
@@ -139,14 +176,10 @@ class TurnRunner(IterationRunner):
             self._average_gradients(player)
             t_backward = mark()
         t_on_backward = t_backward
-        if calls["on_backward"]:
-            fire("on_backward", state)
+        if self.plan.calls["on_backward"]:
+            self.plan.fire("on_backward", state)
             t_on_backward = mark()
-        state.stepped = False
-        update_times = player.update() if is_last else skip(UPDATE_TIMES, t_on_backward)
-        forward_times = (t_forward, t_on_forward, t_loss, t_on_loss)
-        backward_times = (t_local_backward, t_backward, t_on_backward)
-        return *forward_times, *backward_times, *update_times, mark()
+        return t_local_backward, t_backward, t_on_backward
 
     def _check_trainable(self, player: Player, loss: Tensor) -> None:
         """Raise TaskError if the backward pass has failed because there is nothing to train."""
@@ -173,32 +206,21 @@ class TurnRunner(IterationRunner):
             state.row["loss"] = state.row.get("loss", 0.0) + state.row[column]
         self._record_learning_rates(player.optimizer, f"lr_{player.name}")
 
-    def _step_waiting(
-        self, players: Mapping[str, Player], waiting: Mapping[str, Tensor], start: Any
-    ) -> list[Timestamps]:
-        """Step the optimizers that had turns only in earlier micro-batches of the step.
-
-        Returns their timestamps.
-        """
+    def _step_waiting(self, turns: _Turns, waiting: Mapping[Player, Tensor]) -> None:
+        """Step the optimizers that had turns only in earlier micro-batches of the step."""
         state = self.state
-        timestamps: list[Timestamps] = []
-        has_stepped = False
-        for name, loss in waiting.items():
-            player = players[name]
-            state.begin_turn(name)
+        for player, loss in waiting.items():
+            state.begin_turn(player.name)
             state.loss = loss
+            start = turns.end
             if state.world_size > 1:
                 self._average_gradients(player)
             t_backward = self.clock.mark()
+            backward_times = (start, t_backward, t_backward)
             update_times = player.update()
-            has_stepped |= state.stepped
-            # Neither a forward nor a backward pass takes time.
-            before = (start, *skip(FORWARD_TIMES, start), start)
-            timestamps.append((*before, t_backward, t_backward, *update_times, self.clock.mark()))
-            start = timestamps[-1][-1]
+            times = without_forward(start, backward_times, update_times, self.clock.mark())
+            turns.add(times, has_stepped=state.stepped)
             state.end_turn()
-        state.stepped = has_stepped
-        return timestamps
 
     def _find_player(self, turn: Any, players: Mapping[str, Player]) -> Player:
         """Return the player of a turn; raises TaskError if there is none."""
