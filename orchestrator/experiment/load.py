@@ -125,6 +125,9 @@ def apply_edits(source: ExperimentSource, text: str) -> Experiment:
     edits = dict(_find_differences(before, data))
     if not edits:
         return saved.experiment
+    if "name" in edits:
+        message = f"cannot be changed in a resume; write {before['name']} again"
+        raise ConfigError([Problem("name", message, "experiment.yaml")])
     changed = ", ".join(f"{path}={value}" for path, value in edits.items())
     warn_once(f"experiment.yaml was edited: {shorten(changed, 1000)}")
     return make_experiment_from_source(source.with_values(edits))

@@ -17,8 +17,8 @@ from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.metadata import EngineName
 from orchestrator.disk.reports import list_reported_names
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.errors import CheckpointError, UsageError
-from orchestrator.experiment.load import with_overrides
+from orchestrator.errors import CheckpointError, ConfigError, UsageError
+from orchestrator.experiment.load import make_experiment_from_source, with_overrides
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.source import ParentCheckpoint
 from orchestrator.units import format_count
@@ -114,6 +114,21 @@ def check_same_optimizers(
         f"{store.get_path(name)} has the state of {_join_kinds(stored)}, not of"
         f" {_join_kinds(needed)}; keep the optimizer, or load only the weights:"
         f" init.from={folder}@{name}"
+    )
+
+
+def check_same_initial_weights(folder: RunFolder, name: str, experiment: Experiment) -> None:
+    """Raise UsageError if `init` was edited, because training continues from a checkpoint."""
+    try:
+        begun = make_experiment_from_source(folder.read_source())
+    except ConfigError:  # an edit has repaired it
+        return
+    if experiment.init == begun.init:
+        return
+    raise UsageError(
+        f"{folder}/experiment.yaml: init was edited, but it counts only when a run begins, and this"
+        f" one continues from {open_checkpoints(folder).get_path(name)}; restore init, or start"
+        " another run"
     )
 
 

@@ -21,7 +21,12 @@ from orchestrator.experiment.load import (
 from orchestrator.experiment.sections.experiment import Experiment, check_run_name
 from orchestrator.experiment.sections.workers import rank_count_overrides
 from orchestrator.runs.best import make_usage_hint
-from orchestrator.runs.continuation import check_same_optimizers, check_same_ranks, open_checkpoints
+from orchestrator.runs.continuation import (
+    check_same_initial_weights,
+    check_same_optimizers,
+    check_same_ranks,
+    open_checkpoints,
+)
 from orchestrator.runs.launch import check_can_run, choose_engine, collect_launch_metadata, drive
 from orchestrator.runs.result import Run
 from orchestrator.storage import Storage
@@ -117,8 +122,8 @@ def resume(
     checkpoint, with any edits made to the experiment.yaml in its folder.
 
     Without edits, training goes on bit for bit. Values that the checkpoint fits may be edited, such
-    as `epochs`, `loader.num_workers`, `optimizer.lr` and the fields of hooks. `name` and `init`
-    count only when a run begins.
+    as `epochs`, `loader.num_workers`, `optimizer.lr` and the fields of hooks. Edits of `name` and
+    `init` are errors, because these count only when a run begins.
 
     Args:
         path: The run's folder or URL.
@@ -182,6 +187,7 @@ def resume_with_lease(
                 f" {parent.run}@{parent.checkpoint}"
             )
         if checkpoint := _find_checkpoint_to_resume(folder, from_start):
+            check_same_initial_weights(folder, checkpoint, experiment)
             check_same_optimizers(folder, open_checkpoints(folder), checkpoint, experiment)
             check_same_ranks(folder, checkpoint, experiment, engine)
         folder.write_experiment(to_yaml(experiment), experiment.source)

@@ -20,7 +20,7 @@ from orchestrator import Experiment, RunError, UsageError, open_run, resume, run
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.ray_connection import Ray
-from orchestrator.errors import HookyardError
+from orchestrator.errors import ConfigError, HookyardError
 from orchestrator.runs.driver import load_experiment_to_resume
 from orchestrator.runs.result import Run
 from tests.orchestrator.disk.test_lease import elsewhere, put
@@ -205,6 +205,32 @@ def test_resume_changes_the_number_of_workers(
         2,
         2,
     )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "name: points",
+            "name: other",
+            r"experiment\.yaml: name: cannot be changed .* write points again",
+        ),
+        ("init: null", "init: {from: model.pt}", r"init was edited, .* continues from .*step-0*3"),
+    ],
+)
+def test_edits_that_a_resume_cannot_apply_are_refused_and_nothing_is_lost(
+    tmp_path: Path, interrupted: Callable[..., Run], old: str, new: str, message: str
+) -> None:
+    cut = interrupted(3, run, described(), tmp_path, "cut", local=True)
+    file = tmp_path / "cut/experiment.yaml"
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+    with pytest.raises((ConfigError, UsageError), match=message):
+        resume(cut.path)
+
+    file.write_text(text)
+    assert resume(cut.path).status == "finished"
 
 
 def test_running_run_cannot_be_resumed(tmp_path: Path, interrupted: Callable[..., Run]) -> None:
