@@ -13,10 +13,9 @@ from annotated_types import Ge
 
 from hooks.hook import Hook, Priority, Ranks
 from hooks.interval import Interval, Units
-from hooks.logs.shared.readings import (
-    read,
-)
-from hooks.recent import RECENT, Recent, RecentRows
+from hooks.logs.shared.readings import read
+from hooks.logs.shared.unread_rows import MEMORY_PEAK, POSITION_COLUMNS, UnreadRows
+from hooks.recent import RECENT
 from hooks.state import State
 
 Method = Literal["mean", "median", "min", "max", "current"]
@@ -25,14 +24,16 @@ Window = Annotated[int, Ge(1)] | Literal["line", "epoch", "global"]
 whole run."""
 LookBack = Annotated[Interval, Units(("iterations",), ge=1, le=RECENT)]
 """An interval after which a hook reads the rows since the last time."""
-POSITION_COLUMNS = frozenset({"phase", "epoch", "iteration", "step", "samples", "batch_size"})
-"""Columns with the position of a row, which have no statistics."""
-_NO_ROW: Mapping[str, Any] = {}
 _AVERAGED = re.compile(r"loss|time|_s$|grad_norm")
-_PEAK = re.compile(r"_peak_\w+_bytes$")
+
+
+def _compute_mean(values: Sequence[float]) -> float:
+    # Unlike `sum`, `fsum` refuses inf - inf and an overflow.
+    return sum(values) / len(values)
+
+
 _METHODS: dict[str, Callable[[Sequence[float]], Any]] = {
-    # Unlike fsum, which refuses inf - inf and an overflow.
-    "mean": lambda values: sum(values) / len(values),
+    "mean": _compute_mean,
     "median": np.median,
     "min": np.min,
     "max": np.max,
@@ -92,8 +93,8 @@ class Windows:
 
     Columns whose names contain `loss`, `time` or `grad_norm`, or end in `_s`, are averaged over
     `window`. Peaks of memory have the largest value since the last summary, and others their last
-    value. `statistics` adds more by name, in place of a column of
-    that name. `columns` limits the columns.
+    value. `statistics` adds more by name, in place of a column of that name. `columns` limits the
+    columns.
 
     To count each value once, call `start_phase` when a phase starts, `update` or `summarize` at
     most RECENT iterations apart, and `summarize` when the phase ends. Columns that a row gets when
@@ -108,36 +109,33 @@ class Windows:
         columns: Collection[str] | None = None,
     ) -> None:
         self._window = window
-        self._columns = columns
         self._statistics = dict(statistics or {})
         self._names: dict[str, tuple[str, ...]] = {}
+        """Names of the statistics of a column, if there are others than its own."""
         for name, statistic in self._statistics.items():
             column = statistic.column
             itself = () if column in self._statistics else (column,)
             self._names[column] = (*self._names.get(column, itself), name)
-        windows = [window, *(statistic.window for statistic in self._statistics.values())]
-        lengths = [length for length in windows if isinstance(length, int)]
-        self._most = max(lengths) if len(lengths) == len(windows) else None
-        """Number of values that is enough for each window; None if a window has no length."""
-        self._values: dict[str, dict[str, _Values]] = {}
+        self._unread = UnreadRows(columns, self._find_longest_window())
+        self._values: dict[str, dict[str, _WindowValues]] = {}
+        """Values of each statistic by phase and name."""
         self._phase = ""
         self._epoch = -1
-        self._recent: Recent = RecentRows()
-        self._read_rows = 0
-        """Number of rows at the last update."""
-        self._read_early: frozenset[str] | None = None
-        """Columns that were read from the row after these before it was closed."""
         self._changed: set[str] = set()
         """Statistics with new values since the last summary."""
 
+    def _find_longest_window(self) -> int | None:
+        """Return the number of values that is enough for each window; None if one has no length."""
+        windows = [self._window, *(statistic.window for statistic in self._statistics.values())]
+        lengths = [length for length in windows if isinstance(length, int)]
+        return max(lengths) if len(lengths) == len(windows) else None
+
     def start_phase(self, state: State) -> None:
         """Begin a phase. Windows over training iterations continue."""
-        if self._read_early is not None:
+        if self._unread.has_read_early:
             self.update()  # the columns that this row got when it was closed
         self._phase = state.phase
-        self._recent = state.recent
-        self._read_rows = state.recent.total
-        self._read_early = None
+        self._unread.start_phase(state.recent)
         phase_values = self._values.get(state.phase, {}).values()
         if state.phase != "train":
             _clear(phase_values, lambda window: window != "global")
@@ -145,23 +143,15 @@ class Windows:
             _clear(phase_values, lambda window: window == "epoch")
             self._epoch = state.epoch
 
-    def update(self, row: Mapping[str, Any] = _NO_ROW) -> None:
+    def update(self, row: Mapping[str, Any] | None = None) -> None:
         """Read the rows since the last update, and the row of the current iteration so far."""
-        columns = self._read_closed_rows()
-        if row:
-            for column in self._select(row):
-                if self._read_early is None or column not in self._read_early:
-                    columns.setdefault(column, []).append(row[column])
-            self._read_early = frozenset(row)
-        for column, values in columns.items():
-            columns[column] = [value for value in values if value is not None]
-
+        columns = self._unread.take(row)
         numbers = iter(read(list(chain.from_iterable(columns.values()))))
         for column, values in columns.items():
             own = islice(numbers, len(values))
             self._add(column, [number for number in own if number is not None])
 
-    def summarize(self, row: Mapping[str, Any] = _NO_ROW) -> dict[str, float]:
+    def summarize(self, row: Mapping[str, Any] | None = None) -> dict[str, float]:
         """Return the statistics by name after an update, and begin a new line."""
         self.update(row)
         phase_values = self._values.get(self._phase, {})
@@ -177,12 +167,14 @@ class Windows:
     @property
     def unread_rows(self) -> int:
         """Number of closed rows of the phase since the last update."""
-        return self._recent.total - self._read_rows
+        return self._unread.count
 
     def has_changed(self) -> bool:
         """Return whether the phase has iterations that are in no summary."""
-        was_read_early = self._read_early is not None
-        return bool(self._changed) or self.unread_rows > was_read_early
+        if self._changed:
+            return True
+        rows_read_early = 1 if self._unread.has_read_early else 0
+        return self._unread.count > rows_read_early
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain numbers, at most as many as the windows are long."""
@@ -199,36 +191,9 @@ class Windows:
         for phase, phase_values in state["windows"].items():
             for name, kept in phase_values.items():
                 values = self._find_values(phase, name, name)
-                saved = _Values(**kept)
+                saved = _WindowValues(**kept)
                 if (saved.method, saved.window) == (values.method, values.window):
                     self._values[phase][name] = saved
-
-    def _read_closed_rows(self) -> dict[str, list[Any]]:
-        """Return the values of the rows since the last update that were not read early."""
-        unread = self.unread_rows
-        if not unread:
-            return {}
-        read_early = self._read_early or frozenset()
-        self._read_rows += unread
-        self._read_early = None
-        closed = self._recent.columns(unread, names=self._columns, most=self._most)
-        if self._most:
-            # Peaks look back to the last line.
-            closed |= self._recent.columns(unread, names=[*filter(_PEAK.search, closed)])
-        columns = {column: closed[column] for column in self._select(closed)}
-        for column in read_early & columns.keys():
-            if len(columns[column]) == unread:
-                del columns[column][0]
-        return columns
-
-    def _select(self, columns: Collection[str]) -> list[str]:
-        """Return the columns that have statistics, in their order."""
-        limit = self._columns
-        return [
-            column
-            for column in columns
-            if column not in POSITION_COLUMNS and (limit is None or column in limit)
-        ]
 
     def _add(self, column: str, numbers: Sequence[float]) -> None:
         if not numbers:
@@ -237,23 +202,23 @@ class Windows:
             self._find_values(self._phase, name, column).extend(numbers)
             self._changed.add(name)
 
-    def _find_values(self, phase: str, name: str, column: str) -> "_Values":
+    def _find_values(self, phase: str, name: str, column: str) -> "_WindowValues":
         phase_values = self._values.setdefault(phase, {})
         if name not in phase_values:
             statistic = self._statistics.get(name) or self._make_default(column)
-            phase_values[name] = _Values(statistic.method, statistic.window)
+            phase_values[name] = _WindowValues(statistic.method, statistic.window)
         return phase_values[name]
 
     def _make_default(self, column: str) -> Statistic:
         """Return the statistic of a column that `statistics` does not name."""
-        if _PEAK.search(column):
+        if MEMORY_PEAK.search(column):
             return Statistic(column, "max", "line")
         return Statistic(column, "mean" if _AVERAGED.search(column) else "current", self._window)
 
 
 @dataclass
-class _Values:
-    """Values of a window, or their sum, minimum or maximum if that is enough."""
+class _WindowValues:
+    """Values in a window, or their sum, minimum or maximum if that is enough."""
 
     method: Method
     window: Window
@@ -296,7 +261,7 @@ class _Values:
         return self.running
 
 
-def _clear(phase_values: Iterable[_Values], applies: Callable[[Window], bool]) -> None:
+def _clear(phase_values: Iterable[_WindowValues], applies: Callable[[Window], bool]) -> None:
     """Clear the values with the windows to which a condition applies."""
     for values in phase_values:
         if applies(values.window):
