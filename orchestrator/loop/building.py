@@ -23,14 +23,10 @@ from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.source import InitialWeights
 from orchestrator.loop.data.phases import Data, build_data
 from orchestrator.loop.loop_state import LoopState
+from orchestrator.loop.model.construction import build_model, initialize_shards
 from orchestrator.loop.model.frozen_weights import FrozenWeights
 from orchestrator.loop.model.initial_weights import load_initial_weights
-from orchestrator.loop.model.strategy import (
-    build_model,
-    forward_pass,
-    initialize_shards,
-    wrap_model,
-)
+from orchestrator.loop.model.strategy import forward_pass, wrap_model
 from orchestrator.loop.model.torch_settings import (
     Precision,
     apply_settings,

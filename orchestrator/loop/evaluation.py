@@ -10,7 +10,7 @@ from orchestrator.experiment.checks.data import check_loss
 from orchestrator.experiment.checks.metrics import check_phases_of_metrics, list_metrics_of_hooks
 from orchestrator.loop.data.phase_data import PhaseData
 from orchestrator.loop.inference import Inference, RunPass
-from orchestrator.loop.model.strategy import is_sharded
+from orchestrator.loop.model.sharded_modules import is_sharded
 from orchestrator.loop.step.collective_calls import Loss, refuse_collectives
 from orchestrator.loop.task_errors import check_type, unexpected
 from orchestrator.loop.training import Training

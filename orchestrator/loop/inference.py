@@ -13,7 +13,7 @@ import torch
 from hooks.metrics.names import get_kind
 from hooks.state import Weights
 from orchestrator.errors import TaskError
-from orchestrator.loop.model.strategy import is_sharded
+from orchestrator.loop.model.sharded_modules import is_sharded
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.stages import StepContext
 from orchestrator.loop.training import Training

@@ -14,7 +14,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.initial_weights import Init
 from orchestrator.experiment.yaml.source import InitialWeights
-from orchestrator.loop.model.strategy import sharded_model
+from orchestrator.loop.model.sharded_modules import shard_model_state
 from orchestrator.loop.world import World
 
 
@@ -41,7 +41,7 @@ def load_initial_weights(
             f"{source} {problem}: {'; '.join(mismatches)}",
             suggestion="use init.rename to map the names of the source's tensors to the model's",
         )
-    module.load_state_dict(sharded_model(matching, module), strict=False)
+    module.load_state_dict(shard_model_state(matching, module), strict=False)
     return [
         f"initialized from {source}: loaded {len(matching)} of the model's {len(state)} tensors",
         *(f"  {line}" for line in mismatches),

@@ -11,7 +11,7 @@ from orchestrator.loop.data.phases import Data
 from orchestrator.loop.model.frozen_weights import RECORD, FrozenWeights, add_frozen_weights
 from orchestrator.loop.model.gradient_order import GradientOrder
 from orchestrator.loop.model.initial_weights import describe_mismatches
-from orchestrator.loop.model.strategy import mesh_of, sharded_model
+from orchestrator.loop.model.sharded_modules import get_mesh, shard_model_state
 from orchestrator.loop.state.contents import LoadedCheckpoint
 from orchestrator.loop.state.saved_optimizers import SavedOptimizers
 from orchestrator.loop.step.iterations import IterationRunner
@@ -44,7 +44,7 @@ class HookedContents:
 
     @property
     def mesh(self) -> Any:
-        return mesh_of(self._state.module)
+        return get_mesh(self._state.module)
 
     def shared(self) -> dict[str, Any]:
         return {
@@ -162,7 +162,7 @@ class HookedContents:
         restore_buffers(module, remade_weights, remade, persistent=weights)
 
         try:
-            module.load_state_dict(sharded_model(weights, module))
+            module.load_state_dict(shard_model_state(weights, module))
             self._optimizers.restore(loaded, rescheduled)
         except (RuntimeError, ValueError, KeyError) as error:
             model = module.state_dict()

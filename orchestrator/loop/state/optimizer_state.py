@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from orchestrator.disk.checkpoints.placeholders import tensors_in
-from orchestrator.loop.model.strategy import has_form_of_torch, sharded_optimizer
+from orchestrator.loop.model.sharded_modules import has_form_of_torch, shard_optimizer_state
 
 _INNER = "inner"
 _OF_SCHEDULERS = {"lr", "momentum", "betas"}
@@ -79,7 +79,7 @@ def load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:
         load_state(inner[name], unsaved[name])
 
     own = {name: part for name, part in saved.items() if name != _INNER}
-    own = sharded_optimizer(own, optimizer)
+    own = shard_optimizer_state(own, optimizer)
     groups = optimizer.param_groups
     optimizer.load_state_dict(own)
     for part in sharing:

@@ -7,7 +7,7 @@ The stages themselves are in `stages.py`.
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from orchestrator.loop.model.strategy import set_gradient_sync
+from orchestrator.loop.model.gradient_sync import set_gradient_sync
 from orchestrator.loop.spans import UPDATE_TIMES, end_after_forward, skip
 from orchestrator.loop.step.collective_calls import Loss
 from orchestrator.loop.step.stages import IterationStages

@@ -15,7 +15,7 @@ from hooks.plan import Plan
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.errors import TaskError
 from orchestrator.loop.loop_state import LoopState
-from orchestrator.loop.model.strategy import check_gradients_synced
+from orchestrator.loop.model.gradient_sync import check_gradients_synced
 from orchestrator.loop.model.torch_settings import Precision
 from orchestrator.loop.span_clock import SpanClock
 from orchestrator.loop.spans import Timestamps

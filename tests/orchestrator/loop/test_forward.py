@@ -12,7 +12,7 @@ from hooks.training.ema import EMA
 from orchestrator.errors import TaskError
 from orchestrator.experiment.sections.workers import Ddp, Workers
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.model.strategy import is_sharded
+from orchestrator.loop.model.sharded_modules import is_sharded
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from tests.ranks import on_ranks
