@@ -10,7 +10,7 @@ import typer
 
 from orchestrator import units
 from orchestrator.errors import UsageError
-from orchestrator.storage.remote import is_url
+from orchestrator.storage.location import is_url
 from orchestrator.terminal.printable import escape_controls, escape_json, escape_line
 
 

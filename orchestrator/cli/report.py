@@ -27,7 +27,7 @@ def report(
     from orchestrator.disk.run_folder import RunFolder
     from orchestrator.report import make_report
     from orchestrator.storage import Storage
-    from orchestrator.storage.remote import split_options
+    from orchestrator.storage.location import split_options
 
     folder = RunFolder.open(run)
     if output:

@@ -20,7 +20,7 @@ from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.initial_weights import Init
 from orchestrator.experiment.yaml.source import InitialWeights
 from orchestrator.storage import Storage
-from orchestrator.storage.remote import is_url
+from orchestrator.storage.location import is_url
 
 
 def find_weights(init: Init, folders: Iterable[str | Path]) -> InitialWeights:

@@ -1,65 +1,12 @@
-"""Remote file systems, and locations: a folder, or a URL whose options come last
-(`s3://bucket/runs?region=eu-west-1`).
-"""
+"""Remote file systems: object stores, and others that pyarrow or fsspec open by a URL."""
 
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import IO, Any, TypeVar, cast
 
 from orchestrator.errors import StorageError, UsageError
-
-_CREDENTIALS = re.compile(r"(?<=://)(?:[^\s/@]*|[^\s@]*:[^\s@]*)@")
-_SECRET_OPTION = re.compile(
-    r"[?&][^\s&=]*(?:key|secret|token|password|sig|credential)[^\s&=]*=[^\s&'\"]*", re.IGNORECASE
-)
-
-
-def is_url(location: str) -> bool:
-    """Return whether a location is a URL, and not a local folder."""
-    return "://" in location
-
-
-def join_location(location: str, part: str) -> str:
-    """Return the location of a part; a URL's options stay last."""
-    path, options = split_options(location)
-    return f"{path.rstrip('/')}/{part}{options}"
-
-
-def split_options(location: str) -> tuple[str, str]:
-    """Split a URL into its path, and its options with their question mark; a folder has none."""
-    if not is_url(location):
-        return location, ""
-    path, mark, options = location.partition("?")
-    return path, mark + options
-
-
-def with_access_of(location: str, path: str) -> str:
-    """Return a path with the credentials and options of a location on the same store; a local one
-    has none."""
-    if not (is_url(path) and is_url(location)):
-        return path
-    store, options = split_options(location)
-    match = _CREDENTIALS.search(store)
-    credentials = match[0] if match else ""
-    return split_options(path)[0].replace("://", f"://{credentials}", 1) + options
-
-
-def without_credentials(text: str) -> str:
-    """Return a text without the users, passwords and keys of URLs in it."""
-    hidden = _SECRET_OPTION.sub(lambda match: match[0][0], _CREDENTIALS.sub("", text))
-    return hidden.replace("?&", "?").rstrip("?&") if hidden != text else text
-
-
-def secrets_in(location: str) -> list[str]:
-    """Return the user, password and keys in a URL, longest first."""
-    secrets = [option.partition("=")[2] for option in _SECRET_OPTION.findall(location)]
-    for login in _CREDENTIALS.findall(location):
-        name_and_password = login.rstrip("@")
-        secrets += [name_and_password, *name_and_password.split(":")]
-    return sorted(filter(None, secrets), key=len, reverse=True)
-
+from orchestrator.storage.location import list_secrets, split_options, without_credentials
 
 T = TypeVar("T")
 
@@ -141,7 +88,7 @@ class Remote:
                 " network, AWS_ENDPOINT_URL and your credentials"
             ) from error
 
-    def infos(self, path: str, recursive: bool = False) -> list[Any]:
+    def list_infos(self, path: str, recursive: bool = False) -> list[Any]:
         """Return the file infos in a folder; empty if there is none."""
         from pyarrow.fs import FileSelector
 
@@ -164,12 +111,15 @@ class Remote:
         return self.request(read)
 
     def read_chunks(self, path: str) -> Iterator[bytes]:
+        """Yield a file in pieces that fit into memory."""
         start = 0
         while piece := self.read(path, start, _PIECE_BYTES):
             start += len(piece)
             yield piece
 
     def send(self, file: IO[bytes], path: str) -> None:
+        """Write a local file to a path."""
+
         def put(filesystem: Any) -> None:
             file.seek(0)
             with filesystem.open_output_stream(path) as stream:
@@ -221,7 +171,7 @@ def _open(location: str) -> tuple[Any, str]:
             return fs.PyFileSystem(fs.FSSpecHandler(system)), root
         except Exception as fsspec_error:
             reasons = without_credentials(f"{pyarrow_error}; {fsspec_error}")
-            for secret in secrets_in(location):
+            for secret in list_secrets(location):
                 reasons = reasons.replace(secret, "***")
             raise UsageError(
                 f"storage '{without_credentials(location)}' must be a folder or a URL of pyarrow or fsspec: {reasons}"

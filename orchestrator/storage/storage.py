@@ -18,15 +18,14 @@ from typing import IO, Any, NamedTuple, TypeVar, cast
 
 from orchestrator.errors import UsageError
 from orchestrator.storage.disk_errors import raising_storage_errors
-from orchestrator.storage.remote import (
-    CONNECTIONS,
-    Remote,
+from orchestrator.storage.location import (
     is_url,
     join_location,
     split_options,
     with_access_of,
     without_credentials,
 )
+from orchestrator.storage.remote import CONNECTIONS, Remote
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -153,7 +152,7 @@ class Storage:
     def names(self, folder: str = "") -> list[str]:
         """Return the sorted names in a folder; empty if there is none."""
         if self.local is None:
-            return sorted(info.base_name for info in self._remote.infos(self._path(folder)))
+            return sorted(info.base_name for info in self._remote.list_infos(self._path(folder)))
         path = self.local / folder
         with raising_storage_errors(path):
             try:
@@ -171,7 +170,7 @@ class Storage:
                 selector = FileSelector(root, allow_not_found=True, recursive=True)
                 infos = LocalFileSystem().get_file_info(selector)
         else:
-            infos = self._remote.infos(root, recursive=True)
+            infos = self._remote.list_infos(root, recursive=True)
         files = {info.path[len(root) + 1 :]: _to_state(info) for info in infos if info.is_file}
         return dict(sorted(files.items()))
 

@@ -11,7 +11,7 @@ from hooks.parameter_names import Patterns, compiled, list_patterns, matched
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.fields.field_errors import make_value_error
 from orchestrator.experiment.fields.section import Model
-from orchestrator.storage.remote import secrets_in
+from orchestrator.storage.location import list_secrets
 
 
 class Init(Model):
@@ -43,7 +43,7 @@ class Init(Model):
 
     @model_validator(mode="after")
     def _check_source_and_rename(self) -> Self:
-        if secrets_in(self.source):
+        if list_secrets(self.source):
             raise make_value_error(
                 "from",
                 "contains credentials, which the run would save; set them in the environment",

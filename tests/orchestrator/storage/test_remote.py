@@ -1,4 +1,4 @@
-"""Stores that fail, and locations; runs on a whole S3 server are in test_s3."""
+"""Stores that fail; runs on a whole S3 server are in test_s3."""
 
 import threading
 import uuid
@@ -9,14 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import StorageError, UsageError
-from orchestrator.storage import Storage, without_credentials
-from orchestrator.storage.remote import (
-    Remote,
-    join_location,
-    secrets_in,
-    split_options,
-    with_access_of,
-)
+from orchestrator.storage.remote import Remote
 
 AWAY = "AWS Error NETWORK_CONNECTION during PutObject operation: curlCode: 7, Couldn't connect to server"
 
@@ -63,7 +56,7 @@ def test_error_of_a_silent_store_gives_advice(remote: Remote) -> None:
 def test_error_of_a_refusal_gives_advice(remote: Remote, refusal: OSError) -> None:
     remote.filesystem.errors = [refusal]
     with pytest.raises(StorageError, match=r"refuses: .*check its name and your credentials"):
-        remote.infos(remote.root)
+        remote.list_infos(remote.root)
 
 
 def test_a_missing_file_can_be_deleted_but_not_read(remote: Remote) -> None:
@@ -115,7 +108,7 @@ def overloaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Remote, type[O
 def test_requests_to_s3_are_repeated(overloaded: tuple[Remote, type[Overloaded]]) -> None:
     remote, server = overloaded
     server.remaining = 7
-    assert remote.infos(remote.root) == []
+    assert remote.list_infos(remote.root) == []
     assert server.requests == 8
 
 
@@ -126,12 +119,12 @@ def test_requests_to_a_store_that_did_not_answer_are_hardly_repeated(
     server.remaining = 14
     for requests in (8, 14):
         with pytest.raises(StorageError, match="did not answer"):
-            remote.infos(remote.root)
+            remote.list_infos(remote.root)
         assert server.requests == requests
 
-    assert remote.infos(remote.root) == []
+    assert remote.list_infos(remote.root) == []
     server.remaining = 7
-    assert remote.infos(remote.root) == [], "it has its patience again"
+    assert remote.list_infos(remote.root) == [], "it has its patience again"
 
 
 @pytest.mark.parametrize(
@@ -143,78 +136,3 @@ def test_error_for_a_bad_location_hides_credentials(url: str) -> None:
     assert "hunter2" not in str(told.value)
     assert "AKIA" not in str(told.value)
     assert told.value.__suppress_context__
-
-
-KEYS = "s3://AKIA:hunter2@bucket/runs?region=eu-west-1"
-
-
-@pytest.mark.parametrize(
-    ("location", "part", "inside"),
-    [
-        ("runs", "a", "runs/a"),
-        ("odd?folder", "a", "odd?folder/a"),
-        ("s3://bucket/runs/", "a/b", "s3://bucket/runs/a/b"),
-        (
-            "s3://bucket/runs?region=eu-west-1&scheme=http",
-            "a",
-            "s3://bucket/runs/a?region=eu-west-1&scheme=http",
-        ),
-    ],
-)
-def test_options_stay_at_the_end_of_a_url(location: str, part: str, inside: str) -> None:
-    assert join_location(location, part) == inside
-
-
-def test_only_urls_have_options() -> None:
-    assert split_options("s3://bucket/runs?region=x") == ("s3://bucket/runs", "?region=x")
-    assert split_options("odd?folder") == ("odd?folder", "")
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        (KEYS, "s3://bucket/runs?region=eu-west-1"),
-        ("s3://AKIA:sec/ret@bucket/runs", "s3://bucket/runs"),
-        ("ftp://me@host/runs", "ftp://host/runs"),
-        (
-            "Cannot parse URI: 's3://AKIA:tes%zz@bucket/x' due to",
-            "Cannot parse URI: 's3://bucket/x' due to",
-        ),
-        ("abfs://runs@account.dfs/a?sas_token=abc&x=1", "abfs://account.dfs/a?x=1"),
-        ("--storage=s3://a:b@c/d", "--storage=s3://c/d"),
-        ("s3://bucket/team@work/runs", "s3://bucket/team@work/runs"),
-        ("me@work, why?", "me@work, why?"),
-    ],
-)
-def test_credentials_are_hidden(text: str, shown: str) -> None:
-    assert without_credentials(text) == shown
-
-
-def test_the_secrets_of_a_url_are_found() -> None:
-    assert secrets_in(KEYS) == ["AKIA:hunter2", "hunter2", "AKIA"]
-    assert secrets_in("abfs://a/b?sas_token=abc") == ["abc"]
-    assert secrets_in("s3://bucket/runs") == []
-
-
-def test_another_path_of_the_same_store_is_opened_with_the_same_keys() -> None:
-    assert (
-        with_access_of(KEYS, "s3://bucket/other")
-        == "s3://AKIA:hunter2@bucket/other?region=eu-west-1"
-    )
-    assert with_access_of("s3://bucket/runs", "s3://bucket/other") == "s3://bucket/other"
-    assert with_access_of("runs", "/other") == "/other"
-
-
-def test_a_storage_is_handed_over_with_its_keys_and_shown_without() -> None:
-    storage = Storage(KEYS) / "first"
-    assert storage.location == "s3://AKIA:hunter2@bucket/runs/first?region=eu-west-1"
-    assert str(storage) == "s3://bucket/runs/first?region=eu-west-1"
-    assert (storage.path, storage.name, storage.root) == (
-        "s3://bucket/runs/first",
-        "first",
-        "bucket/runs/first",
-    )
-    assert (
-        storage.at("s3://bucket/runs/second").location
-        == "s3://AKIA:hunter2@bucket/runs/second?region=eu-west-1"
-    )
