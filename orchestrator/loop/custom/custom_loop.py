@@ -14,6 +14,7 @@ from orchestrator.loop.base_loop import BaseLoop
 from orchestrator.loop.custom.custom_contents import CheckpointedParts
 from orchestrator.loop.custom.custom_report import average_report
 from orchestrator.loop.custom.custom_run import CustomRun
+from orchestrator.loop.custom.stop_polling import StopPolling
 from orchestrator.loop.loop_state import LoopState
 from orchestrator.loop.plan import make_plan
 from orchestrator.loop.report import Report
@@ -54,16 +55,15 @@ class CustomLoop(BaseLoop[CustomRun]):
         super().__init__([self._run])
         self._arguments = {name: state.config[name] for name in list_train_parameters(type(task))}
         self._stopping = StopCoordinator(state, self.world, clock, context.stop_requested)
+        self.should_stop = StopPolling(self._stopping, self._run).should_stop
+        """Function that tells the session whether training has to end."""
         self._training: Generator[Any, None, None] | None = None
-        self._began = 0.0
-        """Moment at which the task's generator began."""
-        self._ended = 0.0
+        """The task's generator, once it has begun."""
+        self._training_began = 0.0
+        """Moment at which the generator began."""
+        self._iteration_ended = 0.0
         """Moment at which the last iteration ended."""
-        self._checked_at = perf_counter()
-        self._calls_until_check = 0
-        self._has_to_stop = False
-        self._has_begun = False
-        """True within a round."""
+        self._has_round_begun = False
 
     def _begin(self) -> None:
         self._run.plan.fire("on_start", self.state)
@@ -97,33 +97,46 @@ class CustomLoop(BaseLoop[CustomRun]):
 
     def _train(self) -> None:
         """Run the task's generator up to its next report, or to its end."""
-        state = self.state
-        cursor = self._run.cursor
-        cursor.stage = Stage.TRAIN
-        self._has_begun = False
+        self._run.cursor.stage = Stage.TRAIN
+        report = self._advance_generator()
+        metrics = average_report(report, self._run.task.train, self.world)
+        if metrics is not None or self._ends_with_steps():
+            self._complete_round(metrics or {})
+        elif not self._run.stop and self._run.saves_last():
+            self._save_last_report()
+
+    def _advance_generator(self) -> Any:
+        """Begin a round, and return what the task's generator yields at its end; None if the
+        generator has ended."""
+        self._has_round_begun = False
         if self._training is None:
-            training: Any = self._run.task.train(TrainingSession(self), **self._arguments)
-            self._training = check_type(
-                self._run.task.train, training, Generator, "a generator of reports"
-            )
-            self._began = perf_counter()
+            # The first round begins once the task has built its model.
+            self._training = self._start_generator()
         else:
             self._begin_round()
         report = next(self._training, None)
-        self._begin_round(self._began)
+        self._ensure_first_round_begun()
+        return report
 
-        metrics = average_report(report, self._run.task.train, self.world)
-        if metrics is None and not self._ends_with_steps():
-            if not self._run.stop and self._run.saves_last():
-                self._save_last_report()
-            return
+    def _start_generator(self) -> Generator[Any, None, None]:
+        train = self._run.task.train
+        returned: Any = train(TrainingSession(self), **self._arguments)
+        training: Generator[Any, None, None] = check_type(
+            train, returned, Generator, "a generator of reports"
+        )
+        self._training_began = perf_counter()
+        return training
+
+    def _complete_round(self, metrics: dict[str, float]) -> None:
+        """End the training phase with the metrics of its report; a round has at least one row."""
+        state = self.state
         if state.phase_iteration == 0:
             self.record({}, 1)
-        state.metrics = metrics or {}
-        cursor.epoch.complete()
+        state.metrics = metrics
+        self._run.cursor.epoch.complete()
         state.end_training_phase()
         self._run.plan.fire("on_phase_end", state)
-        cursor.stage = Stage.TRAINED
+        self._run.cursor.stage = Stage.TRAINED
 
     def _ends_with_steps(self) -> bool:
         """Return whether the generator made steps after its last `yield`, which form a last round;
@@ -154,27 +167,31 @@ class CustomLoop(BaseLoop[CustomRun]):
         self._run.save_unless_saved("last")
         self._run.cursor.stage = Stage.TRAIN
 
-    def _begin_round(self, began: float | None = None) -> None:
-        """Begin a round, unless it has begun: now, or at an earlier moment of which the task has
-        told only with its first row. The task has built its model."""
+    def _ensure_first_round_begun(self) -> None:
+        """Begin the first round, unless session.restore() has done so. The task has told only now
+        that it trains, so its round and the first iteration began with the generator."""
+        if not self._has_round_begun:
+            self._begin_round(perf_counter() - self._training_began)
+            self._iteration_ended = self._training_began
+
+    def _begin_round(self, elapsed_s: float = 0.0) -> None:
+        """Begin a round, from which this many seconds have passed. The task has built its model."""
+        assert not self._has_round_begun
         state = self.state
-        if self._has_begun:
-            return
         if self._run.contents.pending_checkpoint is not None:
             raise TaskError(
                 "train() must call session.restore() before training, to continue from"
                 f" '{self._run.contents.pending_checkpoint}'{find_source_location(self._run.task.train)}"
             )
-        self._has_begun = True
+        self._has_round_begun = True
         state.begin_training_phase()
-        state.elapsed_s = 0.0 if began is None else perf_counter() - began
+        state.elapsed_s = elapsed_s
         self._run.plan.fire("on_phase_start", state)
         state.elapsed_s = 0.0
         self._run.recorder.begin(
             {"phase": "train", "epoch": state.epoch}, make_columns((), self._run.clock.columns)
         )
-        now = self._run.clock.restart()
-        self._ended = now if began is None else began
+        self._iteration_ended = self._run.clock.restart()
 
     def _fire_validation(self) -> None:
         """Fire the events of the phases that the task has validated itself."""
@@ -197,7 +214,8 @@ class CustomLoop(BaseLoop[CustomRun]):
     def restore_parts(self, parts: Mapping[str, Part], per_rank: Mapping[str, Part]) -> bool:
         """Restore the parts of checkpoints; returns whether there was a checkpoint."""
         has_restored = self._run.contents.name(parts, per_rank)
-        self._begin_round()
+        if not self._has_round_begun:
+            self._begin_round()
         if self.world.rank:
             # All ranks have built the same parts. From here on, each rank draws its own random
             # numbers.
@@ -208,7 +226,7 @@ class CustomLoop(BaseLoop[CustomRun]):
     def record(self, columns: Mapping[str, Any], batch_size: int) -> None:
         """End an iteration with a row, and fire `on_step`."""
         state = self.state
-        self._begin_round(self._began)
+        self._ensure_first_round_begun()
         if type(batch_size) is not int or batch_size < 0:
             raise TaskError(
                 f"session.record() got batch_size={batch_size!r}; expected the number of samples,"
@@ -220,9 +238,10 @@ class CustomLoop(BaseLoop[CustomRun]):
         state.record(**columns)
         self._run.plan.fire("on_step", state)
         # Saving does not count as part of an iteration.
-        times = self._run.clock.close(state.row, self._ended + self._run.clock.checkpoint_s, ())
-        self._ended = times[-1]
-        self._run.clock.checkpoint_s = 0.0
+        clock = self._run.clock
+        times = clock.close(state.row, self._iteration_ended + clock.checkpoint_s, ())
+        self._iteration_ended = times[-1]
+        clock.checkpoint_s = 0.0
         numbers = make_numbers(
             state.iteration, state.step, state.samples, state.batch_size, (), times
         )
@@ -235,18 +254,3 @@ class CustomLoop(BaseLoop[CustomRun]):
         self._run.cursor.stage = Stage.TRAIN if self.state.phase_iteration else Stage.REPORTED
         self._run.start_save()
         self._run.cursor.stage = Stage.TRAIN
-
-    def should_stop(self) -> bool:
-        """Return whether training has to end. All ranks agree; some calls communicate."""
-        state = self.state
-        if state.ended_early or (state.max_steps is not None and state.step >= state.max_steps):
-            return True
-        now = perf_counter()
-        self._run.clock.iteration_s = now - self._checked_at
-        self._checked_at = now
-        self._calls_until_check -= 1
-        if self._calls_until_check <= 0:
-            self._run.finish_if_written()
-            self._has_to_stop = self._stopping.is_stop_requested()
-            self._calls_until_check = self._stopping.next_check - state.iteration
-        return self._has_to_stop
