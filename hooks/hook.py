@@ -282,7 +282,7 @@ class Hook:
 
 
 def _check_events(cls: type[Hook]) -> None:
-    """Raise TypeError for a method that looks like an event, a field that hides one, or an interval
+    """Raise WrongHook for a method that looks like an event, a field that hides one, or an interval
     that has no effect."""
     for name in get_annotations(cls):
         if name in EVENTS:
@@ -306,7 +306,7 @@ def _check_events(cls: type[Hook]) -> None:
 
 
 def _check_signatures(cls: type[Hook]) -> None:
-    """Raise TypeError for an overridden method that cannot take the arguments of `Hook`'s."""
+    """Raise WrongHook for an overridden method that cannot take the arguments of `Hook`'s."""
     for name, method in vars(Hook).items():
         own = getattr(cls, name)
         if name.startswith("_") or not isroutine(method) or own is method:
@@ -322,7 +322,7 @@ def _check_signatures(cls: type[Hook]) -> None:
 
 
 def _check_attributes(cls: type[Hook]) -> None:
-    """Raise TypeError for a class attribute of a wrong type."""
+    """Raise WrongHook for a class attribute of a wrong type."""
     members = ", ".join(f"Ranks.{member.name}" for member in Ranks)
     names = 'a tuple of names, such as ("_best",)'
     for name, kind, expected in (

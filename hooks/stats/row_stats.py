@@ -46,7 +46,7 @@ _WITHOUT_STATISTICS = {
 """Columns of the tables that have no statistics, and why."""
 
 
-def column_and_statistic(written: str) -> tuple[str, str]:
+def split_statistic(written: str) -> tuple[str, str]:
     """Split `step_s/p95` in two; raises ValueError for anything else."""
     column, _, statistic = written.rpartition("/")
     if not column or "/" in column:
@@ -84,7 +84,7 @@ class RowStats(Hook):
     """Iterations after which the recent rows are read, before they are dropped."""
 
     def __post_init__(self) -> None:
-        self._columns = {name: column_and_statistic(name) for name in self.report}
+        self._columns = {name: split_statistic(name) for name in self.report}
         self._values: dict[str, array[float]] = {
             column: array("d") for column, _ in self._columns.values()
         }

@@ -72,11 +72,11 @@ def ls(
 
 def _list_runs(storage: str) -> list[tuple[RunFolder, RunMetadata | DamagedFile]]:
     """Return the runs of a storage; raises UsageError if it is not a folder of runs."""
-    from orchestrator.disk.listing import explain_no_runs, list_metadata
+    from orchestrator.disk.listing import check_runs_folder, list_metadata
 
     listed = list_metadata(storage)
     if not listed:
-        explain_no_runs(storage)
+        check_runs_folder(storage)
     return listed
 
 

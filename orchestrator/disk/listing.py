@@ -76,7 +76,7 @@ def open_storage(storage: str | Path) -> Storage:
     return root
 
 
-def explain_no_runs(storage: str | Path) -> None:
+def check_runs_folder(storage: str | Path) -> None:
     """Raise UsageError if a storage without runs is not a folder of runs."""
     if not Storage(storage).exists():
         raise UsageError(

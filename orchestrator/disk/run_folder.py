@@ -1,4 +1,5 @@
-"""The folder of a run: its metadata, experiment, attempts, reports and log."""
+"""The folder of a run: its metadata, notes of hooks, experiment, attempts, reports, media, log and
+lease."""
 
 import json
 import logging

@@ -52,8 +52,11 @@ def _explain_missing_checkpoint(folder: RunFolder, label: str) -> str:
 
 
 def make_continuation(folder: RunFolder, label: str, overrides: Iterable[str] = ()) -> Experiment:
-    """Return the experiment of `Run.continue_from`; raises its errors, and UsageError for another
-    optimizer."""
+    """Return the experiment that continues from a run's checkpoint.
+
+    Raises UsageError if the checkpoint is missing or damaged, if nothing is left to train, or if
+    the overrides set `init` or another optimizer, and ConfigError if an override is invalid.
+    """
     store = open_checkpoints(folder)
     try:
         name = store.resolve(label)

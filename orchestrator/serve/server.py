@@ -7,7 +7,7 @@ from collections.abc import Callable
 import uvicorn
 from starlette.types import ASGIApp
 
-from orchestrator.disk.listing import explain_no_runs, open_storage
+from orchestrator.disk.listing import check_runs_folder, open_storage
 from orchestrator.errors import UsageError
 from orchestrator.serve.access import TOKEN
 from orchestrator.serve.app import make_app
@@ -21,7 +21,7 @@ def serve(storage: str, host: str, port: int, announce: Callable[[str], object])
     `announce` is called with its address once it can be opened. Port 0 is any free one. Raises
     UsageError if the storage is not a folder of runs, or the port is taken.
     """
-    explain_no_runs(open_storage(storage).location)
+    check_runs_folder(open_storage(storage).location)
     token = secrets.token_urlsafe(32)
     server = make_server(make_app(ReadOnlyStorage(storage), token, host))
     get_internal_database()  # imports DuckDB now, rather than for the first page

@@ -118,7 +118,7 @@ class Remote:
             yield piece
 
     def send(self, file: IO[bytes], path: str) -> None:
-        """Write a local file to a path."""
+        """Upload a file; after a failure, delete what may be incomplete."""
 
         def put(filesystem: Any) -> None:
             file.seek(0)

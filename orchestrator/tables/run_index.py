@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from orchestrator.disk.lease import is_driver_dead
-from orchestrator.disk.listing import explain_no_runs, list_signatures
+from orchestrator.disk.listing import check_runs_folder, list_signatures
 from orchestrator.disk.process import Process
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import StorageError
@@ -79,7 +79,7 @@ class RunIndex:
         """
         signatures = list_signatures(self._storage)
         if not signatures:
-            explain_no_runs(self._storage.location)
+            check_runs_folder(self._storage.location)
         rows = self._rows
         shown = self._shown
         is_current = rows is not None and _get_signatures(rows) == signatures

@@ -63,7 +63,11 @@ def check_with(
     values: Mapping[str, Any],
     path: str,
 ) -> T:
-    """Call `validate`, which reads values of a model, as `check` does."""
+    """Return what `validate` makes of the values, and convert its errors.
+
+    A refused null means the default, so the values are validated again without it. Raises
+    ConfigError with the problems of the values, which are those of a `model` at `path`.
+    """
     plain = to_plain_data(values, path)
     try:
         return validate(plain)
@@ -157,11 +161,10 @@ def _make_fields_model(cls: type) -> type[BaseModel]:
 def make_signature_model(
     cls: Callable[..., Any], skip: int = 1, extra_keys: tuple[str, ...] = ()
 ) -> type[BaseModel]:
-    """Return a pydantic model of the arguments of a class or function after the first `skip`.
+    """Return a pydantic model of the arguments of a class or function.
 
-    The model also has `extra_keys`.
-
-    An argument without annotation takes the type of its default if that is a number.
+    The model has the arguments after the first `skip`, and `extra_keys`. An argument without
+    annotation takes the type of its default if that is a number.
     """
     arguments = list(inspect.signature(cls).parameters.values())[skip:]
     # Mypy warns of subclasses with another `__init__`, but this is the one that is called.

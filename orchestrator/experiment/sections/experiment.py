@@ -231,7 +231,7 @@ class Experiment(Model):
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # as in `Model`
 
     @model_validator(mode="after")
-    def _has_one_length(self) -> Self:
+    def _check_length(self) -> Self:
         if problem := find_length_problem(self.epochs, self.steps):
             raise make_value_error(problem.path, problem.message)
         return self

@@ -59,7 +59,7 @@ class Workers(Model):
     """Options of DDP (`strategy: ddp`)."""
 
     @model_validator(mode="after")
-    def _is_consistent(self) -> Self:
+    def _check_combinations(self) -> Self:
         count = self.count
         if isinstance(count, list) and count[0] >= count[1]:
             raise make_value_error(

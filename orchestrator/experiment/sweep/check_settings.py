@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from hooks.metrics.direction import directions
-from hooks.stats.row_stats import PREFIX, column_and_statistic
+from hooks.stats.row_stats import PREFIX, split_statistic
 from orchestrator.errors import Problem, did_you_mean
 from orchestrator.experiment.checks.train_method import list_train_parameters
 from orchestrator.experiment.fields.comparison import Comparison
@@ -54,7 +54,7 @@ def check_settings(sweep: SweepSettings, experiment: Experiment) -> Iterator[Pro
 def _check_metrics(sweep: SweepSettings) -> Iterator[Problem]:
     for statistic in sweep.row_stats:
         try:
-            column_and_statistic(statistic)
+            split_statistic(statistic)
         except ValueError as error:
             yield Problem("sweep.metric", f"{PREFIX}{statistic}: {error}")
     try:

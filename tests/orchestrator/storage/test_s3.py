@@ -272,7 +272,7 @@ def test_table_of_runs_lists_a_bucket_once_and_reads_what_has_changed(
 
     reads: list[str] = []
     lists: list[str] = []
-    read, infos = Remote.read, Remote.infos
+    read, list_infos = Remote.read, Remote.list_infos
 
     def count_read(self: Remote, path: str, start: int, size: int | None = None) -> bytes:
         reads.append(path.removeprefix("bucket/all-runs/"))
@@ -280,10 +280,10 @@ def test_table_of_runs_lists_a_bucket_once_and_reads_what_has_changed(
 
     def count_list(self: Remote, path: str, recursive: bool = False) -> list[Any]:
         lists.append(path)
-        return infos(self, path, recursive)
+        return list_infos(self, path, recursive)
 
     monkeypatch.setattr(Remote, "read", count_read)
-    monkeypatch.setattr(Remote, "infos", count_list)
+    monkeypatch.setattr(Remote, "list_infos", count_list)
     rows = list_runs(str(storage))
     assert rows.sort_values("name")["best"].tolist() == [0.0, 0.25, 0.5]
     assert rows["path"].tolist() == [str(folder) for folder in folders]
