@@ -535,11 +535,11 @@ def missing_loss(self: Task, output: Any, batch: Any) -> Any:
     raise NotImplementedError
 
 
-def show_progress(task: Task, state: State) -> None:
+def attach_progress(task: Task, state: State) -> None:
     """Set a loop's state as the task's `progress`."""
     vars(task)["_progress"] = state
 
 
-def hide_progress(task: Task) -> None:
+def detach_progress(task: Task) -> None:
     """Remove `progress`, so the task does not keep the model in memory."""
     vars(task).pop("_progress", None)

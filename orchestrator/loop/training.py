@@ -17,7 +17,7 @@ from orchestrator.loop.state.unsaved import UnsavedState
 from orchestrator.loop.step.weights import WeighedBatches
 from orchestrator.loop.stopping import StopCoordinator
 from orchestrator.randomness import random_state, seed_all
-from orchestrator.task import Task, has_weights, hide_progress, show_progress
+from orchestrator.task import Task, attach_progress, detach_progress, has_weights
 from orchestrator.units import format_count
 
 Pause = Literal["last iteration", "checkpoint", "stop check"]
@@ -140,7 +140,7 @@ class Training:
         self.after_phase = random_state()
 
     def close(self) -> None:
-        hide_progress(self.task)
+        detach_progress(self.task)
         self._batches = None
         self.data.close()
 
@@ -215,7 +215,7 @@ def make_training(
     seed_all(experiment.seed)
     parts = build_parts(task, experiment, hooks, context, **options)
     training = Training(parts, context)
-    show_progress(task, training.state)
+    attach_progress(task, training.state)
     training.show(parts.lines)
     seed_all(experiment.seed + context.world.rank)
     return training

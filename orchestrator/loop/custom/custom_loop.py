@@ -25,7 +25,7 @@ from orchestrator.loop.step.columns import make_columns, make_numbers
 from orchestrator.loop.stopping import StopCoordinator
 from orchestrator.loop.task_errors import COLUMNS, check_type
 from orchestrator.randomness import seed_all
-from orchestrator.task import Task, hide_progress, show_progress
+from orchestrator.task import Task, attach_progress, detach_progress
 from orchestrator.training_session import Part, TrainingSession
 from orchestrator.user_code import find_source_location
 
@@ -48,7 +48,7 @@ class CustomLoop(BaseLoop[CustomRun]):
             max_steps=experiment.steps,
             loop_columns=frozenset(COLUMNS),
         )
-        show_progress(task, state)
+        attach_progress(task, state)
         contents = CheckpointedParts(state)
         epoch = EpochProgress(state)
         self._run = CustomRun(task, experiment, context, plan, clock, state, epoch, contents)
@@ -207,7 +207,7 @@ class CustomLoop(BaseLoop[CustomRun]):
     def _close(self) -> None:
         if self._training is not None:
             self._training.close()
-        hide_progress(self._run.task)
+        detach_progress(self._run.task)
 
     # For the session
 
