@@ -15,6 +15,7 @@ from orchestrator.loop.membership import ALONE, Membership
 from orchestrator.loop.report import Report
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.span_clock import SpanClock
+from orchestrator.loop.state.collecting import CheckpointCollector
 from orchestrator.loop.state.contents import CheckpointContents
 from orchestrator.loop.state.cursor import EpochProgress, RunCursor
 from orchestrator.loop.state.flushing import RowFlusher
@@ -66,12 +67,7 @@ class TrainingRun(ABC):
         self._store = context.store
         self.saving = CheckpointSaver(
             context.store if context.saves else None,
-            state,
-            plan,
-            contents,
-            self.cursor,
-            self.world,
-            self.random_states,
+            CheckpointCollector(state, plan, contents, self.cursor, self.world, self.random_states),
             self.flusher,
             context.send_artifacts,
             membership.training_files,

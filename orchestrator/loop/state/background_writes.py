@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from copy import deepcopy
+from dataclasses import dataclass
 from functools import partial
 from threading import Event
 from time import perf_counter
@@ -25,6 +26,20 @@ _POLL_S = 0.5
 """Maximum pause between two checks of the master for the files of other ranks."""
 PEER_TIMEOUT_S = 10.0
 """Seconds that the master waits, after its own files, for the files of ranks that may have died."""
+
+
+@dataclass(frozen=True)
+class PreparedCheckpoint:
+    """A checkpoint that this rank is about to write."""
+
+    name: str
+    files: Mapping[str, Any]
+    """Contents of this rank's files."""
+    commit: Callable[[Entries], None]
+    """Function that publishes the checkpoint, once all ranks have written the files of these
+    entries."""
+    has_shards: bool
+    """True if each rank writes shards of tensors."""
 
 
 class Background:
@@ -110,16 +125,14 @@ class BackgroundWrite:
     def __init__(
         self,
         background: Background,
-        name: str,
-        files: Mapping[str, Any],
-        commit: Callable[[Entries], None],
+        checkpoint: PreparedCheckpoint,
     ) -> None:
-        self.name = name
-        self._files = files
-        self._commit = commit
+        self.name = checkpoint.name
+        self._files = checkpoint.files
+        self._commit = checkpoint.commit
         self._world = background.world
         self._store = background.store
-        self._folder = self._store.storage / self._store.get_staging_folder(name)
+        self._folder = self._store.storage / self._store.get_staging_folder(self.name)
         self._given_up = Event()
         self.seconds = 0.0
         """Seconds that the write has taken."""

@@ -1,27 +1,23 @@
 """Writing of checkpoints by all ranks, whatever the contents. Runs in workers."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable
 from functools import partial
 from time import perf_counter
 from typing import Any
 
 from hooks.checkpointing.checkpoint import Checkpoint
-from hooks.plan import Plan
-from hooks.position import Position, Stage
-from hooks.state import State
-from orchestrator.disk.checkpoints import placeholders
-from orchestrator.disk.checkpoints.files import name_rank_file
+from hooks.position import Position
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.checkpoints.training_files import TrainingFiles
 from orchestrator.errors import CheckpointError
-from orchestrator.loop.state.background_writes import Background, BackgroundWrite, Entries
-from orchestrator.loop.state.contents import CheckpointContents
-from orchestrator.loop.state.cursor import RunCursor
+from orchestrator.loop.state.background_writes import (
+    Background,
+    BackgroundWrite,
+    Entries,
+    PreparedCheckpoint,
+)
+from orchestrator.loop.state.collecting import CheckpointCollector
 from orchestrator.loop.state.flushing import RowFlusher
-from orchestrator.loop.state.random_states import RandomStates
-from orchestrator.loop.world import World
-from orchestrator.randomness import random_state
 
 
 class CheckpointSaver:
@@ -35,30 +31,23 @@ class CheckpointSaver:
     def __init__(
         self,
         store: CheckpointStore | None,
-        state: State,
-        plan: Plan,
-        contents: CheckpointContents,
-        cursor: RunCursor,
-        world: World,
-        random_states: RandomStates,
+        collector: CheckpointCollector,
         flusher: RowFlusher,
         send_artifacts: Callable[[], None],
         training_files: TrainingFiles | None = None,
     ) -> None:
         self.store = store
-        self._state = state
-        self._plan = plan
-        self._contents = contents
-        self._cursor = cursor
-        self._world = world
-        self._random_states = random_states
+        self._collector = collector
+        self._state = collector.state
+        self._plan = collector.plan
+        self._world = collector.world
         self._flusher = flusher
         self._send_artifacts = send_artifacts
         self._training_files = training_files
 
-        hooks = plan.hooks.values()
+        hooks = self._plan.hooks.values()
         in_background = any(isinstance(hook, Checkpoint) and hook.background for hook in hooks)
-        self.background = Background(world, store) if store and in_background else None
+        self.background = Background(self._world, store) if store and in_background else None
         self._unpublished: BackgroundWrite | None = None
         """Write of the checkpoint that is not yet committed."""
         self._paused_s = 0.0
@@ -84,111 +73,71 @@ class CheckpointSaver:
         self.close()
         name = self._world.broadcast(partial(self.store.choose_name, name))
         start = perf_counter()
-        shared, sharded = self._collect_shared()
+        checkpoint = self._prepare(self.store, name)
+        self.last_position = self._state.position
+        if self.background:
+            self._unpublished = BackgroundWrite(self.background, checkpoint)
+            self._paused_s = perf_counter() - start
+        else:
+            self._save_now(self.store, checkpoint, start)
+
+    def _prepare(self, store: CheckpointStore, name: str) -> PreparedCheckpoint:
+        """Collect what this rank writes; with a background, copy it. Collective."""
+        shared, sharded = self._collector.collect_shared()
         # A resume relies on this: the rows that led to a checkpoint are on disk before it.
         self._flusher.flush(is_saving=True)
         self._send_artifacts()
-        self.store.discard_unfinished(name)
+        store.discard_unfinished(name)
         self._world.barrier()
 
-        files = self._make_files(shared)
-        details = self._make_details() if self._world.is_master else {}
+        files = self._collector.make_files(shared)
+        details = self._collector.make_details() if self._world.is_master else {}
         if self.background:
             files, details = self.background.copy((files, details))
         if sharded:
             from orchestrator.disk.checkpoints.sharded_tensors import files_with_shards
 
             files |= files_with_shards(sharded, self._world.rank, self._world.world_size)
-        commit = partial(
-            self.store.commit,
-            name,
-            position=self._cursor.position(),
-            details=details,
-        )
-        self.last_position = self._state.position
-        if self.background:
-            self._unpublished = BackgroundWrite(self.background, name, files, commit)
-            self._paused_s = perf_counter() - start
-            return
+        position = self._collector.cursor.position()
+        commit = partial(store.commit, name, position=position, details=details)
+        return PreparedCheckpoint(name, files, commit, has_shards=bool(sharded))
 
-        is_alike = self._world.is_master and not sharded
-        training_files = self._training_files if is_alike else None
-        entries = self._write(name, files, commit, training_files)
-        self._announce(name, start)
+    def _save_now(
+        self, store: CheckpointStore, checkpoint: PreparedCheckpoint, start: float
+    ) -> None:
+        """Write a checkpoint while training waits, since the time `start`; collective."""
+        can_link = self._world.is_master and not checkpoint.has_shards
+        training_files = self._training_files if can_link else None
+        entries = self._write(store, checkpoint, training_files)
+        self._announce(checkpoint.name, start)
         if training_files:
-            training_files.keep(self._state.position, self.store, name, entries)
-
-    def _collect_shared(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the contents that all ranks share, by file, and the sharded tensors in them."""
-        content = self._contents.shared()
-        content["hooks"] = {name: hook.state_dict() for name, hook in self._plan.hooks.items()}
-        self._plan.fire("on_save", self._state, content)
-        self._contents.trim(content)
-        if self._contents.mesh is None:
-            return placeholders.encode(content), {}
-        shards: placeholders.Sharded = {}
-        return placeholders.encode(content, shards), dict(shards.values())
-
-    def _make_files(self, shared: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the contents of this rank's files, except for sharded tensors."""
-        rank_state = placeholders.encode(self._collect_rank_state())
-        files = {name_rank_file(self._world.rank): rank_state}
-        if self._world.is_master:
-            files |= {f"{key}.pt": value for key, value in shared.items()}
-        return files
-
-    def _collect_rank_state(self) -> dict[str, Any]:
-        position = self._cursor.position()
-        is_evaluated = position.stage > Stage.TRAINED
-        return {
-            "random": random_state(),
-            "after_training": self._random_states.after_training if is_evaluated else None,
-            "hooks": {name: hook.rank_state_dict() for name, hook in self._plan.hooks.items()},
-            "position": {**asdict(position), "stage": int(position.stage)},
-            **self._contents.per_rank(),
-        }
-
-    def _make_details(self) -> dict[str, Any]:
-        """Return the entries of the manifest."""
-        state = self._state
-        return {
-            "run": state.name,
-            "world_size": state.world_size,
-            "stop_reasons": state.stop_reasons if self._cursor.stage > Stage.TRAINED else [],
-            "metrics": state.metrics,
-            "main_metric": state.main_metric,
-            "media": state.media.count if state.media else 0,
-            "evaluations": {
-                label: weights.provider for label, weights in state.evaluations.items()
-            },
-            **self._contents.details(),
-        }
+            training_files.keep(self._state.position, store, checkpoint.name, entries)
 
     def _write(
         self,
-        name: str,
-        files: Mapping[str, Any],
-        commit: Callable[[Entries], None],
+        store: CheckpointStore,
+        checkpoint: PreparedCheckpoint,
         training_files: TrainingFiles | None,
     ) -> Entries:
         """Write this rank's files, and commit those of all ranks; collective.
 
         Returns the manifest entries of this rank's files. Raises a rank's error on every rank.
         """
-        assert self.store is not None
+        name = checkpoint.name
+        files = checkpoint.files
         entries: dict[str, Any] = {}
         failure: Exception | None = None
         if training_files:
-            entries |= training_files.link(self._state.position, self.store, name)
+            entries |= training_files.link(self._state.position, store, name)
         try:
             unlinked = {file: files[file] for file in files if file not in entries}
-            entries |= self.store.write_files(name, unlinked)
+            entries |= store.write_files(name, unlinked)
         except Exception as error:
             # The other ranks must not wait for this one.
             failure = error
         all_entries = self._gather_entries(name, entries, failure)
         if self._world.is_master:
-            commit(all_entries)
+            checkpoint.commit(all_entries)
         self._world.barrier()
         return entries
 
