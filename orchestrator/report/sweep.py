@@ -30,11 +30,6 @@ MAX_CURVES = 200
 """Maximum number of trials whose reports are read."""
 
 
-def make_sweep_page(sweep: Sweep, made: str) -> str:
-    """Make the page of a sweep, which may still be running. `made` is the time of creation."""
-    return page.make_file(outline_sweep(sweep), str(sweep.folder), made)
-
-
 def outline_sweep(sweep: Sweep) -> page.Page:
     """Read what the page of a sweep shows."""
     metadata = sweep.folder.read_metadata()

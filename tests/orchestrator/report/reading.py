@@ -9,6 +9,14 @@ from xml.etree import ElementTree
 import numpy as np
 
 from orchestrator.report.markup import Content
+from orchestrator.report.page import make_file
+from orchestrator.report.sweep import outline_sweep
+from orchestrator.sweeps.results.result import Sweep
+
+
+def make_sweep_page(sweep: Sweep) -> str:
+    """Return the page of a sweep, perhaps of one with tables that only the test has made."""
+    return make_file(outline_sweep(sweep), str(sweep.folder), "now")
 
 
 def parsed(markup: Content) -> ElementTree.Element:

@@ -9,9 +9,9 @@ from orchestrator import run as train
 from orchestrator import sweep
 from orchestrator.report import make_report
 from orchestrator.report.run import make_run_page
-from orchestrator.report.sweep import make_sweep_page
 from tests.browser import CHROMIUM, inspect_pages, open_tab
 from tests.orchestrator.disk.test_media import pictured
+from tests.orchestrator.report.reading import make_sweep_page
 from tests.orchestrator.report.test_run import run_of
 from tests.tasks import described
 
@@ -52,7 +52,7 @@ def test_pages_render_in_a_browser(tmp_path: Path) -> None:
     settings = {"metric": "val/accuracy", "mode": "max", "search": "grid", "space": space}
     outcome = sweep(described(sweep=settings), tmp_path, local=True)
     swept = tmp_path / "sweep.html"
-    swept.write_text(make_sweep_page(outcome, "now"))
+    swept.write_text(make_sweep_page(outcome))
     answers, messages = inspect_pages([(run, 390), (run, 1280), (swept, 390), (swept, 1280)], LOOK)
     assert messages == []
     assert [answer.pop("picked") for answer in answers] == ["", "", "#trial-0001", "#trial-0001"]

@@ -7,9 +7,15 @@ from orchestrator import sweep
 from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.report.markup import Quantity
-from orchestrator.report.sweep import compute_mean_spans, make_cost_tiles, make_sweep_page
+from orchestrator.report.sweep import compute_mean_spans, make_cost_tiles
 from orchestrator.sweeps.results.result import Sweep
-from tests.orchestrator.report.reading import charts_of, lines_of, main_of, tables_of
+from tests.orchestrator.report.reading import (
+    charts_of,
+    lines_of,
+    main_of,
+    make_sweep_page,
+    tables_of,
+)
 from tests.tasks import described
 
 SECTIONS = (
@@ -41,7 +47,7 @@ def with_tables(outcome: Sweep, **tables: Any) -> Any:
 
 
 def test_sweep_page_lists_trials_best_first(outcome: Sweep) -> None:
-    tree = main_of(make_sweep_page(outcome, "now"))
+    tree = main_of(make_sweep_page(outcome))
     assert [one.get("id") for one in tree.iter("section")] == list(SECTIONS)
     expected = outcome.trials.sort_values("val/accuracy", ascending=False, kind="stable")
     table = tables_of(tree)["Each trial at its best report, best first"]
@@ -84,9 +90,9 @@ def test_the_use_of_the_best_checkpoint_depends_on_its_trial(
     monkeypatch.setattr(
         RunFolder, "read_attempts", lambda folder: [Attempt(0)] if folder.exists() else []
     )
-    assert ".best.checkpoint(" in make_sweep_page(outcome, "now")
+    assert ".best.checkpoint(" in make_sweep_page(outcome)
 
 
 def test_a_sweep_without_a_trial_has_every_section(outcome: Sweep) -> None:
-    html = make_sweep_page(with_tables(outcome, trials=pd.DataFrame([]), runs=[]), "now")
+    html = make_sweep_page(with_tables(outcome, trials=pd.DataFrame([]), runs=[]))
     assert html.count('class="nothing"') == len(SECTIONS) - 1

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from orchestrator import ConfigError, Sweep, run, sweep
 from orchestrator.cli import app
 from orchestrator.experiment.load import make_experiment_from_source
-from orchestrator.report.sweep import make_sweep_page
 from orchestrator.sweeps.results.comparison import compare_sweeps
+from tests.orchestrator.report.reading import make_sweep_page
 from tests.orchestrator.sweeps.test_in_process import searching
 from tests.tasks import Points, PointSet, described
 
@@ -76,9 +76,7 @@ def test_mean_and_spread_are_those_over_the_folds(done: Sweep) -> None:
     assert f"Best configuration: {best} with val/accuracy" in shown
     assert (
         "task_args.fold"
-        not in make_sweep_page(done, "now")
-        .partition("Configurations</h2>")[2]
-        .partition("</table>")[0]
+        not in make_sweep_page(done).partition("Configurations</h2>")[2].partition("</table>")[0]
     )
 
 

@@ -12,12 +12,11 @@ from orchestrator.cli import app
 from orchestrator.disk.attempts import rank_folder
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.rows.recorder import Recorder
-from orchestrator.report.sweep import make_sweep_page
 from orchestrator.sweeps.results.analysis import sort_best_first
 from orchestrator.sweeps.results.comparison import compare_sweeps
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.terminal.sweep_status import LiveSweep
-from tests.orchestrator.report.reading import charts_of, main_of
+from tests.orchestrator.report.reading import charts_of, main_of, make_sweep_page
 from tests.orchestrator.sweeps.results.test_comparison import write_sweep
 from tests.tasks import described
 
@@ -170,7 +169,7 @@ def test_a_column_that_one_trial_lacks_is_empty_there(
     assert norms.groupby("trial", observed=True).size().tolist() == [7, 7]
     assert made.summary(columns=["grad_norm"])["grad_norm"].isna().tolist() == [True, False]
     assert set(made.load_stats(columns=["loss"], where="grad_norm > 0")["trial"]) == {"trial-0001"}
-    assert "1 of 2 trials are left out: there is no column 'grad_norm'" in caplog.text
+    assert "left out 1 of 2 trials: there is no column 'grad_norm'" in caplog.text
     with pytest.raises(UsageError, match="there is no column 'grad_nrm'; did you mean 'grad_norm'"):
         made.load_stats(columns=["grad_nrm"])
     with pytest.raises(UsageError, match="no_column"):
@@ -269,7 +268,7 @@ def test_failed_trial_is_never_the_best(tmp_path: Path, repeats: int) -> None:
     assert LiveSweep(made.folder).read_view().best == "a"
     shown = CliRunner().invoke(app, ["show", str(made.path), "--json"])
     assert json.loads(shown.stdout)["best"].endswith("trials/a")
-    assert 'href="#a"' in make_sweep_page(made, "now")
+    assert 'href="#a"' in make_sweep_page(made)
 
 
 def test_sweep_whose_trials_all_failed_has_no_best(tmp_path: Path) -> None:
@@ -285,7 +284,7 @@ def test_sweep_whose_trials_all_failed_has_no_best(tmp_path: Path) -> None:
     assert compare_sweeps([made, made]).chosen["best trial"] == [None, None]
     shown = CliRunner().invoke(app, ["show", str(made.path)]).stdout
     assert "no best trial: each trial that reported val/accuracy failed" in shown
-    assert "There is no best checkpoint" in make_sweep_page(made, "now")
+    assert "There is no best checkpoint" in make_sweep_page(made)
 
 
 def test_the_row_of_a_trial_has_its_end_time_and_values(tmp_path: Path) -> None:
@@ -403,9 +402,7 @@ def test_first_of_equal_trials_is_the_best_everywhere(tmp_path: Path) -> None:
         outcome.pareto("val/accuracy", "val/loss").index[0],
         sort_best_first(outcome.trials, dict(outcome.objectives)).index[0],
         LiveSweep(outcome.folder).read_view().best,
-        charts_of(main_of(make_sweep_page(outcome, "now")))["Values and metrics"]["data"][-1][
-            "name"
-        ],
+        charts_of(main_of(make_sweep_page(outcome)))["Values and metrics"]["data"][-1]["name"],
     }
     assert first == {"trial-0001"}
 
@@ -499,6 +496,6 @@ def test_the_best_configuration_has_the_best_mean_or_lower_bound_everywhere(
     assert (live.best, live.configuration and live.configuration.number) == (best, first)
     shown = json.loads(CliRunner().invoke(app, ["show", str(made.path), "--json"]).stdout)
     assert (Path(shown["best"]).name, shown["configurations"][0]["configuration"]) == (best, first)
-    assert f"then by {aggregate}" in make_sweep_page(made, "now")
+    assert f"then by {aggregate}" in make_sweep_page(made)
     compared = compare_sweeps([made, made]).metrics["val/accuracy best configuration"].values
     assert compared == pytest.approx([0.7 - 0.05 * first] * 2)
