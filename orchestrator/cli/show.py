@@ -213,15 +213,20 @@ def _print_trials(trials: pd.DataFrame, metrics: Sequence[str]) -> None:
 
 
 def _format_trial_cell(name: str, value: Any) -> str:
-    """Format a cell; a parameter's value is written as in an experiment file."""
+    """Format a cell: a parameter's value as in an experiment file, an error's lines as one."""
     is_known = value is not None and value == value
+    if name == "error" and is_known:
+        return " ".join(str(value).split())
     if name.startswith(CONFIG) and is_known:
         return format_parameter(value)
     return format_cell(name, value)
 
 
 def _print_status(folder: str, overview: Mapping[str, Any], trials: int) -> None:
-    line = f"{folder}: {overview['status']}, {format_count(trials, 'trial')}"
+    status = overview["status"]
+    if status == "finished" and overview["counts"].get("failed") == trials:
+        status = "ended without success"
+    line = f"{folder}: {status}, {format_count(trials, 'trial')}"
     counts = ", ".join(f"{count} {status}" for status, count in overview["counts"].items())
     echo(f"{line}: {counts}" if counts else line)
     if overview["driver"]:

@@ -308,6 +308,21 @@ def test_prints_of_a_task_go_to_stderr(study: Path) -> None:
         assert "by the way" in done.stderr
 
 
+def test_sweep_whose_trials_all_failed_has_not_succeeded(study: Path) -> None:
+    """An error has several lines, and its cell one."""
+    (study / "fails.py").write_text(
+        TASK.replace(
+            "return nn.functional.mse_loss(output, batch[1])", "raise ValueError('one\\ntwo')"
+        )
+    )
+    done = call("sweep", "lines.yaml", "task=fails:Line", "--local")
+    assert done.exit_code == 3
+    first, *_ = done.stdout.splitlines()
+    assert first.endswith("runs/lines: ended without success, 2 trials: 2 failed")
+    assert "one two" in done.stdout
+    assert "\\n" not in done.stdout
+
+
 def test_sweep_with_a_failed_trial_exits_with_3(study: Path) -> None:
     (study / "mishap.py").write_text(
         "from dataclasses import dataclass\nfrom hooks import Hook\n\n\n@dataclass\nclass Mishap(Hook):\n   "
