@@ -21,6 +21,8 @@ from functools import lru_cache
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
+from orchestrator.units import format_count
+
 _MAX_PROBLEMS = 200
 """Maximum number of problems that one error prints."""
 _MAX_TEXT = 2_000
@@ -88,7 +90,7 @@ class ConfigError(UsageError):
         self.problems = tuple(problem.shorten() for problem in problems)
         lines = [str(problem) for problem in self.problems[:_MAX_PROBLEMS]]
         if len(problems) > _MAX_PROBLEMS:
-            lines.append(f"and {len(problems) - _MAX_PROBLEMS:,} more problems")
+            lines.append(f"and {format_count(len(problems) - _MAX_PROBLEMS, 'more problem')}")
         super().__init__("\n".join(lines))
 
     @classmethod

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Sampler
 
+from orchestrator.units import format_count
+
 
 class StratifiedSampler(Sampler[int]):
     """Shuffled order in which every part has the same proportions of labels as the whole dataset.
@@ -50,7 +52,7 @@ class MixtureSampler(Sampler[int]):
         sizes = [len(part) for part in dataset.datasets]  # type: ignore[arg-type]  # each has a length
         if len(weights) != len(sizes) or min(weights) < 0 or not 0 < sum(weights) < float("inf"):
             raise ValueError(
-                f"a mixture of {len(sizes)} datasets needs as many weights, from 0 and not all 0, "
+                f"a mixture of {format_count(len(sizes), 'dataset')} needs as many weights, from 0 and not all 0, "
                 f"got {list(weights)}"
             )
         self._starts = [0, *dataset.cumulative_sizes[:-1]]

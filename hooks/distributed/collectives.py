@@ -93,7 +93,7 @@ def gather(rows: Tensor, sizes: list[int]) -> Tensor:
     if len(rows) != own:
         raise ValueError(
             "batch_size() must return the number of samples, not of views:"
-            f" got {own} for {len(rows)} rows"
+            f" got {own} where the batch has the length {len(rows)}"
         )
     if len(sizes) == 1:
         return rows.detach()

@@ -151,10 +151,10 @@ def _entry(batch: Any, key: int | str, parameter: str) -> Any:
     try:
         return batch[key]
     except (KeyError, IndexError, TypeError) as error:
-        entries = f"{len(batch)} entries"
+        entries = f"the length {len(batch)}"
         if isinstance(batch, Mapping):
             entries = "the keys " + ", ".join(map(repr, batch))
-        raise SettingError(f"{parameter}: a batch has {entries}, not {key!r}") from error
+        raise SettingError(f"{parameter}: a batch has no entry {key!r}, but {entries}") from error
 
 
 def _classes(target: Any, samples: int) -> Tensor:

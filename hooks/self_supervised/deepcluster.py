@@ -134,7 +134,7 @@ class DeepCluster(Hook):
                 if int(indices.max()) >= size or int(indices.min()) < 0:
                     raise ValueError(
                         f"a batch has the index {int(indices.max())},"
-                        f" but the training data has {size} samples"
+                        f" and the last index of the training data is {size - 1}"
                     )
                 assigned = [views[view] for view in self.assigned_views]
                 output = state.forward(state.module, (assigned, indices))
@@ -181,8 +181,8 @@ class DeepCluster(Hook):
         epoch."""
         if max(self.clusters) > len(known):
             raise SettingError(
-                f"clusters: {max(self.clusters)} clusters are too many"
-                f" for the memory's {len(known)} samples"
+                f"clusters: must be at most the number of samples in the memory, {len(known)};"
+                f" got {max(self.clusters)}"
             )
         seed = int(state.config.get("seed", 0)) * 1_000_003 + state.epoch
         generator = torch.Generator().manual_seed(seed)

@@ -116,7 +116,7 @@ class MoCo(MomentumTeacher):
         super().load_state_dict(state)
         if self._queue is not None and len(self._queue) != self.queue_length:
             raise SettingError(
-                f"queue_length: the checkpoint's queue has {len(self._queue)} keys,"
+                f"queue_length: the checkpoint's queue has the length {len(self._queue)},"
                 f" not {self.queue_length}"
             )
 

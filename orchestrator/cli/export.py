@@ -7,6 +7,7 @@ import typer
 
 from orchestrator.cli.options import complete_runs
 from orchestrator.cli.output import echo
+from orchestrator.units import format_count
 
 
 def export_optuna(
@@ -26,5 +27,5 @@ def export_optuna(
 
     opened = open_sweep(sweep)
     count = export_study(opened, url)
-    echo(f"Wrote the study '{opened.name}' with {count} trials. To look at it:")
+    echo(f"Wrote the study '{opened.name}' with {format_count(count, 'trial')}. To look at it:")
     echo(f"  optuna-dashboard {shlex.quote(url)}")

@@ -34,7 +34,8 @@ class Removal:
         files = self.folder.storage.tree().values()
         size_mib = sum(state.size_bytes for state in files) / 2**20
         status = _find_status(self.folder)
-        lines = [f"{self.folder}: {kind}, {status}; {len(files)} files, {size_mib:.1f} MiB"]
+        count = format_count(len(files), "file")
+        lines = [f"{self.folder}: {kind}, {status}; {count}, {size_mib:.1f} MiB"]
         lines += [f"  with its checkpoints in {storage}" for storage in self.checkpoints_outside]
         return "\n".join(lines)
 

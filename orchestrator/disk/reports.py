@@ -11,6 +11,7 @@ from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.metadata import RunMetadata, seconds_at
 from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import append_line, log_omission, parse_lines, validate
+from orchestrator.units import format_count
 
 REPORTS = "metrics.jsonl"
 
@@ -89,5 +90,7 @@ def read_reports(storage: Storage, metadata: RunMetadata | None) -> list[dict[st
         if data and not data.endswith(b"\n"):
             log_omission(path, "its last line was cut short")
         elif missing > 0:
-            log_omission(path, f"{missing} of its {metadata.reports} reports are missing")
+            log_omission(
+                path, f"it lacks {missing} of its {format_count(metadata.reports or 0, 'report')}"
+            )
     return parse_lines(data, path, check_report)

@@ -9,6 +9,7 @@ from orchestrator.doctor.finding import Finding, format_ranks
 from orchestrator.doctor.robust_statistics import Floats
 from orchestrator.tables.query import TRAINING, Rows
 from orchestrator.tables.row_blocks import merge_blocks
+from orchestrator.units import format_count
 
 MIN_ITERATIONS = 20
 """Smallest number of iterations for a finding on the course of the loss."""
@@ -82,7 +83,7 @@ def _describe_non_finite(rows: Rows, bad_ranks: pd.Series, n_ranks: int) -> Find
     rank_option = f" --rank {ranks[0]}" if len(ranks) == 1 < n_ranks else ""
     return Finding(
         "loss",
-        f"the loss was not finite in {len(bad_ranks)} of {iterations} iterations, first at"
+        f"the loss was not finite in {len(bad_ranks)} of {format_count(iterations, 'iteration')}, first at"
         f" iteration {first}{format_ranks(ranks, n_ranks)}",
         {
             "problem": "not finite",

@@ -205,7 +205,8 @@ def _find_full_gpu(rows: Rows) -> Iterator[Finding]:
     yield Finding(
         "memory",
         f"the GPU{whose} was full: its allocator emptied its cache"
-        f" {int(retries.max())} times to find room, waiting for the GPU each time",
+        f" {units.format_count(int(retries.max()), 'time')} to find room, waiting for the GPU each"
+        " time",
         {
             "problem": "room",
             "column": "cuda_alloc_retries",

@@ -10,6 +10,7 @@ from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.metadata import COMPLETE, RunMetadata
 from orchestrator.disk.reports import REPORTS
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.units import format_count
 
 _UNREPORTED = (Stage.TRAINED, Stage.VALIDATED)
 
@@ -73,7 +74,7 @@ def find_missing_rows(
     required = _count_required_rows(attempts, reports)
     counts = _count_rows(folder, attempts)
     return [
-        f"rank {rank} has {counts.get((rank, phase), 0):,} of {number:,} {phase} rows"
+        f"rank {rank} has {counts.get((rank, phase), 0):,} of {format_count(number, f'{phase} row')}"
         for (rank, phase), number in sorted(required.items())
         if counts.get((rank, phase), 0) < number
     ]

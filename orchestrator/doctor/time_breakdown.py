@@ -155,7 +155,7 @@ def find_checkpoint_stalls(rows: Rows, seconds: pd.DataFrame) -> Iterator[Findin
     whose = f"rank {rank}'s time" if len(shares) > 1 else "the time"
     yield Finding(
         "checkpoint",
-        f"training waited {share:.1%} of {whose} for checkpoints: {len(stalls)} times,"
+        f"training waited {share:.1%} of {whose} for checkpoints: {units.format_count(len(stalls), 'time')},"
         f" {units.format_seconds(median_s)} typically and {units.format_seconds(max_s)} at most",
         {"rank": rank, "share": share, "times": len(stalls), "median_s": median_s, "max_s": max_s},
         "run.stats.query('checkpoint_s > 0')[['rank', 'iteration', 'checkpoint_s']]",

@@ -27,6 +27,7 @@ from orchestrator.loop.step.closure import ClosureRunner
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.turns import TurnRunner
 from orchestrator.loop.world import World
+from orchestrator.units import format_count
 
 SLOW_FACTOR = 5
 """Factor on the limit in a phase's first iteration and outside iterations: compilation,
@@ -216,7 +217,7 @@ def _format_position(state: State | None) -> str:
         return "before training, while the model is built"
     done = "before the first iteration"
     if state.phase_length:
-        done = f"{state.phase_iteration} of {state.phase_length} iterations done"
+        done = f"{state.phase_iteration} of {format_count(state.phase_length, 'iteration')} done"
     return f"{state.phase or 'train'}, epoch {state.epoch_number}, {done}"
 
 

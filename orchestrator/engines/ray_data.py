@@ -14,6 +14,7 @@ from orchestrator.loop.data.phase_data import PhaseContext
 from orchestrator.loop.data.phases import data_from_task
 from orchestrator.loop.world import World
 from orchestrator.task import Task
+from orchestrator.units import format_count
 
 
 class RayShare:
@@ -120,7 +121,7 @@ def _explain_lack_of_cpus(experiment: Experiment, world: World) -> str | None:
         return None
     limit = max(0.0, (present - 1) / world.world_size)
     return (
-        f"{cpus:g} for each of {world.world_size} ranks takes {taken:g} of {present:g} CPUs, but"
+        f"{cpus:g} for each of {format_count(world.world_size, 'rank')} takes {taken:g} of {present:g} CPUs, but"
         f" Ray Data needs one to read; set at most {limit:g}, or join a larger cluster"
     )
 

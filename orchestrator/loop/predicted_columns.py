@@ -12,6 +12,7 @@ from torch import Tensor
 from orchestrator.disk.predictions import INDEX
 from orchestrator.errors import TaskError
 from orchestrator.loop.task_errors import unexpected
+from orchestrator.units import format_count
 from orchestrator.user_code import find_source_location
 
 _EXPECTED = "a tensor, an array or a list with an entry for each sample, or a mapping of these"
@@ -33,7 +34,7 @@ def make_columns(method: Callable[..., Any], predictions: Any, samples: int) -> 
         if len(column) != samples:
             raise unexpected(
                 method,
-                f" with {len(column)} entries for '{name}'",
+                f" with {format_count(len(column), 'value')} for '{name}'",
                 values,
                 f"{samples}, one for each sample of the batch",
             )

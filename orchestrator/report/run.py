@@ -89,7 +89,7 @@ def _make_cards(findings: Sequence[Finding], path: str) -> Markup:
     children = [_make_card(number, finding) for number, finding in enumerate(shown, start=1)]
     omitted = len(findings) - len(shown)
     if omitted:
-        note = f"And {omitted:,} less serious ones: hookyard doctor {shlex.quote(path)}"
+        note = f"And {units.format_count(omitted, 'less serious finding')}: hookyard doctor {shlex.quote(path)}"
         children.append(page.make_note(note))
     return element("div", *children, class_="cards")
 
@@ -129,7 +129,8 @@ def _make_cost_tiles(by_rank: pd.DataFrame) -> list[Tile]:
         return tiles
     if "step_s" in by_rank:
         ranks = units.format_count(len(by_rank), "rank")
-        note = f"in {by_rank['rows'].sum():,} iterations of {ranks}"
+        iterations = units.format_count(int(by_rank["rows"].sum()), "iteration")
+        note = f"in {iterations} of {ranks}"
         tiles.append(Tile("rank-seconds", Quantity("", float(by_rank["step_s"].sum())), note))
     for name, title in _PEAKS.items():
         if name in by_rank and by_rank[name].notna().any():

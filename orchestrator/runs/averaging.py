@@ -16,6 +16,7 @@ from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import CheckpointError, StorageError, UsageError
 from orchestrator.runs.continuation import open_checkpoints
 from orchestrator.storage import Storage
+from orchestrator.units import format_count
 
 AVERAGES = "averages"
 """Default folder in a run's folder."""
@@ -164,9 +165,8 @@ def _format_error(
     known_stds = sorted({term.std for term in stored})
     stds = ", ".join(f"{value:g}" for value in known_stds)
     count = len({term.checkpoint for term in stored})
-    snapshots = "snapshot" if count == 1 else "snapshots"
     return (
-        f"{count} {snapshots} of {folder} up to step {step} do not approximate the std {std:g}:"
+        f"the std {std:g} cannot be approximated with {format_count(count, 'snapshot')} of {folder} up to step {step}:"
         f" the error of its profile is {error:.2g} of its norm, and at most {MAX_ERROR:g} is allowed. Use a std"
         f" near those of the snapshots ({stds}), or keep more snapshots"
     )

@@ -30,6 +30,7 @@ from orchestrator.loop.world import World
 from orchestrator.randomness import random_state, restore_random_state, seed_all
 from orchestrator.runs.stats import list_row_columns, load_rows, open_rows, restrict_phase
 from orchestrator.task import has_custom_loop
+from orchestrator.units import format_count
 
 _GROUP_COLUMNS = ["attempt", "rank", "phase", "epoch"]
 """Columns that identify a rank's consecutive batches."""
@@ -211,13 +212,15 @@ class _DataOrder:
         """Raise UsageError if the data has another size than in an attempt."""
         size_at_attempt = attempt.order.sizes.get(phase) if attempt.order else None
         if size_at_attempt not in (data.size, None):
+            samples = format_count(size_at_attempt, "sample")
             raise UsageError(
-                f"{phase} of {self._folder} had {size_at_attempt:,} samples in attempt {attempt.number}, but has"
+                f"{phase} of {self._folder} had {samples} in attempt {attempt.number}, but has"
                 f" {data.size:,} now"
             )
         if phase == "train" and attempt.epoch_iterations not in (data.length(), None):
+            iterations = format_count(attempt.epoch_iterations, "iteration")
             raise UsageError(
-                f"an epoch of {self._folder} had {attempt.epoch_iterations:,} iterations in attempt {attempt.number},"
+                f"an epoch of {self._folder} had {iterations} in attempt {attempt.number},"
                 f" but has {data.length():,} now"
             )
 

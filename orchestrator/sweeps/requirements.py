@@ -76,7 +76,7 @@ def compute_concurrency(
     max_concurrent = count_concurrent_trials(settings, count_trials(settings), workers, nodes)
     if max_concurrent < 1:
         raise UsageError(
-            f"no trial fits: {explanation}, and each of its {workers.min_count} ranks must fit on"
+            f"no trial fits: {explanation}, and each rank of a trial must fit on"
             " one node; reduce `workers`, or use --address"
         )
     return max_concurrent, explanation

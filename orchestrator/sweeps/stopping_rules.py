@@ -152,7 +152,9 @@ class StoppingRules:
         if self._budget.time is not None and self._clock() - self._started_at >= self._budget.time:
             return f"the sweep's budget of {self._budget.time:g} s is used up"
         if self._budget.samples is not None and self._samples >= self._budget.samples:
-            return f"the sweep's budget of {self._budget.samples} samples is used up"
+            return (
+                f"the sweep's budget of {format_count(self._budget.samples, 'sample')} is used up"
+            )
         return None
 
     def trial_failed(self, trial: str, metric_missing: str | None = None) -> None:

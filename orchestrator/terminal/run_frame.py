@@ -8,7 +8,14 @@ from rich.text import Text
 
 from orchestrator.terminal.frame_parts import make_bar_line, make_heading, make_table
 from orchestrator.terminal.run_view import RankView, RunProgress, RunView
-from orchestrator.units import COSTS, format_duration, format_seconds, format_value, number_epoch
+from orchestrator.units import (
+    COSTS,
+    format_count,
+    format_duration,
+    format_seconds,
+    format_value,
+    number_epoch,
+)
 
 MAX_RANKS = 16
 """Maximum number of ranks in the table. If there are more, it has those with the most work of their
@@ -52,7 +59,7 @@ def _draw_ranks(ranks: Sequence[RankView]) -> Iterator[RenderableType]:
 
     hidden = len(ranks) - len(visible)
     if hidden:
-        yield Text(f"and {hidden} ranks with less work of their own", "dim")
+        yield Text(f"and {format_count(hidden, 'rank')} with less work of their own", "dim")
 
 
 def _get_work_s(rank: RankView) -> float:

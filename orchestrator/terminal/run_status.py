@@ -21,7 +21,7 @@ from orchestrator.tables.growing_files import AttemptTail, LineTail, RankTail
 from orchestrator.tables.query import Rows
 from orchestrator.terminal.estimates import compute_speed, estimate_progress
 from orchestrator.terminal.run_view import RankView, RunProgress, RunView
-from orchestrator.units import format_duration
+from orchestrator.units import format_count, format_duration
 
 MAX_DIAGNOSED = 128
 """Maximum number of ranks for findings, which compare all ranks."""
@@ -69,7 +69,7 @@ class LiveRun:
         if run.status in COMPLETE and missing > 0 and not self._has_warned:
             log_omission(
                 self.folder.storage / "metrics.jsonl",
-                f"{missing} of its {run.reports} reports are missing",
+                f"it lacks {missing} of its {format_count(run.reports or 0, 'report')}",
             )
             self._has_warned = True
         return run

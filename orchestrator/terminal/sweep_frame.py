@@ -16,7 +16,7 @@ from orchestrator.terminal.frame_parts import (
 )
 from orchestrator.terminal.run_frame import format_slowness
 from orchestrator.terminal.sweep_status import SweepView, TrialView
-from orchestrator.units import format_duration, format_parameter, format_value
+from orchestrator.units import format_count, format_duration, format_parameter, format_value
 
 _SWEEP_LINES = 8
 """Number of lines of a frame besides trials."""
@@ -28,7 +28,8 @@ _MIN_TRIALS = 3
 def draw_sweep_frame(view: SweepView, lines: int | None = None) -> Iterator[RenderableType]:
     """Render a sweep and as many trials as fit: first the running ones, then the best."""
     yield make_heading(view.path, view.status)
-    yield make_bar_line(f"{view.ended} of {view.total} trials ended", view.share, view.eta_s)
+    progress = f"{view.ended} of {format_count(view.total, 'trial')} ended"
+    yield make_bar_line(progress, view.share, view.eta_s)
     counts = {**view.counts, "waiting": view.total - len(view.trials)}
     yield Text(", ".join(f"{count} {status}" for status, count in counts.items() if count))
     yield _make_best_line(view)

@@ -27,6 +27,7 @@ from orchestrator.testing.differences import find_difference
 from orchestrator.testing.ranks import RanksFailed, on_two_ranks
 from orchestrator.testing.training import SmallTask
 from orchestrator.testing.watching import CheckFailure, HookCheckFailed
+from orchestrator.units import format_count
 
 SITUATIONS = (Situation(), Situation(ranks=2, accumulate=2), Situation(ranks=2, strategy="fsdp"))
 _KEEP_STATE = (
@@ -106,7 +107,7 @@ class Case:
         equal."""
         total = len(expected.reports)
         if len(actual.reports) != total:
-            return f"it makes {len(actual.reports)} reports, not {total}"
+            return f"it makes {format_count(len(actual.reports), 'report')}, not {total}"
         for number, reports in enumerate(zip(actual.reports, expected.reports, strict=True), 1):
             if text := self.find_difference(*reports):
                 return f"at report {number} of {total} {text}"

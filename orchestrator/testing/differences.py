@@ -68,7 +68,7 @@ def _find_sequence_difference(
     actual: Sequence[Any], expected: Sequence[Any], path: str, varies: Collection[str]
 ) -> str:
     if len(actual) != len(expected):
-        return f"{path} has {len(actual)} entries, not {len(expected)}"
+        return f"{path} has the length {len(actual)}, not {len(expected)}"
     for index, (own, other) in enumerate(zip(actual, expected, strict=True)):
         if text := find_difference(own, other, f"{path}[{index}]", varies):
             return text

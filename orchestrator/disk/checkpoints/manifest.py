@@ -14,6 +14,7 @@ from hooks.optimizer_name import OptimizerName
 from hooks.position import Position
 from orchestrator.storage import Storage
 from orchestrator.storage.stored_data import read_json, validate
+from orchestrator.units import format_count
 
 MANIFEST = "manifest.json"
 
@@ -151,7 +152,8 @@ def describe_difference(
     if measured is None:
         return f"{file} is missing"
     if measured["bytes"] != entry["bytes"]:
-        return f"{file} is damaged: it has {measured['bytes']} bytes, and {entry['bytes']} were written"
+        size = format_count(measured["bytes"], "byte")
+        return f"{file} is damaged: it has {size}, and {entry['bytes']:,} were written"
     if measured.get("sha256", entry["sha256"]) != entry["sha256"]:
         return f"{file} is damaged: its sha256 differs from the manifest's"
     return None

@@ -171,7 +171,7 @@ def check_meters(experiment: Experiment, task: Task, phase: str, samples: int, r
         raise ConfigError.at(
             "task",
             f"has meters, which need a {phase} sample on each rank; there are {samples} for"
-            f" {ranks} ranks",
+            f" {format_count(ranks, 'rank')}",
         )
 
 

@@ -33,6 +33,7 @@ from orchestrator.experiment.fields.other_systems import (
     find_options_elsewhere,
 )
 from orchestrator.experiment.yaml.document import join
+from orchestrator.units import format_count
 
 INTEGER_CODES = ("int_type", "int_from_float")
 """Pydantic's types of the error of a value that must be an integer."""
@@ -87,7 +88,8 @@ def convert_errors(
     if rest:
         problems.append(
             Problem(
-                reduce(join, rest[0].location, path), f"and {len(rest):,} more problems like this"
+                reduce(join, rest[0].location, path),
+                f"and {format_count(len(rest), 'more problem')} like this",
             )
         )
     # A missing key that an unknown one was meant as is one mistake.

@@ -34,6 +34,7 @@ from orchestrator.experiment.optim.parameter_groups import (
 )
 from orchestrator.experiment.yaml.document import join
 from orchestrator.task import Task
+from orchestrator.units import format_count
 from orchestrator.user_code import find_class
 
 OPTIMIZERS = find_subclasses(torch.optim, Optimizer)
@@ -252,7 +253,7 @@ def _check_all_trained(optimizers: Iterable[Optimizer], model: nn.Module) -> Non
         names = listed(untrained, 4)
         raise ConfigError.at(
             "optimizers",
-            f"leave {len(untrained)} parameters of the model untrained: {names}",
+            f"leave {format_count(len(untrained), 'parameter')} of the model untrained: {names}",
             "add them to params, or call requires_grad_(False) on them in model()",
         )
 

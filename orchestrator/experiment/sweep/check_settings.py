@@ -23,6 +23,7 @@ from orchestrator.experiment.sweep.space import (
 )
 from orchestrator.experiment.yaml.document import is_within, join
 from orchestrator.task import has_custom_loop
+from orchestrator.units import format_count
 
 TRIAL_COLUMNS = (
     "step_s",
@@ -208,7 +209,8 @@ def _check_points_fit(sweep: SweepSettings, trials: int) -> Iterator[Problem]:
     if needed > trials:
         yield Problem(
             "sweep.points",
-            f"need {needed} trials for {len(sweep.points)} points, and there are {trials}",
+            f"need {format_count(needed, 'trial')} for {format_count(len(sweep.points), 'point')},"
+            f" and the sweep has {trials:,}",
         )
 
 

@@ -23,7 +23,7 @@ from orchestrator.loop.data.sampler_order import find_sampler_order
 from orchestrator.loop.data.sampling import Order, SeededBatches, ShardedSampler, default_order
 from orchestrator.loop.task_errors import check_type, unexpected
 from orchestrator.randomness import with_own_generators
-from orchestrator.units import number_epoch
+from orchestrator.units import format_count, number_epoch
 
 _BATCH = "a batch made from the samples"
 
@@ -122,8 +122,9 @@ class MapStyleData(PhaseData):
         samples = len(self.dataset)
         if samples != self._samples:
             number = number_epoch(epoch)
+            size = format_count(samples, "sample")
             raise TaskError(
-                f"the train dataset has {samples} samples in epoch {number}, but it had {self._samples} at the start."
+                f"the train dataset has {size} in epoch {number}, but it had {self._samples:,} at the start."
                 " Keep its length, and choose samples by their index and the epoch"
             )
         self.sampler.begin(epoch, offset)

@@ -15,6 +15,7 @@ from orchestrator.loop.data.distributed_sampler import call_without_distributed_
 from orchestrator.loop.data.phase_data import PhaseContext
 from orchestrator.loop.data.sampling import Order
 from orchestrator.randomness import seeded, with_own_generators
+from orchestrator.units import format_count
 
 
 def find_sampler_order(context: PhaseContext, dataset: Any) -> tuple[Order, int] | None:
@@ -101,8 +102,9 @@ class _SamplerMethod:
         """Return an order that draws with replacement, as torch's WeightedRandomSampler does."""
         tensor = self._convert_weights(weights)
         if tensor.shape != (self.samples,):
+            samples = format_count(self.samples, "sample")
             raise self.refuse(
-                f"gives weights of shape {tuple(tensor.shape)}, and the dataset has {self.samples} samples"
+                f"gives weights of shape {tuple(tensor.shape)}, and the dataset has {samples}"
             )
 
         def order(epoch: int) -> list[int]:
@@ -165,7 +167,7 @@ class _SamplerMethod:
         if is_training:
             need = "training needs `steps` instead of `epochs`"
         raise self.refuse(
-            f"has not ended after {limit} samples of {self.samples}; {need}",
+            f"has not ended after {format_count(limit, 'sample')} of {self.samples:,}; {need}",
             "if it has an end, define its __len__",
         )
 

@@ -10,7 +10,7 @@ from torch.utils.data import BatchSampler, Sampler
 
 from orchestrator.errors import TaskError
 from orchestrator.randomness import seed_host
-from orchestrator.units import number_epoch
+from orchestrator.units import format_count, number_epoch
 
 Order = Callable[[int], list[int]]
 """Function from an epoch to the indices of its samples, the same on all ranks and each time."""
@@ -64,8 +64,9 @@ class ShardedSampler(Sampler[int]):
         order = self.order(self.epoch)
         if len(order) != self.length:
             number = number_epoch(self.epoch)
+            samples = format_count(len(order), "sample")
             raise TaskError(
-                f"the sampler returns {len(order)} samples in epoch {number}, but {self.length} in the first"
+                f"the sampler returns {samples} in epoch {number}, but {self.length:,} in the first"
             )
         rest = order[self.offset :]
         if self.even and rest:

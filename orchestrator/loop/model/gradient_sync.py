@@ -6,6 +6,7 @@ from torch.nn.parallel import DistributedDataParallel
 from hooks.parameter_names import listed
 from hooks.private_torch import gradients_never_exchanged
 from orchestrator.errors import TaskError
+from orchestrator.units import format_count
 
 
 def set_gradient_sync(model: nn.Module, now: bool) -> None:
@@ -37,7 +38,8 @@ def check_gradients_synced(model: DistributedDataParallel) -> None:
     names = [trained[index] for index in indices if index < len(trained)]
     unused = "the model"
     if names:
-        unused = f"{len(names)} of the model's {len(trained)} parameters ({listed(names, 4)})"
+        parameters = format_count(len(trained), "parameter")
+        unused = f"{len(names)} of the model's {parameters} ({listed(names, 4)})"
     advice = (
         "Use them in every forward(), call requires_grad_(False) for them in model(), or set"
         " workers: {ddp: {find_unused_parameters: true}}, without static_graph"

@@ -16,6 +16,7 @@ from orchestrator.experiment.sections.initial_weights import Init
 from orchestrator.experiment.yaml.source import InitialWeights
 from orchestrator.loop.model.sharded_modules import shard_model_state
 from orchestrator.loop.world import World
+from orchestrator.units import format_count
 
 
 def load_initial_weights(
@@ -42,8 +43,9 @@ def load_initial_weights(
             suggestion="use init.rename to map the names of the source's tensors to the model's",
         )
     module.load_state_dict(shard_model_state(matching, module), strict=False)
+    tensors = format_count(len(state), "tensor")
     return [
-        f"initialized from {source}: loaded {len(matching)} of the model's {len(state)} tensors",
+        f"initialized from {source}: loaded {len(matching)} of the model's {tensors}",
         *(f"  {line}" for line in mismatches),
     ]
 

@@ -16,6 +16,7 @@ from orchestrator.loop.state.contents import LoadedCheckpoint
 from orchestrator.loop.state.saved_optimizers import SavedOptimizers
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.metrics import Means
+from orchestrator.units import format_count
 
 
 class HookedContents:
@@ -135,7 +136,8 @@ class HookedContents:
             if before == now:
                 continue
 
-            message = f"{phase} had {before:,} samples when checkpoint '{loaded.name}' was made, and has {now:,} now"
+            samples = format_count(before, "sample")
+            message = f"{phase} had {samples} when checkpoint '{loaded.name}' was made, and has {now:,} now"
             if phase == "train" and position.phase_iteration > 0:
                 if position.offset >= now:
                     raise CheckpointError(

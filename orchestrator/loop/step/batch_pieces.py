@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from orchestrator.loop.step.transfer import container_with, items_in, leaves, moves_itself
+from orchestrator.units import format_count
 
 
 def count_rows(batch: Any) -> int:
@@ -35,7 +36,7 @@ def _cut(part: Any, rows: int, cut: slice) -> Any:
             return part
         if len(part) != rows:
             raise ValueError(
-                f"it has a tensor of shape {tuple(part.shape)} beside others of {rows} rows"
+                f"it has a tensor of shape {tuple(part.shape)} beside others of {format_count(rows, 'row')}"
             )
         return part[cut]
     if moves_itself(part):

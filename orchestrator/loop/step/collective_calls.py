@@ -9,6 +9,7 @@ from hooks.private_torch import TorchDispatchMode, tree_leaves
 from hooks.state import State
 from orchestrator.errors import TaskError
 from orchestrator.task import Task
+from orchestrator.units import format_count
 from orchestrator.user_code import find_source_location
 
 Loss = Callable[[Any, Any], Any]
@@ -51,9 +52,10 @@ def refuse_collectives(
         if len({*batches}) == 1 and state.batch_size not in sizes:
             return
         each = ", ".join(f"{count} on rank {rank}" for rank, count in enumerate(batches))
+        size = format_count(samples, "sample")
         raise TaskError(
             f"loss() calls a collective ({collective}), for which all ranks need equal batches, but the {state.phase}"
-            f" data has {samples} samples for {state.world_size} ranks (batches: {each}). Give it a multiple of"
+            f" data has {size} for {state.world_size} ranks (batches: {each}). Give it a multiple of"
             f" {state.world_size} samples, or return a loss without collectives in {state.phase}"
             f" (self.progress.phase){find_source_location(task.loss)}"
         )

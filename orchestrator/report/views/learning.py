@@ -15,7 +15,7 @@ from orchestrator.report.markup import Markup, Quantity, concatenate, element, m
 from orchestrator.tables.best_report import find_best_report
 from orchestrator.tables.query import TRAINING, Rows
 from orchestrator.tables.row_blocks import merge_blocks
-from orchestrator.units import COSTS, is_number, number_epoch
+from orchestrator.units import COSTS, format_count, is_number, number_epoch
 
 MAX_BINS = 240
 """Maximum number of points of a chart."""
@@ -107,7 +107,7 @@ def _describe_loss(rows: Rows) -> str:
     columns = {"all": "count(loss)", "finite": "count(*) filter (isfinite(loss::double))"}
     count, finite = rows.aggregate(columns, (), TRAINING, "recorded").iloc[0]
     if finite < count:
-        note += f" Not drawn: {count - finite:,} of {count:,} values, which are not finite."
+        note += f" Not drawn: {count - finite:,} of {format_count(count, 'value')}, because of NaN or infinity."
     return note
 
 

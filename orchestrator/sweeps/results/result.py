@@ -31,7 +31,7 @@ from orchestrator.tables.conditions import check_columns
 from orchestrator.tables.constraints import Constraints
 from orchestrator.tables.frames import concat_exactly
 from orchestrator.tables.trial_index import TrialIndex, TrialRecord
-from orchestrator.units import CONFIG, is_number
+from orchestrator.units import CONFIG, format_count, is_number
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -85,7 +85,7 @@ class Sweep(Result):
         counts = trials["status"].value_counts().items()
         notes: list[str | None] = [", ".join(f"{count} {status}" for status, count in counts)]
         others = len(trials) - _SHOWN_TRIALS
-        notes.append(f"and {others} more trials" if others > 0 else None)
+        notes.append(f"and {format_count(others, 'more trial')}" if others > 0 else None)
 
         objectives = dict(self.objectives)
         shown = {"status", *objectives}

@@ -99,7 +99,7 @@ def _read_tables(
     if errors and len(errors) == len(columns_by_run):
         raise errors[0]
     if errors:
-        warn_once(f"{len(errors)} of {len(columns_by_run)} trials are left out: {errors[0]}")
+        warn_once(f"left out {len(errors)} of {len(columns_by_run)} trials: {errors[0]}")
 
 
 def _list_columns(runs: Sequence[Run]) -> dict[Run, list[str]]:

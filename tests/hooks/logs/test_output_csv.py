@@ -94,12 +94,12 @@ def test_ids_and_targets_by_key_with_scores(dtype: torch.dtype, tmp_path: Path) 
         ),
         (OutputCSV(), (None, torch.zeros(3)), torch.zeros(3, 1), r"two classes, got \(3, 1\)"),
         (OutputCSV(), (None, torch.zeros(3)), {"logits": OUTPUT}, "two classes, got dict"),
-        (OutputCSV(), (None,), OUTPUT, "target_key: a batch has 1 entries, not 1"),
+        (OutputCSV(), (None,), OUTPUT, "target_key: a batch has no entry 1, but the length 1"),
         (
             OutputCSV(id_key="name"),
             {"id": [1], "label": [2]},
             OUTPUT,
-            "id_key: a batch has the keys 'id', 'label', not 'name'",
+            "id_key: a batch has no entry 'name', but the keys 'id', 'label'",
         ),
         (
             OutputCSV(),

@@ -150,7 +150,7 @@ def test_samples_missing_from_the_first_pass_join_when_they_are_seen() -> None:
 
 def test_more_clusters_than_samples_are_refused() -> None:
     with pytest.raises(
-        HookError, match="clusters: 49 clusters are too many for the memory's 48 samples"
+        HookError, match="clusters: must be at most the number of samples in the memory, 48; got 49"
     ):
         train(CLOUDS, {"deepcluster": DeepCluster(clusters=[4, 49])})
 

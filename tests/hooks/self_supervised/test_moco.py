@@ -107,6 +107,6 @@ def test_a_queue_of_another_length_is_refused() -> None:
     mine = Miniature(MoCo(queue_length=20), "moco")
     mine.train(pairs(1))
     with pytest.raises(
-        ValueError, match="queue_length: the checkpoint's queue has 20 keys, not 30"
+        ValueError, match="queue_length: the checkpoint's queue has the length 20, not 30"
     ):
         MoCo(queue_length=30).load_state_dict(mine.hook.state_dict())

@@ -131,7 +131,7 @@ def test_card_has_sentence_and_advice() -> None:
 def test_only_the_most_serious_findings_are_shown() -> None:
     content = parsed(render_findings(diagnosis_of(MAX_FINDINGS + 3), "runs/x").content)
     assert len(list(content.iter("article"))) == MAX_FINDINGS
-    assert "And 3 less serious ones: hookyard doctor runs/x" in text_of(content)
+    assert "And 3 less serious findings: hookyard doctor runs/x" in text_of(content)
 
 
 def test_healthy_run_and_run_with_too_few_rows() -> None:

@@ -122,7 +122,7 @@ def test_the_command_writes_what_evaluate_and_init_take(done: Run, tmp_path: Pat
     [
         (
             ["--std", 0.005],
-            r"snapshots of \S+ up to step 42 do not approximate the std 0\.005.* Use a std near those of the snapshots",
+            r"the std 0\.005 cannot be approximated with \d+ snapshots of \S+ up to step 42.* Use a std near those",
         ),
         (["--std", 0.4], r"--std must be greater than 0 and at most 0\.2886.*got 0\.4"),
         (["--std", "nan"], "--std must be greater than 0"),

@@ -269,7 +269,7 @@ def test_sharded_model_predicts_with_unequal_batches(tmp_path: Path) -> None:
     [
         (
             "short",
-            r"predict\(\) returns a tensor of shape \(7, 3\) with 7 entries for 'output'; expected 8, one for each"
+            r"predict\(\) returns a tensor of shape \(7, 3\) with 7 values for 'output'; expected 8, one for each"
             r" sample of the batch \(.*test_prediction.py",
         ),
         ("scalar", r"a tensor of shape \(\) for 'output'; expected a tensor, an array or a list"),

@@ -72,7 +72,7 @@ def test_two_ranks_compute_the_codes_of_one_rank_with_all_samples() -> None:
     )
 
 
-WRONG = "batch_size() must return the number of samples, not of views: got 6 for 3 rows"
+WRONG = "batch_size() must return the number of samples, not of views: got 6 where the batch has the length 3"
 
 
 def gathered(rank: int, world_size: int) -> list[Any]:

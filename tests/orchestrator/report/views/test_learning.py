@@ -111,7 +111,7 @@ def test_losses_that_are_not_finite_are_counted() -> None:
     losses = np.ones((200, 2))
     losses[7, 1] = np.nan
     table = pa.Table.from_pandas(training(2, loss=losses), preserve_index=False)
-    said = "Not drawn: 1 of 400 values, which are not finite."
+    said = "Not drawn: 1 of 400 values, because of NaN or infinity."
     assert said in render_learning(Rows.wrap(training(2, loss=losses)), [], {}).content
     # A loop of its own records the loss in every other iteration.
     some = pc.if_else(
