@@ -119,3 +119,5 @@ class RunCursor:
         self.val_iterations = position.val_iterations
         self.stage = position.stage
         self.epoch.restore(position.offset)
+        # A validation may come before the next training phase, and hooks read this after it.
+        self._state.phase_length = self.epoch.length

@@ -238,6 +238,30 @@ def test_evaluating_a_checkpoint_again_gives_the_metrics_of_the_run(
 # A validation without a loss
 
 
+class AfterValidation(Hook):
+    """Keeps the length of the training phase at each report, which follows a validation."""
+
+    def __init__(self) -> None:
+        self.lengths: list[int] = []
+
+    def on_report(self, state: State, metrics: Mapping[str, Any]) -> None:
+        self.lengths.append(state.phase_length)
+
+
+def test_a_resumed_run_knows_the_length_of_a_training_phase_before_it_trains(
+    tmp_path: Path,
+) -> None:
+    """A checkpoint of an epoch's end is validated before the next training phase."""
+    context = RunContext(store=CheckpointStore(Storage(tmp_path)))
+    list(Loop(Points(), experiment(), {"checkpoint": Checkpoint()}, context).run())
+
+    after = AfterValidation()
+    loop = Loop(Points(), experiment(), {"after": after}, context)
+    loop.restore("epoch-0001")
+    list(loop.run())
+    assert after.lengths == [7, 7]  # 52 samples in batches of 8
+
+
 class Detector(Metered):
     """Has no loss in some phases."""
 
