@@ -202,7 +202,7 @@ def space_problems(file: Path, space: str) -> list[tuple[str, int | None, str]]:
         ),
         (
             {"space": GRID, "trials": 8, "points": [{"batch_size": 1}] * 5},
-            "need 10 trials for 5 points, and there",
+            "need 10 trials for 5 points, and the sweep has 8",
         ),
         (
             {"space": {"seed": {"choice": [1, 2]}}, "repeats": 2},
