@@ -198,13 +198,17 @@ def _compare_throughputs(
     """Compare the training samples of all ranks by the training time, as in the trials of a
     sweep."""
     values = [_get_finite(total.samples / (total.train_s or math.nan)) for total in totals]
-    parts = []
-    for table in tables:
-        # The test is that of the time per sample: the mean of the blocks' throughputs would not be
-        # the run's, and could differ where the time does not.
-        samples = get_numbers(table, "samples").sum() or math.nan
-        parts.append(_estimate_training_times(table) / samples)
+    # The test is that of the time per sample: the mean of the blocks' throughputs would not be the
+    # run's, and could differ where the time does not.
+    parts = [_estimate_times_per_sample(table) for table in tables]
     return compare_with_first(values, parts, classify_cost_difference)
+
+
+def _estimate_times_per_sample(table: pd.DataFrame) -> Series:
+    """Return what the training time per sample would be if each block were typical; none without
+    samples."""
+    samples = get_numbers(table, "samples").sum()
+    return _estimate_training_times(table) / samples if samples else np.empty(0)
 
 
 def _compare_training_times(

@@ -37,6 +37,7 @@ def side(
     *,
     length: int = 500,
     ranks: int = 2,
+    batch_size: int = 32,
     rss: float = 100 * MIB,
     accuracy: float = 0.8,
     **config: Any,
@@ -50,7 +51,7 @@ def side(
                 "phase": "train",
                 "epoch": 0,
                 "iteration": np.arange(1, length + 1),
-                "batch_size": 32,
+                "batch_size": batch_size,
                 "step_s": step_s * (1 + 0.05 * noise(100 * seed + rank, length)),
                 "data_wait_s": 0.01 * (1 + 0.05 * noise(100 * seed + 50 + rank, length)),
                 "rss_bytes": rss + MIB * rank,
@@ -140,6 +141,12 @@ def test_throughput_and_training_time_of_equally_many_samples_have_the_same_verd
     assert found.costs["step_s"].findings == [None, "less"]
     assert found.costs["train_s"].findings == [None, "noise"]
     assert found.costs["samples_per_s"].findings == [None, "noise"]
+
+
+def test_runs_without_samples_have_no_throughputs_to_tell_apart() -> None:
+    """A custom loop may record rows of 0 samples."""
+    sides = [side("a", 1, batch_size=0), side("b", 2, batch_size=0)]
+    assert compare(sides).costs["samples_per_s"] == ComparedValues([0.0, 0.0], [None, "unknown"])
 
 
 def test_training_time_is_that_of_the_slowest_rank() -> None:
