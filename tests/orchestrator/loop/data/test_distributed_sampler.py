@@ -7,7 +7,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampl
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from orchestrator.errors import ConfigError
-from orchestrator.loop.data.phases import Data
+from orchestrator.loop.data.phases import build_data
 from orchestrator.loop.world import World
 from tests.tasks import Points, experiment
 
@@ -72,7 +72,7 @@ def test_sampler_of_a_rank_is_refused_where_the_loop_divides_the_samples(
 ) -> None:
     """Without arguments, torch cannot even make it outside of a process group."""
     with pytest.raises(ConfigError, match=message):
-        Data(task(arguments=arguments), experiment(), world)
+        build_data(task(arguments=arguments), experiment(), world)
 
 
 def test_other_error_in_the_sampler_method_is_the_users_own() -> None:
@@ -81,15 +81,15 @@ def test_other_error_in_the_sampler_method_is_the_users_own() -> None:
             raise ValueError("no labels")
 
     with pytest.raises(ValueError, match="no labels"):
-        Data(Failing(), experiment(), World())
+        build_data(Failing(), experiment(), World())
 
 
 def test_loader_of_the_data_has_the_sampler_of_its_rank() -> None:
-    data = Data(OwnLoader(arguments=(2, 1)), experiment(batch_size=32), of_two(1))
+    data = build_data(OwnLoader(arguments=(2, 1)), experiment(batch_size=32), of_two(1))
     assert data.train.length() == 4  # 52 samples: 26 per rank, in batches of 8
     for world in (World(), of_two(0)):
         with pytest.raises(
             ConfigError,
             match=r"OwnLoader.data\(\) for train has a DistributedSampler of rank 1 of 2",
         ):
-            Data(OwnLoader(arguments=(2, 1)), experiment(batch_size=32), world)
+            build_data(OwnLoader(arguments=(2, 1)), experiment(batch_size=32), world)
