@@ -20,6 +20,7 @@ from orchestrator.loop.task_errors import check_has_gradient, check_type, descri
 from orchestrator.user_code import find_source_location
 
 EXPECTED = "turns, each an optimizer's name and its loss"
+_END: Any = object()
 
 
 @dataclass(eq=False)
@@ -115,8 +116,8 @@ class TurnRunner(IterationRunner):
         has_turn = False
         while True:
             with self.precision.autocast():
-                turn = next(turns, None)
-            if turn is None:
+                turn = next(turns, _END)
+            if turn is _END:
                 break
             has_turn = True
             yield self._find_player(turn, players), turn[1]
@@ -229,7 +230,7 @@ class TurnRunner(IterationRunner):
                 f"turns() yields {describe(turn)}; expected {EXPECTED}{find_source_location(self.task.turns)}"
             )
         name = turn[0]
-        if name in players:
+        if isinstance(name, str) and name in players:
             return players[name]
         hint = did_you_mean(str(name), players)
         suggestion = (f" ({hint})" if hint else "") + find_source_location(self.task.turns)

@@ -472,6 +472,35 @@ def test_unknown_turns_are_refused(order: str, message: str) -> None:
 
 
 @dataclass
+class Mistaken(Gan):
+    """A GAN that yields something else between the turns of its two optimizers."""
+
+    mistake: str = ""
+
+    def turns(self, model: Any, batch: Any) -> Iterator[Any]:
+        first, second = super().turns(model, batch)
+        yield first
+        yield {"nothing": None, "list": (["g"], second[1])}[self.mistake]
+        yield second
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        (
+            "nothing",
+            r"turns\(\) yields None; expected turns, each an optimizer's name and its loss",
+        ),
+        ("list", r"turns\(\) yields \['g'\], but `optimizers` has d, g"),
+    ],
+)
+def test_anything_but_a_turn_is_refused(mistake: str, message: str) -> None:
+    loop, _ = loop_of(written(task=f"{__name__}:Mistaken", task_args={"mistake": mistake}))
+    with pytest.raises(TaskError, match=message):
+        list(loop.run())
+
+
+@dataclass
 class Untrainable(Gan):
     """A GAN whose turns of one optimizer have nothing to train."""
 
