@@ -163,6 +163,10 @@ class TrainingSession:
         self._call.report(metrics)
 
 
+_NO_MORE_REPORTS: Any = object()
+"""End of the reports of a call."""
+
+
 class _Ended(BaseException):
     """Signal that training has ended before the call."""
 
@@ -173,7 +177,7 @@ class _Call:
     def __init__(self, call: Callable[[], Any], device: torch.device) -> None:
         self._call = call
         self._device = device
-        self._reports: SimpleQueue[Mapping[str, Any] | None] = SimpleQueue()
+        self._reports: SimpleQueue[Any] = SimpleQueue()
         self._taken: SimpleQueue[None] = SimpleQueue()
         self._has_ended = False
         self._error: BaseException | None = None
@@ -183,7 +187,7 @@ class _Call:
     def reports(self) -> Generator[Mapping[str, Any], None, None]:
         self._thread.start()
         try:
-            while (metrics := self._reports.get()) is not None:
+            while (metrics := self._reports.get()) is not _NO_MORE_REPORTS:
                 yield metrics
                 self._taken.put(None)
         finally:
@@ -214,4 +218,4 @@ class _Call:
         except BaseException as error:
             self._error = error
         finally:
-            self._reports.put(None)
+            self._reports.put(_NO_MORE_REPORTS)

@@ -12,7 +12,7 @@ from orchestrator.experiment.checks.train_method import list_train_parameters
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.base_loop import BaseLoop
 from orchestrator.loop.custom.custom_contents import CheckpointedParts
-from orchestrator.loop.custom.custom_report import average_report
+from orchestrator.loop.custom.custom_report import ENDED, average_report
 from orchestrator.loop.custom.custom_run import CustomRun
 from orchestrator.loop.custom.stop_polling import StopPolling
 from orchestrator.loop.loop_state import LoopState
@@ -106,7 +106,7 @@ class CustomLoop(BaseLoop[CustomRun]):
             self._save_last_report()
 
     def _advance_generator(self) -> Any:
-        """Begin a round, and return what the task's generator yields at its end; None if the
+        """Begin a round, and return what the task's generator yields at its end; `ENDED` if the
         generator has ended."""
         self._has_round_begun = False
         if self._training is None:
@@ -114,7 +114,7 @@ class CustomLoop(BaseLoop[CustomRun]):
             self._training = self._start_generator()
         else:
             self._begin_round()
-        report = next(self._training, None)
+        report = next(self._training, ENDED)
         self._ensure_first_round_begun()
         return report
 

@@ -14,15 +14,19 @@ from orchestrator.loop.task_errors import describe
 from orchestrator.loop.world import World
 from orchestrator.user_code import find_source_location
 
+ENDED: Any = object()
+"""What `average_report` gets from a rank whose training has ended, because a task may yield None."""
+
 
 def average_report(
     report: Any, method: Callable[..., Any], world: World
 ) -> dict[str, float] | None:
-    """Return the means across ranks of what `method` yielded; None if training is over. Collective.
+    """Return the means across ranks of what `method` yielded; None if all ranks have ended.
+    Collective.
 
-    Raises RankMismatch if ranks differ, and TaskError for anything but metrics.
+    Raises RankMismatch if ranks differ, and TaskError for anything but metrics or `ENDED`.
     """
-    ranks = world.gather(None if report is None else _check_report(report, method))
+    ranks = world.gather(None if report is ENDED else _check_report(report, method))
     descriptions = [_describe(metrics) for metrics in ranks]
     for rank, description in enumerate(descriptions):
         if description != descriptions[0]:
@@ -50,7 +54,7 @@ def _check_report(report: Any, method: Callable[..., Any]) -> dict[str, float]:
 def _find_problem(report: Any) -> str | None:
     """Return why something is not a report; None if it is one."""
     if not isinstance(report, Mapping) or not report:
-        return f"{describe(report)}; expected a mapping of metrics to numbers"
+        return f"{describe(report)}; expected a mapping of metrics to numbers, such as {{'train/loss': 0.5}}"
     for name, value in report.items():
         if not isinstance(name, str) or not find_phase(name) or not name.partition("/")[2]:
             return f"{name!r}; metrics begin with train/, val/ or test/, as in 'train/{name}'"

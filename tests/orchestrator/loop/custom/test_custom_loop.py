@@ -431,6 +431,11 @@ def records(**columns: Any) -> Callable[[TrainingSession], Iterator[Any]]:
     return train
 
 
+def reports_nothing(session: TrainingSession) -> Iterator[Any]:
+    nothing: Any = None
+    yield from session.run_in_thread(lambda: session.report(nothing))
+
+
 def reports_elsewhere(session: TrainingSession) -> Iterator[Any]:
     session.report({"train/loss": 1.0})
     yield {}
@@ -441,6 +446,11 @@ def reports_elsewhere(session: TrainingSession) -> Iterator[Any]:
     [
         (yields(), r"train\(\) ended without a report or a row"),
         (yields(3.0), "yields 3.0; expected a mapping"),
+        (
+            yields({"train/loss": 1.0}, None),
+            r"yields None; expected .*, such as \{'train/loss': 0.5\}",
+        ),
+        (reports_nothing, "yields None; expected a mapping of metrics to numbers"),
         (yields({}), "expected a mapping of metrics to numbers"),
         (yields({"loss": 1.0}), "as in 'train/loss'"),
         (yields({"val/": 1.0}), "yields 'val/'"),
