@@ -106,7 +106,10 @@ def _remove(folder: RunFolder, sources: Iterable[Storage]) -> None:
                 f"{folder} cannot be replaced: the new run starts from it. Use --if-exists number"
             )
     removal = plan_removal(folder.location)
-    _log.warning("Replacing %s", folder)
+    if target := folder.storage.link_target:
+        _log.warning("Replacing %s, a link to %s: the run there stays", folder, target)
+    else:
+        _log.warning("Replacing %s", folder)
     removal.execute()
 
 

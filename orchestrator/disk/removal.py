@@ -1,10 +1,13 @@
 """Removal of a run with all its files, in a safe order. Runs in the driver."""
 
 import logging
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
+from typing import cast
 
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder, list_checkpoints
 from orchestrator.disk.lease import FOLDER as CLAIMS
@@ -20,29 +23,55 @@ _log = logging.getLogger("hookyard")
 
 @dataclass(frozen=True)
 class Removal:
-    """A run or a sweep to remove."""
+    """A run or a sweep to remove.
+
+    A link to a folder is removed itself, as `rm -r` does. What it leads to stays: the files may be
+    needed elsewhere, and their own path removes them.
+    """
 
     folder: RunFolder
     checkpoints_outside: Sequence[Storage]
     """Folders of checkpoints outside the run's folder, because of an `out_dir`."""
 
     def __str__(self) -> str:
-        trials = len(list_run_folders(self.folder.storage / "trials"))
+        storage = self.folder.storage
+        if target := storage.link_target:
+            command = f"hookyard rm {shlex.quote(str(target))}"
+            return f"{self.folder}: a link, which alone is removed; to remove its run: {command}"
+
+        trials = len(list_run_folders(storage / "trials"))
         kind = "a run"
         if trials:
             kind = f"a sweep of {format_count(trials, 'trial')}"
-        files = self.folder.storage.tree().values()
-        size_mib = sum(state.size_bytes for state in files) / 2**20
+        links = storage.folder_links()
+        sizes = [
+            state.size_bytes
+            for path, state in storage.tree().items()
+            if not any(path.startswith(f"{link}/") for link in links)
+        ]
         status = _find_status(self.folder)
-        count = format_count(len(files), "file")
+        count = format_count(len(sizes), "file")
+        size_mib = sum(sizes) / 2**20
         lines = [f"{self.folder}: {kind}, {status}; {count}, {size_mib:.1f} MiB"]
-        lines += [f"  with its checkpoints in {storage}" for storage in self.checkpoints_outside]
+        lines += [f"  with its checkpoints in {outside}" for outside in self.checkpoints_outside]
+        lines += [f"  without {target}, to which {path} is a link" for path, target in self._kept()]
         return "\n".join(lines)
+
+    def _kept(self) -> Iterator[tuple[str, Path]]:
+        """Yield each link to a folder that stays, and the folder."""
+        for storage in (self.folder.storage, *self.checkpoints_outside):
+            if target := storage.link_target:
+                yield str(storage), target
+                continue
+            for name, target in storage.folder_links().items():
+                if not target.is_relative_to(cast(Path, storage.local).resolve()):
+                    yield str(storage / name), target
 
     def execute(self) -> None:
         """Remove all files, `run.json` last, so that an interrupted removal can be repeated.
 
-        On a full disk, no lease can be taken; the run is then removed without a lease.
+        On a full disk, no lease can be taken; the run is then removed without a lease. Raises
+        StorageError if files remain; `run.json` then remains too.
         """
         with ExitStack() as stack:
             try:
@@ -50,16 +79,28 @@ class Removal:
             except UsageError as error:
                 if not isinstance(error.__cause__, StorageError):
                     raise
-            for storage in self.checkpoints_outside:
-                storage.parent.delete(storage.name)
-            for name in self.folder.storage.names():
-                if name not in ("run.json", CLAIMS):
-                    self.folder.storage.delete(name)
+            if not self.folder.storage.link_target:
+                self._delete_content()
         self.folder.storage.parent.delete(self.folder.name)
         if self.folder.storage.exists():
+            raise StorageError(f"{self.folder} could not be removed: check its permissions")
+
+    def _delete_content(self) -> None:
+        """Delete all but `run.json` and the claims."""
+        for outside in self.checkpoints_outside:
+            outside.parent.delete(outside.name)
+        for name in self._list_content():
+            self.folder.storage.delete(name)
+        remaining = [str(outside) for outside in self.checkpoints_outside if outside.exists()]
+        remaining += [f"{self.folder}/{name}" for name in self._list_content()]
+        if remaining:
             raise StorageError(
-                f"some files of {self.folder} could not be removed: check their permissions"
+                f"{self.folder} was removed only in part: {', '.join(remaining)} could not be "
+                "removed. Change the permissions, and remove the run again"
             )
+
+    def _list_content(self) -> list[str]:
+        return [name for name in self.folder.storage.names() if name not in ("run.json", CLAIMS)]
 
 
 def plan_removal(path: str) -> Removal:
@@ -80,7 +121,8 @@ def plan_removal(path: str) -> Removal:
             if parent and is_within(parent.run, folder.storage) and not list_checkpoints(other):
                 message = f"{other} continues from {folder}, and has no checkpoint of its own yet"
                 raise UsageError(f"{message}: end or remove that first")
-    return Removal(folder, _checkpoints_outside(folder, runs))
+    outside = [] if folder.storage.link_target else _checkpoints_outside(folder, runs)
+    return Removal(folder, outside)
 
 
 def _find_status(folder: RunFolder) -> str:

@@ -2,6 +2,7 @@
 
 import copy
 import errno
+import logging
 import os
 import posixpath
 import re
@@ -17,7 +18,7 @@ from threading import current_thread
 from typing import IO, Any, NamedTuple, TypeVar, cast
 
 from orchestrator.errors import UsageError
-from orchestrator.storage.disk_errors import raising_storage_errors
+from orchestrator.storage.disk_errors import advice_on, raising_storage_errors
 from orchestrator.storage.location import (
     is_url,
     join_location,
@@ -29,6 +30,8 @@ from orchestrator.storage.remote import CONNECTIONS, Remote
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
+
+_log = logging.getLogger("hookyard")
 
 _THREADS = "requests"
 """Name of the threads that make requests in parallel."""
@@ -174,6 +177,21 @@ class Storage:
         files = {info.path[len(root) + 1 :]: _to_state(info) for info in infos if info.is_file}
         return dict(sorted(files.items()))
 
+    @property
+    def link_target(self) -> Path | None:
+        """The folder that this storage is a link to; None if it is no link."""
+        return self.local.resolve() if self.local and self.local.is_symlink() else None
+
+    def folder_links(self) -> dict[str, Path]:
+        """Return the links to folders in a local folder, at any depth: the target of each by
+        relative path."""
+        links = {}
+        for parent, folders, _ in os.walk(self.local) if self.local else ():
+            for path in (Path(parent, folder) for folder in folders):
+                if path.is_symlink():
+                    links[os.path.relpath(path, self.local)] = path.resolve()
+        return dict(sorted(links.items()))
+
     def map(self, call: Callable[[Item], Answer], items: Iterable[Item]) -> list[Answer]:
         """Return the results of a function for all items, in order; remote calls run
         concurrently."""
@@ -318,13 +336,17 @@ class Storage:
                 os.close(descriptor)
 
     def delete(self, name: str) -> None:
-        """Delete a file, or a folder with its content, if it exists."""
+        """Delete a file, or a folder with its content, if it exists.
+
+        Only a link itself is deleted, never what it leads to. What cannot be deleted in a folder
+        is left there with a warning.
+        """
         if self.local is None:
             return cast(None, self._remote.delete(self._path(name)))
         path = self.local / name
         with raising_storage_errors(path):
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
+            if path.is_dir() and not path.is_symlink():
+                _delete_folder(path)
             else:
                 path.unlink(missing_ok=True)
         return None
@@ -341,6 +363,21 @@ class Storage:
                 path = Path(folder, name)
                 with raising_storage_errors(path):
                     path.unlink(missing_ok=True)
+
+
+def _delete_folder(folder: Path) -> None:
+    """Delete what can be deleted, and warn of the first of the other files."""
+    failures: list[tuple[str, OSError]] = []
+
+    def collect(_: object, path: str, error: Any) -> None:
+        if not isinstance(error[1], FileNotFoundError):  # another process may delete it too
+            failures.append((path, error[1]))
+
+    shutil.rmtree(folder, onerror=collect)
+    if failures:
+        path, error = failures[0]
+        reason = error.strerror or error
+        _log.warning("%s cannot be deleted: %s. %s", path, reason, advice_on(error))
 
 
 def _make_unfinished_path(path: Path) -> Path:

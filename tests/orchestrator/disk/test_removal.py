@@ -1,8 +1,11 @@
 """Removing runs: what is told, what is refused, and what is gone afterwards."""
 
+import errno
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -11,9 +14,10 @@ from hooks.position import Position
 from orchestrator import UsageError
 from orchestrator.cli import app
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
-from orchestrator.disk.new_run import create_run
+from orchestrator.disk.new_run import create_run, taking_name
 from orchestrator.disk.removal import plan_removal
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.errors import StorageError
 from orchestrator.storage import Storage
 
 MANIFEST = {
@@ -146,3 +150,94 @@ def test_interrupted_removal_can_be_repeated(
     monkeypatch.undo()
     removal.execute()
     assert list(tmp_path.iterdir()) == []
+
+
+def list_files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def linked_run(root: Path) -> tuple[Path, Path]:
+    """Make a run on another disk; return the link to it in the storage, and its own folder."""
+    target = root / "disk" / "one"
+    made(target.parent, "one")
+    link = root / "runs" / "one"
+    link.parent.mkdir()
+    link.symlink_to(target)
+    return link, target
+
+
+def test_only_the_link_to_a_run_is_removed(tmp_path: Path) -> None:
+    link, target = linked_run(tmp_path)
+    files = {"experiment.yaml", "run.json", "stats/attempt=0/rows"}
+    done = CliRunner().invoke(app, ["rm", str(link), "--yes"])
+    assert done.exit_code == 0
+    text = f"{link}: a link, which alone is removed; to remove its run: hookyard rm {target}\n"
+    assert done.stderr == text
+    assert not link.is_symlink()
+    assert files <= set(list_files(target))
+    assert CliRunner().invoke(app, ["rm", str(target), "--yes"]).exit_code == 0
+    assert not target.exists()
+
+
+def test_replaced_link_leaves_its_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    link, target = linked_run(tmp_path)
+    with taking_name(RunFolder(link.parent, "one"), "replace"):
+        assert not link.is_symlink()
+    text = f"Replacing {link}, a link to {target}: the run there stays"
+    assert caplog.messages[-1] == text
+    assert "stats/attempt=0/rows" in list_files(target)
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "trials/trial-0000"])
+def test_target_of_a_link_in_a_run_stays(tmp_path: Path, name: str) -> None:
+    folder = made(tmp_path / "runs", "one")
+    target = tmp_path / "disk"
+    target.mkdir()
+    (target / "model.pt").write_bytes(b"12")
+    link = tmp_path / "runs" / "one" / name
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(target)
+    removal = plan_removal(str(folder))
+    first, second = str(removal).splitlines()
+    assert "3 files" in first
+    assert second == f"  without {target}, to which {link} is a link"
+    removal.execute()
+    assert not any((tmp_path / "runs").iterdir())
+    assert list_files(target) == ["model.pt"]
+
+
+def test_target_of_linked_checkpoints_outside_the_folder_stays(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    folder = made(tmp_path / "runs", "one", f"hooks: {{checkpoint: {{out_dir: {kept}}}}}\n")
+    target = tmp_path / "disk"
+    target.mkdir()
+    kept.mkdir()
+    (kept / "one").symlink_to(target)
+    checkpoint(folder)
+    removal = plan_removal(str(folder))
+    assert f"  without {target}, to which {kept / 'one'} is a link" in str(removal).splitlines()
+    removal.execute()
+    assert not any(kept.iterdir())
+    assert list_files(target) == ["epoch-0001/manifest.json"]
+
+
+def test_run_remains_a_run_if_a_file_cannot_be_removed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = made(tmp_path, "one")
+    unlink = os.unlink
+
+    def refuse_rows(path: str, **options: Any) -> None:
+        if Path(path).name == "rows":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        unlink(path, **options)
+
+    with monkeypatch.context() as context:
+        context.setattr(os, "unlink", refuse_rows)
+        with pytest.raises(StorageError, match=rf"removed only in part: {tmp_path}/one/stats"):
+            plan_removal(str(folder)).execute()
+    assert (
+        f"{tmp_path}/one/stats/attempt=0/rows cannot be deleted: Permission denied" in caplog.text
+    )
+    plan_removal(str(folder)).execute()
+    assert not (tmp_path / "one").exists()

@@ -93,6 +93,17 @@ def test_delete_removes_only_its_file_or_folder(storage: Storage) -> None:
     assert storage.names() == ["ab"]
 
 
+@pytest.mark.parametrize("target", ["folder", "file", "nothing"])
+def test_delete_of_a_link_leaves_its_target(tmp_path: Path, target: str) -> None:
+    storage = Storage(tmp_path)
+    storage.write("folder/a", "x")
+    storage.write("file", "y")
+    (tmp_path / "link").symlink_to(tmp_path / target)
+    storage.delete("link")
+    assert storage.names() == ["file", "folder"]
+    assert storage.read("folder/a") == b"x"
+
+
 def test_files_and_folders_are_renamed(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     storage.write("a/b/c", "x")
