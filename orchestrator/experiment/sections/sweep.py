@@ -100,8 +100,8 @@ class Budget(Model):
     running trials."""
 
     time: Duration | None = None
-    """Time that all attempts of the sweep take together, without pauses before a resume, in seconds
-    or as `10m`, `2h`, `1d`. Running trials stop at their next report."""
+    """Time that all attempts of the sweep take together, including the start of Ray, without pauses
+    before a resume, in seconds or as `10m`, `2h`, `1d`. Running trials stop at their next report."""
     trials: Annotated[int, Ge(1)] | None = None
     """Number of trials to begin. It cannot be combined with `scheduler: race`."""
     samples: Annotated[int, Ge(1)] | None = None
