@@ -73,7 +73,7 @@ def test_keys_have_path_type_default_and_meaning() -> None:
         ("str", "**required**", "Its name."),
         ("str | null", "default `null`", "Where it starts."),
         ("list[mapping]", "default `[]`", "Its parts."),
-        ("Interval", "default `1 epoch`", "When it happens."),
+        ("Interval in epochs or steps", "default `1 epoch`", "When it happens."),
         ("mapping", "default `near`", "How to measure."),
         ("float >= 0", "default `0.5`", "Largest distance."),
     ]

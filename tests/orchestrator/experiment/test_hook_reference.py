@@ -17,7 +17,7 @@ def test_hook_is_described_as_plain_data() -> None:
     }
     assert described["parameters"][1] == {
         "name": "every",
-        "type": "Interval",
+        "type": "Interval in epochs or steps",
         "required": False,
         "default": "1 epoch",
         "doc": "Interval, as text.",

@@ -1,6 +1,8 @@
 """Types of fields as text."""
 
 import hooks
+from hooks.interval import Interval, Iterations, Steps, StepsOrNever
+from orchestrator.experiment.fields.type_names import format_type
 from orchestrator.experiment.hook_reference import describe_hook
 
 
@@ -20,3 +22,11 @@ def test_types_are_formatted_for_people() -> None:
         for text in said.values()
         if "typing" in text or "Annotated" in text or "NoneType" in text
     ]
+
+
+def test_an_interval_names_its_units() -> None:
+    """A file may use no others."""
+    assert format_type(Interval) == "Interval in epochs or steps"
+    assert format_type(Steps) == "Interval in steps >= 1"
+    assert format_type(StepsOrNever | None) == "Interval in steps >= 0 | null"
+    assert format_type(Iterations) == "Interval in iterations or steps >= 1"
