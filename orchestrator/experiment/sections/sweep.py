@@ -167,8 +167,8 @@ class SweepSettings(Model):
     """Maximum number of trials at a time; by default as many as fit on the cluster."""
     engine: Literal["gang", "train"] = "gang"
     """How the workers of a trial run: as a `gang` of processes that the next trial reuses, or as a
-    Ray `train` job for each trial, which takes longer to start, but replaces lost workers and
-    allows `workers.count` to be a range. `hyperband`, `pbt` and `fan_out` need `gang`."""
+    Ray `train` job for each trial, which takes longer to start, but allows `workers.count` to be a
+    range, so that a trial continues with fewer workers. `hyperband`, `pbt` and `fan_out` need `gang`."""
     share_training: Literal["auto", False] = "auto"
     """Whether trials that differ only in observing hooks share one training run: where possible
     (`auto`), or never (`false`)."""
