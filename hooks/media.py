@@ -106,7 +106,7 @@ def copy_table(name: str, frame: Any) -> Encode:
 
     if not isinstance(frame, DataFrame):
         raise ValueError(f"table '{name}' is a {type(frame).__name__}; expected a pandas DataFrame")
-    has_index = not isinstance(frame.index, RangeIndex)
+    has_index = not frame.index.identical(RangeIndex(len(frame)))
     return partial(_encode_table, frame.copy(), has_index)
 
 

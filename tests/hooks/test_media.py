@@ -131,6 +131,25 @@ def test_index_with_names_is_a_column() -> None:
 
 
 @pytest.mark.parametrize(
+    ("index", "columns"),
+    [
+        (pd.RangeIndex(2), {}),
+        (pd.RangeIndex(2, name="class"), {"class": [0, 1]}),
+        (pd.RangeIndex(5, 7, name="class"), {"class": [5, 6]}),
+        (pd.RangeIndex(2, 4), {"Unnamed: 0": [2, 3]}),
+        (pd.RangeIndex(0, 4, 2), {"Unnamed: 0": [0, 2]}),
+    ],
+    ids=str,
+)
+def test_only_an_index_that_counts_the_rows_is_left_out(
+    index: pd.RangeIndex, columns: dict[str, list[int]]
+) -> None:
+    frame = pd.DataFrame({"score": [1, 2]}, index=index)
+    written = pd.read_csv(io.BytesIO(copy_table("x", frame)()))
+    assert written.to_dict("list") == {**columns, "score": [1, 2]}
+
+
+@pytest.mark.parametrize(
     ("record", "message"),
     [
         (lambda state: state.record_figure("x", 3), "figure 'x' is a int; expected a Matplotlib"),
