@@ -1,7 +1,6 @@
 """The hang watch: a thread that compares the loop's counters, so the loop itself does nothing. Runs
 in workers."""
 
-import faulthandler
 import logging
 import os
 import sys
@@ -9,45 +8,45 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import replace
-from pathlib import Path
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from types import FrameType
-from typing import IO, Any, Self
-
-import torch
+from typing import Any, Self
 
 from hooks.state import State
 from orchestrator.disk.hang import HangReports, RankStack, tick_s
-from orchestrator.engines.error_origin import is_user_file
+from orchestrator.engines.rank_progress import SLOW_FACTOR, describe_progress
+from orchestrator.engines.stack_dump import StackDump
 from orchestrator.errors import HookyardError
 from orchestrator.experiment.sections.training import Hang
-from orchestrator.loop.step.auto_microbatching import MicrobatchRunner
-from orchestrator.loop.step.closure import ClosureRunner
-from orchestrator.loop.step.iterations import IterationRunner
-from orchestrator.loop.step.turns import TurnRunner
 from orchestrator.loop.world import World
-from orchestrator.units import format_count
 
-SLOW_FACTOR = 5
-"""Factor on the limit in a phase's first iteration and outside iterations: compilation,
-checkpoints, hooks."""
 REQUESTED_LIMIT_S = 2.0
 """Seconds without progress after which a rank reports its stack if the driver has requested
 stacks."""
 _MAX_FRAMES = 12
 
 _log = logging.getLogger("hookyard")
-_RUNNERS = (IterationRunner, MicrobatchRunner, ClosureRunner, TurnRunner)
-_LOOPS = {IterationRunner.infer.__code__, *(runner._train.__code__ for runner in _RUNNERS)}
-_TORCH = os.path.dirname(torch.__file__)
-_COLLECTIVES = os.path.join(_TORCH, "distributed", "")
-_SYNC_FILES = (
-    os.path.join(_TORCH, "autograd", "graph.py"),
-    os.path.join(_TORCH, "nn", "parallel", "distributed.py"),
-)
-"""Files with the innermost Python line while a rank waits in C++ for other ranks' gradients or
-buffers."""
+
+
+@dataclass(frozen=True)
+class RankTermination:
+    """How the watch ends a rank that hangs."""
+
+    terminate: Callable[[str], None]
+    """Function that ends the rank, for a reason."""
+    can_end_process: bool = False
+    """True if the process is the rank's own, so that faulthandler may end it while its interpreter
+    lock is held."""
+
+
+def _end_process(reason: str) -> None:
+    """End this process at once. Its driver finds the reason in the run's folder."""
+    os._exit(1)
+
+
+END_PROCESS = RankTermination(_end_process, can_end_process=True)
+"""Termination of a rank that has a process of its own."""
 
 
 class HangWatch:
@@ -55,8 +54,8 @@ class HangWatch:
     within the limit.
 
     Progress is a new iteration, epoch or phase. `limits` holds the seconds without progress, and
-    the action. With the action `fail`, `end` ends the hung rank; if that is impossible, it ends the
-    first rank that waits for it. Time while this process is stopped (SIGSTOP) does not count.
+    the action. With the action `fail`, `termination` ends the hung rank; if that is impossible, it
+    ends the first rank that waits for it. Time while this process is stopped (SIGSTOP) does not count.
     """
 
     def __init__(
@@ -64,12 +63,12 @@ class HangWatch:
         reports: HangReports,
         world: World,
         limits: Hang,
-        end: Callable[[str], None] | None = None,
+        termination: RankTermination | None = None,
     ) -> None:
         self._reports = reports
         self._world = world
         self._limits = limits
-        self._end = end
+        self._termination = termination
         self._tick_s = tick_s(limits.after)
         self._state: State | None = None
         self._start_iteration = 0
@@ -79,30 +78,30 @@ class HangWatch:
         self._thread_id = threading.get_ident()
         self._paused = threading.Event()
         self._stop = threading.Event()
-        self._stack_file: IO[str] | None = None
+        self._dump: StackDump | None = None
         self._thread = threading.Thread(target=self._watch, name="hang-watch", daemon=True)
 
     def __enter__(self) -> Self:
-        path = self._reports.stack_file(self._world.rank) if self._end is end_process else None
-        if path:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            # Open until the watch ends: faulthandler's thread writes to it.
-            self._stack_file = open(path, "w")
-            self._arm(SLOW_FACTOR * self._limits.after)
+        self._dump = self._open_dump()
+        self._arm(SLOW_FACTOR * self._limits.after)
         self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._stop.set()
         self._thread.join(timeout=2 * self._tick_s)
-        if self._stack_file:
-            faulthandler.cancel_dump_traceback_later()
-            self._stack_file.close()
-            path = Path(self._stack_file.name)
-            path.unlink(missing_ok=True)
-            with suppress(OSError):  # another rank still has a file in the folder
-                path.parent.rmdir()
-                path.parent.parent.rmdir()
+        if self._dump:
+            self._dump.close()
+
+    def _open_dump(self) -> StackDump | None:
+        """Return the file for the stack of a held interpreter lock; None in the driver's process,
+        and for a run on an object store."""
+        if self._termination is None or not self._termination.can_end_process:
+            return None
+        path = self._reports.stack_file(self._world.rank)
+        if path is None:
+            return None
+        return StackDump(path, ends_process=self._limits.action == "fail")
 
     def follow(self, state: State) -> None:
         """Read progress from `state` from now on."""
@@ -141,13 +140,19 @@ class HangWatch:
         self._idle_s = 0.0 if has_progress else self._idle_s + passed_s
         report = self._make_report()
         self._arm(max(report.limit_s, self._limits.after))
-        if not report.is_over_limit and not set(self._reports.ranks_over_limit()) - {report.rank}:
-            return self._withdraw()
+        if not report.is_over_limit and not self._has_hung_peer():
+            self._withdraw()
+            return
+
         self._has_reported = True
         frame = sys._current_frames().get(self._thread_id)
         lines = traceback.format_stack(frame, limit=_MAX_FRAMES)
         self._reports.write(replace(report, stack="".join(lines)))
-        return self._act(report)
+        self._act(report)
+
+    def _has_hung_peer(self) -> bool:
+        """Return whether another rank is over its limit."""
+        return any(rank != self._world.rank for rank in self._reports.ranks_over_limit())
 
     def _withdraw(self) -> None:
         if self._has_reported:
@@ -155,76 +160,48 @@ class HangWatch:
         self._has_reported = False
 
     def _arm(self, limit_s: float) -> None:
-        """Make faulthandler write the stack if this thread cannot get the interpreter lock within
-        the limit."""
-        if self._stack_file:
-            faulthandler.cancel_dump_traceback_later()
-            self._stack_file.truncate(0)
-            faulthandler.dump_traceback_later(
-                limit_s, file=self._stack_file, exit=self._limits.action == "fail"
-            )
+        """Write the stack if this thread cannot get the interpreter lock within the limit."""
+        if self._dump:
+            self._dump.arm(limit_s)
 
     def _make_report(self) -> RankStack:
-        frames: list[FrameType] = []
-        if innermost_frame := sys._current_frames().get(self._thread_id):
-            frames = [frame for frame, _ in traceback.walk_stack(innermost_frame)]
-        in_iteration = any(frame.f_code in _LOOPS for frame in frames)
-        state = self._state
-        is_first = (
-            state is None or state.phase_iteration == 0 or state.iteration == self._start_iteration
+        world = self._world
+        progress = describe_progress(
+            self._state,
+            self._read_frames(),
+            after_s=self._limits.after,
+            start_iteration=self._start_iteration,
+            world_size=world.world_size,
         )
-        factor = 1 if in_iteration and not is_first else SLOW_FACTOR
-        limit_s = REQUESTED_LIMIT_S if self._reports.has_request() else self._limits.after * factor
-        innermost = frames[0].f_code.co_filename if frames and self._world.world_size > 1 else ""
-        is_waiting = innermost.startswith(_COLLECTIVES) or (
-            in_iteration and innermost in _SYNC_FILES
-        )
-        place = f"{_format_position(state)}{'' if is_waiting else _format_line(frames)}"
+        limit_s = progress.limit_s
+        if self._reports.has_request():
+            limit_s = REQUESTED_LIMIT_S
         return RankStack(
-            self._world.rank,
-            self._world.node,
-            time.time(),
-            self._idle_s,
-            limit_s,
-            is_waiting,
-            place,
+            rank=world.rank,
+            node=world.node,
+            at=time.time(),
+            idle_s=self._idle_s,
+            limit_s=limit_s,
+            waits=progress.is_waiting,
+            place=progress.place,
         )
+
+    def _read_frames(self) -> list[FrameType]:
+        """Return the stack of the watched thread, innermost frame first."""
+        innermost_frame = sys._current_frames().get(self._thread_id)
+        if innermost_frame is None:
+            return []
+        return [frame for frame, _ in traceback.walk_stack(innermost_frame)]
 
     def _act(self, report: RankStack) -> None:
         """End this rank if the action is `fail` and it hangs, or is the first to wait for one that
         cannot be ended."""
-        if (
-            not self._end
-            or self._limits.action != "fail"
-            or not report.is_over_limit
-            or self._reports.has_request()
-        ):
+        if not self._termination or self._limits.action != "fail":
+            return
+        if not report.is_over_limit or self._reports.has_request():
             return
         if report.waits and self._reports.ranks_over_limit()[0] != report.rank:
             return
         ranks = self._reports.find_hung_ranks()
         if ranks and (not report.waits or not ranks.hung):
-            self._end(str(ranks))
-
-
-def end_process(reason: str) -> None:
-    """End this process at once. Its driver finds the reason in the run's folder."""
-    os._exit(1)
-
-
-def _format_position(state: State | None) -> str:
-    if state is None:
-        return "before training, while the model is built"
-    done = "before the first iteration"
-    if state.phase_length:
-        done = f"{state.phase_iteration} of {format_count(state.phase_length, 'iteration')} done"
-    return f"{state.phase or 'train'}, epoch {state.epoch_number}, {done}"
-
-
-def _format_line(frames: list[FrameType]) -> str:
-    """Return the innermost line of user code, or of all code."""
-    own = (frame for frame in frames if is_user_file(frame.f_code.co_filename))
-    frame = next(own, frames[0] if frames else None)
-    if frame is None:
-        return ""
-    return f" ({frame.f_code.co_filename}:{frame.f_lineno}, in {frame.f_code.co_name})"
+            self._termination.terminate(str(ranks))

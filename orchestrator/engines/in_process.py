@@ -9,6 +9,7 @@ import torch
 
 from hooks.loop_services import Display
 from orchestrator.engines.assignment import Assignment
+from orchestrator.engines.hang_watch import RankTermination
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.ray_connection import needs_start
 from orchestrator.engines.resources import Resources, find_local_resources
@@ -109,7 +110,9 @@ class InProcess(Rank):
         super().__init__(workers)
         self._display = display
         self._stop_requested = stop_requested
-        self._end_hung = end_hung
+        self._end_hung = None
+        if end_hung:
+            self._end_hung = RankTermination(end_hung)
 
     def begin(self, assignment: Assignment, resolved: ResolvedExperiment | None) -> None:
         world = World(device=self.device)

@@ -11,7 +11,7 @@ from hooks.loop_services import Display
 from orchestrator.disk.hang import HangReports
 from orchestrator.disk.run_folder import PREDICTIONS
 from orchestrator.engines.assignment import Assignment, PredictionTarget
-from orchestrator.engines.hang_watch import HangWatch, end_process
+from orchestrator.engines.hang_watch import END_PROCESS, HangWatch, RankTermination
 from orchestrator.engines.ray_data import data_of
 from orchestrator.engines.run_attempt import RunAttempt
 from orchestrator.engines.shared_checkpoints import choose_common_checkpoints
@@ -62,7 +62,7 @@ class Session:
         display: Display | None = None,
         stop_requested: Callable[[], bool] = lambda: False,
         data_of: DataOf = data_of,
-        end_hung: Callable[[str], None] | None = end_process,
+        end_hung: RankTermination | None = END_PROCESS,
     ) -> None:
         self.assignment = assignment
         self.world = world

@@ -15,7 +15,6 @@ from hooks.state import ScheduledOptimizer, Weights
 from orchestrator.errors import raise_problems
 from orchestrator.experiment.checks.metric_modes import read_meter_modes
 from orchestrator.experiment.checks.optimizers import check_closure
-from orchestrator.experiment.optim.closures import needs_closure
 from orchestrator.experiment.optim.learning_rate import Schedule
 from orchestrator.experiment.optim.optimizer import build_optimizers
 from orchestrator.experiment.optim.timeline import Timeline
@@ -38,16 +37,14 @@ from orchestrator.loop.span_clock import SpanClock, clock_for
 from orchestrator.loop.state.cursor import EpochProgress
 from orchestrator.loop.state.hooked_contents import HookedContents
 from orchestrator.loop.state.saved_optimizers import SavedOptimizers
-from orchestrator.loop.step.auto_microbatching import MicrobatchRunner
 from orchestrator.loop.step.changes import Changes
-from orchestrator.loop.step.closure import ClosureRunner
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.optimizer_modes import OptimizerModes
+from orchestrator.loop.step.runners import choose_runner
 from orchestrator.loop.step.stages import StepContext
-from orchestrator.loop.step.turns import TurnRunner
 from orchestrator.loop.task_errors import ROW_COLUMNS
 from orchestrator.loop.world import World
-from orchestrator.task import Task, has_turns
+from orchestrator.task import Task
 
 MakeData = Callable[[Task, Experiment, World], Data]
 """Function that makes the data of a task for a rank."""
@@ -128,7 +125,7 @@ def build_parts(
         state.evaluations[""] = Weights(modes.evaluating)
 
     step_context = StepContext(task, state, plan, clock, precisions, context.recorder, world)
-    iterations = _choose_runner(task, experiment, state)(step_context)
+    iterations = choose_runner(task, experiment, state.optimizer)(step_context)
     saved_optimizers = SavedOptimizers(state, changes, schedules, modes)
     frozen = _find_frozen_weights(experiment, plan, model.module, origin)
     return TrainingParts(
@@ -245,14 +242,6 @@ def _make_state(
         loop_columns=ROW_COLUMNS,
         meter_modes=read_meter_modes(task),
     )
-
-
-def _choose_runner(task: Task, experiment: Experiment, state: LoopState) -> type[IterationRunner]:
-    if has_turns(type(task)):
-        return TurnRunner
-    if state.optimizer is not None and needs_closure(type(state.optimizer)):
-        return ClosureRunner
-    return MicrobatchRunner if experiment.accumulate == "auto" else IterationRunner
 
 
 def _make_epoch(experiment: Experiment, data: Data, state: LoopState) -> EpochProgress:

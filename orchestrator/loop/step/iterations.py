@@ -5,6 +5,7 @@ The stages themselves are in `stages.py`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from types import CodeType
 from typing import Any
 
 from orchestrator.loop.model.gradient_sync import set_gradient_sync
@@ -16,6 +17,12 @@ from orchestrator.loop.step.weights import WeighedBatches, count_microbatches, w
 
 class IterationRunner(IterationStages):
     """Runner of single iterations, stage by stage. Used in workers."""
+
+    @classmethod
+    def loop_code(cls) -> frozenset[CodeType]:
+        """Return the code of the loops over batches, by which a stack tells that an iteration
+        runs."""
+        return frozenset([cls._train.__code__, cls.infer.__code__])
 
     def train(self, batches: Iterator[Any]) -> Iterator[None]:
         """Train on one of a phase's batches per `next`."""

@@ -14,7 +14,7 @@ from orchestrator import run
 from orchestrator.disk.hang import REQUEST, HangReports, RankStack
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.engines import hang_watch
+from orchestrator.engines import rank_progress
 from orchestrator.engines.hang_watch import HangWatch
 from orchestrator.errors import RunError
 from orchestrator.experiment.sections.training import Hang
@@ -59,7 +59,7 @@ def train_with(
     task: Task | None = None,
     **fields: Any,
 ) -> None:
-    monkeypatch.setattr(hang_watch, "is_user_file", lambda file: file.endswith(HERE))
+    monkeypatch.setattr(rank_progress, "is_user_file", lambda file: file.endswith(HERE))
     wanted = experiment(task=f"{__name__}:Calls", epochs=1, **fields)
     loop = Loop(task or Calls(), wanted, {"between": CallsBetween()})
     watch.follow(loop.state)
