@@ -168,7 +168,7 @@ class _NodeReader:
             ]
         if isinstance(node, yaml.ScalarNode):
             return self.read_scalar(node, path)
-        return self.report_tag(node, path)
+        return self.report(node, path, _describe_forbidden_tag(node))
 
     def read_child(self, node: yaml.Node, path: str, parents: tuple[yaml.Node, ...]) -> Any:
         self.document.locations[path] = self.locate(node)
@@ -180,7 +180,7 @@ class _NodeReader:
         data: dict[str, Any] = {}
         own: dict[str, yaml.Node] = {}
         for key, child in sorted(node.value, key=lambda pair: pair[0].tag != TAG + "merge"):
-            if key.tag == TAG + "merge":
+            if key.tag == TAG + "merge" and key.value == "<<":
                 data.update(self.read_merged(child, path, parents))
             elif not isinstance(key, yaml.ScalarNode):
                 self.report(
@@ -195,6 +195,8 @@ class _NodeReader:
                 )
             else:
                 inner = join(path, key.value)
+                if reason := _describe_wrong_tag(key):
+                    self.report(key, inner, f"the key {reason}")
                 own[key.value] = key
                 self.document.locations[inner] = self.locate(key)
                 data[key.value] = self.read(child, inner, parents)
@@ -214,6 +216,8 @@ class _NodeReader:
         return data
 
     def read_scalar(self, node: yaml.ScalarNode, path: str) -> Any:
+        if reason := _describe_wrong_tag(node):
+            return self.report(node, path, reason)
         kind = node.tag.removeprefix(TAG)
         if kind in ("str", "merge"):
             if NO_CHARACTER.search(node.value):
@@ -223,10 +227,6 @@ class _NodeReader:
                     f"contains a character that cannot be encoded: {_shorten(node.value)}",
                 )
             return node.value
-        if kind not in SCALARS:
-            return self.report_tag(node, path)
-        if not re.fullmatch(SCALARS[kind], node.value):
-            return self.report(node, path, f"is not a valid {kind}: {_shorten(node.value)}")
         if kind == "null":
             return None
         if kind == "bool":
@@ -240,15 +240,28 @@ class _NodeReader:
         self.report(node, path, f"integers must fit in 64 bits, got {_shorten(node.value)}")
         return 1  # so that no other check refuses it too
 
-    def report_tag(self, node: yaml.Node, path: str) -> None:
-        tag = shorten(node.tag.replace(TAG, "!!"))
-        self.report(node, path, f"has the tag {tag}, which is not allowed; use plain values")
-
     def report(self, node: yaml.Node, path: str, message: str) -> None:
         self.document.problems.append(Problem(path, message, *self.locate(node)))
 
     def locate(self, node: yaml.Node) -> Location:
         return Location(self.file, node.start_mark.line + 1)
+
+
+def _describe_wrong_tag(node: yaml.ScalarNode) -> str:
+    """Return what is wrong with the tag of a key or a value; empty if nothing is."""
+    kind = node.tag.removeprefix(TAG)
+    if kind == "str":
+        return ""
+    if kind not in SCALARS:
+        return _describe_forbidden_tag(node)
+    if not re.fullmatch(SCALARS[kind], node.value):
+        return f"is not a valid {kind}: {_shorten(node.value)}"
+    return ""
+
+
+def _describe_forbidden_tag(node: yaml.Node) -> str:
+    tag = shorten(node.tag.replace(TAG, "!!"))
+    return f"has the tag {tag}, which is not allowed; use plain values"
 
 
 def _shorten(text: str) -> str:

@@ -112,6 +112,11 @@ def test_invalid_yaml_is_reported_once(text: str, line: int | None, message: str
         ("a: !!python/object/apply:os.system [echo]", "tag !!python/object/apply:os.system"),
         ("a: !!binary aGk=", "tag !!binary"),
         ("a: !!int x", "is not a valid int: 'x'"),
+        ("!secret a: 1", "the key has the tag !secret, which is not allowed; use plain values"),
+        ("!!binary aGk=: 1", "the key has the tag !!binary"),
+        ("!!int a: 1", "the key is not a valid int: 'a'"),
+        ("!!merge a: {b: 1}", "the key is not a valid merge: 'a'"),
+        ("x: {!secret a: 1}", "the key has the tag !secret"),
         ("a: &a {b: *a}", "contains itself"),
         ("? [1]\n: 2", "keys must be strings"),
         ("a: {<<: 3}", "not a mapping"),
@@ -121,6 +126,11 @@ def test_values_that_are_not_plain_are_reported(text: str, message: str) -> None
     (problem,) = parse_yaml(text, "x.yaml").problems
     assert message in problem.message
     assert problem.line == 1
+
+
+def test_tags_of_plain_keys_are_allowed() -> None:
+    document = parse_yaml("!!str a: 1\n!!int 2: 3\n4: 5", "x.yaml")
+    assert (document.data, document.problems) == ({"a": 1, "2": 3, "4": 5}, [])
 
 
 def test_byte_order_mark_is_dropped(tmp_path: Path) -> None:
