@@ -62,6 +62,7 @@ def _make_single(
     if begin:
         rise = {"start_factor": warm.warmup_factor, "total_iters": begin}
         yield LRPhase(path, "LinearLR", rise, last=begin - 1)
+        LRPhase(path, kind, arguments).check(task)  # as written, so that errors have these values
         arguments = count_from(begin, arguments, path)
     yield LRPhase(path, kind, arguments, begin)
 

@@ -227,7 +227,7 @@ def count_from(begin: int, arguments: dict[str, Any], path: str) -> dict[str, An
         value = arguments[key]
         counts = value if isinstance(value, list) else [value]
         if not all(type(count) is int and count > begin for count in counts):
-            rule = f"must be greater than the warm-up of {begin}, got {value!r}"
+            rule = f"must be an integer greater than the warm-up of {begin}, got {value!r}"
             raise ConfigError.at(f"{path}.{key}", f"counts from the run's beginning, and {rule}")
         rest = [count - begin for count in counts]
         changed[key] = rest if isinstance(value, list) else rest[0]

@@ -311,6 +311,22 @@ def test_warmup_equals_linear_then_sequential_of_torch(
             "scheduler.milestones: counts",
         ),
         (
+            {"scheduler": {**COSINE, "T_max": 2, "warmup": 2}},
+            "must be an integer greater than the warm-up of 2, got 2",
+        ),
+        (
+            {"scheduler": {**COSINE, "T_max": 8.0, "warmup": 2}},
+            "scheduler.T_max: must be an integer, got 8.0",
+        ),
+        (
+            {"scheduler": {**COSINE, "T_max": 0, "warmup": 1}},
+            "scheduler.T_max: must be greater than 0, got 0",
+        ),
+        (
+            {"scheduler": {"type": "MultiStepLR", "milestones": [2, "3"], "warmup": 1}},
+            "scheduler.milestones.1: must be an integer, got '3'",
+        ),
+        (
             {
                 "scheduler": {"type": "ReduceLROnPlateau", "warmup": 1},
                 "hooks": {"param_scheduler": {"monitor": "val/loss"}},
