@@ -230,7 +230,8 @@ def finish_sweep(done: Sweep, as_json: bool) -> None:
     from orchestrator.sweeps.end import count_failed_trials
 
     show_sweep(done, as_json)
-    _print_next(f"hookyard report {shlex.quote(str(done.folder))}")
+    if not as_json:
+        _print_next(f"hookyard report {shlex.quote(str(done.folder))}")
     if done.status == "interrupted":
         raise typer.Exit(INTERRUPTED)
     if count_failed_trials(done):

@@ -308,6 +308,12 @@ def test_prints_of_a_task_go_to_stderr(study: Path) -> None:
         assert "by the way" in done.stderr
 
 
+@pytest.mark.parametrize(("verb", "file"), [("run", "line.yaml"), ("sweep", "lines.yaml")])
+def test_next_commands_are_for_people(study: Path, verb: str, file: str) -> None:
+    assert "Next:" in call(verb, file, "--local").stderr
+    assert "Next:" not in call(verb, file, "--local", "--json", "name=again").stderr
+
+
 def test_sweep_whose_trials_all_failed_has_not_succeeded(study: Path) -> None:
     """An error has several lines, and its cell one."""
     (study / "fails.py").write_text(
