@@ -15,10 +15,9 @@ from hooks.state import State
 
 def first_batch(state: State) -> Any:
     """Return the first of this rank's training batches; raises ValueError if there is none."""
-    batch = next(iter(state.fresh_batches("train")), None)
-    if batch is None:
-        raise ValueError("there is no training batch to take as an example")
-    return batch
+    for batch in state.fresh_batches("train"):
+        return batch
+    raise ValueError("there is no training batch to take as an example")
 
 
 @contextmanager

@@ -75,10 +75,13 @@ class PreciseBatchNorm(Hook):
         remaining, rest = divmod(self.num_samples, state.world_size)
         if state.rank < rest:
             remaining += 1
-        batches = iter(state.fresh_batches("train", shuffled=True))
-        while remaining > 0 and (batch := next(batches, None)) is not None:
+        if not remaining:
+            return
+        for batch in state.fresh_batches("train", shuffled=True):
             yield batch
             remaining -= state.samples_in(batch)
+            if remaining <= 0:
+                return
 
 
 @contextmanager

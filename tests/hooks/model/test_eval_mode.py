@@ -82,3 +82,8 @@ def test_a_compiled_model_calls_module_hooks() -> None:
 def test_missing_training_data_is_an_error() -> None:
     with pytest.raises(ValueError, match="there is no training batch to take as an example"):
         first_batch(State(fresh_batches=lambda phase: iter(())))
+
+
+def test_first_batch_may_be_none() -> None:
+    """As a task has it whose forward() makes the samples."""
+    assert first_batch(State(fresh_batches=lambda phase: iter([None]))) is None

@@ -247,6 +247,23 @@ def test_takes_enough_batches_for_the_requested_samples(num_samples: int, taken:
     assert fetched == list(range(taken))  # no batch is loaded for nothing
 
 
+def test_takes_batches_that_are_none() -> None:
+    """As a task has them whose forward() makes the samples."""
+    data = batches(2)
+    made = iter(data)
+    state = new_state(
+        small_model(),
+        fresh_batches=lambda phase, shuffled: iter([None, None]),
+        forward=lambda model, batch: model(*next(made)),
+        samples_in=lambda batch: 8,
+    )
+    PreciseBatchNorm(16).on_phase_end(state)
+    torch.testing.assert_close(
+        statistics(state.module),
+        measured(state.module, torch.cat([batch for (batch,) in data])),
+    )
+
+
 def test_sync_batch_norm_is_refused() -> None:
     state = State(module=nn.Sequential(nn.SyncBatchNorm(3)))
     with pytest.raises(ValueError, match="SyncBatchNorm is not supported"):
