@@ -14,7 +14,7 @@ from hooks.model.power_average import LARGEST_STD, find_combination
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import CheckpointError, StorageError, UsageError
-from orchestrator.runs.continuation import open_checkpoints
+from orchestrator.runs.missing_checkpoint import open_checkpoints
 from orchestrator.storage import Storage
 from orchestrator.units import format_count
 

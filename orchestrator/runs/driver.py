@@ -21,14 +21,15 @@ from orchestrator.experiment.load import (
 from orchestrator.experiment.sections.experiment import Experiment, check_run_name
 from orchestrator.experiment.sections.workers import rank_count_overrides
 from orchestrator.runs.best import make_usage_hint
-from orchestrator.runs.continuation import (
+from orchestrator.runs.launch import check_can_run, choose_engine, collect_launch_metadata, drive
+from orchestrator.runs.missing_checkpoint import open_checkpoints
+from orchestrator.runs.result import Run
+from orchestrator.runs.resume_checks import (
     check_same_initial_weights,
+    check_same_loader_workers,
     check_same_optimizers,
     check_same_ranks,
-    open_checkpoints,
 )
-from orchestrator.runs.launch import check_can_run, choose_engine, collect_launch_metadata, drive
-from orchestrator.runs.result import Run
 from orchestrator.storage import Storage
 from orchestrator.units import format_count
 from orchestrator.user_code import read_main_source
@@ -87,6 +88,7 @@ def run(
     if parent:
         folder = RunFolder(Storage(storage).at(parent.run))
         check_same_ranks(folder, parent.checkpoint, experiment, engine)
+        check_same_loader_workers(folder, parent.checkpoint, experiment, engine)
         sources.append(folder.storage)
     metadata = _collect_metadata(experiment, engine)
     if metadata["init"]:
@@ -190,6 +192,7 @@ def resume_with_lease(
             check_same_initial_weights(folder, checkpoint, experiment)
             check_same_optimizers(folder, open_checkpoints(folder), checkpoint, experiment)
             check_same_ranks(folder, checkpoint, experiment, engine)
+            check_same_loader_workers(folder, checkpoint, experiment, engine)
         folder.write_experiment(to_yaml(experiment), experiment.source)
         folder.resume()
     drive(folder, experiment, engine, address, lease, resume_with=format_resume_command(folder))

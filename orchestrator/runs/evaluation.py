@@ -22,7 +22,6 @@ from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.workers import rank_count_overrides
 from orchestrator.experiment.yaml.document import is_within
 from orchestrator.experiment.yaml.source import ExperimentSource
-from orchestrator.runs.continuation import open_checkpoints
 from orchestrator.runs.evaluation_overrides import (
     check_added_hooks,
     check_overrides,
@@ -30,6 +29,7 @@ from orchestrator.runs.evaluation_overrides import (
     sets_rank_count,
 )
 from orchestrator.runs.launch import check_can_run, choose_engine, collect_launch_metadata, drive
+from orchestrator.runs.missing_checkpoint import open_checkpoints
 from orchestrator.runs.model import make_import_error
 from orchestrator.task import has_custom_loop
 
