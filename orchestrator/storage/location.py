@@ -2,6 +2,10 @@
 (`s3://bucket/runs?region=eu-west-1`)."""
 
 import re
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from orchestrator.errors import UsageError
 
 _CREDENTIALS = re.compile(r"(?<=://)(?:[^\s/@]*|[^\s@]*:[^\s@]*)@")
 _SECRET_OPTION = re.compile(
@@ -12,6 +16,32 @@ _SECRET_OPTION = re.compile(
 def is_url(location: str) -> bool:
     """Return whether a location is a URL, and not a local folder."""
     return "://" in location
+
+
+def is_file_url(location: str) -> bool:
+    """Return whether a location is a `file:` URL, also one with a single slash."""
+    return location.lower().startswith("file:/")
+
+
+def read_file_url(url: str) -> str:
+    """Return the absolute path of a `file:` URL on this machine; raises UsageError for any other."""
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise UsageError(f"{url!r} is not a valid URL: {error}") from error
+    if parts.netloc.lower() not in ("", "localhost"):
+        raise UsageError(
+            f"{url!r} is on the host {parts.netloc!r}, but a file URL must be on this machine: "
+            "write file:/// and an absolute path, or the path alone"
+        )
+    if parts.query or parts.fragment:
+        raise UsageError(
+            f"{url!r} has options, but a folder has none: if they belong to its name, write ? as "
+            "%3F and # as %23, or the path alone"
+        )
+    if not parts.path:
+        raise UsageError(f"{url!r} has no path: write file:/// and an absolute path")
+    return url2pathname(parts.path)
 
 
 def join_location(location: str, part: str) -> str:
@@ -40,7 +70,9 @@ def with_access_of(location: str, path: str) -> str:
 
 
 def without_credentials(text: str) -> str:
-    """Return a text without the users, passwords and keys of URLs in it."""
+    """Return a text without the users, passwords and keys of URLs in it; a folder has none."""
+    if not is_url(text):
+        return text
     hidden = _SECRET_OPTION.sub(lambda match: match[0][0], _CREDENTIALS.sub("", text))
     return hidden.replace("?&", "?").rstrip("?&") if hidden != text else text
 

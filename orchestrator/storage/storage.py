@@ -20,8 +20,10 @@ from typing import IO, Any, NamedTuple, TypeVar, cast
 from orchestrator.errors import UsageError
 from orchestrator.storage.disk_errors import advice_on, raising_storage_errors
 from orchestrator.storage.location import (
+    is_file_url,
     is_url,
     join_location,
+    read_file_url,
     split_options,
     with_access_of,
     without_credentials,
@@ -61,7 +63,7 @@ class Storage:
         text = str(location)
         if not text:
             raise UsageError("the path of a run or of a storage is empty; write . for this folder")
-        folder = text.removeprefix("file://")
+        folder = read_file_url(text) if is_file_url(text) else text
         self.local = None if is_url(folder) else Path(folder).expanduser().absolute()
         self.location = str(self.local or text)
         """Location with credentials, for other processes; `str` hides them."""

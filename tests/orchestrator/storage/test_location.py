@@ -44,6 +44,7 @@ def test_only_urls_have_options() -> None:
         ("--storage=s3://a:b@c/d", "--storage=s3://c/d"),
         ("s3://bucket/team@work/runs", "s3://bucket/team@work/runs"),
         ("me@work, why?", "me@work, why?"),
+        ("/data/q?token=1", "/data/q?token=1"),
     ],
 )
 def test_credentials_are_hidden(text: str, shown: str) -> None:

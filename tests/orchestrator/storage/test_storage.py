@@ -149,6 +149,49 @@ def test_folder_can_be_written_in_several_ways(
         assert Storage(location).local == tmp_path / "runs"
 
 
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("file:///tmp/x", "/tmp/x"),
+        ("file://localhost/tmp/x", "/tmp/x"),
+        ("FILE://LOCALHOST/tmp/x", "/tmp/x"),
+        ("file:/tmp/x", "/tmp/x"),
+        ("file:///tmp/a%20b%3Fc%23d", "/tmp/a b?c#d"),
+    ],
+)
+def test_file_url_is_a_folder_of_this_machine(url: str, path: str) -> None:
+    storage = Storage(url)
+    assert (storage.local, storage.location, str(storage)) == (Path(path), path, path)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("file://server/runs", r"'file://server/runs' is on the host 'server'"),
+        ("file://runs", r"'file://runs' is on the host 'runs'.*write file:///"),
+        ("file://", r"'file://' has no path"),
+        ("file://localhost", r"'file://localhost' has no path"),
+        ("file:///runs?region=x", r"has options.*write \? as %3F and # as %23"),
+        ("file:///runs#1", r"has options.*write \? as %3F and # as %23"),
+        ("file://[/runs", r"'file://\[/runs' is not a valid URL"),
+    ],
+)
+def test_other_file_urls_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=message):
+        Storage(url)
+
+
+@pytest.mark.parametrize("name", ["q?token=1", "a?key=b&c", "me@work"])
+def test_local_folder_has_no_options(tmp_path: Path, name: str) -> None:
+    storage = Storage(tmp_path / name)
+    path = f"{tmp_path}/{name}"
+    assert (str(storage), storage.path, storage.name) == (path, path, name)
+    assert (str(storage / "run"), (storage / "run").parent.path) == (f"{path}/run", path)
+
+
 def test_unknown_location_is_refused() -> None:
     with pytest.raises(
         UsageError, match=r"storage 'nowhere://bucket/runs' must be a folder or a URL"
