@@ -13,12 +13,12 @@ from orchestrator.experiment.sections.sweep import SchedulerName, SweepSettings
 from tests.docs.blocks import read_blocks
 from tests.docs.runner import ROOT
 
-GUIDES = ("tune", "populations")
+GUIDES = ("tune", "seeds_and_folds", "populations")
 
 
 @pytest.fixture
 def sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[SweepSettings]:
-    """The sweeps of both guides, beside the starter that they are based on."""
+    """The sweeps of the guides, beside the starter that they are based on."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     assert CliRunner().invoke(app, ["init", "spirals"]).exit_code == 0
