@@ -68,10 +68,13 @@ class EMA(Hook):
     """Time constant of `annealing`: n steps after the first update, the decay is min(decay, n /
     (gamma + n))."""
     every: Steps = Interval(1, "steps")
-    """Optimizer steps between updates."""
+    """Optimizer steps between updates: with `2 steps` they are at steps 2, 4, 6, ..., counted from
+    the beginning of the run and not from `begin`."""
     begin: Interval = Interval(0)
-    """Epochs before the first update, or number of the optimizer step whose weights it copies;
-    `0 steps` copies the initial weights. Until then validation uses the raw weights."""
+    """Epochs before the first update, or number of the optimizer step whose weights it copies. If
+    `every` skips that step, the first update follows it: with `begin: 3 steps` and `every: 2 steps`
+    it is at step 4. `0 steps` copies the initial weights. Until the first update, validation uses
+    the raw weights."""
     buffers: Annotated[
         Literal["copy", "ema"], Needs("average: exponential or annealing or stochastic")
     ] = "copy"

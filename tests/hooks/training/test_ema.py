@@ -156,6 +156,31 @@ def test_average_begins_with_a_copy_at_the_begin_step(begin: Interval, first: in
     assert_averages(hook, state, expected)
 
 
+@pytest.mark.parametrize(
+    ("begin", "updates"),
+    [
+        (Interval(0, "steps"), [2, 4, 6, 8]),
+        (Interval(3, "steps"), [4, 6, 8]),
+        (Interval(4, "steps"), [4, 6, 8]),
+    ],
+)
+def test_average_begins_with_the_first_due_step(begin: Interval, updates: list[int]) -> None:
+    """Steps are due at multiples of `every`, as in VISSL; MMEngine counts from the begin."""
+    state = new_state(small_model())
+    hook = EMA(decay=0.5, begin=begin, every=Interval(2, "steps"))
+    trail = Trail()
+    initial = [parameter.double() for parameter in weights(state.module)]
+    hook.on_start(state)
+    train(state, {"ema": hook, "trail": trail}, batches(9))
+    copied, *averaged = updates
+    expected = trail.values[copied - 1]
+    if begin.count == 0:
+        expected = mix(initial, expected, 0.5)
+    for step in averaged:
+        expected = mix(expected, trail.values[step - 1], 0.5)
+    assert_averages(hook, state, expected)
+
+
 @pytest.mark.parametrize("turns", [(), ("first", "second")], ids=["one optimizer", "two in turns"])
 def test_average_from_step_0_starts_from_the_initial_weights(turns: tuple[str, ...]) -> None:
     """As in VISSL without warm-up, ClassyVision, iMIX and timm: a0 = w0, a = 0.75 a + 0.25 w."""
