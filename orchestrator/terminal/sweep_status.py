@@ -46,6 +46,48 @@ class TrialView:
     infeasible: str | None = None
     """Which of the sweep's constraints an ended trial breaks."""
 
+    @classmethod
+    def from_record(cls, record: TrialRecord, metric: str, infeasible: str | None) -> "TrialView":
+        """Return the view of an ended trial, from its summary in the sweep's index."""
+        return cls(
+            name=record.name,
+            status=record.status,
+            values=record.values,
+            best=record.best.get(metric),
+            last=_keep_number(record.last.get(metric)),
+            started=record.started,
+            ended=record.ended,
+            stopped=record.stopped,
+            error=record.error,
+            configuration=record.configuration,
+            infeasible=infeasible,
+        )
+
+    @classmethod
+    def from_run(
+        cls, name: str, run: LiveRun, metadata: RunMetadata, metric: str, mode: str
+    ) -> "TrialView":
+        """Return the view of a trial, from its `run.json` and the other files of its run."""
+        reports = run.reports()
+        is_running = metadata.status == "running"
+        complete = [report for report in reports if metadata.modes.keys() <= report.keys()]
+        best = find_best_report(complete, metric, mode)
+        values = [report[metric] for report in reports if metric in report]
+        return cls(
+            name=name,
+            status=run.folder.find_status(metadata),
+            values=metadata.values,
+            best=best[metric] if best else None,
+            last=_keep_number(values[-1]) if values else None,
+            started=metadata.started,
+            ended=metadata.ended,
+            stopped=metadata.stopped,
+            error=metadata.error,
+            run=run.read_view() if is_running else None,
+            configuration=metadata.configuration,
+            attempt_share=1.0 if is_running else _compute_attempt_share(run.folder, reports),
+        )
+
 
 @dataclass(frozen=True)
 class SweepView:
@@ -104,44 +146,22 @@ class LiveSweep:
         metadata = self._sweep_run.metadata()
         sweep = metadata.sweep
         assert sweep is not None
-        metric, mode = sweep.objectives[0]
-        starts = [metadata.started, *metadata.resumed]
+        trials = self._refresh_trials(metadata, sweep)
+        status = self.folder.find_status(metadata)
+        view = _summarize(self.folder, metadata, sweep, status, trials)
+        if status != "running":
+            return view
+        last_start = _list_starts(metadata)[-1]
+        return replace(view, eta_s=_estimate_eta_s(view, last_start, self._clock()))
+
+    def _refresh_trials(self, metadata: RunMetadata, sweep: SweepMetadata) -> list[TrialView]:
+        """Read what has changed since the last call; return the started trials."""
+        starts = _list_starts(metadata)
         if len(starts) != self._attempts:
             # A resumed sweep may retry ended trials.
             self._attempts = len(starts)
             self._settled = self._load_settled(sweep, starts[-1])
-
-        trials = [self._make_trial_view(name, sweep) for name in self._list_started_trials()]
-        trials.sort(key=lambda trial: _make_sort_key(trial, mode))
-        leader = _find_leader(trials, mode, sweep.aggregate)
-        best = _find_best(trials, leader, mode)
-
-        status = self.folder.find_status(metadata)
-        total = max(sweep.trials, len(trials))
-        done = sum(_get_share(trial) for trial in trials)
-        eta_s = None
-        if status == "running":
-            eta_s = self._estimate_eta_s(trials, total - done, starts[-1])
-        notice = None
-        if status == "lost":
-            driver = f"its driver (process {metadata.pid} on {metadata.host})"
-            notice = f"the sweep is dead: {driver} is gone"
-        return SweepView(
-            name=self.folder.name,
-            path=str(self.folder),
-            status=status,
-            error=metadata.error,
-            metric=metric,
-            mode=mode,
-            total=total,
-            counts=dict(Counter(trial.status for trial in trials)),
-            best=best.name if best else None,
-            share=done / total,
-            eta_s=eta_s,
-            trials=tuple(trials),
-            configuration=leader if best else None,
-            notice=notice,
-        )
+        return [self._make_trial_view(name, sweep) for name in self._list_started_trials()]
 
     def _load_settled(self, sweep: SweepMetadata, start: str) -> dict[str, TrialView]:
         """Return the trials that ended before the last `start` of the sweep, from its index.
@@ -156,15 +176,9 @@ class LiveSweep:
         for name, record in records.items():
             was_resumed = record.started < start <= (record.ended or "")
             if record.status in COMPLETE and not was_resumed:
-                settled[name] = _make_view(
-                    record,
-                    record.last.get(metric),
-                    name=name,
-                    status=record.status,
-                    best=record.best.get(metric),
-                    infeasible=constraints.describe_broken(
-                        make_measured_cells(record, record.get_leader(records))
-                    ),
+                cells = make_measured_cells(record, record.get_leader(records))
+                settled[name] = TrialView.from_record(
+                    record, metric, constraints.describe_broken(cells)
                 )
         return settled
 
@@ -180,24 +194,10 @@ class LiveSweep:
     def _make_trial_view(self, name: str, sweep: SweepMetadata) -> TrialView:
         if name in self._settled:
             return self._settled[name]
-        metric, mode = sweep.objectives[0]
         run = self._runs[name]
         metadata = run.metadata()
-        is_running = metadata.status == "running"
-        reports = run.reports()
-        complete = [report for report in reports if metadata.modes.keys() <= report.keys()]
-        best = find_best_report(complete, metric, mode)
-        values = [report[metric] for report in reports if metric in report]
-        view = _make_view(
-            metadata,
-            values[-1] if values else None,
-            name=name,
-            status=run.folder.find_status(metadata),
-            best=best[metric] if best else None,
-            run=run.read_view() if is_running else None,
-            attempt_share=1.0 if is_running else _compute_attempt_share(run.folder, reports),
-        )
-
+        metric, mode = sweep.objectives[0]
+        view = TrialView.from_run(name, run, metadata, metric, mode)
         if view.status in COMPLETE and sweep.constraints:
             view = replace(view, infeasible=self._find_broken_constraints(name, sweep))
 
@@ -217,18 +217,59 @@ class LiveSweep:
             leader = TrialRecord.read(RunFolder(trials, record.leader), sweep.objectives)
         return Constraints(sweep.constraints).describe_broken(make_measured_cells(record, leader))
 
-    def _estimate_eta_s(
-        self, trials: Sequence[TrialView], remaining: float, start: str
-    ) -> float | None:
-        """Estimate the seconds left from the speed since `start`. A running trial counts by its
-        share since then."""
-        done = sum(
-            _get_share(trial, start)
-            for trial in trials
-            if trial.ended is None or trial.ended >= start
-        )
-        elapsed = max(0.0, self._clock() - seconds_at(start))
-        return elapsed * remaining / done if done > 0 else None
+
+def _list_starts(metadata: RunMetadata) -> list[str]:
+    """Return when the sweep began and was resumed."""
+    return [metadata.started, *metadata.resumed]
+
+
+def _summarize(
+    folder: RunFolder,
+    metadata: RunMetadata,
+    sweep: SweepMetadata,
+    status: str,
+    trials: Sequence[TrialView],
+) -> SweepView:
+    """Return the state of a sweep with these trials; reads no file."""
+    metric, mode = sweep.objectives[0]
+    ordered = sorted(trials, key=lambda trial: _make_sort_key(trial, mode))
+    leader = _find_leader(ordered, mode, sweep.aggregate)
+    best = _find_best(ordered, leader, mode)
+    total = max(sweep.trials, len(ordered))
+    return SweepView(
+        name=folder.name,
+        path=str(folder),
+        status=status,
+        error=metadata.error,
+        metric=metric,
+        mode=mode,
+        total=total,
+        counts=dict(Counter(trial.status for trial in ordered)),
+        best=best.name if best else None,
+        share=sum(_get_share(trial) for trial in ordered) / total,
+        eta_s=None,
+        trials=tuple(ordered),
+        configuration=leader if best else None,
+        notice=_describe_lost_driver(metadata) if status == "lost" else None,
+    )
+
+
+def _describe_lost_driver(metadata: RunMetadata) -> str:
+    driver = f"its driver (process {metadata.pid} on {metadata.host})"
+    return f"the sweep is dead: {driver} is gone"
+
+
+def _estimate_eta_s(view: SweepView, start: str, now: float) -> float | None:
+    """Estimate the seconds left at `now` from the speed since `start`. A running trial counts by
+    its share since then."""
+    remaining = view.total - sum(_get_share(trial) for trial in view.trials)
+    done = sum(
+        _get_share(trial, start)
+        for trial in view.trials
+        if trial.ended is None or trial.ended >= start
+    )
+    elapsed = max(0.0, now - seconds_at(start))
+    return elapsed * remaining / done if done > 0 else None
 
 
 def _make_sort_key(trial: TrialView, mode: str) -> tuple[int, float, str]:
@@ -267,11 +308,9 @@ def _find_best(
     return min(candidates, key=lambda trial: (_compute_cost(trial, mode), trial.name), default=None)
 
 
-def _make_view(trial: RunMetadata | TrialRecord, last: Any, **measured: Any) -> TrialView:
-    """Return the view of a trial, with what its `run.json` and the index have in common."""
-    names = ("values", "started", "ended", "stopped", "error", "configuration")
-    own = {name: getattr(trial, name) for name in names}
-    return TrialView(**own, last=last if is_number(last) else None, **measured)
+def _keep_number(value: Any) -> float | None:
+    """Return a reported value; None if it is missing, NaN or no number."""
+    return value if is_number(value) else None
 
 
 def _get_share(trial: TrialView, since: str = "") -> float:
