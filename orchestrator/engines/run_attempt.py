@@ -1,150 +1,66 @@
-"""An attempt of one run in a worker process: where it continues, and its records in the run's
-folder."""
+"""An attempt of one run in a worker process, and its records in the run's folder."""
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections import ChainMap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 
-import torch
-
-from hooks.loop_services import Display
 from orchestrator.disk.artifacts import Artifacts
 from orchestrator.disk.attempts import (
     Attempt,
     DataOrder,
-    Host,
     LeadingAttempt,
     rank_folder,
     write_attempt,
 )
-from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.checkpoints.files import name_rank_file
-from orchestrator.disk.checkpoints.store import CheckpointStore
-from orchestrator.disk.hang import FOLDER as HANG_REPORTS
 from orchestrator.disk.media import MediaWriter
 from orchestrator.disk.metadata import format_now
-from orchestrator.disk.process import is_pid_alive
 from orchestrator.disk.repeated_reports import (
     RepeatedReports,
     compute_fingerprints,
     find_repeated_reports,
 )
 from orchestrator.disk.rows.recorder import Recorder
-from orchestrator.disk.run_folder import RunFolder
-from orchestrator.engines.assignment import Assignment
+from orchestrator.engines.assigned_run import AssignedRun
 from orchestrator.engines.ray_data import can_use_ray_data
-from orchestrator.errors import UsageError
 from orchestrator.experiment.load import to_dict
-from orchestrator.experiment.resolve import ResolvedExperiment, resolve
 from orchestrator.loop.hooked_run import HookedRun
 from orchestrator.loop.report import Report
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.training_run import TrainingRun
-from orchestrator.loop.world import World
-from orchestrator.units import format_count
 from orchestrator.user_code import MAIN
 
 _ORDER_KEYS = ("seed", "batch_size", "loader", "task", "task_args")
 """Keys of an experiment that decide the order of its samples."""
 
-_log = logging.getLogger("hookyard")
-
 
 class RunAttempt:
-    """An attempt of one run in a worker process: its experiment, checkpoints, record and files.
+    """An attempt of one run that has begun: its record, rows, reports and files. Used in workers.
 
-    `resolved` is the assignment's experiment, if already resolved.
+    `record` is what the run's folder says about the attempt so far.
     """
 
-    def __init__(
-        self,
-        assignment: Assignment,
-        world: World,
-        display: Display | None,
-        resolved: ResolvedExperiment | None = None,
-    ) -> None:
-        self.assignment = assignment
-        self.world = world
-        self.folder = RunFolder(assignment.location)
-        self._display = display
-        self._already_resolved = resolved
+    def __init__(self, run: AssignedRun, record: Attempt) -> None:
+        self.assignment = run.assignment
+        self.world = run.world
+        self.folder = run.folder
+        self.resolved = run.resolved
+        self.store = run.store
+        self._display = run.display
+        self._record = record
 
-    @cached_property
-    def resolved(self) -> ResolvedExperiment:
-        return self._already_resolved or resolve(self.assignment.source)
-
-    @cached_property
-    def store(self) -> CheckpointStore:
-        """The run's checkpoints; an evaluation uses those of its parent run."""
-        if self.assignment.target:
-            parent = self.folder.parent_run
-            return CheckpointStore(find_checkpoint_folder(parent), parent.name, is_master=False)
-        hooks = self.resolved.experiment.hooks
-        checkpoints = find_checkpoint_folder(self.folder, {"hooks": hooks})
-        return CheckpointStore(checkpoints, self.folder.name, self.world.is_master)
+    @property
+    def number(self) -> int:
+        """Number of the attempt, from 0."""
+        return self._record.number
 
     @cached_property
     def _artifacts(self) -> Artifacts:
         return Artifacts(self.folder.storage, self.world.rank, self.world.world_size)
-
-    # Its beginning
-
-    def begin(self) -> Attempt:
-        """Begin at the assignment's checkpoint or the newest one; collective."""
-        world = self.world
-        host = Host(
-            world.rank,
-            world.node,
-            world.local_rank,
-            str(world.device),
-            torch.__version__,
-            torch.get_num_threads(),
-        )
-        hosts = world.gather(host)
-        checkpoint = None if self.assignment.target else self._choose_checkpoint()
-        record: Attempt = world.broadcast(partial(self._record_start, checkpoint, hosts))
-        self._record = record
-        return record
-
-    def _choose_checkpoint(self) -> str | None:
-        """Return the checkpoint to continue from, after removing what a killed process left
-        behind."""
-        store = self.store
-        world = self.world
-
-        def show_skipped(reason: str) -> None:
-            if self._display is not None:
-                self._display.line(f"left out: {reason}")
-            elif world.is_master:
-                _log.warning("left out: %s", reason)
-
-        world.broadcast(partial(_recover, store))
-        if self.assignment.checkpoint is None:
-            return store.find_latest(show_skipped, world)
-        checkpoint: str = world.broadcast(partial(store.reset_to, self.assignment.checkpoint))
-        return checkpoint
-
-    def _record_start(self, checkpoint: str | None, hosts: Sequence[Host]) -> Attempt:
-        """Record the start, and show where the run continues. Called on rank 0."""
-        assignment = self.assignment
-        folder = self.folder
-        folder.storage.delete(HANG_REPORTS)
-        is_assigned = assignment.checkpoint or assignment.source.continued_from
-        if checkpoint and not is_assigned and not folder.read_attempts():
-            raise UsageError(
-                f"{self.store.get_path(checkpoint)} belongs to an earlier run; move it away, or choose"
-                " another out_dir or name"
-            )
-        position = self.store.read_position(checkpoint) if checkpoint else None
-        attempt = folder.begin_attempt(checkpoint, position, hosts, len(hosts))
-        if self._display is not None and attempt.number:
-            self._display.line(_describe_resume(checkpoint, hosts))
-        return attempt
 
     @property
     def checkpoint(self) -> str | None:
@@ -192,7 +108,7 @@ class RunAttempt:
     @property
     def as_leader(self) -> LeadingAttempt:
         """This attempt, as the one that trains for others."""
-        return LeadingAttempt(self.folder.name, self._record.number)
+        return LeadingAttempt(self.folder.name, self.number)
 
     def record_training(self, run: TrainingRun, leader: LeadingAttempt | None) -> None:
         """Record with which data and settings the run trains, and who trains for it."""
@@ -266,7 +182,7 @@ class RunAttempt:
     def write_report(self, report: Report) -> None:
         if self.world.is_master:
             self.folder.append_metrics(
-                {"attempt": self._record.number, "time": format_now(), **report.metrics}
+                {"attempt": self.number, "time": format_now(), **report.metrics}
             )
 
     def write_files(self, run: TrainingRun) -> None:
@@ -280,17 +196,3 @@ class RunAttempt:
     def close(self) -> None:
         """Remove the temporary folder of files that hooks wrote."""
         self._artifacts.close()
-
-
-def _recover(store: CheckpointStore) -> None:
-    store.recover()
-    # An `out_dir` is outside the folder that the driver cleans.
-    store.storage.delete_leftovers(is_pid_alive)
-
-
-def _describe_resume(checkpoint: str | None, hosts: Sequence[Host]) -> str:
-    start = "Started from scratch (no checkpoint)"
-    if checkpoint:
-        start = f"Resumed from {checkpoint}"
-    nodes = ", ".join(dict.fromkeys(host.node for host in hosts))
-    return f"{start} with {format_count(len(hosts), 'rank')} on {nodes}"

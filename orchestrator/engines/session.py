@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hooks.loop_services import Display
 from orchestrator.disk.hang import HangReports
 from orchestrator.disk.run_folder import PREDICTIONS
+from orchestrator.engines.assigned_run import AssignedRun
 from orchestrator.engines.assignment import Assignment, PredictionTarget
 from orchestrator.engines.hang_watch import END_PROCESS, HangWatch, RankTermination
 from orchestrator.engines.ray_data import data_of
@@ -78,24 +79,28 @@ class Session:
             self._link = link
             display = link
             self._stop_requested = lambda: link.stop_requested() or stop_requested()
-        self.attempts = [RunAttempt(assignment, world, display, resolved)]
-        """The attempt of each run, the leader's first."""
-        self.attempts += [RunAttempt(follower, world, display) for follower in assignment.followers]
+        self._assigned = [AssignedRun(assignment, world, display, resolved)]
+        """The runs that are to share the training, the leader first."""
+        self._assigned += [
+            AssignedRun(follower, world, display) for follower in assignment.followers
+        ]
+        self.attempts: list[RunAttempt] = []
+        """The attempt of each run, once they have begun."""
         self._loop: CustomLoop | HookedLoop | None = None
         self._runs_to_end: set[int] = set()
 
     def reports(self) -> Generator[Report, None, None]:
         """Train from the assignment's checkpoint or the newest one, or evaluate the target; yield
         each report."""
-        threads = thread_count(self.attempts[0].resolved.experiment)
+        threads = thread_count(self._assigned[0].resolved.experiment)
         yield from produce_within(partial(torch_threads, threads), self._train())
 
     def _train(self) -> Generator[Report, None, None]:
         if self.is_shared:
-            choose_common_checkpoints(self.attempts, self.world)
-        records = [attempt.begin() for attempt in self.attempts]
+            choose_common_checkpoints(self._assigned, self.world)
+        self.attempts = [RunAttempt(run, run.begin()) for run in self._assigned]
         leader = self.attempts[0]
-        hang_reports = HangReports(leader.folder, records[0].number, self.world.world_size)
+        hang_reports = HangReports(leader.folder, leader.number, self.world.world_size)
         limits = leader.resolved.experiment.hang
         with HangWatch(hang_reports, self.world, limits, self._end_hung) as watch:
             loop = self._make_loop()
@@ -107,7 +112,7 @@ class Session:
     @property
     def is_shared(self) -> bool:
         """True if several runs share the training."""
-        return len(self.attempts) > 1
+        return len(self._assigned) > 1
 
     # The loop
 

@@ -7,25 +7,25 @@ from functools import partial
 
 from hooks.position import Position
 from orchestrator.disk.checkpoints.store import CheckpointStore
-from orchestrator.engines.run_attempt import RunAttempt
+from orchestrator.engines.assigned_run import AssignedRun
 from orchestrator.loop.world import World
 
 _log = logging.getLogger("hookyard")
 
 
-def choose_common_checkpoints(attempts: Sequence[RunAttempt], world: World) -> None:
+def choose_common_checkpoints(runs: Sequence[AssignedRun], world: World) -> None:
     """Resume all runs from the newest position where all have a checkpoint, or start all from
     scratch; collective."""
-    stores = [attempt.store for attempt in attempts]
+    stores = [run.store for run in runs]
     if _are_at_same_position(stores, world):
         return
     common: list[str] | None = world.broadcast(partial(_find_newest_common, stores))
     if common is None:
-        _start_from_scratch(attempts, world)
+        _start_from_scratch(runs, world)
         return
-    for attempt, name in zip(attempts, common, strict=True):
-        checkpoint = attempt.store.get_path(name)
-        attempt.assignment = replace(attempt.assignment, checkpoint=checkpoint)
+    for run, name in zip(runs, common, strict=True):
+        checkpoint = run.store.get_path(name)
+        run.assignment = replace(run.assignment, checkpoint=checkpoint)
 
 
 def _are_at_same_position(stores: Sequence[CheckpointStore], world: World) -> bool:
@@ -39,15 +39,15 @@ def _are_at_same_position(stores: Sequence[CheckpointStore], world: World) -> bo
     return len(positions) == 1
 
 
-def _start_from_scratch(attempts: Sequence[RunAttempt], world: World) -> None:
+def _start_from_scratch(runs: Sequence[AssignedRun], world: World) -> None:
     """Delete all checkpoints; collective."""
     if world.is_master:
-        names = ", ".join(attempt.folder.name for attempt in attempts)
+        names = ", ".join(run.folder.name for run in runs)
         _log.warning(
             "%s share a training run but have no common checkpoint; they start from scratch", names
         )
-    for attempt in attempts:
-        world.broadcast(attempt.store.clear)
+    for run in runs:
+        world.broadcast(run.store.clear)
 
 
 def _find_newest_common(stores: Sequence[CheckpointStore]) -> list[str] | None:

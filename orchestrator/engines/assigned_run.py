@@ -1,0 +1,125 @@
+"""A run that is assigned to this worker process: its experiment, its checkpoints, and where it
+continues."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import cached_property, partial
+
+import torch
+
+from hooks.loop_services import Display
+from orchestrator.disk.attempts import Attempt, Host
+from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
+from orchestrator.disk.checkpoints.store import CheckpointStore
+from orchestrator.disk.hang import FOLDER as HANG_REPORTS
+from orchestrator.disk.process import is_pid_alive
+from orchestrator.disk.run_folder import RunFolder
+from orchestrator.engines.assignment import Assignment
+from orchestrator.errors import UsageError
+from orchestrator.experiment.resolve import ResolvedExperiment, resolve
+from orchestrator.loop.world import World
+from orchestrator.units import format_count
+
+_log = logging.getLogger("hookyard")
+
+
+class AssignedRun:
+    """A run that this worker process is to train or evaluate. Used in workers.
+
+    `resolved` is the assignment's experiment, if already resolved.
+    """
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        world: World,
+        display: Display | None,
+        resolved: ResolvedExperiment | None = None,
+    ) -> None:
+        self.assignment = assignment
+        self.world = world
+        self.folder = RunFolder(assignment.location)
+        self.display = display
+        self._already_resolved = resolved
+
+    @cached_property
+    def resolved(self) -> ResolvedExperiment:
+        return self._already_resolved or resolve(self.assignment.source)
+
+    @cached_property
+    def store(self) -> CheckpointStore:
+        """The run's checkpoints; an evaluation uses those of its parent run."""
+        if self.assignment.target:
+            parent = self.folder.parent_run
+            return CheckpointStore(find_checkpoint_folder(parent), parent.name, is_master=False)
+        hooks = self.resolved.experiment.hooks
+        checkpoints = find_checkpoint_folder(self.folder, {"hooks": hooks})
+        return CheckpointStore(checkpoints, self.folder.name, self.world.is_master)
+
+    def begin(self) -> Attempt:
+        """Begin an attempt at the assignment's checkpoint or the newest one; return its record.
+        Collective."""
+        world = self.world
+        host = Host(
+            world.rank,
+            world.node,
+            world.local_rank,
+            str(world.device),
+            torch.__version__,
+            torch.get_num_threads(),
+        )
+        hosts = world.gather(host)
+        checkpoint = None if self.assignment.target else self._choose_checkpoint()
+        record: Attempt = world.broadcast(partial(self._record_start, checkpoint, hosts))
+        return record
+
+    def _choose_checkpoint(self) -> str | None:
+        """Return the checkpoint to continue from, after removing what a killed process left
+        behind."""
+        store = self.store
+        world = self.world
+
+        def show_skipped(reason: str) -> None:
+            if self.display is not None:
+                self.display.line(f"left out: {reason}")
+            elif world.is_master:
+                _log.warning("left out: %s", reason)
+
+        world.broadcast(partial(_recover, store))
+        if self.assignment.checkpoint is None:
+            return store.find_latest(show_skipped, world)
+        checkpoint: str = world.broadcast(partial(store.reset_to, self.assignment.checkpoint))
+        return checkpoint
+
+    def _record_start(self, checkpoint: str | None, hosts: Sequence[Host]) -> Attempt:
+        """Record the start, and show where the run continues. Called on rank 0."""
+        assignment = self.assignment
+        folder = self.folder
+        folder.storage.delete(HANG_REPORTS)
+        is_assigned = assignment.checkpoint or assignment.source.continued_from
+        if checkpoint and not is_assigned and not folder.read_attempts():
+            raise UsageError(
+                f"{self.store.get_path(checkpoint)} belongs to an earlier run; move it away, or choose"
+                " another out_dir or name"
+            )
+        position = self.store.read_position(checkpoint) if checkpoint else None
+        attempt = folder.begin_attempt(checkpoint, position, hosts, len(hosts))
+        if self.display is not None and attempt.number:
+            self.display.line(_describe_resume(checkpoint, hosts))
+        return attempt
+
+
+def _recover(store: CheckpointStore) -> None:
+    store.recover()
+    # An `out_dir` is outside the folder that the driver cleans.
+    store.storage.delete_leftovers(is_pid_alive)
+
+
+def _describe_resume(checkpoint: str | None, hosts: Sequence[Host]) -> str:
+    start = "Started from scratch (no checkpoint)"
+    if checkpoint:
+        start = f"Resumed from {checkpoint}"
+    nodes = ", ".join(dict.fromkeys(host.node for host in hosts))
+    return f"{start} with {format_count(len(hosts), 'rank')} on {nodes}"
