@@ -34,7 +34,7 @@ def test_rules_count_earlier_reports() -> None:
         "a", {"val/score": 0.3, "samples": 1000, "training_iteration": 3}, 0
     )
     assert stopping.reasons["a"] == "max_reports: 3 reached"
-    assert stopping.budget_used() == "the sweep's budget of 1000 samples is used up"
+    assert stopping.budget_used() == "the sweep's budget of 1,000 samples is used up"
     stopping.replay([], seconds=1)
     assert stopping.budget_used() == "the sweep's budget of 100 s is used up"
 
