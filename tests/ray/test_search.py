@@ -155,7 +155,7 @@ def test_optuna_trials_end_by_rules_and_budget(ray_cluster: Any, outside: Path) 
     about = [json.loads(Path(one.path, "run.json").read_text()) for one in done.runs]
     assert about[0]["stopped"] == ["val/score 3 reached the target 3"]
     assert all(one["status"] == "stopped" for one in about)
-    assert about[-1]["stopped"] == ["the sweep's budget of 1040 samples is used up"]
+    assert about[-1]["stopped"] == ["the sweep's budget of 1,040 samples is used up"]
     # 3 reports to the target and at most 4 of each trial after it; the 13th epoch of 80 samples is
     # the last of all, but for what is trained while Tune takes a moment to stop.
     assert trials["reports"].iloc[0] == 3
