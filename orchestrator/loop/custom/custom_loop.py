@@ -218,7 +218,7 @@ class CustomLoop(BaseLoop[CustomRun]):
             self._begin_round()
         if self.world.rank:
             # All ranks have built the same parts. From here on, each rank draws its own random
-            # numbers.
+            # numbers; rank 0 draws those that it would draw in one process without Hookyard.
             seed_all(self._run.experiment.seed + self.world.rank)
         self._run.random_states.continue_training()
         return has_restored
