@@ -585,8 +585,7 @@ def test_layer_decay_has_the_rates_and_the_decay_of_vissl() -> None:
         made = make_parameter_groups(
             dict(model.named_parameters()),
             read_groups(entries, "optimizer"),
-            torch.optim.AdamW,
-            {"lr": 1.0, "weight_decay": 0.05},
+            1.0,
             "optimizer",
         )
         found = {parameter: group for group in made for parameter in group["params"]}

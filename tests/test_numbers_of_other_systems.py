@@ -284,8 +284,7 @@ def test_parameter_groups_of_the_page_are_those_of_mmengine() -> None:
     groups = make_parameter_groups(
         named,
         read_groups(arguments["groups"], "optimizer"),
-        torch.optim.AdamW,
-        {"lr": 1e-4},
+        1e-4,
         "optimizer",
     )
     found = {

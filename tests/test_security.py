@@ -18,9 +18,9 @@ from orchestrator.experiment.load import make_experiment
 from orchestrator.experiment.sections.domain import MAX_VALUES
 from orchestrator.experiment.sections.sweep import MAX_PATHS
 from orchestrator.experiment.sweep.check import MAX_CHECKED_VALUES
-from orchestrator.experiment.sweep.check_settings import MAX_TRIALS
+from orchestrator.experiment.sweep.trial_counts import MAX_TRIALS
+from orchestrator.experiment.yaml.dialect import MAX_DEPTH
 from orchestrator.experiment.yaml.reader import MAX_BYTES
-from orchestrator.experiment.yaml.source import MAX_DEPTH
 from tests.tasks import described
 
 PAGE = (Path(__file__).parents[1] / "docs/places/security.md").read_text()

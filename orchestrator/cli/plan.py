@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from orchestrator.disk.metadata import IfExists
     from orchestrator.experiment.sections.experiment import Experiment
     from orchestrator.experiment.sections.sweep import SweepSettings
-    from orchestrator.experiment.yaml.source import ParentCheckpoint
+    from orchestrator.experiment.yaml.origins import ParentCheckpoint
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,9 @@ def make_plan(
     from orchestrator.disk.new_run import find_free_name
     from orchestrator.disk.run_folder import RunFolder
     from orchestrator.experiment.load import to_dict
-    from orchestrator.experiment.sections.experiment import check_run_name
+    from orchestrator.experiment.sections.run_name import choose_run_name
 
-    run_name = check_run_name(experiment, name)
+    run_name = choose_run_name(name, experiment.name)
     if if_exists == "number":
         run_name = find_free_name(RunFolder(storage, run_name)).name
     required = Resources.required_by(experiment.workers).amounts
@@ -117,12 +117,9 @@ def _order_hooks(experiment: Experiment) -> dict[str, dict[str, list[str]]]:
 def _plan_sweep(
     experiment: Experiment, sweep: SweepSettings, present: Mapping[str, float] | None
 ) -> SweepPlan:
+    from orchestrator.experiment.sweep.concurrent_trials import count_concurrent_trials
     from orchestrator.experiment.sweep.shared_training import find_shared_paths
-    from orchestrator.experiment.sweep.space import (
-        count_concurrent_trials,
-        count_trainings,
-        count_trials,
-    )
+    from orchestrator.experiment.sweep.trial_counts import count_trainings, count_trials
     from orchestrator.sweeps.search.drawing import draw_trials
 
     sharing = find_shared_paths(experiment.source, sweep)

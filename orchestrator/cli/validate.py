@@ -63,7 +63,7 @@ def _list_written_intervals(experiment: Experiment) -> Iterator[tuple[str, Inter
     from hooks import Interval
     from orchestrator.experiment.resolve import get_resolved
 
-    written, _ = experiment.source.merged()
+    written, _ = experiment.source.merge()
     if "validate_every" in written:
         yield "validate_every", experiment.validate_every
 

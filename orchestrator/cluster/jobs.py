@@ -16,7 +16,8 @@ from orchestrator.engines.ray_connection import get_first_sentence
 from orchestrator.engines.ray_environment import read_environment, set_environment
 from orchestrator.errors import RunError, UsageError
 from orchestrator.experiment.load import load_experiment
-from orchestrator.experiment.sections.experiment import Experiment, check_run_name
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.sections.run_name import choose_run_name
 from orchestrator.storage import without_credentials
 
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
@@ -52,7 +53,7 @@ class Submission:
     ) -> "Submission":
         """Load the experiment, and check the name of its run; raises ConfigError or UsageError."""
         experiment = load_experiment(config, overrides)
-        return cls(experiment, config, overrides, storage, check_run_name(experiment, name))
+        return cls(experiment, config, overrides, storage, choose_run_name(name, experiment.name))
 
     def list_arguments(self, config: str, storage: str) -> list[str]:
         """Return the arguments of `hookyard` that run the experiment, with a file and a storage as

@@ -18,7 +18,7 @@ from orchestrator.disk.weight_files import read_weight_file
 from orchestrator.errors import CheckpointError, ConfigError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.initial_weights import Init
-from orchestrator.experiment.yaml.source import InitialWeights
+from orchestrator.experiment.yaml.origins import InitialWeights
 from orchestrator.storage import Storage
 from orchestrator.storage.location import is_url
 
@@ -31,7 +31,7 @@ def find_weights(init: Init, folders: Iterable[str | Path]) -> InitialWeights:
     """
     try:
         origin = _search(init, [*folders])
-        init.renamed(_list_names(origin))  # raises ConfigError
+        init.map_names(_list_names(origin))  # raises ConfigError
     except CheckpointError as error:
         raise ConfigError.at("init.from", str(error)) from None
     return origin

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from annotated_types import Gt, Lt
 
 from orchestrator.disk.process import Process
-from orchestrator.experiment.yaml.source import InitialWeights, ParentCheckpoint
+from orchestrator.experiment.yaml.origins import InitialWeights, ParentCheckpoint
 from orchestrator.storage.stored_data import validate
 
 EngineName = Literal["train", "gang", "in-process"]

@@ -19,7 +19,7 @@ from orchestrator.disk.reports import drop_superseded
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import HookyardError
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.experiment.yaml.source import ParentCheckpoint
+from orchestrator.experiment.yaml.origins import ParentCheckpoint
 
 _WITHOUT_EFFECT = {
     "name",

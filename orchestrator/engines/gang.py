@@ -78,7 +78,7 @@ class Gang(ABC):
     @staticmethod
     def bundles(workers: Workers) -> list[dict[str, float]]:
         """Return the resources of each rank and each spare process."""
-        return [workers.bundle()] * (workers.max_count + workers.spares)
+        return [workers.bundle] * (workers.max_count + workers.spares)
 
     @abstractmethod
     def _start(self) -> None:
@@ -92,7 +92,7 @@ class Gang(ABC):
 
     def _start_process(self, rank: int, bundle: int) -> PlacedActor:
         """Start an actor for a rank in a bundle of the placement group."""
-        resources = self._workers.bundle()
+        resources = self._workers.bundle
         place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle)
         needs = {
             "num_cpus": resources.pop("CPU", 0),

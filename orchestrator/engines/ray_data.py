@@ -148,7 +148,7 @@ def _make_iterator(dataset: Any, context: PhaseContext, of_train: bool) -> Any:
     from ray.data import ExecutionResources
 
     def split() -> list[bytes]:
-        taken = context.experiment.workers.bundle()
+        taken = context.experiment.workers.bundle
         count = world.world_size
         # Ray Train has already excluded what the ranks take.
         if not of_train:

@@ -29,7 +29,7 @@ class Resources:
     def required_by(cls, workers: Workers) -> "Resources":
         """Return the minimum that a run needs."""
         processes = workers.min_count + workers.spares
-        return cls({name: amount * processes for name, amount in workers.bundle().items()})
+        return cls({name: amount * processes for name, amount in workers.bundle.items()})
 
     def find_missing(self, present: "Resources") -> dict[str, tuple[float, float]]:
         """Return the resources that `present` lacks: the amount needed, and the amount present."""

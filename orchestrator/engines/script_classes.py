@@ -25,7 +25,7 @@ def with_classes_of_main(source: ExperimentSource, address: str | None = None) -
 
     Raises UsageError if they cannot be sent. `address` is the cluster to join.
     """
-    config, _ = source.merged()
+    config, _ = source.merge()
     classes = find_main_classes(config)
     if not classes:
         return source

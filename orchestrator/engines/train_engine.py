@@ -97,7 +97,7 @@ class TrainJobs:
         scaling = ScalingConfig(
             num_workers=num_workers,
             use_gpu=bool(workers.gpu),
-            resources_per_worker=workers.bundle(),
+            resources_per_worker=workers.bundle,
         )
 
         storage = RunFolder(assignment.location).storage

@@ -7,15 +7,12 @@ from typing import Any, NamedTuple
 
 from hooks import HOOKS, Hook, Priority
 from orchestrator.errors import ConfigError, Problem, collect_problems, did_you_mean, raise_problems
-from orchestrator.experiment.fields.field_values import list_parameters
+from orchestrator.experiment.fields.construction import construct
 from orchestrator.experiment.fields.other_systems import find_classes_elsewhere
-from orchestrator.experiment.fields.parameters import construct
+from orchestrator.experiment.fields.parameters import list_parameters
 from orchestrator.experiment.fields.plain_data import to_config
-from orchestrator.experiment.task_methods import (
-    check_required_methods,
-    find_wrong_arguments,
-)
-from orchestrator.experiment.yaml.document import join
+from orchestrator.experiment.task_methods import check_required_methods, find_wrong_arguments
+from orchestrator.experiment.yaml.dotted_paths import join
 from orchestrator.task import Task
 from orchestrator.user_code import find_class
 
@@ -73,27 +70,34 @@ def make_hooks(
 ) -> dict[str, BuiltHook | None]:
     """Create every hook by name, None where it is off.
 
-    The defaults come first, then the task's required hooks, then the others.
+    Args:
+        entries: The experiment's entries: a mapping, null or false for off, or true for defaults.
+        required: The hooks that the task requires, which may be classes and objects too.
+        defaults: Names of the default hooks; None for DEFAULT_HOOKS.
 
-    An entry is a mapping, null or false for off, or true for defaults; `required` may hold classes
-    and objects too. `defaults` replaces DEFAULT_HOOKS. Raises ConfigError with every problem of
-    every hook.
+    Returns:
+        The default hooks, then those that the task requires, then the others.
+
+    Raises:
+        ConfigError: With every problem of every hook.
     """
     required = to_config(required, "hooks")
     first = DEFAULT_HOOKS if defaults is None else defaults
     names = dict.fromkeys([*first, *required, *entries])
     problems = [Problem(f"hooks.{name}", _NAME_RULE) for name in names if not _NAME.fullmatch(name)]
     hooks = {
-        name: collect_problems(problems, _make_entry, name, entries, required) for name in names
+        name: collect_problems(problems, _make_unless_off, name, entries, required)
+        for name in names
     }
     if problems:
         raise ConfigError(problems)
     return hooks
 
 
-def _make_entry(
+def _make_unless_off(
     name: str, entries: Mapping[str, Any], required: Mapping[str, Any]
 ) -> BuiltHook | None:
+    """Create a hook of its entry over that of the task, or return None if it is off."""
     entry = _as_mapping(name, entries.get(name, True))
     if entry is not None:
         default = _as_mapping(name, required.get(name)) or {}
@@ -116,8 +120,11 @@ def find_hook_class(name: str, path: str = "", others: Iterable[str] = ()) -> ty
 
 
 def _as_mapping(name: str, value: Any) -> dict[str, Any] | None:
-    if value is None or isinstance(value, bool):
-        return {} if value else None
+    """Return the settings of a hook's entry; None if it is off."""
+    if value is None or value is False:
+        return None
+    if value is True:
+        return {}
     if isinstance(value, Mapping):
         return dict(value)
     raise ConfigError.at(
@@ -129,15 +136,15 @@ def _as_mapping(name: str, value: Any) -> dict[str, Any] | None:
 def make_hook(name: str, entry: Mapping[str, Any], others: Iterable[str] = ()) -> BuiltHook:
     """Create the hook called `name` with the settings of an entry.
 
-    Raises ConfigError, suggesting also `others`.
+    Raises ConfigError, which suggests `others` too for an unknown name.
     """
     entry = dict(entry)
     path = f"hooks.{name}"
     kind = entry.pop("type", name)
     if not isinstance(kind, str):
         raise ConfigError.at(f"{path}.type", f"must be a string, got {kind!r}")
-    is_named = kind != name
-    cls = find_hook_class(kind, f"{path}.type" if is_named else path, () if is_named else others)
+    cls = _find_class_of_entry(name, kind, others)
+
     problems: list[Problem] = []
     priority = collect_problems(problems, _take_priority, entry, cls, path)
     constructed = collect_problems(problems, construct, cls, entry, path)
@@ -148,6 +155,13 @@ def make_hook(name: str, entry: Mapping[str, Any], others: Iterable[str] = ()) -
         hook.priority = priority  # type: ignore[misc]  # for this instance alone
         settings["priority"] = int(priority)
     return BuiltHook(hook, {"type": kind, **settings})
+
+
+def _find_class_of_entry(name: str, kind: str, others: Iterable[str]) -> type[Hook]:
+    """Return the class of the hook's `type`, which is its name where none is written."""
+    if kind != name:
+        return find_hook_class(kind, f"hooks.{name}.type")
+    return find_hook_class(name, f"hooks.{name}", others)
 
 
 def _take_priority(entry: dict[str, Any], cls: type[Hook], path: str) -> int | None:

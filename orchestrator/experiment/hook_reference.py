@@ -8,8 +8,8 @@ from typing import Any, get_type_hints
 from hooks import EVENTS, Hook
 from hooks.plan import format_priority
 from orchestrator.experiment.components import DEFAULT_HOOKS
-from orchestrator.experiment.fields.field_values import list_parameters
-from orchestrator.experiment.fields.parameters import get_field_docs, make_fields_model
+from orchestrator.experiment.fields.class_models import make_fields_model
+from orchestrator.experiment.fields.parameters import get_field_docs, list_parameters
 from orchestrator.experiment.fields.type_names import format_type
 
 _PLAIN_TYPES = (bool, int, float, str, list, dict, NoneType)

@@ -9,7 +9,8 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 from pydantic_core import PydanticOmit
 
 from hooks import HOOKS, Hook, Priority
-from orchestrator.experiment.fields.parameters import get_field_docs, make_fields_model
+from orchestrator.experiment.fields.class_models import make_fields_model
+from orchestrator.experiment.fields.parameters import get_field_docs
 from orchestrator.experiment.optim.parameter_groups import Groups
 from orchestrator.experiment.optim.scheduler_keys import PhaseBounds, WarmUp
 from orchestrator.experiment.sections.experiment import Experiment

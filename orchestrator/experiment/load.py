@@ -12,8 +12,8 @@ from orchestrator.errors import (
     UsageError,
     collect_problems,
     raise_problems,
-    shorten,
 )
+from orchestrator.experiment.checks.data import check_data
 from orchestrator.experiment.checks.python_values import find_changed_values
 from orchestrator.experiment.checks.unreached import find_unreached_settings
 from orchestrator.experiment.resolve import (
@@ -22,17 +22,15 @@ from orchestrator.experiment.resolve import (
     build_source,
     find_task,
     read_sections,
-    resolve,
 )
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sweep.check import check_sweep
 from orchestrator.experiment.task_methods import find_misspelled_methods
-from orchestrator.experiment.yaml.document import Document, join
-from orchestrator.experiment.yaml.layers import add_overrides, read_layers
-from orchestrator.experiment.yaml.reader import parse_yaml
+from orchestrator.experiment.yaml.document import Document
+from orchestrator.experiment.yaml.layers import read_layers
+from orchestrator.experiment.yaml.overrides import add_overrides
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.experiment.yaml.writer import dump_yaml
-from orchestrator.storage.stored_data import warn_once
 
 _log = logging.getLogger("hookyard")
 
@@ -103,54 +101,8 @@ def check_experiment(experiment: object) -> Experiment:
     if experiment.resolution.is_known:
         return experiment
     checked = _with_warnings(_check(experiment.source, Document({})))
-    raise_problems(find_changed_values(experiment._given, checked))
+    raise_problems(find_changed_values(experiment.given, checked))
     return checked
-
-
-def apply_edits(source: ExperimentSource, text: str) -> Experiment:
-    """Return the experiment of a run to resume, with edits of its experiment.yaml, `text`.
-
-    Raises ConfigError.
-    """
-    data = parse_yaml(text, "experiment.yaml").data
-    saved = collect_problems([], resolve, source)
-    if saved is None:  # it no longer resolves
-        return make_experiment_from_source(replace(source, written=data, values=()))
-    before = to_dict(saved.experiment)
-    defaults = Experiment.model_construct().model_dump(mode="json")
-    removed = [key for key in before if key not in data and before[key] != defaults.get(key)]
-    if removed:
-        message = "is missing; write a value, or null"
-        raise ConfigError([Problem(key, message, "experiment.yaml") for key in removed])
-    edits = dict(_find_differences(before, data))
-    if not edits:
-        return saved.experiment
-    if "name" in edits:
-        message = f"cannot be changed in a resume; write {before['name']} again"
-        raise ConfigError([Problem("name", message, "experiment.yaml")])
-    changed = ", ".join(f"{path}={value}" for path, value in edits.items())
-    warn_once(f"experiment.yaml was edited: {shorten(changed, 1000)}")
-    return make_experiment_from_source(source.with_values(edits))
-
-
-def _find_differences(
-    before: Mapping[str, Any], after: Mapping[str, Any], path: str = ""
-) -> Iterator[tuple[str, Any]]:
-    """Yield the dotted paths and values that differ.
-
-    A mapping is yielded as a whole if a key was removed or contains a dot.
-    """
-    for key, value in after.items():
-        old = before.get(key)
-        inner = join(path, key)
-        if value == old:
-            continue
-        if not isinstance(old, dict) or not isinstance(value, dict):
-            yield inner, value
-        elif old.keys() <= value.keys() and not any("." in name for name in value):
-            yield from _find_differences(old, value, inner)
-        else:
-            yield inner, value
 
 
 def to_dict(experiment: Experiment) -> dict[str, Any]:
@@ -213,8 +165,6 @@ def _blame_override(problem: Problem, source: ExperimentSource, document: Docume
 
 
 def _check_data(sections: Sections, resolved: ResolvedExperiment | None) -> Iterator[Problem]:
-    from orchestrator.experiment.checks.data import check_data
-
     if resolved is not None:
         yield from check_data(resolved.experiment, resolved.task)
     elif sections.experiment.task != sections.data.get("task"):

@@ -18,17 +18,17 @@ from orchestrator.experiment.checks.metric_modes import (
     with_inferred_modes,
     with_meter_modes,
 )
-from orchestrator.experiment.checks.optimizers import (
-    check_optimizer_arguments,
-    fill_optimization_defaults,
-    with_stepping_interval,
-)
+from orchestrator.experiment.checks.optimizers import check_optimizer_arguments
 from orchestrator.experiment.checks.train_method import list_default_hooks, list_train_defaults
 from orchestrator.experiment.checks.unknown_classes import (
     replace_unknown_classes,
     replace_unknown_hooks,
 )
 from orchestrator.experiment.components import BuiltHook, make_hooks, make_task
+from orchestrator.experiment.optimizer_defaults import (
+    fill_optimization_defaults,
+    with_stepping_interval,
+)
 from orchestrator.experiment.sections.experiment import Experiment, without_nulls
 from orchestrator.experiment.sections.validation import NO_TASK, validate_sections
 from orchestrator.experiment.yaml.source import ExperimentSource
@@ -103,7 +103,7 @@ def read_sections(source: ExperimentSource) -> Sections:
     """Return the sections of a source, and make its classes importable."""
     extend_import_path(source.import_paths)
     define_main_classes(source.main_classes)
-    data, problems = source.merged()
+    data, problems = source.merge()
     return check_sections(data, problems)
 
 

@@ -71,7 +71,11 @@ def find_misspelled_methods(task: type[Task]) -> Iterator[Problem]:
 
 def _find_near_names(task: type[Task]) -> Iterator[tuple[str, str]]:
     """Yield the name of each public method that Task does not have, with a near name of Task's."""
-    for name in dict.fromkeys(chain.from_iterable(map(vars, _list_classes(task)))):
+    names: dict[str, None] = {}
+    for cls in _list_classes(task):
+        names |= dict.fromkeys(vars(cls))
+
+    for name in names:
         if name.startswith("_") or name in _METHODS or not inspect.isroutine(getattr(task, name)):
             continue
         for near in get_close_matches(name, _METHODS, n=1, cutoff=0.75):
@@ -79,6 +83,7 @@ def _find_near_names(task: type[Task]) -> Iterator[tuple[str, str]]:
 
 
 def _list_classes(task: type[Task]) -> list[type[Task]]:
+    """Return the class of a task and its bases below Task."""
     return [cls for cls in task.__mro__ if issubclass(cls, Task) and cls is not Task]
 
 

@@ -15,11 +15,11 @@ from hooks.state import ScheduledOptimizer, Weights
 from orchestrator.errors import raise_problems
 from orchestrator.experiment.checks.metric_modes import read_meter_modes
 from orchestrator.experiment.checks.optimizers import check_closure
+from orchestrator.experiment.optim.building import build_optimizers
 from orchestrator.experiment.optim.learning_rate import Schedule
-from orchestrator.experiment.optim.optimizer import build_optimizers
 from orchestrator.experiment.optim.timeline import Timeline
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.experiment.yaml.source import InitialWeights
+from orchestrator.experiment.yaml.origins import InitialWeights
 from orchestrator.loop.data.phases import Data, build_data
 from orchestrator.loop.loop_state import LoopState
 from orchestrator.loop.model.construction import build_model, initialize_shards

@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from orchestrator.errors import TaskError, raise_problems
-from orchestrator.experiment.checks.data import check_loss
 from orchestrator.experiment.checks.metrics import check_phases_of_metrics, list_metrics_of_hooks
+from orchestrator.experiment.checks.phases import check_loss
 from orchestrator.loop.data.phase_data import PhaseData
 from orchestrator.loop.inference import Inference, RunPass
 from orchestrator.loop.model.sharded_modules import is_sharded

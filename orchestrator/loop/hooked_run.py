@@ -4,7 +4,7 @@ from typing import Any
 
 from hooks.metrics.names import get_kind
 from hooks.plan import Plan
-from orchestrator.experiment.checks.data import list_run_phases
+from orchestrator.experiment.checks.phases import list_run_phases
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.evaluation import Evaluation
 from orchestrator.loop.inference import Inference

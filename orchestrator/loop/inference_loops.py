@@ -12,7 +12,7 @@ from hooks.position import Stage
 from hooks.state import Weights
 from orchestrator.errors import TaskError
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.experiment.yaml.source import InitialWeights
+from orchestrator.experiment.yaml.origins import InitialWeights
 from orchestrator.loop.data.predicted_data import ConsecutiveSamples
 from orchestrator.loop.hooked_loop import HookedLoop
 from orchestrator.loop.hooked_run import HookedRun

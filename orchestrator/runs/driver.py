@@ -11,15 +11,16 @@ from orchestrator.disk.new_run import create_run, taking_name
 from orchestrator.disk.run_folder import DEFAULT_STORAGE, RunFolder, errors_before_start
 from orchestrator.engines.ray_connection import choose_address
 from orchestrator.errors import CheckpointError, UsageError
+from orchestrator.experiment.edits import apply_edits
 from orchestrator.experiment.load import (
-    apply_edits,
     check_experiment,
     make_experiment_from_source,
     to_dict,
     to_yaml,
 )
-from orchestrator.experiment.sections.experiment import Experiment, check_run_name
-from orchestrator.experiment.sections.workers import rank_count_overrides
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.sections.run_name import choose_run_name
+from orchestrator.experiment.sections.workers import make_rank_count_overrides
 from orchestrator.runs.best import make_usage_hint
 from orchestrator.runs.launch import check_can_run, choose_engine, collect_launch_metadata, drive
 from orchestrator.runs.missing_checkpoint import open_checkpoints
@@ -93,7 +94,7 @@ def run(
     metadata = _collect_metadata(experiment, engine)
     if metadata["init"]:
         sources.append(Storage(metadata["init"]["path"]))
-    wanted = RunFolder(storage, check_run_name(experiment, name))
+    wanted = RunFolder(storage, choose_run_name(name, experiment.name))
     with taking_name(wanted, if_exists, sources) as (folder, lease):
         folder = create_run(storage, folder.name, to_yaml(experiment), **metadata)
         drive(folder, experiment, engine, address, lease, resume_with=format_resume_command(folder))
@@ -231,7 +232,9 @@ def load_experiment_to_resume(folder: RunFolder, workers: int | None = None) -> 
     experiment = apply_edits(folder.read_source(), folder.read_experiment_text())
     if workers is None:
         return experiment
-    return make_experiment_from_source(experiment.source.with_values(rank_count_overrides(workers)))
+    return make_experiment_from_source(
+        experiment.source.with_values(make_rank_count_overrides(workers))
+    )
 
 
 def format_resume_command(folder: RunFolder) -> str:

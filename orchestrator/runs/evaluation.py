@@ -19,8 +19,8 @@ from orchestrator.errors import CheckpointError, ConfigError, UsageError
 from orchestrator.experiment.load import to_dict, to_yaml, with_overrides
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.experiment.sections.workers import rank_count_overrides
-from orchestrator.experiment.yaml.document import is_within
+from orchestrator.experiment.sections.workers import make_rank_count_overrides
+from orchestrator.experiment.yaml.dotted_paths import is_within
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.runs.evaluation_overrides import (
     check_added_hooks,
@@ -98,7 +98,7 @@ class EvaluationJob:
 
         source = source.with_values({**_RESET_VALUES, **_turn_off(trained, cls._runs_hook)})
         if workers is not None:
-            source = source.with_values(rank_count_overrides(workers))
+            source = source.with_values(make_rank_count_overrides(workers))
         experiment = with_overrides(source, overrides)
         check_added_hooks(experiment, trained, no_effect)
         return experiment

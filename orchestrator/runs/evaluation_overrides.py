@@ -8,8 +8,9 @@ from hooks.hook import EVENTS, Hook
 from orchestrator.errors import ConfigError, Problem, UsageError, did_you_mean
 from orchestrator.experiment.resolve import ResolvedExperiment, get_resolved
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.experiment.yaml.document import Document, is_within
-from orchestrator.experiment.yaml.layers import add_overrides
+from orchestrator.experiment.yaml.document import Document
+from orchestrator.experiment.yaml.dotted_paths import is_within
+from orchestrator.experiment.yaml.overrides import add_overrides
 
 USED_KEYS = (
     "task_args",

@@ -16,10 +16,11 @@ from orchestrator.disk.sweep_folder import open_sweep_folder
 from orchestrator.engines.ray_connection import choose_address
 from orchestrator.errors import UsageError
 from orchestrator.experiment.load import check_experiment, to_dict, to_yaml
-from orchestrator.experiment.sections.experiment import Experiment, check_run_name
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.sections.run_name import choose_run_name
 from orchestrator.experiment.sections.schedulers.pbt import PBT
 from orchestrator.experiment.sections.sweep import SweepSettings
-from orchestrator.experiment.sweep.space import count_trials
+from orchestrator.experiment.sweep.trial_counts import count_trials
 from orchestrator.process.streams import print_line
 from orchestrator.runs.driver import format_resume_command, load_experiment_to_resume
 from orchestrator.storage import Storage
@@ -83,7 +84,7 @@ def sweep(
     init = describe_initial_weights(experiment)  # raises ConfigError before a trial starts
     metadata = _collect_metadata(experiment, settings, local=local, fail_fast=fail_fast)
 
-    wanted = RunFolder(storage, check_run_name(experiment, name))
+    wanted = RunFolder(storage, choose_run_name(name, experiment.name))
     read_folders = [Storage(init["path"])] if init else []
     with taking_name(wanted, if_exists, read_folders) as (folder, lease):
         folder = create_run(storage, folder.name, to_yaml(experiment), **metadata)

@@ -10,7 +10,8 @@ from orchestrator.errors import ConfigError, UsageError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.search import EXTRA, OptunaSearch
 from orchestrator.experiment.sections.sweep import SweepSettings
-from orchestrator.experiment.sweep.space import count_concurrent_trials, count_trials
+from orchestrator.experiment.sweep.concurrent_trials import count_concurrent_trials
+from orchestrator.experiment.sweep.trial_counts import count_trials
 from orchestrator.process.streams import print_line
 from orchestrator.runs.launch import check_environment
 
@@ -71,7 +72,7 @@ def compute_concurrency(
     qualifier = "at least " if workers.min_count < workers.max_count else ""
     explanation = (
         f"each needs {qualifier}{Resources.required_by(workers)};"
-        f" the cluster has {_describe_resources(nodes, ['CPU', 'GPU', *workers.bundle()])}"
+        f" the cluster has {_describe_resources(nodes, ['CPU', 'GPU', *workers.bundle])}"
     )
     max_concurrent = count_concurrent_trials(settings, count_trials(settings), workers, nodes)
     if max_concurrent < 1:

@@ -36,7 +36,7 @@ def make_trial_source(
     """Return the source of one trial, with the metric directions and row statistics that the
     sweep's metrics need."""
     trial = source.without_sweep().with_values(values)
-    data, _ = trial.merged()
+    data, _ = trial.merge()
     trial = trial.with_values(infer_modes(data, settings))
     if not settings.row_stats:
         return trial

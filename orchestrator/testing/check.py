@@ -11,8 +11,8 @@ from hooks.hook import Hook
 from hooks.interval import Interval
 from hooks.setup import Setup
 from orchestrator.errors import ConfigError
-from orchestrator.experiment.fields.field_values import list_parameters
-from orchestrator.experiment.fields.parameters import construct
+from orchestrator.experiment.fields.construction import construct
+from orchestrator.experiment.fields.parameters import list_parameters
 from orchestrator.loop.model.torch_settings import torch_threads
 from orchestrator.loop.world import World
 from orchestrator.task import Task

@@ -13,7 +13,7 @@ from hooks.errors import HookError, describe_error
 from hooks.hook import Hook, Ranks
 from orchestrator.disk.checkpoints import placeholders
 from orchestrator.disk.checkpoints.store import CheckpointStore
-from orchestrator.experiment.optim.construction import has_own_method
+from orchestrator.experiment.optim.task_factories import has_own_method
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.world import World
 from orchestrator.randomness import random_state

@@ -16,9 +16,9 @@ from torch.utils.data import Dataset, TensorDataset
 from hooks.hook import Hook
 from hooks.state import State
 from orchestrator.disk.rows.recorder import Recorder
-from orchestrator.experiment.checks.optimizers import fill_optimization_defaults
 from orchestrator.experiment.components import make_hooks
-from orchestrator.experiment.fields.parameters import check
+from orchestrator.experiment.fields.validation import validate
+from orchestrator.experiment.optimizer_defaults import fill_optimization_defaults
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.custom.custom_loop import CustomLoop
 from orchestrator.loop.loop import Loop
@@ -149,7 +149,7 @@ def make_loop(
     """Make a loop and its recorder; `context` has further fields of its RunContext."""
     length = {} if "steps" in settings else {"epochs": 1}
     kind = f"{type(task).__module__}:{type(task).__qualname__}"
-    experiment = check(
+    experiment = validate(
         Experiment, {"name": "test", "task": kind, "batch_size": 4, **length, **settings}, ""
     )
     experiment = fill_optimization_defaults(experiment, type(task))

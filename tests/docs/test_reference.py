@@ -19,8 +19,9 @@ from docs.site.reference import make_sweep_keys
 from hooks import HOOKS, Hook, Interval
 from hooks.needs import Needs
 from orchestrator.cli import PANELS, app
-from orchestrator.experiment.fields.parameters import check, make_fields_model
+from orchestrator.experiment.fields.class_models import make_fields_model
 from orchestrator.experiment.fields.section import Model
+from orchestrator.experiment.fields.validation import validate
 from orchestrator.experiment.hook_reference import describe_hook
 from orchestrator.experiment.sections.experiment import Experiment
 
@@ -211,7 +212,7 @@ def test_example_of_a_hook_is_valid(name: str) -> None:
     example = yaml.safe_load(doc.example or f"{name}: {{}}")
     settings = example[name]
     assert list(example) == [name]
-    checked = check(make_fields_model(HOOKS[name]), settings, name)
+    checked = validate(make_fields_model(HOOKS[name]), settings, name)
     assert checked.model_fields_set == set(settings)
 
 

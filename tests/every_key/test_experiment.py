@@ -14,7 +14,7 @@ from orchestrator.engines.resources import Resources
 from orchestrator.experiment.load import make_experiment
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.workers import Ddp, Workers
-from orchestrator.experiment.yaml.source import with_value
+from orchestrator.experiment.yaml.dotted_paths import with_value
 from orchestrator.loop.model import torch_settings
 from tests.every_key.conftest import Left
 from tests.every_key.tasks import HERE, PLAIN, QUIET, VIEWS, WATCHED

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hooks import HOOKS
-from orchestrator.experiment.fields.field_values import list_parameters
+from orchestrator.experiment.fields.parameters import list_parameters
 from tests.every_key.conftest import Left
 from tests.every_key.tasks import HERE, PLAIN, QUIET, VIEWS, breaking
 from tests.every_key.walk import CUDA, Key, acts

@@ -17,7 +17,7 @@ from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.schedulers.asha import Asha
 from orchestrator.experiment.sections.schedulers.median import Median
 from orchestrator.experiment.sections.sweep import Budget, Plateau, Stop, SweepSettings
-from orchestrator.experiment.yaml.source import with_value
+from orchestrator.experiment.yaml.dotted_paths import with_value
 from orchestrator.loop.report import Report
 from orchestrator.sweeps import in_process as sweeps_in_process
 from tests.every_key.tasks import PLAIN, QUIET

@@ -6,7 +6,7 @@ import torch
 
 from experiments.mnist_gan import MnistGan
 from orchestrator.experiment.load import load_experiment
-from orchestrator.experiment.optim.optimizer import build_optimizers
+from orchestrator.experiment.optim.building import build_optimizers
 
 ROOT = Path(__file__).resolve().parents[2]
 

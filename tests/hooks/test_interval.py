@@ -7,7 +7,7 @@ from pydantic import TypeAdapter
 
 from hooks import HOOKS, Interval, State
 from hooks.interval import EPOCHS_OR_STEPS, Units, count_iterations
-from orchestrator.experiment.fields.field_values import list_parameters
+from orchestrator.experiment.fields.parameters import list_parameters
 
 
 @pytest.mark.parametrize(

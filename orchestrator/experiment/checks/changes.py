@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from hooks.interval import Interval
 from hooks.optimizer_name import OptimizerName
 from orchestrator.errors import Problem, find_problems
 from orchestrator.experiment.components import find_hook_class, make_hook
@@ -14,7 +15,7 @@ from orchestrator.experiment.optim.component import (
 )
 from orchestrator.experiment.optim.optimizer import check_optimizer
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.experiment.yaml.source import with_value
+from orchestrator.experiment.yaml.dotted_paths import with_value
 from orchestrator.task import Task
 
 
@@ -26,7 +27,7 @@ def check_changes(experiment: Experiment, task: type[Task]) -> Iterator[Problem]
         if total is not None and change.at.count >= total:
             yield Problem(
                 f"changes.{index}.at",
-                f"must be less than the run's {total} {change.at.unit}, got {change.at}",
+                f"must be less than the run's {Interval(total, change.at.unit)}, got {change.at}",
             )
         for name, value in change.set.items():
             path = f"changes.{index}.set.{name}"

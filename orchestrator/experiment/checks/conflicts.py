@@ -13,7 +13,7 @@ from orchestrator.experiment.checks.metrics import check_metrics
 from orchestrator.experiment.checks.optimizers import find_optimizer_conflicts
 from orchestrator.experiment.checks.strategy import find_strategy_conflicts
 from orchestrator.experiment.checks.train_method import check_train_method
-from orchestrator.experiment.fields.parameters import check_needs
+from orchestrator.experiment.fields.needs import check_needs
 from orchestrator.experiment.optim.closures import find_closure_class
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.task import Task, has_custom_loop, has_turns

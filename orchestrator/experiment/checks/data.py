@@ -1,32 +1,28 @@
 """Checks of the data that a task returns for its phases, as far as possible before a run."""
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hooks.metrics.names import PHASES, get_kind
-from orchestrator.errors import ConfigError, Problem, find_problems, raise_problems
+from orchestrator.errors import ConfigError, Problem, find_problems
 from orchestrator.experiment.checks.data_keys import find_key_problems
 from orchestrator.experiment.checks.datasets import get_length, is_map_style, is_ray_dataset
 from orchestrator.experiment.checks.iterable_data import check_iterable_data
-from orchestrator.experiment.checks.metrics import (
-    check_phases_of_metrics,
-    list_monitored_metrics,
-    make_meters,
+from orchestrator.experiment.checks.metrics import check_phases_of_metrics, list_monitored_metrics
+from orchestrator.experiment.checks.phases import (
+    PHASES_OF_DATA,
+    check_loss,
+    check_meters,
+    find_phase_problems,
+    list_run_phases,
+    make_empty_error,
 )
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.experiment.yaml.document import is_within
+from orchestrator.experiment.yaml.dotted_paths import is_within
 from orchestrator.randomness import seeded
-from orchestrator.task import Task, has_custom_loop, missing_loss
+from orchestrator.task import Task, has_custom_loop
 from orchestrator.units import format_count
 from orchestrator.user_code import call_for_mapping, catch_user_errors
 
-PHASES_OF_DATA = "a mapping of train, and optionally val and test, to their datasets"
-_NAME = re.compile(r"\w[\w.-]{0,99}")
-_NAME_RULE = (
-    "must be at most 100 letters, digits, `_`, `-` and `.`, and begin with a letter or digit"
-)
 _KEYS_OF_DATA = (
     "task",
     "task_args",
@@ -61,63 +57,12 @@ def check_data(experiment: Experiment, task: Task) -> Iterator[Problem]:
 def _check_datasets(
     experiment: Experiment, task: Task, datasets: Mapping[str, Any]
 ) -> Iterator[Problem]:
-    of_phases = list(_find_phase_problems(task, datasets))
+    of_phases = list(find_phase_problems(task, datasets))
     yield from of_phases
     if not of_phases and not _is_data_swept(experiment):
         yield from _find_refused_settings(experiment, task, datasets)
     for phase, dataset in datasets.items():
         yield from find_problems(_read_first_sample, task, phase, dataset)
-
-
-# The phases
-
-
-def check_phases(task: Task, datasets: Mapping[str, Any]) -> None:
-    """Raise ConfigError if there is no training data, or a phase is invalid."""
-    raise_problems(_find_phase_problems(task, datasets))
-
-
-def _find_phase_problems(task: Task, datasets: Mapping[str, Any]) -> Iterator[Problem]:
-    misspelled: Sequence[str] = ()
-    if "train" not in datasets:
-        misspelled = get_close_matches("train", map(str, datasets), n=1)
-        names = ", ".join(map(str, datasets)) or "nothing"
-        hint = " (did you mean 'train'?)" if misspelled else ""
-        yield Problem(
-            "task", f"{type(task).__name__}.data() must return 'train', got {names}{hint}"
-        )
-    for phase, dataset in datasets.items():
-        message = None if phase in misspelled else _make_phase_error(phase, dataset)
-        if message:
-            yield Problem("task", message)
-
-
-def _make_phase_error(phase: str, dataset: Any) -> str | None:
-    kind, has_name, name = str(phase).partition("/")
-    if kind not in PHASES or (has_name and kind == "train"):
-        allowed = "phases are train, val, test, and val/NAME and test/NAME for several"
-        return f"data() returns a phase '{phase}'; {allowed}"
-    if has_name and not _NAME.fullmatch(name):
-        return f"data() returns a phase '{phase}'; '{name}' {_NAME_RULE}"
-    if is_ray_dataset(dataset):
-        return None
-    if not is_map_style(dataset) and not hasattr(dataset, "__iter__"):
-        kind = type(dataset).__name__
-        return f"the {phase} dataset ({kind}) needs __len__ and __getitem__, or __iter__"
-    if get_length(dataset) == 0:
-        return _make_empty_error(phase, dataset, "its length is 0")
-    return None
-
-
-def _make_empty_error(phase: str, dataset: Any, reason: str) -> str:
-    hint = "" if phase == "train" else f"; to evaluate nothing, leave {phase} out of data()"
-    return f"the {phase} data ({type(dataset).__name__}) is empty: {reason}{hint}"
-
-
-def list_run_phases(experiment: Experiment, phases: Iterable[str]) -> list[str]:
-    """Return the phases of a run: all that have data, unless it never validates."""
-    validates = experiment.validate_every.count > 0
-    return [phase for phase in phases if validates or get_kind(phase) != "val"]
 
 
 # The settings that the data must fit
@@ -144,15 +89,6 @@ def _find_refused_settings(
         yield from find_problems(_check_phase, experiment, task, phase, dataset)
 
 
-def check_loss(task: Task, phases: Iterable[str]) -> None:
-    """Raise ConfigError if there are phases to evaluate, and no loss."""
-    evaluated = [phase for phase in phases if phase != "train"]
-    if evaluated and type(task).loss is missing_loss:
-        raise ConfigError.at(
-            "task", f"{type(task).__name__} needs loss(), to evaluate {', '.join(evaluated)}"
-        )
-
-
 def _check_phase(experiment: Experiment, task: Task, phase: str, dataset: Any) -> None:
     if is_ray_dataset(dataset):
         return
@@ -162,17 +98,6 @@ def _check_phase(experiment: Experiment, task: Task, phase: str, dataset: Any) -
         return
     with catch_user_errors("task", f"the {phase} data ({type(dataset).__name__}) cannot be read"):
         check_iterable_data(experiment, task, phase, dataset)
-
-
-def check_meters(experiment: Experiment, task: Task, phase: str, samples: int, ranks: int) -> None:
-    """Raise ConfigError if meters would have no sample of a phase on a rank."""
-    is_evaluated = phase != "train" and phase in list_run_phases(experiment, [phase])
-    if is_evaluated and samples < ranks and make_meters(task):
-        raise ConfigError.at(
-            "task",
-            f"has meters, which need a {phase} sample on each rank; there are {samples} for"
-            f" {format_count(ranks, 'rank')}",
-        )
 
 
 def _check_batch_is_filled(experiment: Experiment, task: Task, train: Any) -> None:
@@ -186,6 +111,7 @@ def _check_batch_is_filled(experiment: Experiment, task: Task, train: Any) -> No
 
 
 def make_drop_last_error(samples: int, ranks: int, batch_size: int) -> ConfigError:
+    """Return the error of training data that fill no batch, of which `drop_last` leaves nothing."""
     size = describe_size(samples, ranks)
     return ConfigError.at(
         "loader.drop_last",
@@ -194,6 +120,7 @@ def make_drop_last_error(samples: int, ranks: int, batch_size: int) -> ConfigErr
 
 
 def describe_size(samples: int, ranks: int) -> str:
+    """Return the size of a dataset as text: `3 samples on 2 ranks`."""
     return f"{format_count(samples, 'sample')} on {format_count(ranks, 'rank')}"
 
 
@@ -214,4 +141,4 @@ def _read_first_sample(task: Task, phase: str, dataset: Any) -> None:
             if (type(task).sampler, type(task).loader) == (Task.sampler, Task.loader):
                 dataset[0]
         elif hasattr(dataset, "__iter__") and next(iter(dataset), _MISSING) is _MISSING:
-            raise ConfigError.at("task", _make_empty_error(phase, dataset, "it yields no sample"))
+            raise ConfigError.at("task", make_empty_error(phase, dataset, "it yields no sample"))

@@ -9,13 +9,13 @@ from pydantic import BaseModel
 
 from hooks import HOOKS
 from orchestrator.errors import UNKNOWN_KEY, Problem
-from orchestrator.experiment.fields.field_values import list_parameters
+from orchestrator.experiment.fields.class_models import make_signature_model
 from orchestrator.experiment.fields.known_keys import find_models, map_fields_by_key
-from orchestrator.experiment.fields.parameters import make_signature_model
+from orchestrator.experiment.fields.parameters import list_parameters
 from orchestrator.experiment.optim.optimizer import OPTIMIZERS
 from orchestrator.experiment.optim.scheduler import SCHEDULERS
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.experiment.yaml.document import join
+from orchestrator.experiment.yaml.dotted_paths import join
 from orchestrator.task import Task
 
 _MAX_SUGGESTIONS = 3

@@ -14,10 +14,10 @@ from hooks.metrics.direction import (
 )
 from orchestrator.errors import Problem
 from orchestrator.experiment.checks.metrics import find_monitoring_hook, make_meters
-from orchestrator.experiment.fields.field_values import list_parameters
+from orchestrator.experiment.fields.parameters import list_parameters
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.sweep import SweepSettings
-from orchestrator.experiment.yaml.source import with_value
+from orchestrator.experiment.yaml.dotted_paths import with_value
 from orchestrator.task import Task
 
 
@@ -52,12 +52,9 @@ def infer_modes(
     declared = {**_find_modes_by_meter(data, meters or {}), **declared_modes(data)}
     inferred: dict[str, Any] = {}
     for monitored in find_monitored_metrics(data):
-        has_mode = monitored.entry.get("mode") is not None
-        if (
-            has_mode
-            or declared.keys().isdisjoint(monitored.metrics)
-            or not _can_have_mode(monitored)
-        ):
+        if monitored.entry.get("mode") is not None or not _can_have_mode(monitored):
+            continue
+        if declared.keys().isdisjoint(monitored.metrics):
             continue
         known = [direction(metric, declared) for metric in monitored.metrics]
         if all(known):
@@ -66,6 +63,7 @@ def infer_modes(
 
 
 def _can_have_mode(monitored: MonitoredMetrics) -> bool:
+    """Return whether the part that monitors the metrics has a field `mode`."""
     hook = find_monitoring_hook(monitored)
     return monitored.path == "sweep" or (hook is not None and "mode" in list_parameters(hook))
 
@@ -81,6 +79,7 @@ def _find_modes_by_meter(data: Mapping[str, Any], meters: Mapping[str, Mode]) ->
 def with_inferred_modes(
     data: Mapping[str, Any], meters: Mapping[str, Mode] | None = None
 ) -> Mapping[str, Any]:
+    """Return an experiment in which parts have the modes that they take over from others."""
     for path, mode in infer_modes(data, meters=meters).items():
         data = with_value(data, path, mode)
     return data

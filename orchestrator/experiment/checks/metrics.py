@@ -12,7 +12,7 @@ from hooks.metrics.direction import AUTO, MonitoredMetrics, find_monitored_metri
 from hooks.metrics.names import PHASES, find_phase, list_phases, nearest
 from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.experiment.components import find_hook_class
-from orchestrator.experiment.fields.parameters import evaluate_annotations
+from orchestrator.experiment.fields.class_models import evaluate_annotations
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.notify import parse_target
 from orchestrator.task import Task, has_custom_loop
@@ -42,6 +42,7 @@ class MonitoredMetric:
         return "val" if self.is_auto else find_phase(self.name)
 
     def make_problem(self, message: str, known: Iterable[str] = ()) -> Problem:
+        """Return a problem of the metric, which suggests the nearest of the known names."""
         near = nearest(self.name, known)
         hint = f"did you mean '{near}'?" if near else None
         return Problem(self.path, f"'{self.name}' {message}", suggestion=hint)

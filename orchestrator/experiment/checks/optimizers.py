@@ -1,88 +1,25 @@
-"""Optimizers and schedulers of an experiment: defaults, arguments, and conflicts."""
+"""Checks of the optimizers and schedulers of an experiment: their arguments, and conflicts."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from torch.optim import Optimizer
 
 from hooks import Hook
 from hooks.metrics.direction import Mode, declared_modes, direction
 from hooks.setup import Setup
-from orchestrator.errors import (
-    ConfigError,
-    Problem,
-    collect_problems,
-    find_problems,
-    raise_problems,
-)
+from orchestrator.errors import Problem, find_problems, raise_problems
 from orchestrator.experiment.optim.closures import find_closure_class, needs_closure
-from orchestrator.experiment.optim.component import (
-    DEFAULT_OPTIMIZER,
-    Component,
-    Optimization,
-)
-from orchestrator.experiment.optim.construction import has_own_method
+from orchestrator.experiment.optim.component import DEFAULT_OPTIMIZER, Optimization
 from orchestrator.experiment.optim.learning_rate import Schedule
-from orchestrator.experiment.optim.optimizer import (
-    check_optimizer,
-    fill_optimizer_defaults,
-)
-from orchestrator.experiment.optim.schedule_phases import find_list_interval
-from orchestrator.experiment.optim.scheduler import (
-    fill_scheduler_defaults,
+from orchestrator.experiment.optim.optimizer import check_optimizer
+from orchestrator.experiment.optim.scheduler_conflicts import (
     find_missing_momentum,
     find_unused_rate,
 )
 from orchestrator.experiment.optim.stepping import find_stepping_problems, is_stepped
 from orchestrator.experiment.optim.timeline import Timeline
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.experiment.yaml.source import with_value
 from orchestrator.task import Task, has_turns
-
-# Defaults
-
-
-def fill_optimization_defaults(experiment: Experiment, task: type[Task]) -> Experiment:
-    """Return the experiment with its optimizer and scheduler, by default the task's own.
-
-    Raises ConfigError.
-    """
-    if experiment.optimizers:
-        return experiment
-    written_keys = experiment.model_fields_set
-    written = experiment.optimizer if "optimizer" in written_keys else Component()
-    scheduler = experiment.scheduler
-    if "scheduler" not in written_keys and has_own_method(task, "scheduler"):
-        scheduler = Component()
-
-    problems: list[Problem] = []
-    optimizer = collect_problems(problems, fill_optimizer_defaults, written, task)
-    scheduler = collect_problems(problems, fill_scheduler_defaults, scheduler, task)
-    if problems or optimizer is None:
-        raise ConfigError(problems)
-
-    if not written.type and any(find_unused_rate(Optimization("", optimizer, scheduler))):
-        rest = {key: value for key, value in optimizer.model_dump().items() if key != "lr"}
-        optimizer = Component.model_validate({**rest, **written.arguments})
-    update: dict[str, Any] = {"optimizer": optimizer}
-    if scheduler is not experiment.scheduler:
-        update["scheduler"] = scheduler
-    return experiment.model_copy(update=update)
-
-
-def with_stepping_interval(experiment: Experiment, task: type[Task]) -> Experiment:
-    """Return the experiment with the hook's interval for a list of schedulers, unless set."""
-    optimizations = list(experiment.optimizations.values())
-    every = find_list_interval(optimizations, task)
-    entry = experiment.hooks.get("param_scheduler", True)
-    is_open = isinstance(entry, dict) and not {"every", "type"} & entry.keys()
-    if every is None or not (entry is True or is_open):
-        return experiment
-    hooks = with_value(experiment.hooks, "param_scheduler.every", str(every))
-    return experiment.model_copy(update={"hooks": hooks})
-
-
-# Arguments
 
 
 def check_optimizer_arguments(

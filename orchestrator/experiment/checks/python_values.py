@@ -5,7 +5,8 @@ from typing import Any
 
 from orchestrator.errors import Problem, shorten
 from orchestrator.experiment.components import find_hook_class
-from orchestrator.experiment.fields.field_values import LostValue, convert_value, list_parameters
+from orchestrator.experiment.fields.field_values import LostValue, convert_value
+from orchestrator.experiment.fields.parameters import list_parameters
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.task import Task
 from orchestrator.user_code import find_class

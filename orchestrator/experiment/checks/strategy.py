@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
-from orchestrator.experiment.fields.parameters import find_changed_keys
+from orchestrator.experiment.fields.needs import find_changed_keys
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.workers import Ddp
 from orchestrator.task import Task, has_turns

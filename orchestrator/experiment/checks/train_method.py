@@ -9,29 +9,46 @@ from hooks.setup import Setup
 from hooks.suitability import find_reason_against
 from orchestrator.errors import Problem, did_you_mean
 from orchestrator.experiment.components import DEFAULT_HOOKS
-from orchestrator.experiment.fields.parameters import find_changed_keys
+from orchestrator.experiment.fields.needs import find_changed_keys
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.task import Task, has_weights
 from orchestrator.user_code import find_source_location
 
-_ALWAYS_READ = frozenset(
-    "name task task_args epochs steps seed max_failures max_preemptions hang workers upload_every"
-    " environment tags notes notify hooks sweep".split()
-)
+_ALWAYS_READ = {
+    "name",
+    "task",
+    "task_args",
+    "epochs",
+    "steps",
+    "seed",
+    "max_failures",
+    "max_preemptions",
+    "hang",
+    "workers",
+    "upload_every",
+    "environment",
+    "tags",
+    "notes",
+    "notify",
+    "hooks",
+    "sweep",
+}
+"""Keys that have an effect whatever `train` declares."""
 _DECLARABLE = Experiment.model_fields.keys() - _ALWAYS_READ
-_READ_WORKER_KEYS = frozenset(
-    ["count", "gpu", "cpus", "memory", "accelerator", "resources", "spares"]
-)
+"""Keys that `train` reads if it declares them."""
+_READ_WORKER_KEYS = {"count", "gpu", "cpus", "memory", "accelerator", "resources", "spares"}
+"""Keys of `workers` that have an effect whatever `train` does."""
 
 
 def list_train_parameters(task: type[Task]) -> dict[str, inspect.Parameter]:
     """Return the parameters of `train` after `session`, by name: keys of the experiment."""
-    _self, _session, *parameters = inspect.signature(task.train).parameters.values()
-    return {parameter.name: parameter for parameter in parameters}
+    parameters = list(inspect.signature(task.train).parameters.values())
+    return {parameter.name: parameter for parameter in parameters[2:]}
 
 
 def list_train_defaults(task: type[Task]) -> dict[str, Any]:
+    """Return the defaults that `train` declares for keys of the experiment."""
     return {
         name: parameter.default
         for name, parameter in list_train_parameters(task).items()

@@ -1,8 +1,7 @@
 """Classes that stand for unknown ones, so that everything else is checked as well."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from torch.optim import Optimizer
@@ -12,7 +11,7 @@ from hooks import Hook, State
 from orchestrator.errors import Problem, collect_problems
 from orchestrator.experiment.components import find_hook_class
 from orchestrator.experiment.optim.component import FROM_TASK
-from orchestrator.experiment.optim.optimizer import OPTIMIZERS
+from orchestrator.experiment.optim.optimizer import find_optimizer_class
 from orchestrator.experiment.optim.scheduler import list_argument_names
 from orchestrator.task import Task
 from orchestrator.user_code import find_class
@@ -68,11 +67,9 @@ def replace_unknown_classes(data: Mapping[str, Any], problems: list[Problem]) ->
     `replace_unknown_hooks` does the same for hooks, for which the task must be known.
     """
     known = dict(data)
-    name = data.get("task")
-    if isinstance(name, str) and not _is_known(problems, find_class, name, Task, {}, "task"):
+    if _is_task_unknown(data.get("task"), problems):
         task = AnyTaskWithTurns if data.get("optimizers") else AnyTask
-        known.update(task=_name(task), task_args={})
-
+        known.update(task=_get_path(task), task_args={})
     if "optimizer" in data:
         known["optimizer"] = _replace_optimizer(data["optimizer"], "optimizer", problems)
     if "scheduler" in data:
@@ -86,9 +83,11 @@ def replace_unknown_classes(data: Mapping[str, Any], problems: list[Problem]) ->
     return known
 
 
-def _is_known(problems: list[Problem], find: Callable[..., Any], *args: Any) -> bool:
-    """Return whether `find` finds a class, and add its problem if it does not."""
-    return collect_problems(problems, find, *args) is not None
+def _is_task_unknown(name: Any, problems: list[Problem]) -> bool:
+    """Return whether a task is named and cannot be found, and add the problem."""
+    if not isinstance(name, str):
+        return False
+    return collect_problems(problems, find_class, name, Task, {}, "task") is None
 
 
 def _replace_named_optimizer(entry: Any, path: str, problems: list[Problem]) -> Any:
@@ -101,10 +100,11 @@ def _replace_named_optimizer(entry: Any, path: str, problems: list[Problem]) -> 
 
 def _replace_optimizer(entry: Any, path: str, problems: list[Problem]) -> Any:
     kind = _get_class_name(entry)
-    find = partial(find_class, kind, Optimizer, OPTIMIZERS, f"{path}.type")
-    if not kind or _is_known(problems, find):
+    if not kind:
         return entry
-    return {**entry, "type": _name(AnyOptimizer)}
+    if collect_problems(problems, find_optimizer_class, kind, path) is not None:
+        return entry
+    return {**entry, "type": _get_path(AnyOptimizer)}
 
 
 def _replace_schedulers(entry: Any, path: str, problems: list[Problem]) -> Any:
@@ -115,13 +115,15 @@ def _replace_schedulers(entry: Any, path: str, problems: list[Problem]) -> Any:
             for index, item in enumerate(entry)
         ]
     kind = _get_class_name(entry)
-    if not kind or _is_known(problems, list_argument_names, kind, AnyTask, path):
+    if not kind:
         return entry
-    return {**entry, "type": _name(AnyScheduler)}
+    if collect_problems(problems, list_argument_names, kind, AnyTask, path) is not None:
+        return entry
+    return {**entry, "type": _get_path(AnyScheduler)}
 
 
 def _get_class_name(entry: Any) -> str:
-    """Return the class that an entry names, or nothing."""
+    """Return the class that an entry names; empty if it names none, or the task's method."""
     kind = entry.get("type") if isinstance(entry, Mapping) else None
     return kind if isinstance(kind, str) and kind != FROM_TASK else ""
 
@@ -140,11 +142,12 @@ def replace_unknown_hooks(
             continue
         path = f"hooks.{name}" if kind == name else f"hooks.{name}.type"
         others = entries if kind == name else ()
-        if not _is_known(problems, find_hook_class, kind, path, others):
+        if collect_problems(problems, find_hook_class, kind, path, others) is None:
             priority = {key: value for key, value in settings.items() if key == "priority"}
-            known[name] = {"type": _name(AnyHook), **priority}
+            known[name] = {"type": _get_path(AnyHook), **priority}
     return known
 
 
-def _name(cls: type) -> str:
+def _get_path(cls: type) -> str:
+    """Return the import path of a class of this module."""
     return f"{__name__}:{cls.__name__}"

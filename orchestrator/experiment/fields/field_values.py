@@ -1,11 +1,11 @@
-"""Values of fields on their way through a file: whether a class gets the same back."""
+"""Values of fields as a file holds them, and whether a class gets the same values back."""
 
 import dataclasses
 from collections.abc import Mapping
 from enum import Enum
 from functools import cache
 from pathlib import PurePath
-from typing import Any, get_type_hints
+from typing import Any
 
 import numpy
 from pydantic import BaseModel, ValidationError
@@ -13,17 +13,12 @@ from pydantic import BaseModel, ValidationError
 from hooks import Interval
 from orchestrator.errors import shorten
 from orchestrator.experiment.fields.model import create_fields_model
-from orchestrator.experiment.yaml.source import to_plain, to_plain_data
+from orchestrator.experiment.fields.parameters import list_parameters, read_type_hints
+from orchestrator.experiment.yaml.plain_values import to_plain, to_plain_data
 from orchestrator.experiment.yaml.writer import explain_unwritable
 
 _PLAIN_TYPES = (type(None), bool, int, float, str, Interval)
 """Types whose plain form always reads back as the same."""
-
-
-def list_parameters(cls: type) -> Mapping[str, dataclasses.Field[Any]]:
-    """Return the fields of a dataclass that a config may set, by name."""
-    fields = dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
-    return {field.name: field for field in fields if field.init and not field.name.startswith("_")}
 
 
 class LostValue(ValueError):
@@ -106,12 +101,6 @@ def _has_lost_default(cls: type, field: dataclasses.Field[Any]) -> bool:
 @cache
 def _make_field_model(cls: type, name: str) -> type[BaseModel]:
     return create_fields_model(cls, {name: (read_type_hints(cls)[name], ...)})
-
-
-@cache
-def read_type_hints(cls: type) -> dict[str, Any]:
-    """Return the annotations of a class's fields, evaluated."""
-    return get_type_hints(cls, include_extras=True)
 
 
 def _is_valid(model: type[BaseModel], values: Mapping[str, Any]) -> bool:

@@ -32,7 +32,7 @@ from orchestrator.experiment.fields.other_systems import (
     find_key_to_write,
     find_options_elsewhere,
 )
-from orchestrator.experiment.yaml.document import join
+from orchestrator.experiment.yaml.dotted_paths import join
 from orchestrator.units import format_count
 
 INTEGER_CODES = ("int_type", "int_from_float")
@@ -69,6 +69,9 @@ _PATTERNS = {
     r"^[\w.-]+$": "must contain only letters, digits, `_`, `-` and `.`",
 }
 """Rules by pattern of a string."""
+
+_KINDS = {"Experiment": EXPERIMENT, **{cls.__name__: name for name, cls in HOOKS.items()}}
+"""Names of models in the table of other systems."""
 
 _MAX_PROBLEMS = 50
 """Maximum number of problems reported for one mapping, because finding near names takes time."""
@@ -145,10 +148,6 @@ def _explain_unknown_key(
         code=FOREIGN_KEY if advice else UNKNOWN_KEY,
         meant=join(parent, meant) if meant else None,
     )
-
-
-_KINDS = {"Experiment": EXPERIMENT, **{cls.__name__: name for name, cls in HOOKS.items()}}
-"""Names of models in the table of other systems."""
 
 
 def _list_keys(keys: Sequence[str], owner: str = "") -> str:

@@ -13,15 +13,11 @@ from torch.optim import Optimizer
 
 from hooks import HOOKS, Hook, Interval
 from orchestrator.errors import ConfigError, Problem, collect_problems, shorten
-from orchestrator.experiment.fields.field_values import (
-    LostValue,
-    convert_value,
-    is_default,
-    list_parameters,
-)
-from orchestrator.experiment.fields.parameters import make_fields_model
-from orchestrator.experiment.yaml.document import join
-from orchestrator.experiment.yaml.source import to_plain
+from orchestrator.experiment.fields.class_models import make_fields_model
+from orchestrator.experiment.fields.field_values import LostValue, convert_value, is_default
+from orchestrator.experiment.fields.parameters import list_parameters
+from orchestrator.experiment.yaml.dotted_paths import join
+from orchestrator.experiment.yaml.plain_values import to_plain
 from orchestrator.experiment.yaml.writer import explain_unwritable
 from orchestrator.task import Task
 

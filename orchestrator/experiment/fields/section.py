@@ -5,8 +5,8 @@ from typing import Any
 from pydantic import ConfigDict
 
 from orchestrator.experiment.fields.model import FileModel
-from orchestrator.experiment.fields.parameters import check_with
 from orchestrator.experiment.fields.plain_data import to_config
+from orchestrator.experiment.fields.validation import validate_with
 
 
 class Model(FileModel):
@@ -26,7 +26,7 @@ class Model(FileModel):
 
     def __init__(self, **values: Any) -> None:
         super_init = super().__init__
-        check_with(lambda data: super_init(**data), type(self), to_config(values), "")
+        validate_with(lambda data: super_init(**data), type(self), to_config(values), "")
 
     # Without this mark of its own, pydantic would also call `__init__` for the parts of a file.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]

@@ -11,8 +11,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from orchestrator.errors import ConfigError
-from orchestrator.experiment.optim.optimizer import OPTIMIZERS
-from orchestrator.user_code import find_class
+from orchestrator.experiment.optim.optimizer import OPTIMIZERS, find_optimizer_class
 
 
 def needs_closure(cls: type[Optimizer]) -> bool:
@@ -36,7 +35,7 @@ def needs_gradients_before(cls: type[Optimizer]) -> bool:
 def find_closure_class(kind: str) -> type[Optimizer] | None:
     """Return the class of an optimizer's `type` if it is known and needs a closure."""
     with suppress(ConfigError):  # check_optimizer reports it
-        cls = find_class(kind, Optimizer, OPTIMIZERS)
+        cls = find_optimizer_class(kind, "optimizer")
         return cls if needs_closure(cls) else None
     return None
 

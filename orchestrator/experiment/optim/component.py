@@ -72,6 +72,16 @@ class Optimization:
         return f"optimizers.{self.name}" if self.name else "optimizer"
 
     @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of the optimizer's class, without `groups`."""
+        return {key: value for key, value in self.optimizer.arguments.items() if key != "groups"}
+
+    @property
+    def groups(self) -> Any:
+        """The parameter groups as written; None without any."""
+        return self.optimizer.arguments.get("groups")
+
+    @property
     def scheduler_path(self) -> str:
         return f"optimizers.{self.name}.scheduler" if self.name else "scheduler"
 
@@ -86,15 +96,26 @@ class Optimization:
         return {self.scheduler_path: self.scheduler} if self.scheduler else {}
 
 
+_NO_NUMBERS = ("", "type", "groups", "params", "scheduler")
+"""Keys of an optimizer that are no numbers of its own."""
+
+
 def parse_optimizer_path(path: str) -> tuple[OptimizerName, str] | None:
     """Return the optimizer and the key of a path to one of its numbers, also in a group.
 
     None for any other path.
     """
-    first, *keys = path.split(".")
-    name = keys.pop(0) if first == "optimizers" and keys else None
-    is_group = len(keys) == 3 and keys[0] == "groups" and keys[1].isdecimal() and keys[2] != "match"
-    is_number = is_group or (
-        len(keys) == 1 and keys[0] not in ("", "type", "groups", "params", "scheduler")
-    )
-    return (name, ".".join(keys)) if is_number and (first == "optimizer" or name) else None
+    match path.split("."):
+        case ["optimizer", *keys]:
+            name = None
+        case ["optimizers", name, *keys] if name:
+            pass
+        case _:
+            return None
+
+    match keys:
+        case [key] if key not in _NO_NUMBERS:
+            return name, key
+        case ["groups", index, key] if index.isdecimal() and key != "match":
+            return name, ".".join(keys)
+    return None

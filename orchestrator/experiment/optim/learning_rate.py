@@ -16,8 +16,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from hooks.position import Position
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.optim.component import Optimization
+from orchestrator.experiment.optim.lr_phase import LRPhase
 from orchestrator.experiment.optim.schedule_phases import make_phases
-from orchestrator.experiment.optim.scheduler import LRPhase
 from orchestrator.experiment.optim.timeline import Timeline
 from orchestrator.task import Task
 
@@ -44,7 +44,7 @@ class Schedule:
         every = self.timeline.every
         return {
             "phases": [asdict(phase) for phase in self.phases],
-            "every": every and str(every),
+            "every": None if every is None else str(every),
             "monitor": self.timeline.monitor,
         }
 

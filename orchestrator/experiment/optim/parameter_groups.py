@@ -1,8 +1,10 @@
 """Parameter groups: optimizer arguments for parameters that are selected by name."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from itertools import takewhile
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, takewhile
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple
 
 from annotated_types import Gt, Le
@@ -10,12 +12,12 @@ from pydantic import ConfigDict, Discriminator, Field, Tag
 from torch import nn
 
 from hooks.parameter_names import Patterns, list_patterns, matched
-from orchestrator.errors import ConfigError, Problem
-from orchestrator.experiment.fields.parameters import check
+from orchestrator.errors import ConfigError, Problem, raise_problems
 from orchestrator.experiment.fields.section import Model
-from orchestrator.experiment.yaml.document import join
+from orchestrator.experiment.fields.validation import validate
+from orchestrator.experiment.yaml.dotted_paths import join
 
-Settings = dict[str, Any]
+Settings = Mapping[str, Any]
 
 
 class Group(Model):
@@ -41,16 +43,41 @@ class Group(Model):
         """True if the group scales the optimizer's learning rate."""
         return bool(self.model_fields_set & {"lr_scale", "layer_decay"})
 
-    def compute_scales(self, names: Sequence[str]) -> list[float]:
-        """Return the factor of each parameter's rate.
+    def select(self, named: Mapping[str, nn.Parameter]) -> dict[nn.Parameter, float]:
+        """Return the parameters of the group, each with the factor of its learning rate.
 
-        Raises ValueError for a name without a layer number.
+        Raises ValueError with near names if there are none, and for a name without a layer number.
         """
+        names = matched(self.match, named)
+        scales = self._compute_scales(names)
+        return {named[name]: scale for name, scale in zip(names, scales, strict=True)}
+
+    def _compute_scales(self, names: Sequence[str]) -> list[float]:
         if self.layer_decay == 1:
             return [self.lr_scale] * len(names)
         layers = [_find_layer(name, list_patterns(self.match)) for name in names]
         return [self.lr_scale * self.layer_decay ** (max(layers) - layer) for layer in layers]
 
+
+class NoDecay:
+    """The entry `no_decay`: norms and biases, without weight decay."""
+
+    settings: Settings = MappingProxyType({"weight_decay": 0.0})
+    has_scale = False
+
+    def select(self, named: Mapping[str, nn.Parameter]) -> dict[nn.Parameter, float]:
+        """Return norms and biases, each with factor 1; raises ValueError if there are none."""
+        selected = {
+            parameter: 1.0
+            for name, parameter in named.items()
+            if parameter.ndim < 2 or name.endswith("bias")
+        }
+        if not selected:
+            raise ValueError("the model has neither norms nor biases")
+        return selected
+
+
+GroupEntry = Group | NoDecay
 
 _Entry = Annotated[
     Annotated[Literal["no_decay"], Tag("word")] | Annotated[Group, Tag("group")],
@@ -66,32 +93,34 @@ class Groups(Model):
     without weight decay."""
 
 
-def read_groups(entries: Any, path: str) -> list[Group | None]:
-    """Return the groups of the optimizer at `path`, None for `no_decay`; may raise ConfigError."""
-    checked = check(Groups, {"groups": entries}, path)
-    groups = [entry if isinstance(entry, Group) else None for entry in checked.groups]
-    problems = []
-    for index, group in enumerate(groups):
-        group_path = join(path, f"groups.{index}")
-        if group and not group.settings and not group.has_scale:
-            problems.append(
-                Problem(
-                    group_path,
-                    "has no effect: it sets nothing for these parameters",
-                    suggestion="write lr_scale, or an argument of the optimizer such as weight_decay",
-                )
-            )
-        if group and "lr" in group.settings and group.has_scale:
-            problems.append(
-                Problem(join(group_path, "lr"), "cannot be combined with lr_scale or layer_decay")
-            )
-    if problems:
-        raise ConfigError(problems)
+def read_groups(entries: Any, path: str) -> list[GroupEntry]:
+    """Return the groups of the optimizer at `path`, none for null.
+
+    Raises ConfigError.
+    """
+    if entries is None:
+        return []
+    checked = validate(Groups, {"groups": entries}, path)
+    groups = [entry if isinstance(entry, Group) else NoDecay() for entry in checked.groups]
+    raise_problems(
+        chain.from_iterable(
+            _check_effect(group, join(path, f"groups.{index}"))
+            for index, group in enumerate(groups)
+        )
+    )
     return groups
 
 
-def group_settings(group: Group | None) -> Settings:
-    return {"weight_decay": 0.0} if group is None else group.settings
+def _check_effect(group: GroupEntry, path: str) -> Iterator[Problem]:
+    """Yield a problem if a group sets nothing, or sets the learning rate twice."""
+    if not group.settings and not group.has_scale:
+        yield Problem(
+            path,
+            "has no effect: it sets nothing for these parameters",
+            suggestion="write lr_scale, or an argument of the optimizer such as weight_decay",
+        )
+    if "lr" in group.settings and group.has_scale:
+        yield Problem(join(path, "lr"), "cannot be combined with lr_scale or layer_decay")
 
 
 class _Membership(NamedTuple):
@@ -104,57 +133,54 @@ class _Membership(NamedTuple):
 
 def make_parameter_groups(
     named: Mapping[str, nn.Parameter],
-    groups: Sequence[Group | None],
-    cls: Callable[..., Any],
-    arguments: Mapping[str, Any],
+    groups: Sequence[GroupEntry],
+    rate: float | None,
     path: str,
 ) -> list[dict[str, Any]]:
     """Return torch's parameter groups: first without an entry, then by the same entries, in order.
 
     Later entries override earlier ones. Raises ConfigError with near names for a pattern that
     matches nothing.
+
+    Args:
+        named: Parameters by name; one with two names gets the settings of both.
+        groups: The entries of `groups`.
+        rate: The optimizer's learning rate, which entries may scale; None if it has none.
+        path: Dotted path of the optimizer.
     """
-    # A parameter with two names gets the settings of both.
-    settings: dict[nn.Parameter, Settings] = {parameter: {} for parameter in named.values()}
+    if rate is None and any(group.has_scale for group in groups):
+        raise ConfigError.at(join(path, "lr"), "is missing, and groups scale it", "write lr")
+
     # Parameters with equal entries, and an equal scale in each, form one of torch's groups.
-    entries: dict[nn.Parameter, tuple[_Membership, ...]] = dict.fromkeys(settings, ())
+    memberships: dict[nn.Parameter, tuple[_Membership, ...]] = dict.fromkeys(named.values(), ())
     for index, group in enumerate(groups):
         try:
-            scales = _select(group, named)
+            scales = group.select(named)
         except ValueError as error:
             raise ConfigError.at(join(path, f"groups.{index}.match"), str(error)) from None
         for parameter, scale in scales.items():
-            settings[parameter].update(group_settings(group))
-            if group and group.has_scale:
-                settings[parameter]["lr"] = scale * _get_rate(cls, arguments, path)
-            entries[parameter] += (_Membership(index, scale),)
+            memberships[parameter] += (_Membership(index, scale),)
 
-    merged: dict[tuple[_Membership, ...], dict[str, Any]] = {}
-    for parameter in sorted(settings, key=entries.__getitem__):
-        together = merged.setdefault(entries[parameter], {"params": [], **settings[parameter]})
-        together["params"].append(parameter)
-    return list(merged.values())
-
-
-def _select(group: Group | None, named: Mapping[str, nn.Parameter]) -> dict[nn.Parameter, float]:
-    """Return the parameters of a group, each with the factor of its rate.
-
-    Raises ValueError if there are none.
-    """
-    if group is None:
-        return dict.fromkeys((named[name] for name in _find_norms_and_biases(named)), 1.0)
-    names = matched(group.match, named)
-    scales = group.compute_scales(names)
-    return {named[name]: scale for name, scale in zip(names, scales, strict=True)}
-
-
-def _find_norms_and_biases(named: Mapping[str, nn.Parameter]) -> list[str]:
-    names = [
-        name for name, parameter in named.items() if parameter.ndim < 2 or name.endswith("bias")
+    together: defaultdict[tuple[_Membership, ...], list[nn.Parameter]] = defaultdict(list)
+    for parameter in sorted(memberships, key=memberships.__getitem__):
+        together[memberships[parameter]].append(parameter)
+    return [
+        {"params": parameters, **_merge_settings(entries, groups, rate)}
+        for entries, parameters in together.items()
     ]
-    if not names:
-        raise ValueError("the model has neither norms nor biases")
-    return names
+
+
+def _merge_settings(
+    entries: Iterable[_Membership], groups: Sequence[GroupEntry], rate: float | None
+) -> dict[str, Any]:
+    """Return the settings of the parameters that are in these entries."""
+    settings: dict[str, Any] = {}
+    for entry, scale in entries:
+        settings |= groups[entry].settings
+        if groups[entry].has_scale:
+            assert rate is not None
+            settings["lr"] = scale * rate
+    return settings
 
 
 def _find_layer(name: str, patterns: Sequence[str]) -> int:
@@ -170,9 +196,8 @@ def _find_layer(name: str, patterns: Sequence[str]) -> int:
     )
 
 
-def _get_rate(cls: Callable[..., Any], arguments: Mapping[str, Any], path: str) -> float:
+def find_rate(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> float | None:
+    """Return the learning rate of an optimizer, written or by default; None if it has none."""
     argument = inspect.signature(cls).parameters.get("lr")
     rate = arguments.get("lr", argument.default if argument else None)
-    if isinstance(rate, int | float):
-        return float(rate)
-    raise ConfigError.at(join(path, "lr"), "is missing, and groups scale it", "write lr")
+    return float(rate) if isinstance(rate, int | float) else None

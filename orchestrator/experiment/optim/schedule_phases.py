@@ -1,19 +1,16 @@
 """The phases of a schedule, from its schedulers as written: a warm-up and one scheduler, or a list."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from hooks import Interval
 from orchestrator.errors import ConfigError, collect_problems
-from orchestrator.experiment.fields.parameters import check
+from orchestrator.experiment.fields.validation import validate
 from orchestrator.experiment.optim.component import Component, Optimization
-from orchestrator.experiment.optim.scheduler import (
-    LRPhase,
-    add_length,
-    count_from,
-    needs_metric,
-    split_arguments,
-)
+from orchestrator.experiment.optim.lr_phase import LRPhase
+from orchestrator.experiment.optim.scheduler import needs_metric, split_arguments
 from orchestrator.experiment.optim.scheduler_keys import PhaseBounds, WarmUp, WarmUpInSteps
+from orchestrator.experiment.optim.step_counts import add_length, count_from
 from orchestrator.experiment.optim.timeline import Timeline, divide_up
 from orchestrator.task import Task
 
@@ -39,24 +36,14 @@ def _make_single(
     """Yield the phases of a single scheduler: a warm-up if there is one, then the scheduler."""
     kind = scheduler.type
     arguments, extra = split_arguments(scheduler, task, WarmUp, path)
-    steps_with_optimizer = timeline.every is not None and timeline.every.unit == "steps"
-    warm = check(WarmUpInSteps if steps_with_optimizer else WarmUp, extra, path)
-    if extra and "warmup" not in extra:
-        raise ConfigError.at(
-            f"{path}.warmup_factor", "has no effect without `warmup`; set its length"
-        )
+    warm = _read_warmup(extra, timeline, path)
     if timeline.every is None:
-        if extra:
-            raise ConfigError.at(
-                f"{path}.warmup", "needs the hook param_scheduler to step the scheduler"
-            )
         yield LRPhase(path, kind, arguments)
         return
 
-    warmup = warm.warmup
-    if warmup.count:
-        _check_warmup(warmup, scheduler, timeline, path)
-    begin = timeline.count(warmup) or 0
+    if warm.warmup.count:
+        _check_warmup(warm.warmup, scheduler, timeline, path)
+    begin = timeline.count(warm.warmup) or 0
     total = timeline.count(timeline.length) or begin + 1
     arguments = add_length(kind, arguments, task, total, path)
     if begin:
@@ -65,6 +52,24 @@ def _make_single(
         LRPhase(path, kind, arguments).check(task)  # as written, so that errors have these values
         arguments = count_from(begin, arguments, path)
     yield LRPhase(path, kind, arguments, begin)
+
+
+def _read_warmup(keys: Mapping[str, Any], timeline: Timeline, path: str) -> WarmUp:
+    """Return the warm-up that the keys beside a scheduler's arguments describe.
+
+    Raises ConfigError.
+    """
+    steps_with_optimizer = timeline.every is not None and timeline.every.unit == "steps"
+    warm = validate(WarmUpInSteps if steps_with_optimizer else WarmUp, keys, path)
+    if keys and "warmup" not in keys:
+        raise ConfigError.at(
+            f"{path}.warmup_factor", "has no effect without `warmup`; set its length"
+        )
+    if keys and timeline.every is None:
+        raise ConfigError.at(
+            f"{path}.warmup", "needs the hook param_scheduler to step the scheduler"
+        )
+    return warm
 
 
 def _check_warmup(
@@ -97,15 +102,15 @@ def _make_several(
     """Yield the phases of a list of schedulers, which begin together or one after another."""
     if timeline.every is None:
         raise ConfigError.at(path, "a list of schedulers needs the hook param_scheduler")
-    last_end = 0
     all_bounds = _collect_bounds(schedulers, task, path)
     begins = [timeline.count(bounds.begin or Interval(0)) for bounds in all_bounds]
+    last_end = 0
     for index, (scheduler, bounds) in enumerate(zip(schedulers, all_bounds, strict=True)):
         entry_path = f"{path}.{index}"
         arguments, _ = split_arguments(scheduler, task, PhaseBounds, entry_path)
         begin = begins[index]
         end = timeline.count(bounds.end or timeline.length)
-        every = timeline.count(bounds.interval())
+        every = timeline.count(bounds.interval)
         if begin is None or end is None or every is None:
             # Without data, any length serves to check the rest.
             arguments = add_length(scheduler.type, arguments, task, 1, entry_path)
@@ -158,7 +163,7 @@ def _collect_bounds(
                 entry_path, f"cannot be in a list: {scheduler.type} steps by a metric"
             )
         _, extra = split_arguments(scheduler, task, PhaseBounds, entry_path)
-        bounds = check(PhaseBounds, extra, entry_path)
+        bounds = validate(PhaseBounds, extra, entry_path)
         begin = bounds.begin or begin
         if begin is None:
             raise ConfigError.at(
@@ -185,7 +190,7 @@ def find_list_interval(optimizations: Sequence[Optimization], task: type[Task]) 
         if isinstance(scheduler, list):
             path = optimization.scheduler_path
             for bounds in collect_problems([], _collect_bounds, scheduler, task, path) or ():
-                intervals = (bounds.begin, bounds.end, bounds.interval())
+                intervals = (bounds.begin, bounds.end, bounds.interval)
                 units.update(at.unit for at in intervals if at)
     if not units:
         return None

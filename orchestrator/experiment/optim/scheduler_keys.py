@@ -37,7 +37,9 @@ class PhaseBounds(Model):
     """Interval of its steps; by default one optimizer step where begin or end is in steps, else one
     epoch."""
 
+    @property
     def interval(self) -> Interval:
+        """Interval of the steps, written or by default."""
         if self.every:
             return self.every
         units = {bound.unit for bound in (self.begin, self.end) if bound}

@@ -88,5 +88,6 @@ def _check_monitor(
     # Another class may have another default.
     mode = scheduler.arguments.get("mode", "min" if is_of_torch else better)
     if better not in (None, mode):
-        reason = f"{'higher' if better == 'max' else 'lower'} values of {hook.monitor} are better"
+        values = "higher values" if better == "max" else "lower values"
+        reason = f"{values} of {hook.monitor} are better"
         yield Problem(f"{entry_path}.mode", f"must be {better}, because {reason}; got {mode}")

@@ -8,6 +8,7 @@ from hooks import Hook, Interval, ParamScheduler
 
 
 def find_stepping_hook(hooks: Mapping[str, Hook]) -> ParamScheduler | None:
+    """Return the hook that steps the schedulers; None if there is none, or a custom one does."""
     return next((hook for hook in hooks.values() if isinstance(hook, ParamScheduler)), None)
 
 
@@ -31,6 +32,7 @@ class Timeline:
         steps: int | None,
         steps_per_epoch: int | None = None,
     ) -> Self:
+        """Return the timeline of a run with these hooks, and with the length of an experiment."""
         length = Interval(epochs or 0) if steps is None else Interval(steps, "steps")
         hook = find_stepping_hook(hooks)
         if hook is None:

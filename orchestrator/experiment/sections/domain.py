@@ -13,7 +13,6 @@ from orchestrator.experiment.fields.section import Model
 MAX_VALUES = 1_000
 """Values of one list of a sweep's space, and points to try first."""
 
-
 _ABSENT: Any = Field(default_factory=list)
 _List = Annotated[list[Any], Len(1, MAX_VALUES), _ABSENT]
 _Range = Annotated[list[float], Len(2, 2), _ABSENT]
@@ -100,7 +99,7 @@ class Domain(Model):
 
     @property
     def is_logarithmic(self) -> bool:
-        """True if numbers are drawn uniformly in their logarithm."""
+        """True if numbers are sampled uniformly in their logarithm."""
         return self.kind in ("loguniform", "qloguniform", "lograndint")
 
     @property
@@ -120,16 +119,15 @@ class Domain(Model):
             return self.values[2:] or [-math.inf, math.inf]
         return self.values[:2]
 
-    def candidates(self) -> list[Any]:
-        """Return the values to check: each of a list, or both ends of a range.
+    def list_candidates(self) -> list[Any]:
+        """Return the values to check: each of a list, or the first and the last of a range.
 
         An end that is infinite is the largest float.
         """
         if self.is_list:
             return self.values
         largest = sys.float_info.max
-        low, high = (min(max(end, -largest), largest) for end in self.ends)
-        return [low, high] if self.is_integer else [float(low), float(high)]
+        return [self.find_nearest(min(max(end, -largest), largest)) for end in self.ends]
 
     def __contains__(self, value: Any) -> bool:
         if self.is_list:
@@ -137,9 +135,9 @@ class Domain(Model):
         if type(value) not in (int, float):
             return False
         low, high = self.ends
-        return bool(low <= value <= high and self.nearest(value) == value)
+        return bool(low <= value <= high and self.find_nearest(value) == value)
 
-    def nearest(self, number: float) -> int | float:
+    def find_nearest(self, number: float) -> int | float:
         """Return the nearest value of a range, on its steps; an integer if its ends are."""
         low, high = self.ends
         if self.kind in _QUANTIZED:

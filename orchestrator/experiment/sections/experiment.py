@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -18,9 +18,9 @@ from hooks.optimizer_name import OptimizerName
 from hooks.parameter_names import Patterns, list_patterns
 from orchestrator.errors import Problem
 from orchestrator.experiment.fields.field_errors import OWN_MESSAGE, make_value_error
-from orchestrator.experiment.fields.parameters import check
 from orchestrator.experiment.fields.plain_data import convert_sections
 from orchestrator.experiment.fields.section import Model
+from orchestrator.experiment.fields.validation import validate
 from orchestrator.experiment.optim.component import (
     DEFAULT_OPTIMIZER,
     Component,
@@ -30,7 +30,8 @@ from orchestrator.experiment.optim.component import (
 )
 from orchestrator.experiment.sections.initial_weights import Init
 from orchestrator.experiment.sections.notify import Notify
-from orchestrator.experiment.sections.run_name import RunName, require_valid_name
+from orchestrator.experiment.sections.resolution import Resolution
+from orchestrator.experiment.sections.run_name import RunName
 from orchestrator.experiment.sections.sweep import Seed, SweepSettings
 from orchestrator.experiment.sections.training import (
     BatchSize,
@@ -74,25 +75,6 @@ def _make_default_name(data: Mapping[str, Any]) -> str:
     """Return the name of the task's class in snake case."""
     class_name = data.get("task", "experiment").rpartition(":")[2]
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", class_name).lower()
-
-
-@dataclass
-class Resolution:
-    """Result of resolving an experiment; stays in the process, as hooks and tasks have state."""
-
-    is_known: bool = False
-    """True once the experiment was resolved."""
-    resolved: Any = None
-    """The experiment with its task and hooks; None if they are not kept, or a run has taken them."""
-
-    def take(self) -> Any:
-        """Return the experiment with its task and hooks, and keep them no longer."""
-        resolved = self.resolved
-        self.resolved = None
-        return resolved
-
-    def __reduce__(self) -> tuple[type[Resolution], tuple[()]]:
-        return Resolution, ()
 
 
 class Experiment(Model):
@@ -280,7 +262,7 @@ class Experiment(Model):
         if not update or self._source is None:
             return super().model_copy(update=update, deep=deep)
         data = convert_sections(update)
-        copy = check(type(self), without_nulls({**self.model_dump(mode="json"), **data}), "")
+        copy = validate(type(self), without_nulls({**self.model_dump(mode="json"), **data}), "")
         folders = [*self._source.import_paths, *map(str, list_import_folders(data))]
         copy._given = {**self._given, **update}
         copy._source = replace(
@@ -292,6 +274,11 @@ class Experiment(Model):
     def source(self) -> ExperimentSource:
         """The experiment as written."""
         return self._source or ExperimentSource(self.model_dump(mode="json", exclude_unset=True))
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        """The values as Python code gave them; empty for an experiment of a file."""
+        return self._given
 
     @property
     def resolution(self) -> Resolution:
@@ -312,8 +299,3 @@ class Experiment(Model):
     def import_paths(self) -> tuple[str, ...]:
         """Folders added to the import path: the YAML file's, and the current one."""
         return self.source.import_paths
-
-
-def check_run_name(experiment: Experiment, name: str | None) -> str:
-    """Return the run's name, or the experiment's where there is none; may raise UsageError."""
-    return experiment.name if name is None else require_valid_name(name)

@@ -1,8 +1,7 @@
 """Initial weights of a model, from another run or a file. Used in the driver and in workers."""
 
 import re
-from collections.abc import Collection, Iterable
-from itertools import chain
+from collections.abc import Collection, Iterable, Sequence
 from typing import Annotated, Self
 
 from pydantic import ConfigDict, Field, model_validator
@@ -29,16 +28,16 @@ class Init(Model):
     strict: bool = False
     """Makes a missing, unused or reshaped tensor an error instead of a log line."""
     rename: dict[str, str] = Field(default_factory=dict)
-    """Patterns of names in the file, and the names here: `{"module.*": "*"}`. A * stands for the
-    same text in both."""
+    """Patterns of names in the file, and the names here: `{"module.*": "*"}`. A *, the only
+    wildcard in them, stands for the same text in both."""
     only: Patterns | None = None
     """Patterns of the model's tensors to load; all others are skipped."""
-
     except_: Annotated[Patterns | None, Field(alias="except")] = None
     """Patterns of the model's tensors that keep the values of `model()` and are not checked."""
 
     @property
     def excluded(self) -> list[str]:
+        """The patterns of `except`."""
         return list_patterns(self.except_ or ())
 
     @model_validator(mode="after")
@@ -49,24 +48,23 @@ class Init(Model):
                 "contains credentials, which the run would save; set them in the environment",
             )
         for old, new in self.rename.items():
+            if set("?[").intersection(old + new):
+                raise make_value_error(
+                    "rename", f"takes * as its only wildcard, got '{old}: {new}'"
+                )
             if old.count("*") != new.count("*"):
                 counts = f"{old.count('*')} in '{old}' and {new.count('*')} in '{new}'"
                 raise make_value_error("rename", f"needs as many * on both sides, got {counts}")
         return self
 
-    def renamed(self, names: Iterable[str]) -> dict[str, str]:
+    def map_names(self, names: Iterable[str]) -> dict[str, str]:
         """Return the new name of each tensor to load, mapped to its name in the file.
 
         The first rename that matches applies. Raises ConfigError for a pattern without match, and
         for equal new names.
         """
         names = list(names)
-        new_names: dict[str, str] = {}
-        for old, new in self.rename.items():
-            _require_matches("init.rename", old, names)
-            pattern = re.compile("(.*)".join(map(re.escape, old.split("*"))))
-            for match in filter(None, map(pattern.fullmatch, names)):
-                new_names.setdefault(match[0], _fill(new, match.groups()))
+        new_names = self._apply_renames(names)
         old_names: dict[str, str] = {}
         for name in names:
             new = new_names.get(name, name)
@@ -78,10 +76,23 @@ class Init(Model):
         _require_matches("init.only", self.only or (), old_names)
         return {new: old_names[new] for new in self.select(old_names)}
 
+    def _apply_renames(self, names: Sequence[str]) -> dict[str, str]:
+        """Return the new name of each name that a rename matches."""
+        new_names: dict[str, str] = {}
+        for old, new in self.rename.items():
+            _require_matches("init.rename", old, names)
+            pattern = re.compile("(.*)".join(map(re.escape, old.split("*"))))
+            for name in names:
+                match = pattern.fullmatch(name)
+                if match:
+                    new_names.setdefault(name, _fill(new, match.groups()))
+        return new_names
+
     def select(self, names: Collection[str]) -> list[str]:
         """Return the model's names that `only` and `except` select."""
         selected = _find_matches(list_patterns(self.only or "*"), names)
-        return [name for name in names if name in selected - _find_matches(self.excluded, names)]
+        selected -= _find_matches(self.excluded, names)
+        return [name for name in names if name in selected]
 
     def check_excluded(self, names: Collection[str]) -> None:
         """Raise ConfigError for a pattern of `except` that matches none of these names."""
@@ -90,13 +101,17 @@ class Init(Model):
 
 def _fill(pattern: str, parts: Iterable[str]) -> str:
     """Return a name with the parts in place of each *."""
-    first, *others = pattern.split("*")
-    return first + "".join(map("".join, zip(parts, others, strict=True)))
+    name, *others = pattern.split("*")
+    for part, literal in zip(parts, others, strict=True):
+        name += part + literal
+    return name
 
 
 def _find_matches(patterns: Iterable[str], names: Collection[str]) -> set[str]:
-    matches = (filter(compiled(pattern).fullmatch, names) for pattern in patterns)
-    return set(chain.from_iterable(matches))
+    found: set[str] = set()
+    for pattern in patterns:
+        found.update(filter(compiled(pattern).fullmatch, names))
+    return found
 
 
 def _require_matches(path: str, patterns: Patterns | tuple[()], names: Collection[str]) -> None:

@@ -37,8 +37,13 @@ RunName = Annotated[
 ]
 
 
-def require_valid_name(name: str) -> str:
-    """Return a name that Python code or the command line gives, or raise UsageError."""
+def choose_run_name(name: str | None, default: str) -> str:
+    """Return the name that Python code or the command line gives a run, or the default for None.
+
+    Raises UsageError for an invalid name.
+    """
+    if name is None:
+        return default
     if not _is_valid(name):
         raise UsageError(f"name {shorten(str(name), 43)!r} {_RULE}")
     return name

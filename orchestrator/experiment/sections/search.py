@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from orchestrator.errors import ConfigError, Problem, did_you_mean
-from orchestrator.experiment.fields.parameters import check, make_signature_model
+from orchestrator.errors import Problem, did_you_mean, find_problems
+from orchestrator.experiment.fields.class_models import make_signature_model
 from orchestrator.experiment.fields.section import Model
+from orchestrator.experiment.fields.validation import validate
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
 EXTRA = "pip install 'hookyard[optuna]'"
+_SAMPLER = "sweep.search.sampler"
 _OF_GRIDS = ("GridSampler", "BruteForceSampler")
 _PACKAGES = {"CmaEsSampler": "cmaes", "GPSampler": "scipy"}
 """Packages that a sampler of Optuna imports only when it needs them."""
@@ -71,42 +73,40 @@ class OptunaSearch(Model):
         if not self.model_fields_set - {"type"}:
             return
         if find_spec("optuna") is None:
-            yield Problem("sweep.search.sampler", f"needs the package optuna: {EXTRA}")
+            yield Problem(_SAMPLER, f"needs the package optuna: {EXTRA}")
             return
-        samplers = list_samplers()
         if self.sampler in _OF_GRIDS:
             yield Problem("sweep.search", f"{self.sampler} is search: grid; write that")
             return
+        samplers = list_samplers()
         if self.sampler not in samplers:
-            yield Problem(
-                "sweep.search.sampler",
-                f"'{self.sampler}' is not one of {', '.join(samplers)}",
-                suggestion=did_you_mean(self.sampler, samplers),
-            )
+            message = f"'{self.sampler}' is not one of {', '.join(samplers)}"
+            hint = did_you_mean(self.sampler, samplers)
+            yield Problem(_SAMPLER, message, suggestion=hint)
             return
+        yield from self._check_sampler(samplers[self.sampler], n_metrics)
+
+    def _check_sampler(self, cls: Callable[..., BaseSampler], n_metrics: int) -> Iterator[Problem]:
         package = _PACKAGES.get(self.sampler)
         if package and find_spec(package) is None:
-            yield Problem(
-                "sweep.search.sampler", f"{self.sampler} needs the package {package}: {EXTRA}"
-            )
+            yield Problem(_SAMPLER, f"{self.sampler} needs the package {package}: {EXTRA}")
         if n_metrics > 1 and self.sampler == "CmaEsSampler":
             yield Problem(
-                "sweep.search.sampler",
+                _SAMPLER,
                 "CmaEsSampler takes a single metric; use TPESampler or NSGAIISampler for several",
             )
         if "seed" in self.parameters:
             yield Problem("sweep.search.seed", "is sweep.seed; remove it here")
             return
-        cls = samplers[self.sampler]
-        try:
-            check(make_signature_model(cls, skip=0), self.parameters, "sweep.search")
-        except ConfigError as error:
-            yield from error.problems
+        model = make_signature_model(cls, skip=0)
+        yield from find_problems(validate, model, self.parameters, "sweep.search")
 
 
 def list_samplers() -> dict[str, Callable[..., BaseSampler]]:
-    """Return Optuna's samplers by name, but those that YAML cannot describe, because they need
-    another object, and those of a grid, which is `search: grid`."""
+    """Return Optuna's samplers by name.
+
+    Leaves out those that need another object, which YAML cannot describe, and those of a grid.
+    """
     from optuna import samplers
 
     classes: dict[str, Callable[..., BaseSampler]] = {}

@@ -20,7 +20,7 @@ from orchestrator.experiment.sections.schedulers.median import Median
 from orchestrator.experiment.sections.schedulers.pbt import PBT
 from orchestrator.experiment.sections.schedulers.race import Race
 from orchestrator.experiment.sections.search import RandomSearch, SearchName, TrialSearch
-from orchestrator.experiment.yaml.source import expand_short_form
+from orchestrator.experiment.yaml.dotted_paths import expand_short_form
 
 MAX_SEED = 2**32 - 1
 """The largest seed that Python's, NumPy's and torch's generators all take."""

@@ -9,7 +9,7 @@ from orchestrator.errors import Problem
 from orchestrator.experiment.fields.field_errors import locate_error, without_refused_nulls
 from orchestrator.experiment.fields.messages import convert_errors
 from orchestrator.experiment.sections.experiment import Experiment, find_length_problem
-from orchestrator.experiment.yaml.source import to_plain_data
+from orchestrator.experiment.yaml.plain_values import to_plain_data
 
 NO_TASK = "missing:Missing"
 _PLACEHOLDERS: dict[str, Any] = {"name": "unnamed", "task": NO_TASK}

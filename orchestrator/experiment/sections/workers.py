@@ -9,6 +9,7 @@ from hooks.needs import Needs
 from orchestrator.experiment.fields.field_errors import make_value_error
 from orchestrator.experiment.fields.section import Model
 from orchestrator.experiment.fields.size import Size
+from orchestrator.units import format_count
 
 
 class Ddp(Model):
@@ -89,13 +90,12 @@ class Workers(Model):
 
     def describe(self, noun: str) -> str:
         """Return the number of workers as text: `1 rank`, `2 to 8 ranks`."""
-        number = str(self.max_count)
-        if self.min_count < self.max_count:
-            number = f"{self.min_count} to {self.max_count}"
-        return f"{number} {noun}{'s' if self.max_count > 1 else ''}"
+        text = format_count(self.max_count, noun)
+        return text if self.min_count == self.max_count else f"{self.min_count} to {text}"
 
+    @property
     def bundle(self) -> dict[str, float]:
-        """Return the resources that each rank requests, by Ray's names."""
+        """Resources that each rank requests, by Ray's names."""
         bundle = {
             "CPU": self.cpus,
             "GPU": float(self.gpu),
@@ -108,7 +108,7 @@ class Workers(Model):
         return {name: amount for name, amount in bundle.items() if amount}
 
 
-def rank_count_overrides(count: int) -> dict[str, Any]:
+def make_rank_count_overrides(count: int) -> dict[str, Any]:
     """Return the values to set for an experiment that continues with another number of ranks."""
     values: dict[str, Any] = {"workers.count": count}
     if count == 1:

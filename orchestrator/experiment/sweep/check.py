@@ -9,28 +9,28 @@ from orchestrator.errors import Problem, collect_problems, find_problems
 from orchestrator.experiment.checks.changes import make_relative_message
 from orchestrator.experiment.checks.metric_modes import with_inferred_modes
 from orchestrator.experiment.fields.messages import INTEGER_CODES
-from orchestrator.experiment.fields.parameters import check
+from orchestrator.experiment.fields.validation import validate
 from orchestrator.experiment.resolve import Sections, build, check_sections
 from orchestrator.experiment.sections.domain import Domain
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.sweep import SweepSettings
-from orchestrator.experiment.sweep.check_settings import (
-    check_mutation,
-    check_settings,
-    check_trial_count,
-)
+from orchestrator.experiment.sweep.check_settings import check_settings
 from orchestrator.experiment.sweep.check_space import (
     check_point,
     find_overlaps,
     find_unsearchable,
 )
+from orchestrator.experiment.sweep.mutation import check_mutation
 from orchestrator.experiment.sweep.shared_training import find_unshareable_paths
 from orchestrator.experiment.sweep.space import choose_context, leaves_open
-from orchestrator.experiment.yaml.document import is_within, join
-from orchestrator.experiment.yaml.source import ExperimentSource, with_value
+from orchestrator.experiment.sweep.trial_counts import check_trial_count
+from orchestrator.experiment.yaml.dotted_paths import is_within, join, with_value
+from orchestrator.experiment.yaml.source import ExperimentSource
 
 MAX_CHECKED_VALUES = 5_000
 """Values of a space to check before the first trial."""
+_INTEGER_KINDS = {"uniform": "randint", "loguniform": "lograndint"}
+"""Ranges of integers, by the ranges of numbers to replace with them."""
 
 
 def check_sweep(
@@ -105,7 +105,7 @@ def _read_valid_settings(sections: Sections) -> SweepSettings | None:
         valid["space"] = dict(space)
     for problem in sections.problems:
         _remove_setting(valid, problem.path)
-    return collect_problems([], check, SweepSettings, valid, "sweep")
+    return collect_problems([], validate, SweepSettings, valid, "sweep")
 
 
 def _remove_setting(settings: dict[str, Any], path: str) -> None:
@@ -122,27 +122,19 @@ def _remove_setting(settings: dict[str, Any], path: str) -> None:
 
 # Values
 
-_INTEGER_KINDS = {"uniform": "randint", "loguniform": "lograndint"}
-"""Ranges of integers, by the ranges of numbers to replace with them."""
-
 
 def _check_values(space: Mapping[str, Domain], data: Mapping[str, Any]) -> Iterator[Problem]:
     """Check each listed value and both ends of each range in the experiment, one at a time."""
-    if sum(len(domain.candidates()) for domain in space.values()) > MAX_CHECKED_VALUES:
+    if sum(len(domain.list_candidates()) for domain in space.values()) > MAX_CHECKED_VALUES:
         yield Problem(
             "sweep.space",
             f"has more than {MAX_CHECKED_VALUES:,} values to check before the first trial",
             suggestion="remove values, or use ranges",
         )
         return
-
-    known: dict[str, Sequence[Problem]] = {}
+    check = _ValueCheck(space, data)
     for name in space:
-        context = choose_context(name, space)
-        key = json.dumps(context)
-        if key not in known:
-            known[key] = [*find_problems(_build_experiment_with, context, data)]
-        yield from _check_path(name, space, context, data, known[key])
+        yield from check.find_problems(name, "sweep.space")
 
 
 def _check_repeated_values(sweep: SweepSettings, data: Mapping[str, Any]) -> Iterator[Problem]:
@@ -151,32 +143,42 @@ def _check_repeated_values(sweep: SweepSettings, data: Mapping[str, Any]) -> Ite
         return
     name = sweep.repeated_path
     space = {**sweep.space, name: Domain.model_validate({"choice": sweep.repeats[name]})}
-    context = choose_context(name, space)
-    known = [*find_problems(_build_experiment_with, context, data)]
-    yield from _check_path(name, space, context, data, known, "sweep.repeats")
+    yield from _ValueCheck(space, data).find_problems(name, "sweep.repeats")
 
 
-def _check_path(
-    name: str,
-    space: Mapping[str, Domain],
-    context: Mapping[str, Any],
-    data: Mapping[str, Any],
-    known: Sequence[Problem],
-    section: str = "sweep.space",
-) -> Iterator[Problem]:
-    """Yield each problem that values of a path add to the `known` ones, once."""
-    outside = [other for other in space if other != name and other not in context]
-    reported: set[tuple[str, str]] = set()
-    for value in space[name].candidates():
-        others = [other for other in outside if _is_sampled_with(other, name, value)]
-        for problem in find_problems(_build_experiment_with, {**context, name: value}, data):
-            message = make_relative_message(name, problem)
-            mistake = problem.path, problem.code or message
-            if problem in known or mistake in reported or _is_about(problem.path, others):
-                continue
-            reported.add(mistake)
-            message, hint = _explain(problem, message, space[name])
-            yield Problem(join(section, name), message, suggestion=hint)
+class _ValueCheck:
+    """A check of the values of a space, each by building the experiment with it."""
+
+    def __init__(self, space: Mapping[str, Domain], data: Mapping[str, Any]) -> None:
+        self._space = space
+        self._data = data
+        self._problems_without: dict[str, list[Problem]] = {}
+        """Problems without the value to check, by the values that it depends on."""
+
+    def find_problems(self, name: str, section: str) -> Iterator[Problem]:
+        """Yield each problem that values of a path add, once; it is reported in `section`."""
+        context = choose_context(name, self._space)
+        known = self._find_problems_without(context)
+        outside = [other for other in self._space if other != name and other not in context]
+        reported: set[tuple[str, str]] = set()
+        for value in self._space[name].list_candidates():
+            others = [other for other in outside if _is_sampled_with(other, name, value)]
+            values = {**context, name: value}
+            for problem in find_problems(_build_experiment_with, values, self._data):
+                message = make_relative_message(name, problem)
+                mistake = problem.path, problem.code or message
+                if problem in known or mistake in reported or _is_about(problem.path, others):
+                    continue
+                reported.add(mistake)
+                message, hint = _explain(problem, message, self._space[name])
+                yield Problem(join(section, name), message, suggestion=hint)
+
+    def _find_problems_without(self, context: Mapping[str, Any]) -> list[Problem]:
+        key = json.dumps(context)
+        if key not in self._problems_without:
+            problems = find_problems(_build_experiment_with, context, self._data)
+            self._problems_without[key] = list(problems)
+        return self._problems_without[key]
 
 
 def _explain(problem: Problem, message: str, domain: Domain) -> tuple[str, str | None]:

@@ -5,25 +5,13 @@ from collections.abc import Iterator
 from hooks.metrics.direction import directions
 from hooks.stats.row_stats import PREFIX, split_statistic
 from orchestrator.errors import Problem, did_you_mean
-from orchestrator.experiment.checks.train_method import list_train_parameters
 from orchestrator.experiment.fields.comparison import Comparison
-from orchestrator.experiment.resolve import find_task
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.schedulers.pbt import PBT
 from orchestrator.experiment.sections.schedulers.race import Race
 from orchestrator.experiment.sections.search import OptunaSearch
 from orchestrator.experiment.sections.sweep import SweepSettings
-from orchestrator.experiment.sweep.space import (
-    can_mutate,
-    combine_points_with_grid,
-    count_points,
-    count_trials,
-    list_mutated_paths,
-    make_fan_out_points,
-)
-from orchestrator.experiment.yaml.document import is_within, join
-from orchestrator.task import has_custom_loop
-from orchestrator.units import format_count
+from orchestrator.experiment.yaml.dotted_paths import is_within, join
 
 TRIAL_COLUMNS = (
     "step_s",
@@ -40,7 +28,6 @@ TRIAL_COLUMNS = (
     "epoch",
 )
 """Columns with numbers in the table of trials, besides metrics."""
-MAX_TRIALS = 100_000
 
 
 def check_settings(sweep: SweepSettings, experiment: Experiment) -> Iterator[Problem]:
@@ -63,6 +50,9 @@ def _check_metrics(sweep: SweepSettings) -> Iterator[Problem]:
     except ValueError as error:
         yield Problem("sweep.mode", str(error))
 
+    for metric in sorted(set(sweep.metrics)):
+        if sweep.metrics.count(metric) > 1:
+            yield Problem("sweep.metric", f"must list each metric once, got {metric} twice")
     if len(sweep.metrics) == 1:
         return
     if sweep.search.type != "optuna":
@@ -101,7 +91,7 @@ def _check_search(sweep: SweepSettings) -> Iterator[Problem]:
     if sweep.points:
         yield Problem("sweep.points", "has no effect with search: grid, which tries all points")
     if sweep.seed and not sweep.scheduler.is_random:
-        yield Problem("sweep.seed", f"has no effect: search: grid draws nothing {with_scheduler}")
+        yield Problem("sweep.seed", f"has no effect: search: grid samples nothing {with_scheduler}")
 
 
 def _check_repeats(sweep: SweepSettings) -> Iterator[Problem]:
@@ -167,85 +157,4 @@ def _check_workers(sweep: SweepSettings, experiment: Experiment) -> Iterator[Pro
     if workers.spares:
         yield Problem(
             "workers.spares", "has no effect in a sweep, where Ray Tune restarts a trial; remove it"
-        )
-
-
-# The number of trials, for a valid space
-
-
-def check_trial_count(sweep: SweepSettings) -> Iterator[Problem]:
-    per_round = count_points(sweep) * sweep.repeat_count
-    trials = sweep.trials or per_round
-    if count_trials(sweep) > MAX_TRIALS:
-        path = "sweep.trials" if sweep.trials else "sweep.space"
-        yield Problem(
-            path,
-            f"makes {count_trials(sweep):,} trials, at most {MAX_TRIALS:,} are allowed",
-            suggestion="use search: random, or remove values",
-        )
-    elif sweep.search.type == "grid" and trials != per_round:
-        yield Problem(
-            "sweep.trials",
-            f"must be {per_round} ({_describe_round(sweep)}), got {trials}",
-            suggestion="remove it; budget.trials ends a sweep before its grid is complete, and"
-            " repeats adds seeds",
-        )
-    elif trials % per_round:
-        message = f"must be a multiple of {per_round} ({_describe_round(sweep)}), got {trials}"
-        below = trials // per_round * per_round
-        hint = f"use {below} or {below + per_round}" if below else f"use {per_round}"
-        yield Problem("sweep.trials", message, suggestion=hint)
-    yield from _check_points_fit(sweep, trials)
-
-
-def _describe_round(sweep: SweepSettings) -> str:
-    counts = {"points of the grid": count_points(sweep), "repeats": sweep.repeat_count}
-    return " x ".join(f"{count} {noun}" for noun, count in counts.items() if count > 1)
-
-
-def _check_points_fit(sweep: SweepSettings, trials: int) -> Iterator[Problem]:
-    combinations = sum(1 for _ in combine_points_with_grid(sweep))
-    needed = combinations * len(make_fan_out_points(sweep)) * sweep.repeat_count
-    if needed > trials:
-        yield Problem(
-            "sweep.points",
-            f"need {format_count(needed, 'trial')} for {format_count(len(sweep.points), 'point')},"
-            f" and the sweep has {trials:,}",
-        )
-
-
-# What a population changes
-
-
-def check_mutation(sweep: SweepSettings, experiment: Experiment) -> Iterator[Problem]:
-    """Yield the problems of the values that a population changes during training.
-
-    A training loop of the task's own starts over with the new values, so `mutate` may also name
-    the settings that it reads.
-    """
-    scheduler = sweep.scheduler
-    if not isinstance(scheduler, PBT):
-        return
-    restartable: list[str] = []
-    task = find_task(experiment.task)
-    if task and has_custom_loop(task):
-        restartable = ["task_args", *list_train_parameters(task)]
-
-    for index, name in enumerate(scheduler.mutate or []):
-        path = f"sweep.scheduler.mutate.{index}"
-        if name not in sweep.space:
-            hint = did_you_mean(name, sweep.space)
-            yield Problem(path, f"'{name}' is not in the space", suggestion=hint)
-        elif name.partition(".")[0] not in restartable and not can_mutate(name):
-            allowed = "name fields of hooks or optimizer numbers"
-            yield Problem(path, f"'{name}' cannot change during training; {allowed}")
-
-    if not list_mutated_paths(sweep) and not scheduler.mutate:
-        others = [name for name in sweep.space if name.partition(".")[0] in restartable]
-        hint = f"write mutate: [{', '.join(others)}], or some of these" if others else None
-        needed = "a swept field of a hook or number of the optimizer to change"
-        yield Problem("sweep.scheduler", f"{scheduler.type} needs {needed}", suggestion=hint)
-    elif count_trials(sweep) < 2:
-        yield Problem(
-            "sweep.trials", f"must be at least 2 with scheduler: pbt, got {count_trials(sweep)}"
         )

@@ -1,4 +1,4 @@
-"""Domains of a space that cannot be drawn from or that overlap, and points to try first."""
+"""Domains of a space that the search cannot sample or that overlap, and points to try first."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -7,11 +7,11 @@ from orchestrator.errors import Problem, did_you_mean, shorten
 from orchestrator.experiment.sections.domain import Domain
 from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.sweep.space import find_enclosing_path, leaves_open
-from orchestrator.experiment.yaml.document import join
+from orchestrator.experiment.yaml.dotted_paths import join
 
 
 def find_unsearchable(sweep: SweepSettings) -> Iterator[Problem]:
-    """Yield a problem for each domain that the search cannot draw from."""
+    """Yield a problem for each domain that the search cannot sample."""
     alternatives = {"grid": "choice", "normal": "uniform"}
     for name, domain in sweep.space.items():
         path = f"sweep.space.{name}.{domain.kind}"
@@ -45,9 +45,9 @@ def _explain_overlap(inner: str, outer: str, sweep: SweepSettings) -> str | None
         return f"{start} is swept too and is not a choice of null and mappings"
     key = inner.removeprefix(f"{outer}.")
     if not any(leaves_open(key, value) for value in around.values):
-        return f"is never drawn: every value of '{outer}' is off or sets it"
+        return f"is never sampled: every value of '{outer}' is off or sets it"
     if around.kind == "choice" and sweep.search.type != "grid" and domain.kind == "grid":
-        return f"is a grid inside '{outer}', which is drawn; use choice"
+        return f"is a grid inside '{outer}', which is sampled; use choice"
     return None
 
 

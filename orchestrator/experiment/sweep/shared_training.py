@@ -124,7 +124,7 @@ def _resolve_each(
 ) -> Iterator[ResolvedExperiment]:
     """Yield the experiment with each valid value of a path."""
     values_around = choose_context(path, sweep.space)
-    for value in sweep.space[path].candidates():
+    for value in sweep.space[path].list_candidates():
         try:
             yield resolve(source.with_values({**values_around, path: value}))
         except ConfigError:

@@ -6,6 +6,10 @@ from typing import Any
 import yaml
 
 INTEGERS = range(-(2**63), 2**64)
+"""The integers that a file may have: those of 64 bits, with and without a sign."""
+MAX_DEPTH = 64
+"""Limit of nested mappings and lists, and of the keys of a dotted path."""
+TOO_DEEP = f"is nested too deeply: at most {MAX_DEPTH} levels are allowed"
 
 # YAML 1.2's core schema rather than PyYAML's 1.1, so that `1e-3` is a number, and `on`, `1:30` and
 # `2024-01-01` are text.
@@ -59,10 +63,12 @@ for _name, _pattern in SCALARS.items():
 
 
 def has_invisible(text: str) -> bool:
+    """Return whether a text has characters that do not show, besides line breaks and tabs."""
     return not text.replace("\n", "").replace("\t", "").isprintable()
 
 
 def parse_number(text: str) -> int | float:
+    """Return the number that a scalar of the pattern `int` or `float` means."""
     text = text.replace("_", "").lower()
     if text[:2] in ("0o", "0x"):
         return int(text, 0)

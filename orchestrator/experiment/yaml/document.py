@@ -1,11 +1,11 @@
 """Plain data of a file, and where each of its keys stands."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 from orchestrator.errors import Problem
+from orchestrator.experiment.yaml.dotted_paths import list_prefixes
 
 
 class Location(NamedTuple):
@@ -56,18 +56,3 @@ class Document:
             for key, location in self.locations.items()
             if forgotten.isdisjoint(list_prefixes(key))
         }
-
-
-def join(path: str, key: object) -> str:
-    """Append a key to a dotted path."""
-    return f"{path}.{key}" if path else str(key)
-
-
-def is_within(path: str, outer: str) -> bool:
-    """Return whether a dotted path is `outer`, or below it."""
-    return path == outer or path.startswith(f"{outer}.")
-
-
-def list_prefixes(path: str) -> Iterator[str]:
-    """Iterate over the prefixes of a dotted path, the shortest first, the path itself last."""
-    return accumulate(path.split("."), join)

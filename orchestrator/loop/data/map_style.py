@@ -12,10 +12,7 @@ from hooks.loader_parts import describe_attributes, find_parts, find_parts_with_
 from hooks.parameter_names import listed
 from hooks.private_torch import end_processes, tree_leaves
 from orchestrator.errors import ConfigError, RunError, TaskError
-from orchestrator.experiment.checks.data import (
-    describe_size,
-    make_drop_last_error,
-)
+from orchestrator.experiment.checks.data import describe_size, make_drop_last_error
 from orchestrator.experiment.checks.datasets import get_length
 from orchestrator.loop.data.distributed_sampler import call_without_distributed_sampler
 from orchestrator.loop.data.phase_data import PhaseContext, PhaseData

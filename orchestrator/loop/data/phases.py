@@ -7,9 +7,9 @@ import torch
 
 from hooks.metrics.names import PHASES, list_phases
 from orchestrator.errors import raise_problems
-from orchestrator.experiment.checks.data import PHASES_OF_DATA, check_meters, check_phases
 from orchestrator.experiment.checks.data_keys import find_key_problems
 from orchestrator.experiment.checks.datasets import is_map_style
+from orchestrator.experiment.checks.phases import PHASES_OF_DATA, check_meters, check_phases
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.data.iterable import IterableData
 from orchestrator.loop.data.map_style import MapStyleData

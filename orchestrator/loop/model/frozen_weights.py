@@ -14,7 +14,7 @@ from orchestrator.disk.initial_weights import check_unchanged, find_weights
 from orchestrator.errors import CheckpointError, ConfigError, UsageError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.initial_weights import Init
-from orchestrator.experiment.yaml.source import InitialWeights
+from orchestrator.experiment.yaml.origins import InitialWeights
 from orchestrator.loop.model.initial_weights import read_matching
 
 RECORD = "frozen"

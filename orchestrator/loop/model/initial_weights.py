@@ -13,7 +13,7 @@ from orchestrator.disk.weight_files import select_tensors
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.initial_weights import Init
-from orchestrator.experiment.yaml.source import InitialWeights
+from orchestrator.experiment.yaml.origins import InitialWeights
 from orchestrator.loop.model.sharded_modules import shard_model_state
 from orchestrator.loop.world import World
 from orchestrator.units import format_count
@@ -73,7 +73,7 @@ def _match(
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Return the source's tensors that fit, by the model's names, and lines about tensors that do
     not fit."""
-    source_names = init.renamed([*source])
+    source_names = init.map_names([*source])
     init.check_excluded(dict.fromkeys([*model, *source, *source_names]))
     selected = init.select(model)
     if not selected:

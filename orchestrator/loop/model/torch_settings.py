@@ -14,7 +14,7 @@ from hooks.model.layers import BatchNorm
 from hooks.parameter_names import Patterns, matched
 from hooks.private_torch import compile_in_place
 from orchestrator.errors import ConfigError
-from orchestrator.experiment.fields.parameters import find_changed_keys
+from orchestrator.experiment.fields.needs import find_changed_keys
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.training import Compile
 from orchestrator.experiment.sections.workers import Ddp

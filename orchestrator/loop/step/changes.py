@@ -13,10 +13,10 @@ from hooks.state import State
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.checks.changes import with_number
 from orchestrator.experiment.components import PLAN_KEYS
-from orchestrator.experiment.fields.field_values import list_parameters
-from orchestrator.experiment.fields.parameters import construct
+from orchestrator.experiment.fields.construction import construct
+from orchestrator.experiment.fields.parameters import list_parameters
+from orchestrator.experiment.optim.building import build_optimizer
 from orchestrator.experiment.optim.component import Component, Optimization, parse_optimizer_path
-from orchestrator.experiment.optim.optimizer import build_optimizer
 from orchestrator.experiment.optim.timeline import Timeline
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.training import Change

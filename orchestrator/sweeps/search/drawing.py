@@ -11,15 +11,14 @@ import numpy as np
 from orchestrator.experiment.sections.domain import Domain
 from orchestrator.experiment.sections.schedulers.pbt import PBT
 from orchestrator.experiment.sections.sweep import SweepSettings
-from orchestrator.experiment.sweep.space import (
+from orchestrator.experiment.sweep.grid import (
     combine_points_with_grid,
-    count_trials,
-    is_drawn,
-    list_mutated_paths,
     make_fan_out_points,
     make_grid_points,
-    sort_outer_first,
 )
+from orchestrator.experiment.sweep.mutation import list_mutated_paths
+from orchestrator.experiment.sweep.space import is_sampled, sort_outer_first
+from orchestrator.experiment.sweep.trial_counts import count_trials
 
 
 def draw_trials(sweep: SweepSettings, seed: int) -> list[dict[str, Any]]:
@@ -72,7 +71,7 @@ def fill_point(
     draw."""
     values: dict[str, Any] = {}
     for name in sort_outer_first(sweep.space):
-        if is_drawn(name, sweep.space, values):
+        if is_sampled(name, sweep.space, values):
             value = fixed[name] if name in fixed else choose(name, sweep.space[name])
             values[name] = copy.deepcopy(value)
     return values
@@ -82,7 +81,7 @@ def draw(domain: Domain, random: np.random.RandomState) -> Any:
     if domain.is_list:
         return domain.values[random.randint(len(domain.values))]
     if domain.kind == "normal":
-        return domain.nearest(random.normal(domain.values[0], domain.values[1]))
+        return domain.find_nearest(random.normal(domain.values[0], domain.values[1]))
 
     low, high = domain.ends
     if domain.kind == "randint":
@@ -92,8 +91,8 @@ def draw(domain: Domain, random: np.random.RandomState) -> Any:
         logarithm = random.uniform(math.log(low), math.log(high + 1))
         return min(math.floor(math.exp(logarithm)), high)
     if domain.is_logarithmic:
-        return domain.nearest(math.exp(random.uniform(math.log(low), math.log(high))))
-    return domain.nearest(random.uniform(low, high))
+        return domain.find_nearest(math.exp(random.uniform(math.log(low), math.log(high))))
+    return domain.find_nearest(random.uniform(low, high))
 
 
 # Mutation
@@ -126,4 +125,4 @@ def perturb(domain: Domain, value: Any, scheduler: PBT, random: np.random.Random
     if domain.is_list:
         index = domain.values.index(value) + random.choice([-1, 1])
         return domain.values[min(max(index, 0), len(domain.values) - 1)]
-    return domain.nearest(value * random.choice(scheduler.perturbation_factors))
+    return domain.find_nearest(value * random.choice(scheduler.perturbation_factors))

@@ -46,4 +46,4 @@ def suggest(domain: Domain, name: str, trial: optuna.Trial) -> Any:
     low, high = domain.ends
     if domain.kind in ("randint", "lograndint"):
         return trial.suggest_int(name, low, high, log=domain.is_logarithmic)
-    return domain.nearest(trial.suggest_float(name, low, high, log=domain.is_logarithmic))
+    return domain.find_nearest(trial.suggest_float(name, low, high, log=domain.is_logarithmic))

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.disk.sweep_folder import trial_number
 from orchestrator.experiment.sections.search import OptunaSearch
 from orchestrator.experiment.sections.sweep import SweepSettings
+from orchestrator.experiment.sweep.grid import make_fan_out_points
 from orchestrator.experiment.sweep.shared_training import SharedPaths
-from orchestrator.experiment.sweep.space import count_trainings, count_trials, make_fan_out_points
+from orchestrator.experiment.sweep.trial_counts import count_trainings, count_trials
 from orchestrator.sweeps.search.drawing import fill_point, repeat
 from orchestrator.sweeps.search.earlier_sweep import read_earlier_trials
 from orchestrator.sweeps.search.optuna_outcomes import TrialResult, find_best_outcome

@@ -21,7 +21,7 @@ import numpy as np
 
 from orchestrator.experiment.sections.schedulers.race import Race
 from orchestrator.experiment.sections.sweep import SweepSettings
-from orchestrator.experiment.sweep.space import count_trials
+from orchestrator.experiment.sweep.trial_counts import count_trials
 from orchestrator.sweeps.search.drawing import draw_trials
 from orchestrator.sweeps.search.search import (
     Search,

@@ -6,7 +6,7 @@ from typing import Any
 
 from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.sweep.shared_training import SharedPaths
-from orchestrator.experiment.sweep.space import count_trials
+from orchestrator.experiment.sweep.trial_counts import count_trials
 from orchestrator.sweeps.search.drawing import draw_trials
 from orchestrator.tables.trial_index import TrialRecord
 

@@ -8,7 +8,7 @@ from hooks import Hook, State
 from hooks.training import time_limit
 from hooks.training.time_limit import TimeLimit
 from orchestrator.disk.checkpoints.store import CheckpointStore
-from orchestrator.experiment.fields.parameters import construct
+from orchestrator.experiment.fields.construction import construct
 from orchestrator.loop.loop import Loop, Report
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World

@@ -22,7 +22,7 @@ from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.session import Session
 from orchestrator.experiment.load import to_yaml
-from orchestrator.experiment.yaml.source import ParentCheckpoint
+from orchestrator.experiment.yaml.origins import ParentCheckpoint
 from orchestrator.loop.world import World
 from orchestrator.runs.continuation import copy_parent_checkpoint, make_continuation
 from orchestrator.testing.training import Screen

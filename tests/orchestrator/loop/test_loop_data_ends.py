@@ -18,7 +18,7 @@ from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.session import Session
 from orchestrator.experiment.load import make_experiment, to_yaml
-from orchestrator.experiment.yaml.source import with_value
+from orchestrator.experiment.yaml.dotted_paths import with_value
 from orchestrator.loop.world import World
 from orchestrator.runs.result import Run
 from tests.iterable_tasks import IterablePoints

@@ -37,6 +37,11 @@ class Silent(Task):
         """Yields nothing."""
 
 
+class Bare(Task):
+    def train(self) -> Iterator[Mapping[str, float]]:  # type: ignore[override]
+        yield {}
+
+
 class Asks(Task):
     def train(
         self, session: TrainingSession, lerning_rate: float, acumulate: int = 1
@@ -99,6 +104,7 @@ hooks:
     [
         ({"task": f"{HERE}:Silent"}, "Silent.train() has no `yield`"),
         ({"task": f"{HERE}:Weighs"}, "Weighs.weight() has no effect: Weighs.train()"),
+        ({"task": f"{HERE}:Bare"}, "Bare.train() must take (session), got ()"),
         ({"task": f"{HERE}:Asks"}, "Asks.train() declares lerning_rate"),
         ({"task": f"{HERE}:Asks"}, "did you mean 'accumulate'?"),
         (

@@ -8,7 +8,7 @@ import yaml
 
 from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.experiment.load import load_checked, make_experiment
-from orchestrator.experiment.yaml.source import with_value
+from orchestrator.experiment.yaml.dotted_paths import with_value
 from tests.orchestrator.experiment.samples import HERE
 
 EXPERIMENT: dict[str, Any] = {

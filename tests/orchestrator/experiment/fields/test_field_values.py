@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from orchestrator import ConfigError
-from orchestrator.experiment.fields.parameters import construct
+from orchestrator.experiment.fields.construction import construct
 from orchestrator.experiment.fields.plain_data import convert_fields
 from orchestrator.experiment.yaml.reader import load_yaml
 from orchestrator.experiment.yaml.writer import dump_yaml

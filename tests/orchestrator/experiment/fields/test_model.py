@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import ConfigError
-from orchestrator.experiment.fields.parameters import construct
+from orchestrator.experiment.fields.construction import construct
 
 
 @dataclass

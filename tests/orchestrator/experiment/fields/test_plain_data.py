@@ -14,7 +14,7 @@ from torch import nn
 
 from hooks import EMA, HOOKS, Checkpoint, Hook, Interval
 from orchestrator import ConfigError, Experiment, UsageError, run, sweep
-from orchestrator.experiment.fields.parameters import construct
+from orchestrator.experiment.fields.construction import construct
 from orchestrator.experiment.fields.plain_data import convert_fields
 from orchestrator.experiment.load import check_experiment, make_experiment, to_dict
 from orchestrator.experiment.sections.sweep import SweepSettings

@@ -9,11 +9,12 @@ from torch import nn
 
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.load import make_experiment, to_dict, to_yaml
+from orchestrator.experiment.optim.building import build_optimizer
 from orchestrator.experiment.optim.component import Component, Optimization
-from orchestrator.experiment.optim.optimizer import build_optimizer, check_optimizer
+from orchestrator.experiment.optim.optimizer import check_optimizer
 from orchestrator.experiment.resolve import resolve
 from orchestrator.experiment.sections.experiment import Experiment
-from tests.orchestrator.experiment.samples import HERE, Line, Own, refusal
+from tests.orchestrator.experiment.samples import HERE, Line, refusal
 
 
 def experiment(**more: Any) -> Experiment:
@@ -38,7 +39,7 @@ def test_invalid_optimizer_is_refused_without_a_model(
     optimizer: Any, path: str, message: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        check_optimizer(Optimization("", Component.model_validate(optimizer)), Line)
+        check_optimizer(Optimization(None, Component.model_validate(optimizer)), Line)
     assert path in [problem.path for problem in caught.value.problems]
     assert message in str(caught.value)
 
@@ -142,26 +143,3 @@ def test_null_removes_an_argument_of_torch_and_is_a_value_for_custom_code(
     settings: dict[str, Any], arguments: dict[str, Any]
 ) -> None:
     assert experiment(**settings).optimizer.arguments == arguments
-
-
-class Forgetful(Own):
-    given: Any = None
-
-    def optimizer(self, model: nn.Module, lr: float = 0.1) -> Any:
-        return self.given
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (None, "must return an optimizer, got a NoneType"),
-        ({"d": None}, "must return an optimizer, got a dict"),
-        (torch.optim.SGD([nn.Parameter(torch.ones(1))]), "has none of the model's parameters"),
-    ],
-)
-def test_optimizer_method_must_return_an_optimizer_of_the_model(given: Any, message: str) -> None:
-    task = Forgetful()
-    task.given = given
-    with pytest.raises(ConfigError) as caught:
-        build_optimizer(Optimization("", Component(type="task")), task, task.model())
-    assert message in str(caught.value)

@@ -10,7 +10,8 @@ from torch.nn import functional
 from torch.optim import lr_scheduler
 
 from orchestrator.errors import ConfigError
-from orchestrator.experiment.optim.optimizer import OPTIMIZERS, build_optimizer
+from orchestrator.experiment.optim.building import build_optimizer
+from orchestrator.experiment.optim.optimizer import OPTIMIZERS
 from orchestrator.experiment.resolve import resolve
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.loop import Loop

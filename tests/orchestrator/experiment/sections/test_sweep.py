@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import ConfigError
-from orchestrator.experiment.fields.parameters import check
+from orchestrator.experiment.fields.validation import validate
 from orchestrator.experiment.sections.domain import Domain
 from orchestrator.experiment.sections.sweep import SweepSettings
 
@@ -14,7 +14,7 @@ SPACE = {"optimizer.lr": {"uniform": [0.1, 0.9]}}
 
 
 def section(**more: Any) -> SweepSettings:
-    return check(
+    return validate(
         SweepSettings, {"metric": "val/loss", "trials": 4, "space": SPACE, **more}, "sweep"
     )
 
@@ -88,7 +88,7 @@ def test_objectives_pair_metrics_with_modes() -> None:
 )
 def test_wrong_domains_are_refused(domain: Any, path: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        check(SweepSettings, {"metric": "val/loss", "space": {"optimizer.lr": domain}}, "sweep")
+        validate(SweepSettings, {"metric": "val/loss", "space": {"optimizer.lr": domain}}, "sweep")
     (problem,) = caught.value.problems
     assert problem.path == f"sweep.space.optimizer.lr{path}"
     assert message in str(problem)
@@ -100,6 +100,9 @@ def test_wrong_domains_are_refused(domain: Any, path: str, message: str) -> None
         ("choice", [1, 2, 3], [1, 2, 3]),
         ("uniform", [0, 1], [0.0, 1.0]),
         ("quniform", [1, 5, 2], [1, 5]),
+        ("quniform", [1, 6, 2], [1, 5]),  # 6 is on no step from 1
+        ("quniform", [0.9, 1.0, 0.03], [0.9, 0.99]),
+        ("qloguniform", [1, 6, 2], [1, 5]),
         ("quniform", [1, 5, 0.5], [1.0, 5.0]),
         ("randint", [1, 5], [1, 4]),
         ("normal", [10, 2], [-sys.float_info.max, sys.float_info.max]),
@@ -109,7 +112,7 @@ def test_wrong_domains_are_refused(domain: Any, path: str, message: str) -> None
 def test_candidates_are_listed_values_or_both_ends(
     kind: str, values: list[Any], tried: list[Any]
 ) -> None:
-    found = check(Domain, {kind: values}, "").candidates()
+    found = validate(Domain, {kind: values}, "").list_candidates()
     assert found == tried
     assert [type(value) for value in found] == [type(value) for value in tried]
 
@@ -130,6 +133,6 @@ def test_candidates_are_listed_values_or_both_ends(
 def test_nearest_value_of_a_domain(
     kind: str, values: list[Any], number: float, nearest: float
 ) -> None:
-    found = check(Domain, {kind: values}, "").nearest(number)
+    found = validate(Domain, {kind: values}, "").find_nearest(number)
     assert found == nearest
     assert type(found) is type(nearest)

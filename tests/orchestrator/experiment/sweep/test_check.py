@@ -156,7 +156,7 @@ def space_problems(file: Path, space: str) -> list[tuple[str, int | None, str]]:
         ({"space": {**MIXED, "hooks.ema": {"choice": [1]}}}, "is not a choice of null"),
         (
             {"space": {**MIXED, "hooks.ema": {"choice": [None, {"decay": 0.5}]}}},
-            "hooks.ema.decay: is never drawn",
+            "hooks.ema.decay: is never sampled",
         ),
         (
             {"space": {**MIXED, "hooks.ema.decay": {"grid": [0.1]}}},
@@ -240,6 +240,10 @@ def space_problems(file: Path, space: str) -> list[tuple[str, int | None, str]]:
             "sweep.repeats: must map one path to its values, got 2 paths",
         ),
         ({"repeats": 0}, "sweep.repeats: must be at least 1"),
+        (
+            {"metric": ["val/loss", "val/loss"], "search": "optuna"},
+            "sweep.metric: must list each metric once, got val/loss twice",
+        ),
         ({"repeats": "seed"}, "sweep.repeats: must be an integer or a mapping"),
         (
             {"trials": 10, "repeats": {"seed": [1, 5, 9, 7]}},
@@ -247,7 +251,7 @@ def space_problems(file: Path, space: str) -> list[tuple[str, int | None, str]]:
         ),
         (
             {"space": GRID, "search": "grid", "trials": None, "seed": 3},
-            "sweep.seed: has no effect: search: grid draws",
+            "sweep.seed: has no effect: search: grid samples",
         ),
         # Points.
         (

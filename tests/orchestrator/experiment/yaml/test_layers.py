@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from orchestrator.experiment.yaml.document import Document
-from orchestrator.experiment.yaml.layers import add_overrides
+from orchestrator.experiment.yaml.overrides import add_overrides
 from orchestrator.experiment.yaml.reader import parse_yaml
 from orchestrator.experiment.yaml.source import ExperimentSource
 
@@ -21,7 +21,7 @@ hooks:
 def overridden(*overrides: str) -> Document:
     document = parse_yaml(TEXT, "x.yaml")
     source = ExperimentSource(document.data, add_overrides(document, overrides))
-    document.data, problems = source.merged()
+    document.data, problems = source.merge()
     document.problems.extend(map(document.locate, problems))
     return document
 

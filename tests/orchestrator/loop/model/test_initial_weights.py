@@ -14,7 +14,7 @@ from orchestrator import run
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.initial_weights import find_weights
 from orchestrator.errors import CheckpointError, ConfigError, UsageError
-from orchestrator.experiment.yaml.source import InitialWeights
+from orchestrator.experiment.yaml.origins import InitialWeights
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World

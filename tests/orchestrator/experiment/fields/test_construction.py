@@ -1,4 +1,4 @@
-"""Parameters: what a config gives to a class is checked against the class."""
+"""Instances of a class, made of what a config gives to it."""
 
 import re
 from dataclasses import dataclass, field
@@ -7,17 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from hooks import Interval
 from orchestrator.errors import ConfigError
-from orchestrator.experiment.fields.parameters import (
-    check,
-    construct,
-    make_fields_model,
-    make_signature_model,
-)
-from tests.orchestrator.experiment.samples import Shadow, Wide
+from orchestrator.experiment.fields.construction import construct
+from tests.orchestrator.experiment.samples import Shadow
 
 
 def problems_of(cls: type, values: dict[str, Any]) -> dict[str, str]:
@@ -57,18 +51,6 @@ def test_numpy_scalars_and_paths_are_plain_data() -> None:
     assert "cannot be saved as YAML" in problems_of(Shadow, {"tags": [object()]})["x"]
 
 
-def test_unreadable_types_are_reported() -> None:
-    @dataclass
-    class Odd:
-        thing: "Nowhere" = None  # noqa: F821
-
-    with pytest.raises(
-        ConfigError,
-        match=r"fields of .*Odd cannot be read: NameError: name 'Nowhere' is not defined",
-    ):
-        make_fields_model(Odd, "x")
-
-
 def test_parameters_may_have_names_of_pydantic_methods() -> None:
     @dataclass
     class StreamTransfer:
@@ -76,24 +58,3 @@ def test_parameters_may_have_names_of_pydantic_methods() -> None:
         json: list[int] = field(default_factory=list)
 
     assert construct(StreamTransfer, {"copy": 2, "json": [1]}, "x")[1] == {"copy": 2, "json": [1]}
-
-
-@pytest.mark.parametrize(
-    ("cls", "values", "path", "message"),
-    [
-        (torch.optim.Adam, {"betas": [0.9]}, "o.betas.1", "is missing"),
-        (
-            torch.optim.lr_scheduler.StepLR,
-            {"step_size": 1.5},
-            "o.step_size",
-            "must be an integer, got 1.5",
-        ),
-        (Wide, {"lr": 0.1, "reach": "x"}, "o.reach", "must be an integer, got 'x'"),
-    ],
-)
-def test_arguments_are_checked_against_the_signature(
-    cls: type, values: dict[str, Any], path: str, message: str
-) -> None:
-    with pytest.raises(ConfigError) as caught:
-        check(make_signature_model(cls), values, "o")
-    assert {problem.path: problem.message for problem in caught.value.problems} == {path: message}

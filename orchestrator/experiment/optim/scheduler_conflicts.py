@@ -1,0 +1,40 @@
+"""Conflicts between an optimizer and its schedulers, which set its rate and may set its momentum."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from orchestrator.errors import Problem
+from orchestrator.experiment.fields.class_models import make_signature_model
+from orchestrator.experiment.optim.component import FROM_TASK, Optimization
+from orchestrator.experiment.optim.optimizer import OPTIMIZERS
+from orchestrator.experiment.optim.scheduler import RATES
+
+
+def find_unused_rate(optimization: Optimization) -> Iterator[Problem]:
+    """Yield a problem if an optimizer's rate has no effect, as all its schedulers set the rate."""
+    optimizer = optimization.optimizer
+    if "lr" not in optimizer.arguments or optimizer.type in ("", FROM_TASK):
+        return
+    kinds = [
+        entry.type
+        for entry in optimization.schedulers.values()
+        if RATES.get(entry.type) in entry.arguments
+    ]
+    if kinds and len(kinds) == len(optimization.schedulers):
+        message = f"has no effect with {kinds[0]}, whose {RATES[kinds[0]]} sets the learning rate"
+        path = f"{optimization.path}.lr"
+        yield Problem(path, message, suggestion=f"{path}=null removes it")
+
+
+def find_missing_momentum(optimization: Optimization) -> Iterator[Problem]:
+    """Yield a problem for each scheduler that varies a momentum which the optimizer lacks."""
+    kind = optimization.optimizer.type
+    cls: Any = OPTIMIZERS.get(kind)
+    if cls is None or {"momentum", "betas"} & make_signature_model(cls).model_fields.keys():
+        return
+    for path, entry in optimization.schedulers.items():
+        if entry.type in ("CyclicLR", "OneCycleLR") and entry.arguments.get("cycle_momentum", True):
+            yield Problem(
+                f"{path}.cycle_momentum",
+                f"must be false: {kind} has no momentum for {entry.type} to vary",
+            )
