@@ -5,6 +5,8 @@ import math
 from numbers import Real
 from typing import Any
 
+from hooks.counts import format_count as format_count
+
 SPANS = (
     "data_wait_s",
     "to_device_s",
@@ -46,12 +48,6 @@ def number_epoch(epoch: int) -> int:
 def is_number(value: Any) -> bool:
     """Return whether a value is a number other than NaN and booleans."""
     return not isinstance(value, bool) and isinstance(value, Real) and bool(value == value)
-
-
-def format_count(number: float, noun: str) -> str:
-    """Format a number of things: `1 epoch`, `2 epochs`, `0.5 GPUs`."""
-    text = f"{number:,.0f}" if float(number).is_integer() else f"{number:g}"
-    return f"{text} {noun}" if number == 1 else f"{text} {noun}s"
 
 
 def format_seconds(value: float) -> str:

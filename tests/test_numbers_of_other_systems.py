@@ -473,8 +473,12 @@ def test_early_stopping_differs_from_mmengine_as_the_page_says(
     hook = EarlyStopping(
         "val/accuracy", patience=2, min_delta=min_delta, stopping_threshold=threshold
     )
-    reasons = [hook._find_reason(value) for value in values]
-    assert next((index for index, reason in enumerate(reasons) if reason), None) == ours
+    stops = []
+    for value in values:
+        state = State(phase="val", metrics={"val/accuracy": value})
+        hook.on_phase_end(state)
+        stops.append(bool(state.stop_reasons))
+    assert (stops.index(True) if True in stops else None) == ours
 
 
 # Checkpoints

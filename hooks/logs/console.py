@@ -10,8 +10,10 @@ from typing import Annotated, Any
 from annotated_types import Ge
 
 from hooks.interval import at_interval, count_iterations
-from hooks.logs.shared.readings import learning_rates, phase_metrics
-from hooks.logs.shared.window_statistics import Window, WindowLogger, Windows
+from hooks.logs.shared.readings import get_learning_rates, select_phase_metrics
+from hooks.logs.shared.statistic import Window
+from hooks.logs.shared.window_logger import WindowLogger
+from hooks.logs.shared.window_statistics import Windows
 from hooks.recent import RECENT
 from hooks.state import State
 
@@ -72,7 +74,7 @@ class Console(WindowLogger):
     def on_step(self, state: State) -> None:
         if self._is_too_soon():
             return
-        rates = learning_rates(state)
+        rates = get_learning_rates(state)
         self._show(state, state.phase_iteration, rates, {**rates, **state.row})
 
     def on_phase_end(self, state: State) -> None:
@@ -80,10 +82,10 @@ class Console(WindowLogger):
             # The training phase resets its counter when it completes the epoch.
             is_whole = state.phase == "train" and state.epoch_completed
             iteration = state.phase_length if is_whole else state.phase_iteration
-            self._show(state, iteration, learning_rates(state), {})
+            self._show(state, iteration, get_learning_rates(state), {})
         self._windows.update()
         parts = [f"{state.phase} done  epoch {state.epoch_number}"]
-        for name, value in phase_metrics(state).items():
+        for name, value in select_phase_metrics(state).items():
             short = name.removeprefix(f"{state.phase}/")
             parts.append(f"{short} {value:.4g}")
         seconds = perf_counter() - self._phase_start

@@ -10,8 +10,8 @@ from typing import IO, Any, ClassVar
 
 from hooks.hook import Cleanup
 from hooks.interval import Interval, at_interval
-from hooks.logs.shared.readings import current_row, learning_rates, phase_metrics
-from hooks.logs.shared.window_statistics import LookBack, WindowLogger
+from hooks.logs.shared.readings import get_learning_rates, make_current_row, select_phase_metrics
+from hooks.logs.shared.window_logger import LookBack, WindowLogger
 from hooks.state import State
 
 FILE = "scalars.jsonl"
@@ -46,16 +46,16 @@ class JsonLines(Cleanup, WindowLogger):
     @at_interval("every")
     def on_step(self, state: State) -> None:
         if state.phase == "train":
-            self._write_line(state, current_row(state))
+            self._write_line(state, make_current_row(state))
 
     def on_phase_end(self, state: State) -> None:
         if state.phase == "train" and self._windows.has_changed():
             self._write_line(state, {})
-        metrics = {name: _finite(value) for name, value in phase_metrics(state).items()}
+        metrics = {name: _finite(value) for name, value in select_phase_metrics(state).items()}
         self._write(state, {"metrics": metrics})
 
     def _write_line(self, state: State, row: Mapping[str, Any]) -> None:
-        self._write(state, {**learning_rates(state), **self._windows.summarize(row)})
+        self._write(state, {**get_learning_rates(state), **self._windows.summarize(row)})
 
     def _write(self, state: State, values: Mapping[str, Any]) -> None:
         if self._file is None:
@@ -63,7 +63,7 @@ class JsonLines(Cleanup, WindowLogger):
         line = {
             "phase": state.phase,
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "epoch": state.epoch - state.epoch_completed,
+            "epoch": state.epoch_number - 1,
             "iteration": state.iteration,
             "step": state.step,
             "samples": state.world_samples,

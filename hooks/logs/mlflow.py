@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from io import BytesIO
 from typing import TYPE_CHECKING, TypeVar
 
-from hooks.logs.shared.readings import flatten
+from hooks.logs.shared.hyperparameters import flatten_config
 from hooks.logs.shared.tracker import Tracker
 from hooks.matrix import find_image
 from hooks.media import MediaEntry
@@ -86,7 +86,7 @@ class MLflow(Tracker):
             self._files = (folder / "artifacts").absolute().as_uri()
         self._experiment_name = self.experiment or str(state.config.get("name") or state.name)
         self._run_name = state.name
-        self._params = flatten(state.config)
+        self._params = flatten_config(state.config)
         self.open(self.name or "mlflow", state, self._connect)
 
     # The methods below run in the sender's thread.

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import io
 import logging
-import warnings
 from collections.abc import Mapping
-from contextlib import redirect_stdout
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hooks.duration import Duration
 from hooks.hook import Cleanup
 from hooks.interval import Interval, StepsOrNever, at_interval
 from hooks.logs.shared.curves import CurveLogger
-from hooks.logs.shared.readings import current_row, flatten
-from hooks.logs.shared.window_statistics import LookBack
+from hooks.logs.shared.hyperparameters import flatten_config
+from hooks.logs.shared.readings import make_current_row
+from hooks.logs.shared.window_logger import LookBack
 from hooks.matrix import find_image
 from hooks.media import MediaEntry, measure_png, read_table
 from hooks.metrics.names import PHASES
-from hooks.model.eval_mode import evaluating, first_batch
+from hooks.model.graph import add_graph
 from hooks.needs import Needs
-from hooks.private_torch import tree_flatten, tree_leaves, tree_unflatten
 from hooks.setup import NEEDS_MODEL, Setup
 from hooks.state import State
 
@@ -78,13 +74,15 @@ class TensorBoard(Cleanup, CurveLogger):
     flush: Duration = 120.0
     """Maximum seconds until a point is written; the end of a phase also writes all points."""
 
-    state_fields: ClassVar[tuple[str, ...]] = ("_newest",)
+    state_fields: ClassVar[tuple[str, ...]] = ("_newest_x", "_newest_points")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._writer: SummaryWriter | None = None
-        self._newest: tuple[int, list[bytes]] = (0, [])
-        """The newest value of the axis, with the points there, which a resumed run draws again."""
+        self._newest_x = 0
+        """The newest value of the axis."""
+        self._newest_points: list[bytes] = []
+        """The points there, which a resumed run draws again."""
         self._metrics: dict[str, float] = {}
         """Newest value of each metric in the table of hyperparameters."""
 
@@ -100,14 +98,15 @@ class TensorBoard(Cleanup, CurveLogger):
         from torch.utils.tensorboard.summary import hparams
 
         folder = state.artifacts / FOLDER
-        x = self._axis_value(state)
-        has_points = folder.exists()
+        x = self._get_x(state)
+        is_resumed = folder.exists()
         self._writer = SummaryWriter(str(folder), purge_step=x, flush_secs=int(self.flush))
-        self._restore_newest(x if has_points else None)
+        self._draw_again(x, is_resumed=is_resumed)
         if state.media is not None:
             # What is at this value of the axis or after it has been deleted, too.
-            state.media.follow(self._draw_media, lambda entry: self._media_value(entry) >= x)
-        _, start, _ = hparams(flatten(state.config), {})
+            state.media.follow(self._draw_media, lambda entry: self._get_media_x(entry) >= x)
+
+        _, start, _ = hparams(flatten_config(state.config), {})
         self._write(start)  # now, because the run may be killed
         self._writer.flush()
         if self.graph:
@@ -118,7 +117,7 @@ class TensorBoard(Cleanup, CurveLogger):
         if self.axis != "epoch":
             super().on_step(state)
         elif state.phase == "train":
-            self._windows.update(current_row(state))
+            self._windows.update(make_current_row(state))
 
     @at_interval("histograms")
     def on_gradients(self, state: State) -> None:
@@ -159,7 +158,7 @@ class TensorBoard(Cleanup, CurveLogger):
                 curves[f"{_FIRST}/{phase}"] = values[loss]
         curves |= values
         drawn = [Summary.Value(tag=tag, simple_value=value) for tag, value in curves.items()]
-        self._write(Summary(value=drawn), self._axis_value(state))
+        self._draw(Summary(value=drawn), self._get_x(state))
         if metrics:
             self._writer.flush()
 
@@ -169,17 +168,20 @@ class TensorBoard(Cleanup, CurveLogger):
         if self._writer is not None:
             # SummaryWriter.add_hparams would open a second file, and TensorBoard stops reading the
             # first one then.
-            experiment, _, end = hparams(flatten(state.config), self._metrics)
+            experiment, _, end = hparams(flatten_config(state.config), self._metrics)
             self._write(experiment)
             self._write(end)
         super().on_end(state)
 
-    def _axis_value(self, state: State) -> int:
+    def _get_x(self, state: State) -> int:
+        """Return the current value of the axis."""
         return int(getattr(state, _COUNTERS[self.axis]))
 
-    def _media_value(self, entry: MediaEntry) -> int:
-        counters = {"epoch": entry.epoch + 1}  # where the points of an epoch are
-        return counters.get(self.axis) or int(getattr(entry, self.axis))
+    def _get_media_x(self, entry: MediaEntry) -> int:
+        """Return the value of the axis at which an image, a figure or a table is drawn."""
+        if self.axis == "epoch":
+            return entry.epoch + 1  # where the points of its epoch are
+        return int(getattr(entry, self.axis))
 
     def _draw_media(self, entry: MediaEntry, data: bytes) -> None:
         """Draw an image, a figure or a table. Called in the thread that writes them."""
@@ -197,8 +199,7 @@ class TensorBoard(Cleanup, CurveLogger):
                 width=width, height=height, colorspace=3, encoded_image_string=png
             )
             summary = Summary(value=[Summary.Value(tag=entry.name, image=image)])
-        file_writer: Any = self._writer.file_writer
-        file_writer.add_summary(summary, self._media_value(entry))
+        self._write(summary, self._get_media_x(entry))
 
     def _add_histograms(self, group: str, tensors: Mapping[str, Tensor], state: State) -> None:
         """Draw the finite values of each tensor at the current step, which is not counted yet."""
@@ -212,7 +213,7 @@ class TensorBoard(Cleanup, CurveLogger):
             "samples": state.batch_size * state.world_size,
             "epoch": 0,
         }
-        x = self._axis_value(state) + coming[self.axis]
+        x = self._get_x(state) + coming[self.axis]
         for name, tensor in tensors.items():
             values = tensor.detach()
             if values.is_sparse:
@@ -223,7 +224,7 @@ class TensorBoard(Cleanup, CurveLogger):
             finite = values[values.isfinite()]
             if finite.numel():
                 drawn = histogram(f"{group}/{name}", finite, self._writer.default_bins)
-                self._write(drawn, x)
+                self._draw(drawn, x)
 
     def _draw_graph(self, writer: SummaryWriter, state: State) -> None:
         try:
@@ -234,22 +235,27 @@ class TensorBoard(Cleanup, CurveLogger):
                 str(error).strip().split("\n")[0],
             )
 
-    def _restore_newest(self, x: int | None) -> None:
-        """Draw again what a checkpoint's run had drawn at `x` by then, because all points from `x`
-        on are deleted."""
+    def _draw_again(self, x: int, *, is_resumed: bool) -> None:
+        """Draw again what the run had drawn at `x` when it saved the checkpoint that it resumes
+        from, because all points from `x` on are deleted."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        newest_x, drawn = self._newest
-        self._newest = (0, [])
-        if newest_x == x:
-            for summary in drawn:
-                self._write(Summary.FromString(summary), x)
+        points = self._newest_points
+        self._newest_points = []
+        if is_resumed and self._newest_x == x:
+            for point in points:
+                self._draw(Summary.FromString(point), x)
+
+    def _draw(self, summary: Any, x: int) -> None:
+        """Write points at a value of the axis, and keep those at the newest value."""
+        if x != self._newest_x:
+            self._newest_x = x
+            self._newest_points = []
+        self._newest_points = [*self._newest_points, summary.SerializeToString()]
+        self._write(summary, x)
 
     def _write(self, summary: Any, x: int | None = None) -> None:
         assert self._writer is not None
-        if x is not None:
-            drawn = self._newest[1] if self._newest[0] == x else []
-            self._newest = (x, [*drawn, summary.SerializeToString()])
         # Torch declares the writer of the file as None.
         file_writer: Any = self._writer.file_writer
         file_writer.add_summary(summary, x)
@@ -264,45 +270,9 @@ def _format_table(frame: Any) -> str:
     """Return a table in Markdown, which TensorBoard shows."""
     cells = [map(str, frame.columns), ["---"] * len(frame.columns)]
     cells += [map(str, row) for row in frame.head(MAX_ROWS).itertuples(index=False)]
-    return "\n".join(f"| {' | '.join(map(_escape, row))} |" for row in cells)
+    lines = [" | ".join(map(_escape, row)) for row in cells]
+    return "\n".join(f"| {line} |" for line in lines)
 
 
 def _escape(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
-
-
-class Forward(nn.Module):
-    """The task's forward pass of a batch whose tensors are passed one by one, as tracing needs it.
-
-    The name of the class is that of the graph's outermost node.
-    """
-
-    def __init__(self, state: State, batch: Any) -> None:
-        super().__init__()
-        # A copy has no compiled code, which torch does not trace.
-        self.model = deepcopy(state.module) if state.config.get("compile") else state.module
-        self._forward = state.forward
-        self._leaves, self._structure = tree_flatten(batch)
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        return tuple(leaf for leaf in self._leaves if isinstance(leaf, Tensor))
-
-    def forward(self, *tensors: Tensor) -> list[Tensor]:
-        """Put the tensors into the batch, and return the tensors of the output."""
-        remaining = iter(tensors)
-        leaves = [next(remaining) if isinstance(leaf, Tensor) else leaf for leaf in self._leaves]
-        output = self._forward(self.model, tree_unflatten(leaves, self._structure))
-        return [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
-
-
-def add_graph(writer: SummaryWriter, state: State) -> None:
-    """Trace the forward pass of a training batch in eval mode and draw it; raises what the model
-    raises."""
-    # torch warns of each value that becomes a constant, and prints errors before it raises them.
-    with (
-        evaluating(state),
-        warnings.catch_warnings(action="ignore"),
-        redirect_stdout(io.StringIO()),
-    ):
-        traced = Forward(state, first_batch(state))
-        writer.add_graph(traced, traced.tensors(), use_strict_trace=False)

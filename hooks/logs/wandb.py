@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Literal
 
-from hooks.logs.shared.readings import flatten
+from hooks.logs.shared.hyperparameters import flatten_config
 from hooks.logs.shared.tracker import Tracker
 from hooks.matrix import find_image
 from hooks.media import MediaEntry, read_table
@@ -58,7 +58,7 @@ class WandB(Tracker):
             "dir": str(state.artifacts),
             "project": self.project or str(state.config.get("name") or state.name),
             "name": state.name,
-            "config": flatten(state.config),
+            "config": flatten_config(state.config),
         }
         self.open(self.name or "wandb", state, self._connect)
 

@@ -8,6 +8,7 @@ from annotated_types import Ge, Gt, MinLen
 from torch import Tensor
 from torch.nn import functional
 
+from hooks.counts import format_count
 from hooks.distributed import collectives
 from hooks.distributed.collectives import gather
 from hooks.errors import SettingError
@@ -233,7 +234,7 @@ def _normalize_views(output: Any, count: int) -> list[Tensor]:
     is_list = isinstance(output, list | tuple) and len(output) == count
     if not is_list or not all(isinstance(part, Tensor) for part in output):
         raise TypeError(
-            f"forward() must return {count} tensors of shape (B, D), one per view,"
+            f"forward() must return {format_count(count, 'tensor')} of shape (B, D), one per view,"
             f" got {type(output).__name__}"
         )
     return [functional.normalize(embeddings.float(), dim=1) for embeddings in output]

@@ -7,6 +7,7 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
+from hooks.counts import format_count
 from hooks.needs import Needs
 from hooks.self_supervised.shared.teacher import (
     CenteredTeacher,
@@ -82,9 +83,10 @@ class IBOT(CenteredTeacher):
         student = list(state.output)
         are_pairs = all(isinstance(pair, tuple) and len(pair) == 2 for pair in student)
         if len(student) != len(views) or not are_pairs:
+            kinds = ", ".join(type(output).__name__ for output in student)
             raise ValueError(
-                f"forward() must return a pair (view, patches) for each of {len(views)} views,"
-                f" got {len(student)}"
+                f"forward() must return {format_count(len(views), 'pair')} (view, patches), one for"
+                f" each view, got {format_count(len(student), 'output')}: {kinds}"
             )
         teacher = [self._teacher(view) for view in views[: self.global_views]]
         whole = torch.cat([output for output, _ in teacher])

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Gt
 
+from hooks.counts import format_count
 from hooks.errors import SettingError
 from hooks.hook import Hook
 from hooks.metrics.direction import Mode, directions
@@ -54,41 +55,55 @@ class EarlyStopping(Hook):
         self._mode = directions([self.monitor], self.mode)[self.monitor]
         self._best: float | None = None
         self._wait = 0
+        """Number of values since the best one."""
 
     def on_phase_end(self, state: State) -> None:
         if not state.computes(self.monitor) or not state.metrics:
             return
-        if self.monitor in state.metrics:
-            if reason := self._find_reason(state.metrics[self.monitor]):
-                state.request_stop(f"{self.monitor} {reason}")
+        if self.monitor not in state.metrics:
+            self._report_missing(state)
             return
+
+        value = state.metrics[self.monitor]
+        self._compare_with_best(value)
+        reason = self._explain_stop(value)
+        if reason:
+            state.request_stop(f"{self.monitor} {reason}")
+
+    def _report_missing(self, state: State) -> None:
         message = f"monitor: {explain_missing(self.monitor, state.metrics)}"
         if self.strict:
             raise SettingError(message)
         logger.warning("early_stopping skips this %s phase: %s", state.phase, message)
 
-    def _find_reason(self, value: float) -> str | None:
-        """Return why the run should end after this value, or None."""
+    def _compare_with_best(self, value: float) -> None:
         if self._is_improved_by(value):
             self._best = value
             self._wait = 0
         else:
             self._wait += 1
+
+    def _explain_stop(self, value: float) -> str:
+        """Return why the run should end after this value; empty if it should not."""
         if self.check_finite and not math.isfinite(value):
             return f"is {value}"
-        if self.stopping_threshold is not None and self._gain(value, self.stopping_threshold) >= 0:
+        if (
+            self.stopping_threshold is not None
+            and self._compute_gain(value, self.stopping_threshold) >= 0
+        ):
             return f"is {value}, as good as stopping_threshold={self.stopping_threshold}"
-        if self._wait >= self.patience:
-            values = "1 value" if self._wait == 1 else f"{self._wait} values"
-            if self._best is None:
-                return f"was not finite in {values}"
-            return f"has not improved on {self._best:g} by more than {self.min_delta} in {values}"
-        return None
+        if self._wait < self.patience:
+            return ""
+        values = format_count(self._wait, "value")
+        if self._best is None:
+            return f"was not finite in {values}"
+        return f"has not improved on {self._best:g} by more than {self.min_delta} in {values}"
 
     def _is_improved_by(self, value: float) -> bool:
         if not math.isfinite(value):
             return False
-        return self._best is None or self._gain(value, self._best) > self.min_delta
+        return self._best is None or self._compute_gain(value, self._best) > self.min_delta
 
-    def _gain(self, value: float, other: float) -> float:
+    def _compute_gain(self, value: float, other: float) -> float:
+        """Return by how much a value is better than another."""
         return value - other if self._mode == "max" else other - value

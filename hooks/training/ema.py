@@ -1,9 +1,9 @@
 """Moving averages of the weights."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
@@ -17,15 +17,31 @@ from hooks.hook import Hook
 from hooks.interval import Interval, Steps, at_interval
 from hooks.loop_services import get_checkpoint_name
 from hooks.model import power_average
-from hooks.model.averaged_buffers import AveragedBuffers
-from hooks.model.averaged_parameters import AveragedParameters
 from hooks.model.snapshots import Snapshots
+from hooks.model.weight_averages import WeightAverages
 from hooks.needs import Needs
 from hooks.optimizer_name import OptimizerName
 from hooks.setup import Setup
 from hooks.state import State, Weights
 
 Std = Annotated[float, Gt(0), Le(power_average.LARGEST_STD)]
+
+
+@dataclass
+class _Updates:
+    """The updates of an average so far."""
+
+    count: int = 0
+    first_step: int = 0
+    """Step of the first update; 0 before it."""
+    last_step: int = 0
+    """Step of the last update; 0 before the first."""
+
+    def add(self, step: int) -> None:
+        if self.count == 0:
+            self.first_step = step
+        self.count += 1
+        self.last_step = step
 
 
 @dataclass
@@ -91,13 +107,6 @@ class EMA(Hook):
     collective: ClassVar[bool] = True
     keeps_record: ClassVar[bool] = True
     mutable: ClassVar[frozenset[str]] = frozenset({"decay", "gamma", "every"})
-    state_fields: ClassVar[tuple[str, ...]] = (
-        "_updates",
-        "_first_steps",
-        "_last_steps",
-        "_stds",
-        "_snapshots",
-    )
 
     def __post_init__(self) -> None:
         if self.average in ("stochastic", "power") and self.decay not in (0, EMA.decay):
@@ -107,17 +116,12 @@ class EMA(Hook):
         self._stds = self._check_stds()
         self._exponents = [power_average.compute_exponent(std) for std in self._stds]
         self._snapshots = Snapshots(self.snapshots, self.keep_snapshots)
-        self._updates: Counter[OptimizerName] = Counter()
-        """Number of updates by optimizer name; None stands for a single optimizer, or for the buffers
-        with several."""
-        self._first_steps: dict[OptimizerName, int] = {}
-        """Step of the first update, by the same names."""
-        self._last_steps: dict[OptimizerName, int] = {}
-        """Step of the last update, by the same names."""
-        self._is_applied = False
-        self._averages: list[AveragedParameters] = []
-        """Empty before the first update; validation uses the first average."""
-        self._buffers: AveragedBuffers | None = None
+        self._updates: defaultdict[OptimizerName, _Updates] = defaultdict(_Updates)
+        """Updates of the averages of each optimizer's parameters."""
+        self._buffer_updates = _Updates()
+        """Updates of the averages of the buffers: one per step, also if optimizers take turns."""
+        self._averages: WeightAverages | None = None
+        """None before the first update."""
         self._rank_buffers: dict[str, Tensor] = {}
         """Averages of this rank's buffers, from the restored checkpoint."""
 
@@ -146,22 +150,19 @@ class EMA(Hook):
         if entry is None:
             return
         if self._updates:
-            self._init_averages(state.module)
+            self._averages = self._make_averages(state.module)
             values = {**entry["model"], **entry["exact"], **self._rank_buffers}
-            self._averages[0].restore(values)
-            if self._buffers is not None:
-                self._buffers.restore(values)
-        for std, further in zip(self._stds[1:], self._averages[1:], strict=False):
-            further.restore(entry["further"][str(std)])
+            self._averages.restore(values, entry["further"])
         if self._stds:
             self._snapshots.restore(state, self._label, checkpoint["name"])
 
     def on_start(self, state: State) -> None:
         self._require_device()
-        if self.begin == Interval(0, "steps") and not self._averages:
-            self._init_averages(state.module)
-            for name in {None, *state.optimizers}:
-                self._count_update(name, state.step)
+        if self.begin == Interval(0, "steps") and self._averages is None:
+            self._averages = self._make_averages(state.module)
+            for name in state.several or [None]:
+                self._updates[name].add(state.step)
+            self._buffer_updates.add(state.step)
         if self.evaluate == "raw":
             return
         label = self._label if self.evaluate == "both" else ""
@@ -175,18 +176,20 @@ class EMA(Hook):
         step = state.step + 1
         if step % self.every.count:
             return
-        if not self._averages:
+        if self._averages is None:
             done = step if self.begin.unit == "steps" else state.epoch
             if done < self.begin.count:
                 return
-            self._init_averages(state.module)
+            self._averages = self._make_averages(state.module)
 
-        coefficients = self._compute_coefficients(state.turn, step)
-        self._count_update(state.turn, step)
-        for average, coefficient in zip(self._averages, coefficients, strict=True):
-            average.update(coefficient, state)
-        if self._buffers is not None:
-            self._update_buffers(self._buffers, coefficients[0], state.turn, step)
+        updates = self._updates[state.turn]
+        self._averages.update_parameters(self._compute_coefficients(updates, step), state)
+        updates.add(step)
+        buffers = self._averages.buffers
+        if buffers is not None and self._buffer_updates.last_step != step:
+            coefficient = self._compute_coefficients(self._buffer_updates, step)[0]
+            buffers.update(coefficient)
+            self._buffer_updates.add(step)
 
     @at_interval("snapshots")
     def on_step(self, state: State) -> None:
@@ -195,14 +198,12 @@ class EMA(Hook):
     def on_phase_end(self, state: State) -> None:
         if state.phase != "train":
             return
+        averages = self._averages
         # Each rank has averaged the buffers of its own batches, which may have enlarged some.
-        if self._buffers is not None and state.world_size > 1:
-            collectives.average_in_fp64(collectives.select_equal(self._buffers.to_dict()))
+        if averages is not None and averages.buffers is not None and state.world_size > 1:
+            collectives.average_in_fp64(collectives.select_equal(averages.buffers.to_dict()))
         if self.snapshots.unit == "epochs":
             self._request_snapshot(state)
-
-    def on_saved(self, state: State, path: str) -> None:
-        self._snapshots.finish_save(state, self._label, get_checkpoint_name(path))
 
     def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
         self._snapshots.begin_save()
@@ -212,41 +213,23 @@ class EMA(Hook):
                 name: tensor.clone() if shards.is_sharded(tensor) else tensor
                 for name, tensor in state.module.state_dict().items()
             }
-        further = self._make_power_entry(state.module) if self._stds else {"decay": self.decay}
-        exact = self._full_precision_averages(model)
-        checkpoint[self._label] = {"model": model, "exact": exact, **further}
+        entry = {"model": model, "exact": {}, "further": {}, "averaged": {}}
+        if self._averages is not None:
+            entry["exact"] = self._averages.select_exact(model)
+            entry["further"] = self._averages.get_further()
+            entry["averaged"] = self._averages.map_keys()
+        checkpoint[self._label] = {**entry, "decay": self.decay}
 
-    def _full_precision_averages(self, model: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the averages whose dtype differs from the weights' dtype."""
-        averages: dict[str, Tensor] = {}
-        if self._averages:
-            averages |= self._averages[0].to_dict()
-        if self._buffers is not None:
-            averages |= self._buffers.to_dict()
+    def on_saved(self, state: State, path: str) -> None:
+        self._snapshots.finish_save(state, self._label, get_checkpoint_name(path))
+
+    def state_dict(self) -> dict[str, Any]:
         return {
-            name: average
-            for name, average in averages.items()
-            if average.dtype != model[name].dtype
+            "updates": {name: asdict(updates) for name, updates in self._updates.items()},
+            "buffer_updates": asdict(self._buffer_updates),
+            "stds": self._stds,
+            "snapshots": self._snapshots.state_dict(),
         }
-
-    def _make_power_entry(self, module: nn.Module) -> dict[str, Any]:
-        """Return the averages of all stds but the first, and for each state-dict key the name of
-        its average.
-
-        Key and name differ for tied parameters.
-        """
-        parameters = self._averages[0].parameters if self._averages else {}
-        names = {id(parameter): name for name, parameter in parameters.items()}
-        averaged = {
-            key: names[id(parameter)]
-            for key, parameter in module.named_parameters(remove_duplicate=False)
-            if id(parameter) in names
-        }
-        further = {
-            str(std): average.to_dict()
-            for std, average in zip(self._stds[1:], self._averages[1:], strict=False)
-        }
-        return {"averaged": averaged, "further": further}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state["stds"] != self._stds:
@@ -256,10 +239,15 @@ class EMA(Hook):
                 f"std: must be {saved}, as in the checkpoint, got {own};"
                 " `hookyard average` computes other values from its snapshots"
             )
-        super().load_state_dict(state)
+        for name, updates in state["updates"].items():
+            self._updates[name] = _Updates(**updates)
+        self._buffer_updates = _Updates(**state["buffer_updates"])
+        self._snapshots.load_state_dict(state["snapshots"])
 
     def rank_state_dict(self) -> dict[str, Any]:
-        return {} if self._buffers is None else {"buffers": self._buffers.to_dict()}
+        if self._averages is None or self._averages.buffers is None:
+            return {}
+        return {"buffers": self._averages.buffers.to_dict()}
 
     def load_rank_state_dict(self, state: dict[str, Any]) -> None:
         self._rank_buffers = state["buffers"]
@@ -277,55 +265,35 @@ class EMA(Hook):
             return 1 / (updates + 1)
         return 1 - self.decay
 
-    def _compute_coefficients(self, name: OptimizerName, step: int) -> list[float]:
+    def _compute_coefficients(self, updates: _Updates, step: int) -> list[float]:
         """Return the coefficient of the new values in each average, for the update at a step."""
         if self._exponents:
-            last_step = self._last_steps.get(name, 0)
             return [
-                power_average.compute_update_coefficient(last_step, step, exponent)
+                power_average.compute_update_coefficient(updates.last_step, step, exponent)
                 for exponent in self._exponents
             ]
-        updates = self._updates[name]
-        if not updates:
+        if updates.count == 0:
             return [1.0]
-        weight = self.weight(updates)
+        weight = self.weight(updates.count)
         if self.average == "annealing":
-            steps = step - self._first_steps[name]
+            steps = step - updates.first_step
             weight = max(weight, self.gamma / (self.gamma + steps))
         return [weight]
 
-    def _count_update(self, name: OptimizerName, step: int) -> None:
-        self._updates[name] += 1
-        self._first_steps.setdefault(name, step)
-        self._last_steps[name] = step
-
-    def _update_buffers(
-        self, buffers: AveragedBuffers, coefficient: float, turn: OptimizerName, step: int
-    ) -> None:
-        """Update the averages of the buffers once per step, in its first turn if there are
-        several."""
-        if turn is None:
-            buffers.update(coefficient)
-        elif self._last_steps.get(None) != step:
-            coefficient = self._compute_coefficients(None, step)[0]
-            self._count_update(None, step)
-            buffers.update(coefficient)
-
-    def _init_averages(self, module: nn.Module) -> None:
-        """Initialize the averages from the weights."""
+    def _make_averages(self, module: nn.Module) -> WeightAverages:
+        """Return averages that begin as copies of the weights."""
         self._require_device()
-        self._averages = [
-            AveragedParameters(module, self.device) for _ in range(max(len(self._stds), 1))
-        ]
-        if self.buffers == "ema":
-            self._buffers = AveragedBuffers(module, self.device)
+        further = [str(std) for std in self._stds[1:]]
+        return WeightAverages(
+            module, self.device, further=further, has_buffers=self.buffers == "ema"
+        )
 
     def _require_device(self) -> None:
         if self.device is not None:
             require_device(self.device, "device")
 
     def _request_snapshot(self, state: State) -> None:
-        if self._stds and self._averages:
+        if self._stds and self._averages is not None:
             self._snapshots.request_if_due(state, self._label)
 
     # Use of the averages
@@ -338,17 +306,8 @@ class EMA(Hook):
         Swaps tensors, and copies shards. Has no effect before the first update. Raises RuntimeError
         when nested.
         """
-        if self._is_applied:
-            raise RuntimeError("applied() cannot be nested: the model already uses the averages")
-        if not self._averages:
+        if self._averages is None:
             yield
-            return
-        self._is_applied = True
-        try:
-            with ExitStack() as stack:
-                stack.enter_context(self._averages[0].applied())
-                if self._buffers is not None:
-                    stack.enter_context(self._buffers.applied())
+        else:
+            with self._averages.applied():
                 yield
-        finally:
-            self._is_applied = False

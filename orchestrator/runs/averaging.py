@@ -138,8 +138,9 @@ def _find_snapshots(store: CheckpointStore, hook: str) -> dict[str, list[Term]]:
         if f"{hook}.pt" not in store.read_manifest(name)["files"]:
             continue
         state = store.load(name, "hooks.pt").get(hook)
-        if state and state["last_steps"]:
-            step = max(state["last_steps"].values())  # optimizers may take turns
+        if state and state["updates"]:
+            # Optimizers may take turns.
+            step = max(updates["last_step"] for updates in state["updates"].values())
             by_step[step] = name, [Term(name, step, std) for std in state["stds"]]
     return dict(by_step.values())
 

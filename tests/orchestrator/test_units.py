@@ -82,16 +82,6 @@ def test_parameters_can_be_pasted_into_an_experiment_file(value: object, text: s
         assert parse_value(text, "e.yaml")[0] == value
 
 
-def test_one_thing_has_no_plural() -> None:
-    texts = [units.format_count(number, "epoch") for number in (0, 1, 2, 1234)]
-    assert texts == ["0 epochs", "1 epoch", "2 epochs", "1,234 epochs"]
-
-
-def test_part_of_a_thing_has_a_fraction() -> None:
-    texts = [units.format_count(number, "GPU") for number in (0.25, 1.0, 1.5, 2.0)]
-    assert texts == ["0.25 GPUs", "1 GPU", "1.5 GPUs", "2 GPUs"]
-
-
 @pytest.mark.parametrize(
     ("value", "text"),
     [

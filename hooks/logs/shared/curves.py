@@ -8,8 +8,13 @@ from typing import Any
 from torch import Tensor
 
 from hooks.interval import at_interval
-from hooks.logs.shared.readings import current_row, learning_rates, phase_metrics, read_numbers
-from hooks.logs.shared.window_statistics import WindowLogger
+from hooks.logs.shared.readings import (
+    get_learning_rates,
+    make_current_row,
+    read_numbers,
+    select_phase_metrics,
+)
+from hooks.logs.shared.window_logger import WindowLogger
 from hooks.state import State
 
 
@@ -35,13 +40,13 @@ class CurveLogger(WindowLogger, ABC):
     @at_interval("every")
     def on_step(self, state: State) -> None:
         if state.phase == "train":
-            self.draw(state, self.make_point(state, current_row(state)), {})
+            self.draw(state, self.make_point(state, make_current_row(state)), {})
 
     def on_phase_end(self, state: State) -> None:
         points = {}
         if state.phase == "train" and self._windows.has_changed():
             points = self.make_point(state, {})
-        self.draw(state, points, _rename_metrics(phase_metrics(state)))
+        self.draw(state, points, _rename_metrics(select_phase_metrics(state)))
 
     def on_report(self, state: State, metrics: dict[str, Any]) -> None:
         """Draw the metrics that hooks added to a report, such as `train/samples_per_s`."""
@@ -55,7 +60,7 @@ class CurveLogger(WindowLogger, ABC):
     def make_point(self, state: State, row: Mapping[str, Any]) -> dict[str, float]:
         """Return a point with the iterations since the last one, and the current row if it is not
         closed yet."""
-        values = {**learning_rates(state), **self._windows.summarize(row)}
+        values = {**get_learning_rates(state), **self._windows.summarize(row)}
         point = {_curve(column): value for column, value in values.items()}
         return {**point, **self._read_new_info(state)}
 

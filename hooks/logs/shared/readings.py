@@ -1,9 +1,6 @@
-"""Reading numbers from rows, metrics and the state, and hyperparameters from the experiment, for
-loggers."""
+"""Reading numbers from rows, metrics and the state, for loggers."""
 
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -32,7 +29,7 @@ def read(values: Sequence[Any]) -> list[float | None]:
         elif is_on_device(value):
             numbers.append(next(transferred))
         else:
-            numbers.append(_number(value))
+            numbers.append(_convert(value))
     return numbers
 
 
@@ -52,7 +49,7 @@ def read_numbers(columns: Mapping[str, Any]) -> dict[str, float]:
     return {name: number for name, number in pairs if number is not None}
 
 
-def learning_rates(state: State) -> dict[str, float]:
+def get_learning_rates(state: State) -> dict[str, float]:
     """Return the rate of each parameter group: `lr`, `lr_1`, ...; of several optimizers `lr_d`,
     `lr_d_1`, ..."""
     rates = {}
@@ -65,16 +62,16 @@ def learning_rates(state: State) -> dict[str, float]:
     return read_numbers(rates)
 
 
-def phase_metrics(state: State) -> dict[str, float]:
+def select_phase_metrics(state: State) -> dict[str, float]:
     """Return the metrics of the current phase."""
     prefix = f"{state.phase}/"
     return {name: value for name, value in state.metrics.items() if name.startswith(prefix)}
 
 
-def current_row(state: State) -> dict[str, Any]:
+def make_current_row(state: State) -> dict[str, Any]:
     """Return the columns of the current iteration so far, with its learning rates, before the
     scheduler steps."""
-    return {**learning_rates(state), **state.row}
+    return {**get_learning_rates(state), **state.row}
 
 
 def is_on_device(value: Any) -> bool:
@@ -82,52 +79,13 @@ def is_on_device(value: Any) -> bool:
     return isinstance(value, Tensor) and not value.is_cpu and value.numel() == 1
 
 
-def _number(value: Any) -> float | None:
+def _convert(value: Any) -> float | None:
     if isinstance(value, int | float):
         return value
     if isinstance(value, Tensor):
         return float(value.item()) if value.numel() == 1 else None
     if isinstance(value, Real):
         return float(value)
-    if hasattr(value, "resolve") and value.ready():
+    if hasattr(value, "resolve") and value.ready():  # a time measured on the device
         return float(value.resolve())
     return None
-
-
-_PATH = re.compile(r"(^|_)(path|dir|folder|storage)$")
-_Value = bool | int | float | str
-
-
-def flatten(config: Mapping[str, Any]) -> dict[str, _Value]:
-    """Return the hyperparameters by dotted key, without the sweep and paths, those in which trials
-    differ first.
-
-    All trials of a sweep have the same keys. None is "none", as is a key that this trial lacks
-    because its hook is off. A mapping that some trials lack, such as that hook, has a key of its
-    own: "on" or "none".
-    """
-    space: Mapping[str, Mapping[str, list[Any]]] = (config.get("sweep") or {}).get("space") or {}
-    flat: dict[str, _Value] = {}
-    for path, domain in space.items():
-        for option in chain.from_iterable(domain.values()):
-            for key, _ in _leaves({path: option}, "", ()):
-                flat[key] = "none"
-
-    own = {name: value for name, value in config.items() if name != "sweep"}
-    flat.update(_leaves(own, "", set(flat)))
-    return flat
-
-
-def _leaves(
-    config: Mapping[str, Any], prefix: str, mappings: Collection[str]
-) -> Iterator[tuple[str, _Value]]:
-    """Yield all values that are no mappings by their keys, and "on" for the given mappings."""
-    for name, value in config.items():
-        key = f"{prefix}{name}"
-        if isinstance(value, Mapping):
-            if key in mappings:
-                yield key, "on"
-            yield from _leaves(value, f"{key}.", mappings)
-        elif not _PATH.search(name):
-            plain = value if isinstance(value, bool | int | float | str) else str(value)
-            yield key, "none" if value is None else plain

@@ -1,73 +1,18 @@
 """The base of hooks that send a run to a tracking service, from a separate thread."""
 
-import logging
-import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from queue import Full, Queue
-from time import monotonic, time
+from time import time
 from typing import ClassVar
 from uuid import uuid4
 
 from hooks.duration import Duration
+from hooks.logs.shared.background_sender import BackgroundSender
 from hooks.logs.shared.curves import CurveLogger
 from hooks.media import MediaEntry
 from hooks.state import State
-
-logger = logging.getLogger("hookyard")
-
-MOST_WAITING = 1000
-"""Maximum number of waiting jobs; more are dropped."""
-
-
-class BackgroundSender:
-    """Thread that runs jobs one after another, so that training never waits for a server.
-
-    Failed jobs and dropped jobs are counted. The first failure is logged at once, and the total at
-    the end. It raises nothing, and the thread does not keep the process alive.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._jobs: Queue[Callable[[], object] | None] = Queue(MOST_WAITING)
-        self._failed = 0
-        self._thread = threading.Thread(target=self._work, name=f"{name}-sender", daemon=True)
-        self._thread.start()
-
-    def put(self, job: Callable[[], object]) -> None:
-        """Add a job; does not block."""
-        try:
-            self._jobs.put_nowait(job)
-        except Full:
-            self._count_failure(f"{MOST_WAITING} messages are waiting already")
-
-    def close(self, wait_s: float) -> None:
-        """Wait until all jobs are done, at most `wait_s` seconds."""
-        until = monotonic() + wait_s
-        try:
-            self._jobs.put(None, timeout=wait_s)
-        except Full:
-            pass
-        else:
-            self._thread.join(max(0.0, until - monotonic()))
-        waiting = self._jobs.qsize() if self._thread.is_alive() else 0
-        if self._thread.is_alive() or self._failed:
-            logger.warning("%s: %d updates were not sent", self._name, self._failed + waiting)
-
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            try:
-                job()
-            except Exception as error:
-                # A server or its package may fail in any way, and the run continues.
-                self._count_failure(f"{type(error).__name__}: {error}")
-
-    def _count_failure(self, reason: str) -> None:
-        self._failed += 1
-        if self._failed == 1:
-            logger.warning("%s: an update was not sent; the run continues: %s", self._name, reason)
 
 
 @dataclass
@@ -122,7 +67,7 @@ class Tracker(CurveLogger):
             return
         position = {
             "step": state.step,
-            "epoch": state.epoch - state.epoch_completed,
+            "epoch": state.epoch_number - 1,
             "iteration": state.iteration,
             "samples": state.world_samples,
         }

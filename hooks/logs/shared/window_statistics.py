@@ -2,90 +2,17 @@
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import reduce
+from dataclasses import asdict
 from itertools import chain, islice
-from operator import add
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any
 
-import numpy as np
-from annotated_types import Ge
-
-from hooks.hook import Hook, Priority, Ranks
-from hooks.interval import Interval, Units
 from hooks.logs.shared.readings import read
-from hooks.logs.shared.unread_rows import MEMORY_PEAK, POSITION_COLUMNS, UnreadRows
-from hooks.recent import RECENT
+from hooks.logs.shared.statistic import Statistic, Window, WindowValues
+from hooks.logs.shared.unread_rows import MEMORY_PEAK, UnreadRows
 from hooks.state import State
 
-Method = Literal["mean", "median", "min", "max", "current"]
-Window = Annotated[int, Ge(1)] | Literal["line", "epoch", "global"]
-"""A number of iterations that recorded the column; `line` is since the last line, `global` the
-whole run."""
-LookBack = Annotated[Interval, Units(("iterations",), ge=1, le=RECENT)]
-"""An interval after which a hook reads the rows since the last time."""
 _AVERAGED = re.compile(r"loss|time|_s$|grad_norm")
-
-
-def _compute_mean(values: Sequence[float]) -> float:
-    # Unlike `sum`, `fsum` refuses inf - inf and an overflow.
-    return sum(values) / len(values)
-
-
-_METHODS: dict[str, Callable[[Sequence[float]], Any]] = {
-    "mean": _compute_mean,
-    "median": np.median,
-    "min": np.min,
-    "max": np.max,
-}
-
-
-@dataclass(frozen=True)
-class Statistic:
-    """A statistic of one column over a window. Source: MMEngine LogProcessor's `custom_cfg`."""
-
-    column: str
-    """Recorded column, such as `loss` or `step_s`."""
-    method: Method = "mean"
-    """Statistic of the values; NaN if one of them is NaN."""
-    window: Window = 10
-    """Iterations of the phase that recorded the column: a number, `line` (since the last line or
-    point), `epoch`, or `global` (the whole run). A validation is an epoch of its own."""
-
-    def __post_init__(self) -> None:
-        if self.column in POSITION_COLUMNS:
-            raise ValueError(
-                f"{self.column} is a row's position, which has no statistics; name another column"
-            )
-        if self.method == "median" and self.window == "global":
-            raise ValueError(
-                f"the median of {self.column} needs a window: write window: epoch, or a number"
-            )
-
-
-@dataclass
-class WindowLogger(Hook):
-    """Base of hooks that log means of columns over windows. Runs on the master."""
-
-    every: LookBack = Interval(50, "iterations")
-    """Iterations between two lines or points; the end of a phase adds one."""
-    window: Window = "line"
-    """Iterations to average loss, times and gradient norms: a number, `line` (since the last),
-    `epoch` or `global`."""
-    statistics: dict[str, Statistic] = field(default_factory=dict)
-    """Additional statistics by name, such as
-    `slowest: {column: step_s, method: max, window: epoch}`."""
-
-    observes: ClassVar[bool] = True
-    priority: ClassVar[Priority | int] = Priority.BELOW_NORMAL
-    ranks: ClassVar[Ranks] = Ranks.MASTER
-    state_fields: ClassVar[tuple[str, ...]] = ("_windows",)
-
-    def __post_init__(self) -> None:
-        self._windows = Windows(self.window, self.statistics)
-
-    def on_phase_start(self, state: State) -> None:
-        self._windows.start_phase(state)
+"""Columns whose default statistic is the mean."""
 
 
 class Windows:
@@ -117,7 +44,7 @@ class Windows:
             itself = () if column in self._statistics else (column,)
             self._names[column] = (*self._names.get(column, itself), name)
         self._unread = UnreadRows(columns, self._find_longest_window())
-        self._values: dict[str, dict[str, _WindowValues]] = {}
+        self._values: dict[str, dict[str, WindowValues]] = {}
         """Values of each statistic by phase and name."""
         self._phase = ""
         self._epoch = -1
@@ -191,7 +118,7 @@ class Windows:
         for phase, phase_values in state["windows"].items():
             for name, kept in phase_values.items():
                 values = self._find_values(phase, name, name)
-                saved = _WindowValues(**kept)
+                saved = WindowValues(**kept)
                 if (saved.method, saved.window) == (values.method, values.window):
                     self._values[phase][name] = saved
 
@@ -202,11 +129,11 @@ class Windows:
             self._find_values(self._phase, name, column).extend(numbers)
             self._changed.add(name)
 
-    def _find_values(self, phase: str, name: str, column: str) -> "_WindowValues":
+    def _find_values(self, phase: str, name: str, column: str) -> WindowValues:
         phase_values = self._values.setdefault(phase, {})
         if name not in phase_values:
             statistic = self._statistics.get(name) or self._make_default(column)
-            phase_values[name] = _WindowValues(statistic.method, statistic.window)
+            phase_values[name] = WindowValues(statistic.method, statistic.window)
         return phase_values[name]
 
     def _make_default(self, column: str) -> Statistic:
@@ -216,52 +143,7 @@ class Windows:
         return Statistic(column, "mean" if _AVERAGED.search(column) else "current", self._window)
 
 
-@dataclass
-class _WindowValues:
-    """Values in a window, or their sum, minimum or maximum if that is enough."""
-
-    method: Method
-    window: Window
-    count: int = 0
-    running: float = 0.0
-    kept: list[float] = field(default_factory=list)
-
-    @property
-    def _keeps_values(self) -> bool:
-        return self.method != "current" and (
-            isinstance(self.window, int) or self.method == "median"
-        )
-
-    def clear(self) -> None:
-        self.count = 0
-        self.running = 0.0
-        self.kept = []
-
-    def extend(self, values: Sequence[float]) -> None:
-        if self._keeps_values:
-            self.kept.extend(values)
-            if isinstance(self.window, int):
-                del self.kept[: -self.window]
-        elif self.method == "mean":
-            # One by one, so that the sum does not depend on how often the rows are read, such as
-            # for a checkpoint.
-            self.running = reduce(add, values, self.running)
-        elif self.method == "current":
-            self.running = values[-1]
-        else:
-            before = (self.running,) if self.count else ()
-            self.running = float(_METHODS[self.method]((*before, *values)))
-        self.count += len(values)
-
-    def compute(self) -> float:
-        if self._keeps_values:
-            return float(_METHODS[self.method](self.kept))
-        if self.method == "mean":
-            return self.running / self.count
-        return self.running
-
-
-def _clear(phase_values: Iterable[_WindowValues], applies: Callable[[Window], bool]) -> None:
+def _clear(phase_values: Iterable[WindowValues], applies: Callable[[Window], bool]) -> None:
     """Clear the values with the windows to which a condition applies."""
     for values in phase_values:
         if applies(values.window):

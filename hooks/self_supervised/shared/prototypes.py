@@ -10,6 +10,7 @@ from annotated_types import Ge, Gt, MinLen
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hooks.counts import format_count
 from hooks.errors import SettingError
 from hooks.hook import Hook, Priority
 from hooks.interval import Interval
@@ -51,8 +52,8 @@ def split_output(output: Any, count: int) -> tuple[list[Tensor], list[Tensor]]:
         case (embeddings, scores) if len(embeddings) == len(scores) == count:
             return list(embeddings), list(scores)
     raise TypeError(
-        f"forward() must return (embeddings, scores), lists of {count} tensors of shape (B, D)"
-        f" and (B, K), one per view, got {type(output).__name__}"
+        f"forward() must return (embeddings, scores), lists of {format_count(count, 'tensor')} of"
+        f" shape (B, D) and (B, K), one per view, got {type(output).__name__}"
     )
 
 

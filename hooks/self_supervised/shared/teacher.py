@@ -14,6 +14,7 @@ import torch.distributed as dist
 from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 
+from hooks.counts import format_count
 from hooks.errors import SettingError
 from hooks.hook import Hook, Priority
 from hooks.model.buffers import restore_buffers
@@ -138,7 +139,8 @@ def check_outputs(outputs: Sized, views: Sized, method: str) -> None:
     """Raise ValueError unless the forward pass returned an output for each view."""
     if len(outputs) != len(views):
         raise ValueError(
-            f"the forward pass returned {len(outputs)} outputs for {len(views)} views;"
+            f"the forward pass returned {format_count(len(outputs), 'output')} for"
+            f" {format_count(len(views), 'view')};"
             f" {method} needs one for each"
         )
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from hooks import Hook, State
-from tests.hooks.logs.shared.test_readings import CONFIG
+from tests.hooks.logs.shared.test_hyperparameters import CONFIG
 
 Start = Callable[..., State]
 

@@ -11,7 +11,7 @@ from hooks import State
 from hooks.interval import Interval
 from hooks.logs import console
 from hooks.logs.console import Console
-from hooks.logs.shared.window_statistics import Statistic, Window
+from hooks.logs.shared.statistic import Statistic, Window
 from tests.hooks.phases import Screen, Ticks, loss_rows, run_phase
 
 

@@ -15,7 +15,7 @@ from tensorboard.summary.writer import event_file_writer
 from hooks import Hook, HookError, Interval, Priority, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.logs.json_lines import FILE, JsonLines
-from hooks.logs.shared.window_statistics import Statistic
+from hooks.logs.shared.statistic import Statistic
 from hooks.logs.tensorboard import FOLDER, TensorBoard
 from hooks.stats.optimizer_stats import OptimizerStats
 from hooks.training.sampler_seed import DistSamplerSeed

@@ -18,9 +18,10 @@ from torch import nn
 from torch.utils.tensorboard import SummaryWriter
 
 from hooks import Hook, Interval, Priority, State
-from hooks.logs.shared.readings import flatten
-from hooks.logs.tensorboard import FOLDER, TensorBoard, add_graph
+from hooks.logs.shared.hyperparameters import flatten_config
+from hooks.logs.tensorboard import FOLDER, TensorBoard
 from hooks.matrix import draw_matrix, encode_matrix
+from hooks.model.graph import add_graph
 from hooks.private_torch import compile_in_place
 from hooks.training.gradient_clip import GradientClip
 from orchestrator.disk.media import MediaWriter
@@ -28,7 +29,7 @@ from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.storage import Storage
 from tests.hooks.logs.conftest import Start
-from tests.hooks.logs.shared.test_readings import CONFIG
+from tests.hooks.logs.shared.test_hyperparameters import CONFIG
 from tests.hooks.phases import loss_rows, run_phase
 from tests.tasks import Points, experiment, numbers
 
@@ -119,7 +120,7 @@ def test_hyperparameters_and_their_metrics(start: Start, tmp_path: Path) -> None
     run_phase(hook, state, "val", loss_rows(1), metrics={"val/accuracy": 0.5})
     hook.on_end(state)
     experiment = _session(tmp_path, "experiment").experiment
-    assert {info.name for info in experiment.hparam_infos} == set(flatten(CONFIG))
+    assert {info.name for info in experiment.hparam_infos} == set(flatten_config(CONFIG))
     assert {info.name.tag for info in experiment.metric_infos} == {
         "hp/train/loss",
         "hp/val/accuracy",

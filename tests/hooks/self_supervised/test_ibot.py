@@ -160,13 +160,15 @@ def test_losses_centers_and_teacher_are_those_of_the_original() -> None:
 
 
 @pytest.mark.parametrize(
-    "output", [[(torch.zeros(8, 3), torch.zeros(8, 7, 4))], [torch.zeros(8, 3)] * 3]
+    ("output", "kind"),
+    [([(torch.zeros(8, 3), torch.zeros(8, 7, 4))], "tuple"), ([torch.zeros(8, 3)] * 3, "Tensor")],
 )
-def test_an_output_without_a_pair_for_each_view_is_an_error(output: Any) -> None:
+def test_an_output_without_a_pair_for_each_view_is_an_error(output: Any, kind: str) -> None:
     mine = Miniature(IBOT(), "ibot", network=network)
     mine.state.batch = batches(1)[0]
     mine.state.output = output
     with pytest.raises(
-        HookError, match=f"must return a pair .* for each of 3 views, got {len(output)}"
+        HookError,
+        match=f"must return 3 pairs .*, one for each view, got {len(output)} outputs?: {kind}",
     ):
         mine.plan.fire("on_forward", mine.state)

@@ -64,12 +64,10 @@ def test_a_convolutional_network_by_hand(tmp_path: Path) -> None:
     assert [int(row["activations_per_sample"]) for row in rows.values()] == [154, 144, 0, 0, 10]
     assert [int(row["parameters"]) for row in rows.values()] == [1562, 112, 0, 0, 1450]
     assert rows["0"]["type"] == "Conv2d"
-    line = (
-        "model: 1,562 parameters (1,450 trainable), 10,656 FLOPs (5,328 MACs)"
-        " and 154 activations per sample in a"
-        " forward pass"
-    )
-    assert shown(state) == [line]
+    assert shown(state) == [
+        "model: 1,562 parameters (1,450 trainable)",
+        "forward pass of a sample: 10,656 FLOPs (5,328 MACs) and 154 activations",
+    ]
 
 
 def perceptron() -> nn.Module:
@@ -263,3 +261,12 @@ def test_a_model_that_cannot_be_counted_gives_a_note(tmp_path: Path) -> None:
     assert module.training
     assert not module[0]._forward_hooks
     assert not module[0]._forward_pre_hooks
+
+
+def test_one_of_each_has_no_plural(tmp_path: Path) -> None:
+    """A weight, times one number."""
+    state = count(nn.Linear(1, 1, bias=False), (torch.ones(1, 1),), tmp_path)
+    assert shown(state) == [
+        "model: 1 parameter (1 trainable)",
+        "forward pass of a sample: 2 FLOPs (1 MAC) and 1 activation",
+    ]

@@ -413,7 +413,8 @@ def test_checkpoint_has_loadable_averages_and_raw_weights() -> None:
     fresh = small_model(seed=9)
     fresh.load_state_dict(checkpoint["ema"]["model"])
     assert same(weights(fresh), averages(hook, state))
-    assert (checkpoint["hook"]["updates"], checkpoint["ema"]["decay"]) == ({None: 5}, 0.9)
+    assert checkpoint["hook"]["updates"] == {None: {"count": 5, "first_step": 1, "last_step": 5}}
+    assert checkpoint["ema"]["decay"] == 0.9
     assert checkpoint["ema"]["exact"] == {}  # nothing is stored twice
     assert checkpoint["rank"] == {}
 
@@ -531,7 +532,8 @@ def test_power_average_counts_a_step_of_several_turns_once() -> None:
             hook.on_update(state)
         trail.on_update(state)
     assert_averages(hook, state, direct(trail.values, [*range(1, 7)], STDS[0]))
-    assert hook.state_dict()["updates"] == {"one": 6, "two": 6}
+    once_per_step = {"count": 6, "first_step": 1, "last_step": 6}
+    assert hook.state_dict()["updates"] == {"one": once_per_step, "two": once_per_step}
 
 
 def test_checkpoint_with_other_stds_is_refused() -> None:

@@ -11,7 +11,7 @@ from torch import nn
 from hooks import Interval, Plan, State
 from hooks.logs.console import Console
 from hooks.logs.json_lines import JsonLines
-from hooks.logs.shared.readings import flatten, learning_rates, read, read_numbers
+from hooks.logs.shared.readings import get_learning_rates, read, read_numbers
 from hooks.logs.tensorboard import TensorBoard
 from tests.hooks.phases import Screen
 
@@ -60,8 +60,8 @@ def test_each_parameter_group_has_its_learning_rate() -> None:
     groups = [
         {"params": nn.Linear(1, 1).parameters(), "lr": rate} for rate in (1e-6, torch.tensor(0.5))
     ]
-    assert learning_rates(State(optimizer=torch.optim.SGD(groups))) == {"lr": 1e-6, "lr_1": 0.5}
-    assert learning_rates(State()) == {}
+    assert get_learning_rates(State(optimizer=torch.optim.SGD(groups))) == {"lr": 1e-6, "lr_1": 0.5}
+    assert get_learning_rates(State()) == {}
 
 
 @pytest.mark.parametrize("logger", [Console, JsonLines, TensorBoard])
@@ -79,60 +79,3 @@ def test_loggers_read_tensors_only_where_they_write(logger: Any, tmp_path: Path)
     with pytest.raises(Exception, match="meta"):
         plan.fire("on_step", state)
     hook.on_exception(state, KeyboardInterrupt())
-
-
-CONFIG = {
-    "name": "digits",
-    "seed": 0,
-    "optimizer": {"type": "SGD", "lr": 0.1, "nesterov": True},
-    "scheduler": None,
-    "hooks": {"ema": {"decay": 0.99}, "checkpoint": {"best": ["a", "b"], "out_dir": "/tmp/x"}},
-    "sweep": {"metric": "val/accuracy", "space": {"optimizer.lr": {"choice": [1, 2]}}},
-}
-SPACE = {
-    "hooks.ema": {
-        "choice": [None, {"average": "exponential"}, {"average": "stochastic", "decay": 0}]
-    },
-    "hooks.ema.decay": {"choice": [0.5, 0.9]},
-    "hooks.checkpoint": {"choice": [None, {"keep": 2}]},
-    "optimizer.lr": {"loguniform": [0.01, 0.5]},
-}
-SWEPT = {
-    "hooks.ema",
-    "hooks.ema.average",
-    "hooks.ema.decay",
-    "hooks.checkpoint",
-    "hooks.checkpoint.keep",
-    "optimizer.lr",
-}
-
-
-def trial(ema: Any, lr: float) -> dict[str, Any]:
-    """The config of a trial of SPACE, as hooks get it."""
-    return {
-        "optimizer": {"lr": lr},
-        "hooks": {"ema": ema, "checkpoint": {"keep": 2}},
-        "sweep": {"metric": "val/accuracy", "space": SPACE},
-    }
-
-
-def test_all_trials_of_a_sweep_have_the_same_hyperparameters() -> None:
-    """TensorBoard does not draw a trial that lacks one of them."""
-    on = flatten(trial({"average": "stochastic", "decay": 0}, 0.1))
-    off = flatten(trial(None, 0.2))
-    assert on.keys() == off.keys() == SWEPT
-    assert on == {
-        "hooks.ema": "on",
-        "hooks.ema.average": "stochastic",
-        "hooks.ema.decay": 0,
-        "hooks.checkpoint": "on",
-        "hooks.checkpoint.keep": 2,
-        "optimizer.lr": 0.1,
-    }
-    assert off == {
-        **on,
-        "hooks.ema": "none",
-        "hooks.ema.average": "none",
-        "hooks.ema.decay": "none",
-        "optimizer.lr": 0.2,
-    }

@@ -11,7 +11,8 @@ import torch
 
 from hooks import Hook, State
 from hooks.logs.shared import readings
-from hooks.logs.shared.window_statistics import Statistic, Windows
+from hooks.logs.shared.statistic import Statistic
+from hooks.logs.shared.window_statistics import Windows
 from hooks.recent import RecentRows
 from tests.hooks.phases import run_phase
 

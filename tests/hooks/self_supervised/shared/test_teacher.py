@@ -126,7 +126,7 @@ def test_one_output_for_two_views_is_an_error(method: str) -> None:
     mine = Miniature(HOOKS[method](), method)
     mine.state.batch = pairs(1)[0]
     mine.state.output = [torch.zeros(8, 3)]
-    with pytest.raises(HookError, match="1 outputs for 2 views"):
+    with pytest.raises(HookError, match="1 output for 2 views"):
         mine.plan.fire("on_forward", mine.state)
 
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from hooks import State
-from hooks.logs.shared.window_statistics import Statistic, Windows
+from hooks.logs.shared.statistic import Statistic
+from hooks.logs.shared.window_statistics import Windows
 from orchestrator.disk.rows.batches import Layout
 from orchestrator.disk.rows.file_format import read_stream
 from orchestrator.disk.rows.recorder import Recorder

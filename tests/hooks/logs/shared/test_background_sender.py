@@ -1,0 +1,88 @@
+"""The sender: order, failures, and a server that never answers."""
+
+import logging
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from hooks.logs.shared import background_sender
+from hooks.logs.shared.background_sender import BackgroundSender
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """Held back until it is set, and set after the test in any case."""
+    gate = threading.Event()
+    yield gate
+    gate.set()
+
+
+def test_jobs_are_done_in_order_by_another_thread(gate: threading.Event) -> None:
+    done: list[object] = []
+    box = BackgroundSender("tracker")
+    box.put(gate.wait)
+    for job in range(100):
+        box.put(lambda job=job: done.append(job))
+    box.put(lambda: done.append(threading.current_thread().name))
+    assert done == [], "nobody waited for the first job"
+    gate.set()
+    box.close(60)
+    assert done == [*range(100), "tracker-sender"]
+
+
+def test_failure_is_logged_once_and_later_jobs_run(caplog: pytest.LogCaptureFixture) -> None:
+    done = []
+
+    def fails() -> None:
+        raise ConnectionError("no server there")
+
+    box = BackgroundSender("tracker")
+    with caplog.at_level(logging.WARNING, "hookyard"):
+        for job in (fails, fails, lambda: done.append("last")):
+            box.put(job)
+        box.close(60)
+    assert done == ["last"]
+    assert caplog.messages == [
+        "tracker: an update was not sent; the run continues: ConnectionError: no server there",
+        "tracker did not send 2 updates",
+    ]
+
+
+def hung_sender(gate: threading.Event) -> BackgroundSender:
+    """A sender whose first job waits for the gate."""
+    started = threading.Event()
+    box = BackgroundSender("tracker")
+
+    def hangs() -> None:
+        started.set()
+        gate.wait()
+
+    box.put(hangs)
+    assert started.wait(60)
+    return box
+
+
+def test_silent_server_does_not_delay_the_end_of_the_run(
+    gate: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    box = hung_sender(gate)
+    box.put(lambda: None)
+    with caplog.at_level(logging.WARNING, "hookyard"):
+        box.close(0)
+    assert "tracker did not send 2 updates" in caplog.text
+
+
+def test_queue_of_the_sender_is_bounded(
+    gate: threading.Event, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background_sender, "MOST_WAITING", 3)
+    box = hung_sender(gate)
+    done = []
+    with caplog.at_level(logging.WARNING, "hookyard"):
+        for job in range(5):
+            box.put(lambda job=job: done.append(job))
+    gate.set()
+    box.close(60)
+    assert done == [0, 1, 2]
+    assert "3 messages are waiting already" in caplog.text
