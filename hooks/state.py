@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from hooks.images import copy_image
 from hooks.loop_services import Checkpoints, Clock, Display, Media
 from hooks.media import Encode, Kind, MediaEntry, copy_table, draw_figure
-from hooks.metrics.direction import Mode, find_monitored_metrics
+from hooks.metrics.direction import Mode
+from hooks.metrics.monitored import find_monitored_metrics
 from hooks.metrics.names import find_evaluation_label, find_phase
 from hooks.model.gradients import Gradients
 from hooks.optimizer_name import OptimizerName

@@ -26,7 +26,7 @@ from experiments.digits import Digits
 from hooks import Hook, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.logs.console import Console
-from hooks.metrics.direction import direction
+from hooks.metrics.direction import find_direction
 from hooks.training.early_stopping import EarlyStopping
 from hooks.training.ema import EMA
 from orchestrator import run
@@ -562,15 +562,15 @@ def test_best_checkpoint_has_the_rule_of_mmengine() -> None:
     for metric in METRICS:
         mode = rule_of_mmengine(metric)
         assert mode is not None
-        assert direction(f"val/{metric}") == mode, metric
+        assert find_direction(f"val/{metric}") == mode, metric
 
 
 def test_names_of_metrics_differ_from_mmengine_as_the_page_says() -> None:
     assert {rule_of_mmengine(metric) for metric in [*ONLY_HERE, *NOWHERE]} >= {None}
-    assert None not in {direction(f"val/{metric}") for metric in ONLY_HERE}
-    assert {direction(f"val/{metric}") for metric in [*NOWHERE, *UNCLEAR]} == {None}
+    assert None not in {find_direction(f"val/{metric}") for metric in ONLY_HERE}
+    assert {find_direction(f"val/{metric}") for metric in [*NOWHERE, *UNCLEAR]} == {None}
     assert {rule_of_mmengine(metric) for metric in UNCLEAR} == {"max"}
-    assert (rule_of_mmengine("stop_loss"), direction("val/stop_loss")) == ("max", "min")
+    assert (rule_of_mmengine("stop_loss"), find_direction("val/stop_loss")) == ("max", "min")
 
 
 # Conditions and requests of hooks

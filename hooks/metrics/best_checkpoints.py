@@ -7,13 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hooks.errors import SettingError
-from hooks.metrics.direction import (
-    Mode,
-    choose_main_metric,
-    declared_modes,
-    directions,
-    val_metrics,
-)
+from hooks.metrics.direction import Mode, choose_modes
+from hooks.metrics.main_metric import choose_main_metric, list_val_metrics
+from hooks.metrics.monitored import find_declared_modes
 from hooks.metrics.names import explain_missing, find_phase, get_kind, list_known, list_phases
 from hooks.state import State
 
@@ -61,7 +57,7 @@ class BestCheckpoints:
         declared: Mapping[str, str] | None = None,
         meters: Mapping[str, Mode] | None = None,
     ) -> None:
-        modes = directions(metrics, self._mode, declared, meters)
+        modes = choose_modes(metrics, self._mode, declared, meters)
         self._bests = {metric: BestCheckpoint(metric, mode) for metric, mode in modes.items()}
 
     @property
@@ -77,13 +73,13 @@ class BestCheckpoints:
         metric = choose_main_metric(state.metrics, state.config, state.meter_modes)
         if self._is_auto:
             # Whether its direction is known or not
-            metric = next(iter(val_metrics(state.metrics)), None)
+            metric = next(iter(list_val_metrics(state.metrics)), None)
             if metric is None:
                 raise SettingError(
                     f"best: auto found no validation metric; {list_known(state.metrics)}"
                 )
         if metric:
-            self._monitor([metric], declared_modes(state.config), state.meter_modes)
+            self._monitor([metric], find_declared_modes(state.config), state.meter_modes)
 
     def find_improved(self, state: State) -> list[str]:
         """Return the metrics that have a new best value in this phase."""

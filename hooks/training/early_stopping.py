@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt
 from hooks.counts import format_count
 from hooks.errors import SettingError
 from hooks.hook import Hook
-from hooks.metrics.direction import Mode, directions
+from hooks.metrics.direction import Mode, choose_modes
 from hooks.metrics.names import explain_missing
 from hooks.state import State
 
@@ -52,7 +52,7 @@ class EarlyStopping(Hook):
     state_fields: ClassVar[tuple[str, ...]] = ("_best", "_wait")
 
     def __post_init__(self) -> None:
-        self._mode = directions([self.monitor], self.mode)[self.monitor]
+        self._mode = choose_modes([self.monitor], self.mode)[self.monitor]
         self._best: float | None = None
         self._wait = 0
         """Number of values since the best one."""

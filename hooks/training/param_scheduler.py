@@ -8,7 +8,8 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from hooks.errors import SettingError
 from hooks.hook import Hook, Priority
 from hooks.interval import Interval
-from hooks.metrics.direction import declared_modes, direction
+from hooks.metrics.direction import find_direction
+from hooks.metrics.monitored import find_declared_modes
 from hooks.metrics.names import explain_missing
 from hooks.needs import Needs
 from hooks.setup import NEEDS_MODEL, Setup
@@ -48,7 +49,9 @@ class ParamScheduler(Hook):
                 continue
             if self.monitor is None:
                 raise ValueError(f"{kind} needs a metric; set monitor, such as monitor: val/loss")
-            better = direction(self.monitor, declared_modes(state.config), state.meter_modes)
+            better = find_direction(
+                self.monitor, find_declared_modes(state.config), state.meter_modes
+            )
             if better not in (None, scheduler.mode):
                 raise ValueError(
                     f"{kind}: mode must be {better} for {self.monitor}, got {scheduler.mode}"

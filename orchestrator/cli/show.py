@@ -144,9 +144,10 @@ def _print_last_report(metrics: Mapping[str, Any], earlier: Mapping[str, str]) -
 
 
 def _explain_no_best(metrics: Mapping[str, Any]) -> None:
-    from hooks.metrics.direction import explain_unknown_direction, val_metrics
+    from hooks.metrics.direction import explain_unknown_direction
+    from hooks.metrics.main_metric import list_val_metrics
 
-    validated = val_metrics(metrics)
+    validated = list_val_metrics(metrics)
     if validated:
         echo(explain_unknown_direction(validated))
 

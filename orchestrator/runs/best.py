@@ -7,7 +7,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from hooks.metrics.direction import declared_modes, find_modes_by_meter
+from hooks.metrics.direction import find_modes_by_meter
+from hooks.metrics.monitored import find_declared_modes
 from orchestrator import units
 from orchestrator.disk.attempts import get_meter_modes
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
@@ -67,7 +68,7 @@ def find_modes(folder: RunFolder, best: Best | None) -> dict[str, str]:
     meters = get_meter_modes(folder.read_attempts())
     return {
         **find_modes_by_meter(list_reported_names(folder.read_current_reports()), meters),
-        **declared_modes(folder.read_experiment()),
+        **find_declared_modes(folder.read_experiment()),
         **folder.read_metadata().modes,
         **best_mode,
     }

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from hooks.metrics.direction import AUTO, find_best_metric, val_metrics
+from hooks.metrics.main_metric import find_best_metric, list_val_metrics
+from hooks.metrics.monitored import AUTO
 from hooks.metrics.names import list_known
 from orchestrator.disk.attempts import get_meter_modes
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
@@ -42,7 +43,7 @@ def _explain_missing_best(folder: RunFolder, config: Mapping[str, Any], metric: 
     if metric != AUTO and metric not in reported:
         hint = f" ({list_known(reported, metric)})" if reported else ""
         return f": no report has the metric of hooks.checkpoint.best, '{metric}'{hint}"
-    if not val_metrics(reported):
+    if not list_val_metrics(reported):
         return ": the run did not validate"
 
     meters = get_meter_modes(folder.read_attempts())

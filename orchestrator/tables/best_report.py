@@ -8,7 +8,8 @@ from itertools import chain
 from numbers import Real
 from typing import Any
 
-from hooks.metrics.direction import Mode, find_best_metric
+from hooks.metrics.direction import Mode
+from hooks.metrics.main_metric import find_best_metric
 from orchestrator.disk.attempts import Attempt, get_meter_modes
 from orchestrator.disk.metadata import RunMetadata
 from orchestrator.disk.reports import list_reported_names

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hooks.metrics.direction import direction
+from hooks.metrics.direction import find_direction
 from orchestrator.tables.config_differences import find_config_differences
 from orchestrator.tables.query import TRAINING, Rows
 from orchestrator.tables.significance import (
@@ -107,7 +107,7 @@ def _find_modes(sides: Sequence[Side]) -> dict[str, str | None]:
     disagree."""
     modes: dict[str, str | None] = {}
     for name in _list_metrics(sides):
-        directions = {direction(name, side.modes) for side in sides} - {None}
+        directions = {find_direction(name, side.modes) for side in sides} - {None}
         modes[name] = directions.pop() if len(directions) == 1 else None
     return modes
 

@@ -3,15 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hooks.metrics.direction import (
-    Mode,
-    MonitoredMetrics,
-    declared_modes,
-    direction,
-    find_meter_modes,
-    find_modes_by_meter,
-    find_monitored_metrics,
-)
+from hooks.metrics.direction import Mode, find_direction, find_meter_modes, find_modes_by_meter
+from hooks.metrics.monitored import MonitoredMetrics, find_declared_modes, find_monitored_metrics
 from orchestrator.errors import Problem
 from orchestrator.experiment.checks.metrics import find_monitoring_hook, make_meters
 from orchestrator.experiment.fields.parameters import list_parameters
@@ -49,14 +42,14 @@ def infer_modes(
     if sweep is not None:
         modes = [mode for _, mode in sweep.objectives]
         data = {**data, "sweep": {"metric": sweep.metric, "mode": modes}}
-    declared = {**_find_modes_by_meter(data, meters or {}), **declared_modes(data)}
+    declared = {**_find_modes_by_meter(data, meters or {}), **find_declared_modes(data)}
     inferred: dict[str, Any] = {}
     for monitored in find_monitored_metrics(data):
         if monitored.entry.get("mode") is not None or not _can_have_mode(monitored):
             continue
         if declared.keys().isdisjoint(monitored.metrics):
             continue
-        known = [direction(metric, declared) for metric in monitored.metrics]
+        known = [find_direction(metric, declared) for metric in monitored.metrics]
         if all(known):
             inferred[f"{monitored.path}.mode"] = known if len(known) > 1 else known[0]
     return inferred
@@ -73,7 +66,7 @@ def _find_modes_by_meter(data: Mapping[str, Any], meters: Mapping[str, Mode]) ->
     modes: dict[str, Mode] = {}
     for monitored in find_monitored_metrics(data):
         modes |= find_modes_by_meter(monitored.metrics, meters)
-    return {metric: mode for metric, mode in modes.items() if mode != direction(metric)}
+    return {metric: mode for metric, mode in modes.items() if mode != find_direction(metric)}
 
 
 def with_inferred_modes(

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from hooks import HOOKS, Hook
 from hooks.hook import find_hook_with_metric
-from hooks.metrics.direction import AUTO, MonitoredMetrics, find_monitored_metrics
+from hooks.metrics.monitored import AUTO, MonitoredMetrics, find_monitored_metrics
 from hooks.metrics.names import PHASES, find_phase, list_phases, nearest
 from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.experiment.components import find_hook_class

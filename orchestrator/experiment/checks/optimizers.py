@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from torch.optim import Optimizer
 
 from hooks import Hook
-from hooks.metrics.direction import Mode, declared_modes, direction
+from hooks.metrics.direction import Mode, find_direction
+from hooks.metrics.monitored import find_declared_modes
 from hooks.setup import Setup
 from orchestrator.errors import Problem, find_problems, raise_problems
 from orchestrator.experiment.optim.closures import find_closure_class, needs_closure
@@ -61,10 +62,10 @@ def find_optimizer_conflicts(
     # A null scheduler may be one of a sweep's values.
     has_scheduler = any(optimization.scheduler for optimization in optimizations)
     if has_scheduler or "scheduler" not in experiment.model_fields_set:
-        declared = declared_modes(experiment.model_dump(mode="json"))
+        declared = find_declared_modes(experiment.model_dump(mode="json"))
 
         def find_mode(metric: str) -> Mode | None:
-            return direction(metric, declared, meter_modes)
+            return find_direction(metric, declared, meter_modes)
 
         yield from find_stepping_problems(optimizations, hooks, task, find_mode)
 

@@ -7,7 +7,7 @@ from annotated_types import Ge, Le, Len
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from hooks.duration import Duration
-from hooks.metrics.direction import Mode, directions
+from hooks.metrics.direction import Mode, choose_modes
 from hooks.stats.row_stats import PREFIX
 from orchestrator.errors import shorten
 from orchestrator.experiment.fields.comparison import Comparison
@@ -208,7 +208,7 @@ class SweepSettings(Model):
     @property
     def objectives(self) -> list[tuple[str, Mode]]:
         """Each metric with its mode; schedulers and the best trial use the first."""
-        return list(directions(self.metrics, self.mode).items())
+        return list(choose_modes(self.metrics, self.mode).items())
 
     @property
     def row_stats(self) -> list[str]:

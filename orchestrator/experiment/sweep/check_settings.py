@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from hooks.metrics.direction import directions
+from hooks.metrics.direction import choose_modes
 from hooks.stats.row_stats import PREFIX, split_statistic
 from orchestrator.errors import Problem, did_you_mean
 from orchestrator.experiment.fields.comparison import Comparison
@@ -46,7 +46,7 @@ def _check_metrics(sweep: SweepSettings) -> Iterator[Problem]:
         except ValueError as error:
             yield Problem("sweep.metric", f"{PREFIX}{statistic}: {error}")
     try:
-        directions(sweep.metrics, sweep.mode)
+        choose_modes(sweep.metrics, sweep.mode)
     except ValueError as error:
         yield Problem("sweep.mode", str(error))
 

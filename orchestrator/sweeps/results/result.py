@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from hooks.metrics.direction import direction
+from hooks.metrics.direction import find_direction
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import list_trial_folders, open_sweep_folder, trial_name
 from orchestrator.errors import DamagedFile, UsageError
@@ -349,7 +349,7 @@ class Sweep(Result):
         objectives = dict(self.objectives)
         modes_by_column = {}
         for name in columns or objectives:
-            mode = (modes or {}).get(name) or direction(name, objectives)
+            mode = (modes or {}).get(name) or find_direction(name, objectives)
             if mode not in ("max", "min"):
                 raise UsageError(
                     f"the mode of {name} is unknown; set modes={{'{name}': 'max'}} or 'min'"
@@ -395,7 +395,7 @@ class Sweep(Result):
         metric = metric or self.objective[0]
         check_columns([metric], [*trials.columns])
         # There is no lower bound without a mode.
-        mode = direction(metric, dict(self.objectives))
+        mode = find_direction(metric, dict(self.objectives))
         aggregate = self.aggregate if mode else "mean"
         units = aggregate_repeats(trials, metric, mode or "max", aggregate, self.repeated_path)
         if len(units) < MIN_TRIALS:

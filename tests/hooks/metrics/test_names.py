@@ -1,7 +1,62 @@
-from hooks.metrics.names import list_known
+"""Names of metrics and phases."""
+
+import pytest
+
+from hooks.metrics.names import find_phase, list_known, nearest
 
 
 def test_a_long_list_of_metrics_is_cut_with_those_of_validation_first() -> None:
     names = [*(f"train/m{number}" for number in range(9)), "val/loss"]
     shown = ", ".join(["val/loss", *names[:7]])
     assert list_known(names) == f"available: {shown} and 2 more"
+
+
+THERE = (
+    "train/loss",
+    "train/accuracy",
+    "val/loss",
+    "val/accuracy",
+    "val/ema/accuracy",
+    "val/samples_per_s",
+    "stats/step_s/p95",
+)
+
+
+@pytest.mark.parametrize(
+    ("metric", "meant"),
+    [
+        ("val/acuracy", "val/accuracy"),
+        ("val/acc", "val/accuracy"),
+        ("Val/Accuracy", "val/accuracy"),
+        ("val/ema/acuracy", "val/ema/accuracy"),
+        ("val/emma/accuracy", "val/ema/accuracy"),
+        ("vall/accuracy", "val/accuracy"),
+        ("accuracy", "val/accuracy"),
+        ("val_accuracy", "val/accuracy"),
+        ("train/los", "train/loss"),
+        ("stats/setp_s/p95", "stats/step_s/p95"),
+        ("val/fid", None),  # the phase alone is no likeness
+        ("val/f1", None),
+    ],
+)
+def test_nearest_name_is_suggested(metric: str, meant: str | None) -> None:
+    assert nearest(metric, THERE) == meant
+
+
+def test_known_names_are_listed_with_the_nearest() -> None:
+    assert (
+        list_known(["val/loss", "val/accuracy"], "val/acuracy")
+        == "available: val/loss, val/accuracy (did you mean 'val/accuracy'?)"
+    )
+    assert list_known([], "val/acuracy") == "available: none"
+
+
+def test_a_phase_is_the_first_part_of_a_name() -> None:
+    assert [
+        find_phase(metric) for metric in ("val/ema/accuracy", "train/loss", "vall/loss", "loss")
+    ] == [
+        "val",
+        "train",
+        "",
+        "",
+    ]

@@ -1,0 +1,71 @@
+"""The main metric of a run, by which its best checkpoint and its best report are chosen."""
+
+from collections.abc import Collection, Iterable, Mapping
+from itertools import chain
+from typing import Any
+
+from hooks.metrics.direction import Mode, find_direction, find_words
+from hooks.metrics.monitored import AUTO, find_declared_modes, find_monitored_metrics
+
+_LOSSES = frozenset({"loss", "losses"})
+"""Words of the names of losses and of their terms."""
+_MEASURED = ("/samples_per_s", "/iteration_s", "_bytes")
+"""Ends of the metrics of `perf_stats` and `memory_stats`."""
+
+
+def find_best_metric(
+    reported: Collection[str],
+    config: Mapping[str, Any],
+    kept_by: str = "",
+    meters: Mapping[str, Mode] | None = None,
+) -> tuple[str, Mode] | None:
+    """Return a run's main metric and its mode; None if that is unknown.
+
+    `kept_by` is the metric of its best checkpoint. Without one, it is the first of `best` of the
+    checkpoint hook, or the metric that this hook would choose.
+    """
+    kept = [monitored for monitored in find_monitored_metrics(config) if monitored.key == "best"]
+    named = kept[0].metrics[0] if kept else ""
+    is_auto = named == AUTO
+    if is_auto:
+        named = next(iter(list_val_metrics(reported)), "")
+    metric = kept_by or named or choose_main_metric(reported, config, meters)
+    if not metric:
+        return None
+
+    mode = find_direction(metric, find_declared_modes(config, metric if is_auto else AUTO), meters)
+    return (metric, mode) if mode else None
+
+
+def choose_main_metric(
+    reported: Collection[str],
+    config: Mapping[str, Any],
+    meters: Mapping[str, Mode] | None = None,
+) -> str | None:
+    """Return the main metric where no checkpoint is kept by one: the first monitored validation
+    metric, else the first reported one with a known direction, losses last; None if no direction is
+    known.
+    """
+    declared = find_declared_modes(config)
+    of_val = list_val_metrics(reported)
+    monitored = chain.from_iterable(part.metrics for part in find_monitored_metrics(config))
+    for name in chain(monitored, of_val):
+        if name in of_val and find_direction(name, declared, meters):
+            return name
+    return None
+
+
+def list_val_metrics(reported: Iterable[str]) -> list[str]:
+    """Return the metrics of val in the order in which one is chosen: losses come after the others,
+    their terms after them, and the speed and memory that default hooks measure last."""
+    names = (name for name in reported if name.startswith("val/"))
+    return sorted(names, key=_rank)
+
+
+def _rank(metric: str) -> int:
+    if metric.endswith(_MEASURED):
+        return 3
+    if metric.endswith("/loss"):
+        return 1
+    words = find_words(metric.rpartition("/")[2])
+    return 0 if words.isdisjoint(_LOSSES) else 2
