@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Subset
 
 from hooks.distributed.collectives import gather
 from hooks.hook import Hook, Priority
-from hooks.import_path import callable_at
+from hooks.import_path import import_callable
 from hooks.metrics.names import list_phases
 from hooks.model.eval_mode import evaluating
 from hooks.self_supervised.shared.teacher import find_part
@@ -65,7 +65,7 @@ class FeatureProbe(Hook):
 
     def __post_init__(self) -> None:
         # `Mapping` is only a bound here.
-        build = callable_at(self.data, "data", Mapping)  # type: ignore[type-abstract]
+        build = import_callable(self.data, "data", Mapping)  # type: ignore[type-abstract]
         self._build: Callable[[], Mapping[str, Any]] = build
         self._datasets: Mapping[str, Any] = {}
         self._baselines: dict[str, float] | None = None

@@ -48,7 +48,7 @@ class TrainingFailed(ArithmeticError):
     """A failure of the training, such as a loss that is NaN, for which a hook ends the run."""
 
 
-def error_text(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """Return the text of an error, shortened and without colors."""
     try:
         text = str(error)
@@ -60,7 +60,7 @@ def error_text(error: BaseException) -> str:
 
 def describe_error(error: BaseException) -> str:
     """Return the class of an error and its text."""
-    text = error_text(error)
+    text = format_error(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

@@ -54,7 +54,7 @@ def import_named(name: str) -> ModuleType:
         raise
 
 
-def callable_at(path: str, field: str, expected: type[T]) -> Callable[..., T]:
+def import_callable(path: str, field: str, expected: type[T]) -> Callable[..., T]:
     """Return what `module:name` names: a subclass of `expected`, or a function annotated to return
     one.
 

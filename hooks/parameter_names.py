@@ -13,7 +13,7 @@ Patterns = str | Annotated[list[str], MinLen(1)]
 """A pattern of full names, or several."""
 
 
-def compiled(pattern: str, match: Match = "glob") -> re.Pattern[str]:
+def compile_pattern(pattern: str, match: Match = "glob") -> re.Pattern[str]:
     """Compile a pattern for full names; raises ValueError for an invalid regular expression."""
     try:
         return re.compile(translate(pattern) if match == "glob" else pattern)
@@ -27,7 +27,7 @@ def list_patterns(patterns: str | Iterable[str]) -> list[str]:
     return [patterns] if isinstance(patterns, str) else list(patterns)
 
 
-def matched(
+def match_names(
     patterns: str | Iterable[str],
     names: Collection[str],
     match: Match = "glob",
@@ -37,7 +37,7 @@ def matched(
     without match."""
     selected: set[str] = set()
     for pattern in list_patterns(patterns):
-        matches = set(filter(compiled(pattern, match).fullmatch, names))
+        matches = set(filter(compile_pattern(pattern, match).fullmatch, names))
         if not matches:
             raise ValueError(
                 f"pattern '{pattern}' matches no {kind}; {_nearest(pattern, list(names))}"
@@ -46,7 +46,7 @@ def matched(
     return [name for name in names if name in selected]
 
 
-def listed(names: Sequence[str], most: int = 10) -> str:
+def join_names(names: Sequence[str], most: int = 10) -> str:
     """Return at most `most` names as text."""
     dots = " ..." if len(names) > most else ""
     return ", ".join(names[:most]) + dots
@@ -54,4 +54,4 @@ def listed(names: Sequence[str], most: int = 10) -> str:
 
 def _nearest(pattern: str, names: Sequence[str]) -> str:
     near = get_close_matches(pattern, names, cutoff=0.4)
-    return f"did you mean {', '.join(near)}?" if near else f"available: {listed(names)}"
+    return f"did you mean {', '.join(near)}?" if near else f"available: {join_names(names)}"

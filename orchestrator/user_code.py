@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from hooks import hook
-from hooks.errors import WrongHook, error_text
+from hooks.errors import WrongHook, format_error
 from hooks.import_path import NoSuchModule, import_named
 from orchestrator.errors import ConfigError, did_you_mean, raised_in_python
 
@@ -205,7 +205,7 @@ def catch_user_errors(path: str, failure: str = "") -> Iterator[None]:
             raise
         if isinstance(error, WrongHook):
             raise ConfigError.at(path, f"{error}{_find_raising_line(error)}") from error
-        text = error.msg if isinstance(error, SyntaxError) else error_text(error)
+        text = error.msg if isinstance(error, SyntaxError) else format_error(error)
         if isinstance(error, ValueError) and text and not failure:
             raise ConfigError.at(path, text) from error
         message = f"{failure}: " if failure else ""

@@ -16,7 +16,7 @@ from hooks.errors import SettingError
 from hooks.hook import Hook, Priority, Ranks
 from hooks.interval import Interval, at_interval
 from hooks.model.eval_mode import evaluating
-from hooks.model.layers import tensors
+from hooks.model.layers import list_tensors
 from hooks.model.programs import ModelCall, export_pt2, export_torchscript
 from hooks.needs import Needs
 from hooks.position import Position
@@ -117,7 +117,7 @@ class Export(Hook):
         else:
             call = call.on_cpu()
             exported = export_torchscript(call, folder / f"{file}.pt", self.format)
-        self._compare(tensors(call.run(call.module)), tensors(exported), name)
+        self._compare(list_tensors(call.run(call.module)), list_tensors(exported), name)
 
     def _compare(self, ours: list[Tensor], theirs: list[Tensor], name: Path) -> None:
         """Raise ValueError if outputs of the model and of its export differ."""

@@ -18,13 +18,13 @@ def is_sharded(tensor: Tensor) -> bool:
 
 
 @torch.no_grad()
-def local(tensor: Tensor) -> Tensor:
+def get_local(tensor: Tensor) -> Tensor:
     """Return this rank's shard, in the same memory, or the tensor itself if it is not sharded."""
     part: Any = tensor
     return part.to_local() if is_sharded(tensor) else tensor
 
 
-def like(value: Tensor, reference: Tensor) -> Tensor:
+def shard_like(value: Tensor, reference: Tensor) -> Tensor:
     """Shard a full tensor like the reference, without communication; return a sharded tensor
     unchanged."""
     if not is_sharded(reference) or is_sharded(value):
@@ -56,7 +56,7 @@ def join_shards(part: Tensor, reference: Tensor) -> Tensor:
     )
 
 
-def norm(parts: Sequence[Tensor], norm_type: float, device: torch.device) -> Tensor:
+def compute_norm(parts: Sequence[Tensor], norm_type: float, device: torch.device) -> Tensor:
     """Return the p-norm of sharded tensors, from this rank's parts of them; collective.
 
     As in torch's `clip_grad_norm_`, the norm of each tensor comes first, and then the norm of these

@@ -27,7 +27,7 @@ class AveragedParameters:
             for name, parameter in module.named_parameters()
             if parameter.is_floating_point() or parameter.is_complex()
         }
-        weights = [shards.local(parameter) for parameter in self.parameters.values()]
+        weights = [shards.get_local(parameter) for parameter in self.parameters.values()]
         self.values = [copy_in_full_precision(weight, device) for weight in weights]
         self._pairs: Pairs = list(zip(self.values, weights, strict=True))
         self._by_turn: dict[OptimizerName, tuple[list[Tensor], list[Tensor], Pairs]] = {}
@@ -66,7 +66,7 @@ class AveragedParameters:
         error."""
         # Clone shards, whose memory will be overwritten.
         raw_weights = [
-            shards.local(parameter).clone() if shards.is_sharded(parameter) else parameter.data
+            shards.get_local(parameter).clone() if shards.is_sharded(parameter) else parameter.data
             for parameter in self.parameters.values()
         ]
         try:
@@ -79,7 +79,7 @@ class AveragedParameters:
         """Assign values to the parameters: swap the tensors, or copy into shards."""
         for parameter, value in zip(self.parameters.values(), values, strict=True):
             if shards.is_sharded(parameter):
-                shards.local(parameter).copy_(value)
+                shards.get_local(parameter).copy_(value)
             else:
                 parameter.data = value.to(parameter.data)
 
@@ -142,4 +142,4 @@ def restore_average(
             f"the checkpoint's average of '{name}' {problem};"
             f" the model needs {tuple(reference.shape)}"
         )
-    average.copy_(shards.local(shards.like(values[name], reference)))
+    average.copy_(shards.get_local(shards.shard_like(values[name], reference)))

@@ -13,7 +13,7 @@ from hooks.model.layers import run_uncompiled
 from hooks.state import State
 
 
-def first_batch(state: State) -> Any:
+def get_first_batch(state: State) -> Any:
     """Return the first of this rank's training batches; raises ValueError if there is none."""
     for batch in state.fresh_batches("train"):
         return batch

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from hooks.distributed import sharded_tensors as shards
 from hooks.optimizer_name import OptimizerName
-from hooks.parameter_names import listed
+from hooks.parameter_names import join_names
 from hooks.private_torch import foreach_norm
 
 
@@ -43,7 +43,7 @@ class Gradients:
         parameters = self._order_parameters(optimizers) or self._module.parameters()
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         if self._are_sharded:
-            return [shards.local(gradient) for gradient in gradients]
+            return [shards.get_local(gradient) for gradient in gradients]
         return gradients
 
     def norm(self, optimizers: Mapping[OptimizerName, Optimizer], norm_type: float) -> Tensor:
@@ -90,14 +90,14 @@ class Gradients:
         gradients = self.collect(optimizers)
         try:
             if self._are_sharded:
-                return shards.norm(gradients, norm_type, self._device)
+                return shards.compute_norm(gradients, norm_type, self._device)
             return total_norm(gradients, norm_type)
         except NotImplementedError:
             names = self.list_sparse()
             if not names:
                 raise
             raise TypeError(
-                f"the gradient of {listed(names)} is sparse, and this torch has no norm of sparse"
+                f"the gradient of {join_names(names)} is sparse, and this torch has no norm of sparse"
                 " gradients, neither here nor in clip_grad_norm_. Build the layer with"
                 " sparse=False, or remove this hook"
             ) from None

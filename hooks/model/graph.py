@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from hooks.model.eval_mode import evaluating, first_batch
+from hooks.model.eval_mode import evaluating, get_first_batch
 from hooks.private_torch import tree_flatten, tree_leaves, tree_unflatten
 from hooks.state import State
 
@@ -51,5 +51,5 @@ def add_graph(writer: SummaryWriter, state: State) -> None:
         warnings.catch_warnings(action="ignore"),
         redirect_stdout(io.StringIO()),
     ):
-        traced = Forward(state, first_batch(state))
+        traced = Forward(state, get_first_batch(state))
         writer.add_graph(traced, traced.tensors(), use_strict_trace=False)

@@ -14,7 +14,7 @@ RunningNorm = BatchNorm | nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNor
 """Layers that can normalize with running statistics."""
 
 
-def leaf_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def find_leaf_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield the modules without children by name; a model without parts has the name of its
     type."""
     for name, module in model.named_modules():
@@ -22,7 +22,7 @@ def leaf_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield name or type(module).__name__, module
 
 
-def tensors(values: Any) -> list[Tensor]:
+def list_tensors(values: Any) -> list[Tensor]:
     """Return the tensors in nested containers."""
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
 

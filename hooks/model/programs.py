@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from hooks.model.activation_checkpointing import keep_activations
-from hooks.model.eval_mode import first_batch
-from hooks.model.layers import tensors
+from hooks.model.eval_mode import get_first_batch
+from hooks.model.layers import list_tensors
 from hooks.private_torch import tree_map
 from hooks.state import State
 
@@ -36,7 +36,7 @@ class ModelCall:
             calls.append(cls(module, arguments, named))
 
         with state.module.register_forward_pre_hook(catch, with_kwargs=True, prepend=True):
-            state.forward(state.module, first_batch(state))
+            state.forward(state.module, get_first_batch(state))
         if not calls:
             raise ValueError(
                 "the task's forward pass calls parts of the model instead of the model,"
@@ -51,8 +51,8 @@ class ModelCall:
     def batch_size(self) -> int:
         return len(self.tensors()[0])
 
-    def tensors(self) -> list[Tensor]:
-        return tensors((self.arguments, self.named))
+    def list_tensors(self) -> list[Tensor]:
+        return list_tensors((self.arguments, self.named))
 
     def run(self, program: Callable[..., Any]) -> Any:
         return program(*self.arguments, **self.named)

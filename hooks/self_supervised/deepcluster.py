@@ -14,7 +14,7 @@ from hooks.distributed.collectives import gather
 from hooks.errors import SettingError
 from hooks.hook import Hook, Priority
 from hooks.model.eval_mode import evaluating
-from hooks.self_supervised.shared.batch_sizes import batch_sizes
+from hooks.self_supervised.shared.batch_sizes import gather_batch_sizes
 from hooks.setup import Setup
 from hooks.state import State
 
@@ -101,7 +101,7 @@ class DeepCluster(Hook):
         remembered = torch.stack([embeddings[view] for view in self.assigned_views]).detach()
         if state.phase == "train":
             assignments = self._assignments[:, indices]
-            sizes = batch_sizes(state)
+            sizes = gather_batch_sizes(state)
             all_embeddings = gather(remembered.transpose(0, 1), sizes).transpose(0, 1)
             self._remember(all_embeddings, gather(indices, sizes), state)
         else:

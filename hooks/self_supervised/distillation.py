@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hooks.errors import SettingError
 from hooks.hook import Hook, Priority
-from hooks.import_path import callable_at
+from hooks.import_path import import_callable
 from hooks.setup import Setup
 from hooks.state import State
 
@@ -51,7 +51,9 @@ class Distillation(Hook):
             raise ValueError(
                 "needs a teacher: set `teacher` to module:callable, `checkpoint` to a file, or both"
             )
-        self._builder = callable_at(self.teacher, "teacher", nn.Module) if self.teacher else None
+        self._builder = (
+            import_callable(self.teacher, "teacher", nn.Module) if self.teacher else None
+        )
         self._module: nn.Module = nn.Identity()
 
     def unsuitable(self, setup: Setup) -> str:

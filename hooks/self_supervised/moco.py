@@ -11,7 +11,7 @@ from torch.nn import functional
 from hooks.distributed.collectives import gather
 from hooks.errors import SettingError
 from hooks.model.layers import BatchNorm
-from hooks.self_supervised.shared.batch_sizes import batch_sizes
+from hooks.self_supervised.shared.batch_sizes import gather_batch_sizes
 from hooks.self_supervised.shared.teacher import MomentumTeacher
 from hooks.state import State
 
@@ -77,7 +77,7 @@ class MoCo(MomentumTeacher):
 
     def _compute_keys(self, view: Tensor, state: State) -> Tensor:
         """Return this rank's keys, and store the keys of all ranks for the queue."""
-        sizes = batch_sizes(state)
+        sizes = gather_batch_sizes(state)
         if self._shuffles:
             generator = torch.Generator().manual_seed(state.iteration)
             order = torch.randperm(sum(sizes), generator=generator)

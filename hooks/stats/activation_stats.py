@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from hooks.model.layers import tensors
+from hooks.model.layers import list_tensors
 from hooks.state import State
 from hooks.stats.shared.layer_monitor import LayerMonitor
 
@@ -73,7 +73,7 @@ class ActivationStats(LayerMonitor):
 
     @torch.no_grad()
     def _take(self, name: str, values: Any) -> None:
-        for tensor in tensors(values):
+        for tensor in list_tensors(values):
             if not tensor.is_floating_point() or not tensor.numel():
                 continue
             if self.sample_feature_map and tensor.dim() == 4:

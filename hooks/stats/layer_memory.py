@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from hooks.model.layers import tensors
+from hooks.model.layers import list_tensors
 from hooks.state import State
 from hooks.stats.shared.layer_monitor import LayerMonitor
 
@@ -39,7 +39,7 @@ class LayerMemory(LayerMonitor):
             allocated = torch.cuda.memory_allocated(device)
 
         def after(layer: nn.Module, arguments: Any, output: Any) -> None:
-            dense = [tensor for tensor in tensors(output) if not tensor.is_sparse]
+            dense = [tensor for tensor in list_tensors(output) if not tensor.is_sparse]
             self._layers.append(name)
             self._add("output_bytes", sum(tensor.nbytes for tensor in dense))
             if device.type == "cuda":

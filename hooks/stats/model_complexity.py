@@ -11,7 +11,7 @@ from torch import nn
 
 from hooks.counts import format_count
 from hooks.hook import Hook, Ranks
-from hooks.model.eval_mode import evaluating, first_batch
+from hooks.model.eval_mode import evaluating, get_first_batch
 from hooks.model.forward_cost import measure_cost
 from hooks.setup import NEEDS_MODEL, Setup
 from hooks.state import State
@@ -72,7 +72,7 @@ class ModelComplexity(Hook):
 
     def _measure(self, state: State) -> dict[str, dict[str, int]]:
         """Return the cost of a sample by module name, `""` for the model."""
-        batch = first_batch(state)
+        batch = get_first_batch(state)
         samples = state.samples_in(batch)
         with evaluating(state):
             costs = measure_cost(state.module, lambda: state.forward(state.module, batch))

@@ -8,7 +8,7 @@ from torch import nn
 from hooks.errors import SettingError
 from hooks.hook import Hook, Priority
 from hooks.interval import Interval
-from hooks.parameter_names import Match, Patterns, compiled, list_patterns, matched
+from hooks.parameter_names import Match, Patterns, compile_pattern, list_patterns, match_names
 from hooks.setup import CHANGES_GRADIENTS, Setup
 from hooks.state import State
 
@@ -38,7 +38,7 @@ class FreezeParameters(Hook):
 
     def __post_init__(self) -> None:
         for pattern in list_patterns(self.patterns):
-            compiled(pattern, self.match)
+            compile_pattern(pattern, self.match)
         self._frozen: list[nn.Parameter] = []
 
     def unsuitable(self, setup: Setup) -> str:
@@ -47,7 +47,7 @@ class FreezeParameters(Hook):
     def on_start(self, state: State) -> None:
         named = dict(state.module.named_parameters(remove_duplicate=False))
         try:
-            frozen = matched(self.patterns, named, self.match)
+            frozen = match_names(self.patterns, named, self.match)
         except ValueError as error:
             raise SettingError(f"patterns: {error}") from None
         self._frozen = list({id(named[name]): named[name] for name in sorted(frozen)}.values())

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from hooks.hook import Hook, Priority
 from hooks.needs import Needs
-from hooks.parameter_names import listed
+from hooks.parameter_names import join_names
 from hooks.private_torch import foreach_clamp_max_, foreach_clamp_min_, foreach_mul_
 from hooks.setup import CHANGES_GRADIENTS, Setup
 from hooks.state import State
@@ -71,7 +71,7 @@ def _clamp(state: State, gradients: list[Tensor], max_value: float) -> None:
         if not names:
             raise
         raise TypeError(
-            f"the gradient of {listed(names)} is sparse, and torch cannot clamp sparse gradients."
+            f"the gradient of {join_names(names)} is sparse, and torch cannot clamp sparse gradients."
             " Build the layer with sparse=False, or clip by the norm"
         ) from None
     foreach_clamp_max_(gradients, max_value)

@@ -106,7 +106,9 @@ class NanGuard(Hook):
         self._dumped += 1
         folder = state.artifacts / "nonfinite"
         folder.mkdir(parents=True, exist_ok=True)
-        model = {name: shards.local(tensor) for name, tensor in state.module.state_dict().items()}
+        model = {
+            name: shards.get_local(tensor) for name, tensor in state.module.state_dict().items()
+        }
         contents = {
             "step": state.step + 1,
             "iteration": state.iteration + 1,

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hooks.errors import HookError, SettingError, describe_error, error_text
+from hooks.errors import HookError, SettingError, describe_error, format_error
 from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.hang import find_hang
 from orchestrator.disk.run_folder import RunFolder
@@ -119,7 +119,7 @@ class RankFailed(RunError):
             cause = error.__cause__
         message = describe_error(cause)
         if isinstance(cause, HookError | HookyardError):
-            message = error_text(cause) or message
+            message = format_error(cause) or message
         if is_gpu_failure(error):
             message = _format_gpu_error(error)
         failure = cls(

@@ -78,7 +78,7 @@ def _to_bytes(value: Any) -> bytes:
     if isinstance(value, GENERATORS):
         return read_generator(value).encode()
     if isinstance(value, Tensor):
-        return _read_tensor(shards.local(value).detach())
+        return _read_tensor(shards.get_local(value).detach())
     if isinstance(value, numpy.ndarray):
         content = repr(value.tolist()).encode() if value.dtype == object else value.tobytes()
         return f"{value.dtype}{value.shape}".encode() + content

@@ -16,7 +16,7 @@ from orchestrator.units import get_unit
 def copy_tree(tree: Any) -> Any:
     """Copy nested containers. A sharded tensor becomes a copy of this rank's shard."""
     tensors = {
-        id(tensor): shards.local(tensor).detach().clone()
+        id(tensor): shards.get_local(tensor).detach().clone()
         for tensor in placeholders.tensors_in(tree)
     }
     return deepcopy(tree, tensors)

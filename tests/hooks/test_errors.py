@@ -5,7 +5,7 @@ from weakref import ref
 import torch
 
 from hooks import State
-from hooks.errors import describe_error, error_text
+from hooks.errors import describe_error, format_error
 
 
 class Speechless(Exception):
@@ -18,8 +18,8 @@ def test_error_text_is_plain_and_short() -> None:
         describe_error(ValueError("\x1b[36mray::MapBatches(prepared)\x1b[39m (pid=7)"))
         == "ValueError: ray::MapBatches(prepared) (pid=7)"
     )
-    assert error_text(ValueError("x" * 2_001)) == f"{'x' * 2_000}... (2,001 characters)"
-    assert error_text(Speechless()) == "which has no message: its __str__ raises KeyError"
+    assert format_error(ValueError("x" * 2_001)) == f"{'x' * 2_000}... (2,001 characters)"
+    assert format_error(Speechless()) == "which has no message: its __str__ raises KeyError"
     assert describe_error(KeyboardInterrupt()) == "KeyboardInterrupt"
 
 

@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 
 import hooks
-from hooks.import_path import NoSuchModule, callable_at, extend_import_path, import_named
+from hooks.import_path import NoSuchModule, extend_import_path, import_callable, import_named
 
 HOOKYARDS = os.path.dirname(hooks.__file__)
 
@@ -96,8 +96,8 @@ def test_missing_module_error_lists_the_searched_folders(folder: Path) -> None:
 
 
 def test_a_path_names_a_callable() -> None:
-    assert callable_at("torch.nn:Identity", "teacher", nn.Module) is nn.Identity
-    assert callable_at("experiments.mnist_ssl:labelled", "data", Mapping).__name__ == "labelled"
+    assert import_callable("torch.nn:Identity", "teacher", nn.Module) is nn.Identity
+    assert import_callable("experiments.mnist_ssl:labelled", "data", Mapping).__name__ == "labelled"
 
 
 @pytest.mark.parametrize(
@@ -119,4 +119,4 @@ def test_a_path_names_a_callable() -> None:
 )
 def test_missing_or_wrong_callable_error_names_the_field(path: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        callable_at(path, "teacher", nn.Module)
+        import_callable(path, "teacher", nn.Module)

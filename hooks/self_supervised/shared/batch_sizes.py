@@ -6,7 +6,7 @@ import torch.distributed as dist
 from hooks.state import State
 
 
-def batch_sizes(state: State) -> list[int]:
+def gather_batch_sizes(state: State) -> list[int]:
     """Return each rank's number of samples in this training batch.
 
     All batches but an epoch's last are full, so ranks exchange their sizes only there, and always

@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from hooks.hook import Cleanup, Priority
 from hooks.interval import Interval, StepsOrNever, at_interval
-from hooks.model.layers import leaf_modules, run_uncompiled
+from hooks.model.layers import find_leaf_modules, run_uncompiled
 from hooks.setup import Setup
 from hooks.state import State
 
@@ -108,7 +108,7 @@ class LayerMonitor(Cleanup):
     @at_interval("every")
     def on_batch(self, state: State) -> None:
         self._watching.enter_context(run_uncompiled())
-        for name, layer in leaf_modules(state.module):
+        for name, layer in find_leaf_modules(state.module):
             self.watch(name, layer, state)
 
     @at_interval("every")

@@ -7,7 +7,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from hooks.optimizer_name import OptimizerName
-from hooks.parameter_names import listed, matched
+from hooks.parameter_names import join_names, match_names
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.optim.component import FROM_TASK, Optimization
 from orchestrator.experiment.optim.construction import build_component
@@ -92,7 +92,7 @@ def _select_parameters(
     path = f"{optimization.path}.params"
     if optimization.patterns:
         try:
-            return {name: named[name] for name in matched(optimization.patterns, named)}
+            return {name: named[name] for name in match_names(optimization.patterns, named)}
         except ValueError as error:
             raise ConfigError.at(path, str(error)) from None
 
@@ -124,8 +124,8 @@ def _check_names(optimizers: Sequence[str], task: Task, model: nn.Module) -> Non
     unknown = [name for name in names if name not in optimizers]
     if unknown:
         method = f"{type(task).__name__}.parameters()"
-        has = f"but optimizers has {listed(optimizers)}"
-        raise ConfigError.at("task", f"{method} returns {listed(unknown)}, {has}")
+        has = f"but optimizers has {join_names(optimizers)}"
+        raise ConfigError.at("task", f"{method} returns {join_names(unknown)}, {has}")
 
 
 def _check_all_trained(optimizers: Iterable[Optimizer], model: nn.Module) -> None:
@@ -137,7 +137,7 @@ def _check_all_trained(optimizers: Iterable[Optimizer], model: nn.Module) -> Non
         if parameter.requires_grad and parameter not in trained
     ]
     if untrained:
-        names = listed(untrained, 4)
+        names = join_names(untrained, 4)
         raise ConfigError.at(
             "optimizers",
             f"leave {format_count(len(untrained), 'parameter')} of the model untrained: {names}",

@@ -11,7 +11,7 @@ from annotated_types import Gt, Le
 from pydantic import ConfigDict, Discriminator, Field, Tag
 from torch import nn
 
-from hooks.parameter_names import Patterns, list_patterns, matched
+from hooks.parameter_names import Patterns, list_patterns, match_names
 from orchestrator.errors import ConfigError, Problem, raise_problems
 from orchestrator.experiment.fields.section import Model
 from orchestrator.experiment.fields.validation import validate
@@ -48,7 +48,7 @@ class Group(Model):
 
         Raises ValueError with near names if there are none, and for a name without a layer number.
         """
-        names = matched(self.match, named)
+        names = match_names(self.match, named)
         scales = self._compute_scales(names)
         return {named[name]: scale for name, scale in zip(names, scales, strict=True)}
 

@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from hooks.parameter_names import Patterns, compiled, list_patterns, matched
+from hooks.parameter_names import Patterns, compile_pattern, list_patterns, match_names
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.fields.field_errors import make_value_error
 from orchestrator.experiment.fields.section import Model
@@ -110,12 +110,12 @@ def _fill(pattern: str, parts: Iterable[str]) -> str:
 def _find_matches(patterns: Iterable[str], names: Collection[str]) -> set[str]:
     found: set[str] = set()
     for pattern in patterns:
-        found.update(filter(compiled(pattern).fullmatch, names))
+        found.update(filter(compile_pattern(pattern).fullmatch, names))
     return found
 
 
 def _require_matches(path: str, patterns: Patterns | tuple[()], names: Collection[str]) -> None:
     try:
-        matched(patterns, names)
+        match_names(patterns, names)
     except ValueError as error:
         raise ConfigError.at(path, str(error)) from None

@@ -9,7 +9,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from hooks.errors import describe_error
 from hooks.loader_parts import describe_attributes, find_parts, find_parts_with_epoch
-from hooks.parameter_names import listed
+from hooks.parameter_names import join_names
 from hooks.private_torch import end_processes, tree_leaves
 from orchestrator.errors import ConfigError, RunError, TaskError
 from orchestrator.experiment.checks.data import describe_size, make_drop_last_error
@@ -234,7 +234,7 @@ def _raise_located(loader: Any, indices: Sequence[int], phase: str, error: Excep
             raise RunError(
                 f"sample {index} of the {phase} data cannot be fetched: {describe_error(cause)}"
             ) from cause
-    names = f"samples {listed(list(map(str, indices)), 4)}"
+    names = f"samples {join_names(list(map(str, indices)), 4)}"
     for index, shape in zip(indices, shapes, strict=True):
         if shape != shapes[0]:
             names = f"sample {indices[0]} (shape {shapes[0]}) and sample {index} (shape {shape})"

@@ -10,7 +10,7 @@ from torch import nn
 
 from hooks.distributed import collectives
 from hooks.model.buffers import copy_expanded_buffers
-from hooks.parameter_names import listed
+from hooks.parameter_names import join_names
 from orchestrator.errors import TaskError
 from orchestrator.loop.task_errors import check_type
 from orchestrator.loop.world import World
@@ -39,7 +39,7 @@ def _check_initializers(module: nn.Module) -> None:
         if has_tensors and not _find_initializer(part):
             missing.append(f"'{name}' ({type(part).__name__})")
     if missing:
-        names = listed(missing, 4)
+        names = join_names(missing, 4)
         raise TaskError(f"workers.meta_device: parts of the model need reset_parameters(): {names}")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hooks.parameter_names import listed
+from hooks.parameter_names import join_names
 from orchestrator.disk.initial_weights import check_unchanged, find_weights
 from orchestrator.errors import CheckpointError, ConfigError, UsageError
 from orchestrator.experiment.sections.experiment import Experiment
@@ -110,7 +110,7 @@ def add_frozen_weights(
     if different:
         raise CheckpointError(
             f"checkpoint '{checkpoint}' has only the trainable weights, and frozen ones of the model are"
-            f" not those of its run ({listed(different)}): restore what model() depends on, such as its"
+            f" not those of its run ({join_names(different)}): restore what model() depends on, such as its"
             " code, its files, task_args and seed"
         )
     for weights in _list_weights(content, "model"):

@@ -3,7 +3,7 @@
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hooks.parameter_names import listed
+from hooks.parameter_names import join_names
 from hooks.private_torch import gradients_never_exchanged
 from orchestrator.errors import TaskError
 from orchestrator.units import format_count
@@ -27,9 +27,9 @@ def check_gradients_synced(model: DistributedDataParallel) -> None:
     unfrozen = [name for name, value in model.module.frozen.items() if value.requires_grad]
     if unfrozen:
         raise TaskError(
-            f"{listed(unfrozen, 4)} did not require gradients when the ranks started, so DDP does not exchange them."
-            " Let model() return trainable parameters, and freeze them with the hook freeze_parameters, whose `until`"
-            " says for how long"
+            f"{join_names(unfrozen, 4)} did not require gradients when the ranks started, so DDP does not exchange"
+            " them. Let model() return trainable parameters, and freeze them with the hook freeze_parameters, whose"
+            " `until` says for how long"
         )
     indices = gradients_never_exchanged(model)
     if indices is None:
@@ -39,7 +39,7 @@ def check_gradients_synced(model: DistributedDataParallel) -> None:
     unused = "the model"
     if names:
         parameters = format_count(len(trained), "parameter")
-        unused = f"{len(names)} of the model's {parameters} ({listed(names, 4)})"
+        unused = f"{len(names)} of the model's {parameters} ({join_names(names, 4)})"
     advice = (
         "Use them in every forward(), call requires_grad_(False) for them in model(), or set"
         " workers: {ddp: {find_unused_parameters: true}}, without static_graph"

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hooks.parameter_names import listed
+from hooks.parameter_names import join_names
 from orchestrator.disk.initial_weights import check_unchanged, find_weights, read_weights
 from orchestrator.disk.weight_files import select_tensors
 from orchestrator.errors import ConfigError
@@ -101,7 +101,7 @@ def describe_mismatches(
         ("unused", [name for name in source if name not in model]),
         ("with a different shape", different),
     )
-    return [f"{len(names)} {kind}: {listed(names)}" for kind, names in mismatches if names]
+    return [f"{len(names)} {kind}: {join_names(names)}" for kind, names in mismatches if names]
 
 
 def _shape(value: Any) -> str:

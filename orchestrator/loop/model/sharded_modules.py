@@ -32,7 +32,7 @@ def shard_model_state(saved: dict[str, Any], module: nn.Module) -> dict[str, Any
     own_shards = copy(saved)  # keeps the metadata that torch stores as an attribute
     for name, value in saved.items():
         if name in present:
-            own_shards[name] = shards.like(value, present[name])
+            own_shards[name] = shards.shard_like(value, present[name])
     return own_shards
 
 
@@ -47,7 +47,7 @@ def shard_optimizer_state(
 
     def shard_like(value: Any, parameter: Tensor) -> Any:
         if isinstance(value, Tensor) and value.shape == parameter.shape:
-            return shards.like(value, parameter)
+            return shards.shard_like(value, parameter)
         return value
 
     numbers = _list_parameters(saved["param_groups"])

@@ -11,7 +11,7 @@ from torch import nn
 
 from hooks.model.activation_checkpointing import keep_no_activations
 from hooks.model.layers import BatchNorm
-from hooks.parameter_names import Patterns, matched
+from hooks.parameter_names import Patterns, match_names
 from hooks.private_torch import compile_in_place
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.fields.needs import find_changed_keys
@@ -59,7 +59,7 @@ def _checkpoint_activations(module: nn.Module, patterns: Patterns) -> None:
         if name and type(part).forward is not nn.Module.forward
     }
     try:
-        names = matched(patterns, submodules, kind="submodule with a forward pass")
+        names = match_names(patterns, submodules, kind="submodule with a forward pass")
     except ValueError as error:
         raise ConfigError.at("activation_checkpointing", str(error)) from None
     inside: set[nn.Module] = set()

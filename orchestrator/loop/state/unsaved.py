@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from hooks.hook import Hook, list_state_fields
-from hooks.parameter_names import listed
+from hooks.parameter_names import join_names
 from hooks.plan import Plan
 from hooks.private_torch import get_version
 from hooks.state import State
@@ -144,8 +144,9 @@ class UnsavedState:
         forgotten = [name for name, value in named if _is_forgotten(value, trained)]
         if forgotten:
             yield (
-                f"parameters of the model get gradients, but no optimizer trains them: {listed(forgotten, 4)}. Create"
-                " them in model(), not later, and give them to the optimizer, or call requires_grad_(False) on them"
+                f"parameters of the model get gradients, but no optimizer trains them: {join_names(forgotten, 4)}."
+                " Create them in model(), not later, and give them to the optimizer, or call"
+                " requires_grad_(False) on them"
             )
 
     def _find_generators(self) -> Iterator[str]:

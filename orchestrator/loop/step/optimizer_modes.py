@@ -44,7 +44,7 @@ class OptimizerModes:
             if name in self._kept:
                 parameters = _list_parameters(optimizer)
                 for parameter, kept in zip(parameters, self._kept[name], strict=True):
-                    parameter.copy_(shards.like(kept, parameter))
+                    parameter.copy_(shards.shard_like(kept, parameter))
         self._kept = {}
 
     def evaluate(self, *, keep: bool = False) -> None:

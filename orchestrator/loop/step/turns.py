@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hooks.distributed import collectives
 from hooks.model.gradients import order_like_model
-from hooks.parameter_names import listed
+from hooks.parameter_names import join_names
 from orchestrator.errors import TaskError, did_you_mean
 from orchestrator.loop.model.torch_settings import Precision
 from orchestrator.loop.spans import UPDATE_TIMES, Timestamps, skip, without_forward
@@ -263,5 +263,5 @@ class TurnRunner(IterationRunner):
             ]
             raise TaskError(
                 f"the loss of turn '{player.name}' must depend on the same parameters in each iteration and on"
-                f" each rank, but not on {listed(names)}{find_source_location(self.task.turns)}"
+                f" each rank, but not on {join_names(names)}{find_source_location(self.task.turns)}"
             )

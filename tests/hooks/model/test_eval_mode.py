@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hooks import State
-from hooks.model.eval_mode import borrowing, evaluating, first_batch
+from hooks.model.eval_mode import borrowing, evaluating, get_first_batch
 
 
 class Careless(nn.Module):
@@ -81,9 +81,9 @@ def test_a_compiled_model_calls_module_hooks() -> None:
 
 def test_missing_training_data_is_an_error() -> None:
     with pytest.raises(ValueError, match="there is no training batch to take as an example"):
-        first_batch(State(fresh_batches=lambda phase: iter(())))
+        get_first_batch(State(fresh_batches=lambda phase: iter(())))
 
 
 def test_first_batch_may_be_none() -> None:
     """As a task has it whose forward() makes the samples."""
-    assert first_batch(State(fresh_batches=lambda phase: iter([None]))) is None
+    assert get_first_batch(State(fresh_batches=lambda phase: iter([None]))) is None

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from hooks import State
 from hooks.distributed.collectives import gather
-from hooks.self_supervised.shared.batch_sizes import batch_sizes
+from hooks.self_supervised.shared.batch_sizes import gather_batch_sizes
 from hooks.self_supervised.shared.prototypes import assign_codes, find_layer
 from tests.ranks import on_ranks
 
@@ -79,7 +79,7 @@ def gathered(rank: int, world_size: int) -> list[Any]:
     state = State(rank=rank, world_size=world_size, phase_length=3)
     answers = []
     for state.phase_iteration, state.batch_size in ((1, 4), (2, 4 - 3 * rank)):
-        sizes = batch_sizes(state)
+        sizes = gather_batch_sizes(state)
         rows = torch.arange(2 * state.batch_size, dtype=torch.float32).view(-1, 2) + 100 * rank
         whole = torch.arange(state.batch_size) + 100 * rank
         answers += [
