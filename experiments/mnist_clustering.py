@@ -14,7 +14,7 @@ from experiments.losses.swav import SwAVLoss
 from experiments.mnist_ssl import MnistViews, backbone, head
 from experiments.random_views import RandomView
 from hooks.self_supervised.deepcluster import ClusteredViews
-from hooks.self_supervised.shared.prototypes import SwappedViews
+from hooks.self_supervised.shared.swapped_prediction import SwappedViews
 
 
 class PrototypesNetwork(nn.Module):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hooks.self_supervised.shared.prototypes import SwappedViews
+from hooks.self_supervised.shared.swapped_prediction import SwappedViews
 
 
 @dataclass(frozen=True)

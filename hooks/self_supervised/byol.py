@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from hooks.self_supervised.shared.teacher import MomentumTeacher, check_outputs
+from hooks.self_supervised.shared.momentum_teacher import MomentumTeacher, check_outputs
 from hooks.state import State
 
 

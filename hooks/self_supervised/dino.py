@@ -5,13 +5,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hooks.self_supervised.shared.teacher import (
+from hooks.self_supervised.shared.centered_teacher import (
     CenteredTeacher,
-    check_outputs,
     place_center,
     update_center,
     warm_up,
 )
+from hooks.self_supervised.shared.momentum_teacher import check_outputs
 from hooks.state import State
 
 
@@ -44,8 +44,8 @@ class DINO(CenteredTeacher):
         * `teacher_momentum`: The teacher's momentum.
         * `teacher_temperature`: Divisor of the teacher's centered outputs.
 
-    Source: "Emerging Properties in Self-Supervised
-    Vision Transformers" (Caron et al., 2021), VISSL DINOHook.
+    Source: "Emerging Properties in Self-Supervised Vision Transformers" (Caron et al., 2021), VISSL
+    DINOHook.
     """
 
     def on_forward(self, state: State) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hooks.counts import format_count
 from hooks.needs import Needs
-from hooks.self_supervised.shared.teacher import (
+from hooks.self_supervised.shared.centered_teacher import (
     CenteredTeacher,
     place_center,
     update_center,
@@ -72,7 +72,7 @@ class IBOT(CenteredTeacher):
     warmup_patch_temperature: Annotated[float, Gt(0), Needs("warmup_epochs")] = 0.04
     """Teacher's temperature for patches in the first epoch of the warm-up."""
 
-    state_fields: ClassVar[tuple[str, ...]] = ("_teacher", "_center", "_patch_center")
+    state_fields: ClassVar[tuple[str, ...]] = ("_patch_center",)
 
     def __post_init__(self) -> None:
         super().__post_init__()

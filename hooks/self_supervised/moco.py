@@ -12,7 +12,7 @@ from hooks.distributed.collectives import gather
 from hooks.errors import SettingError
 from hooks.model.layers import BatchNorm
 from hooks.self_supervised.shared.batch_sizes import gather_batch_sizes
-from hooks.self_supervised.shared.teacher import MomentumTeacher
+from hooks.self_supervised.shared.momentum_teacher import MomentumTeacher
 from hooks.state import State
 
 
@@ -48,7 +48,7 @@ class MoCo(MomentumTeacher):
     """Number of keys in the queue; it begins with random directions."""
 
     collective: ClassVar[bool] = True
-    state_fields: ClassVar[tuple[str, ...]] = ("_teacher", "_queue", "_next")
+    state_fields: ClassVar[tuple[str, ...]] = ("_queue", "_next")
     waits_for_device: ClassVar[frozenset[str]] = frozenset({"on_forward"})
     """Only in a phase's last iteration, because batch sizes may differ."""
 

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from hooks.self_supervised.shared import prototypes
-from hooks.self_supervised.shared.prototypes import SwappedPrediction
+from hooks.self_supervised.shared.swapped_prediction import SwappedPrediction, split_output
 from hooks.state import State
 
 
@@ -23,7 +22,7 @@ class SwAV(SwappedPrediction):
     """
 
     def on_forward(self, state: State) -> None:
-        embeddings, scores = prototypes.split_output(state.output, len(state.batch[0]))
+        embeddings, scores = split_output(state.output, len(state.batch[0]))
         assigned = [scores[view] for view in self.assigned_views]
         own_embeddings = [embeddings[view] for view in self.assigned_views]
         state.output = self.swap(scores, assigned, own_embeddings, self._layer, state)

@@ -6,8 +6,11 @@ from typing import Annotated, ClassVar
 import torch
 from annotated_types import Ge, Le
 
-from hooks.self_supervised.shared import prototypes
-from hooks.self_supervised.shared.prototypes import SwappedPrediction
+from hooks.self_supervised.shared.swapped_prediction import (
+    SwappedPrediction,
+    find_prototypes,
+    split_output,
+)
 from hooks.self_supervised.shared.teacher import Teacher
 from hooks.state import State
 
@@ -27,7 +30,7 @@ class SwAVMomentum(SwappedPrediction):
     """Momentum of the encoder: the weight of its old parameters at each step."""
 
     state_fields: ClassVar[tuple[str, ...]] = ("_teacher",)
-    rank_state_fields: ClassVar[tuple[str, ...]] = ("_queue", "_teacher")
+    rank_state_fields: ClassVar[tuple[str, ...]] = ("_teacher",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -37,18 +40,18 @@ class SwAVMomentum(SwappedPrediction):
     def on_start(self, state: State) -> None:
         super().on_start(state)
         self._teacher.follow(state.module)
-        self._teacher_layer = prototypes.find_layer(self._teacher.module, self.prototypes)
+        self._teacher_layer = find_prototypes(self._teacher.module, self.prototypes)
         self._teacher.train(False)
 
     def on_forward(self, state: State) -> None:
         views, indices = state.batch
-        _, scores = prototypes.split_output(state.output, len(views))
+        _, scores = split_output(state.output, len(views))
         assigned_views = [views[view] for view in self.assigned_views]
         if state.phase == "train":
             self._teacher.copy_buffers()
         with torch.no_grad():
             output = state.forward(self._teacher.module, (assigned_views, indices))
-        embeddings, assigned = prototypes.split_output(output, len(self.assigned_views))
+        embeddings, assigned = split_output(output, len(self.assigned_views))
         state.output = self.swap(scores, assigned, embeddings, self._teacher_layer, state)
 
     def on_update(self, state: State) -> None:

@@ -9,7 +9,7 @@ from experiments.losses.distillation import DistillationLoss
 from experiments.losses.swav import SwAVLoss
 from hooks.self_supervised.deepcluster import UNASSIGNED, ClusteredViews
 from hooks.self_supervised.distillation import DistillationOutput
-from hooks.self_supervised.shared.prototypes import SwappedViews
+from hooks.self_supervised.shared.swapped_prediction import SwappedViews
 
 
 def test_the_loss_is_the_cross_entropy_of_every_view_with_its_samples_cluster() -> None:

@@ -4,7 +4,8 @@ from torch import Tensor
 
 from experiments.losses.swav import SwAVLoss
 from hooks import Hook, Interval, State
-from hooks.self_supervised.shared.prototypes import SwappedViews, assign_codes
+from hooks.self_supervised.shared.sinkhorn import assign_codes
+from hooks.self_supervised.shared.swapped_prediction import SwappedViews
 from hooks.self_supervised.swav import SwAV
 from hooks.training.freeze_parameters import FreezeParameters
 from orchestrator.experiment.optim.component import Component

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hooks import Hook, Interval, State
-from hooks.self_supervised.shared.prototypes import assign_codes
+from hooks.self_supervised.shared.sinkhorn import assign_codes
 from hooks.self_supervised.swav_momentum import SwAVMomentum
 from tests.hooks.self_supervised.clouds import Clouds, train
 

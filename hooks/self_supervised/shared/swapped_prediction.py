@@ -1,11 +1,10 @@
-"""Prototypes: the directions that embeddings are assigned to, and the code that the SwAV hooks and
-losses share."""
+"""The base of the SwAV hooks: codes for some views of each sample, which the loss predicts from the
+others."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 import torch
-import torch.distributed as dist
 from annotated_types import Ge, Gt, MinLen
 from torch import Tensor, nn
 from torch.nn import functional
@@ -15,6 +14,7 @@ from hooks.errors import SettingError
 from hooks.hook import Hook, Priority
 from hooks.interval import Interval
 from hooks.needs import Needs
+from hooks.self_supervised.shared.sinkhorn import assign_codes
 from hooks.setup import Setup
 from hooks.state import State
 
@@ -27,34 +27,6 @@ class SwappedViews:
     """Similarities of each view's embeddings to the prototypes, (B, K), with gradients."""
     codes: dict[int, Tensor]
     """Assignments of some views, (B, K) float32, by the view's index; rows sum to 1."""
-
-
-def find_layer(module: nn.Module, name: str) -> nn.Linear:
-    """Return the model's prototypes; raises SettingError if `name` is not a linear layer without
-    bias."""
-    layer = dict(module.named_modules()).get(name)
-    has_bias = layer is not None and "bias" in dict(layer.named_parameters())
-    if not isinstance(layer, nn.Linear) or has_bias:
-        kind = "missing" if layer is None else f"a {type(layer).__name__}"
-        if has_bias:
-            kind += " with bias"
-        raise SettingError(
-            f"prototypes: '{name}' of {type(module).__name__} is {kind};"
-            " expected a Linear without bias"
-        )
-    return layer
-
-
-def split_output(output: Any, count: int) -> tuple[list[Tensor], list[Tensor]]:
-    """Return embeddings and scores of each view from the task's output; raises TypeError for other
-    outputs."""
-    match output:
-        case (embeddings, scores) if len(embeddings) == len(scores) == count:
-            return list(embeddings), list(scores)
-    raise TypeError(
-        f"forward() must return (embeddings, scores), lists of {format_count(count, 'tensor')} of"
-        f" shape (B, D) and (B, K), one per view, got {type(output).__name__}"
-    )
 
 
 @dataclass
@@ -99,7 +71,7 @@ class SwappedPrediction(Hook):
         return setup.explain_need_of_output(fsdp="it normalizes unsharded prototypes")
 
     def on_start(self, state: State) -> None:
-        self._layer = find_layer(state.module, self.prototypes)
+        self._layer = find_prototypes(state.module, self.prototypes)
         if state.iteration == 0:
             self.normalize(self._layer)
 
@@ -117,54 +89,74 @@ class SwappedPrediction(Hook):
         layer: nn.Linear,
         state: State,
     ) -> SwappedViews:
-        """Return all scores, with the codes of the assigned views, of scores (B, K) and embeddings
-        (B, D).
+        """Return all scores, with the codes of the assigned views.
 
-        In training, the queue joins the codes and then takes the embeddings.
+        In training, the codes cover the batches of all ranks and the queue, which then takes the
+        embeddings.
+
+        Args:
+            scores: The scores of each view, (B, K).
+            assigned: The scores of the assigned views, from which their codes are computed.
+            embeddings: The embeddings of the assigned views, (B, D).
+            layer: The prototypes.
+            state: The state of the run.
+
+        Returns:
+            The input of the loss.
         """
-        training = state.phase == "train"
         own = torch.stack(assigned).detach()
-        joined = own
+        training = state.phase == "train"
         share = self.queue_length // state.world_size
-        queue = None if self._queue is None else self._queue.to(own.device)
-        if training and queue is not None and queue.shape[1] >= share:
-            with torch.autocast(own.device.type, enabled=False):
-                joined = torch.cat([own.float(), queue @ layer.weight.float().t()], dim=1)
+        joined = own
+        if training and self._queue is not None and self._queue.shape[1] >= share:
+            joined = _append_scores(own, self._queue.to(own.device), layer)
+
         codes = assign_codes(
             joined, self.epsilon, self.iterations, across_ranks=training and state.world_size > 1
         )
         if not self.hard_codes_until.reached(state):
             codes = functional.one_hot(codes.argmax(dim=-1), codes.shape[-1]).float()
         if training and share and self.queue_begin.reached(state):
-            new = torch.stack(embeddings).detach().float()
-            self._queue = (new if queue is None else torch.cat([queue, new], dim=1))[:, -share:]
+            self._enqueue(torch.stack(embeddings).detach().float(), share)
         own_codes = codes[:, : own.shape[1]]
         return SwappedViews(scores, dict(zip(self.assigned_views, own_codes, strict=True)))
 
-
-@torch.no_grad()
-def assign_codes(scores: Tensor, epsilon: float, iterations: int, *, across_ranks: bool) -> Tensor:
-    """Return soft assignments of samples to prototypes, (..., B, K) float32, by Sinkhorn-Knopp.
-
-    Rows sum to 1, and columns nearly to B / K. `scores` (..., B, K) are similarities; a smaller
-    `epsilon` gives harder assignments. Works in logarithms, so nothing overflows. With
-    `across_ranks` the columns cover all ranks' samples, of any number: one collective per
-    iteration. Source: "Unsupervised Learning of Visual Features by Contrasting Cluster Assignments"
-    (Caron et al., 2020), equation 3; "Self-labelling via simultaneous clustering and representation
-    learning" (Asano et al., 2020).
-    """
-    logits = scores.float() / epsilon
-    for _ in range(iterations):
-        logits = (logits - _column_sums(logits, across_ranks)).log_softmax(dim=-1)
-    return logits.exp()
+    def _enqueue(self, new: Tensor, length: int) -> None:
+        """Put embeddings (V, B, D) into the queue, which keeps the newest ones."""
+        if self._queue is not None:
+            new = torch.cat([self._queue.to(new.device), new], dim=1)
+        self._queue = new[:, -length:]
 
 
-def _column_sums(logits: Tensor, across_ranks: bool) -> Tensor:
-    """Return the logarithm of each column's sum over the samples, (..., 1, K)."""
-    sums = logits.logsumexp(dim=-2, keepdim=True)
-    if not across_ranks:
-        return sums
-    # Gather, then sum in the same order: all ranks get the same bits.
-    sums_of_ranks = [torch.empty_like(sums) for _ in range(dist.get_world_size())]
-    dist.all_gather(sums_of_ranks, sums)
-    return torch.stack(sums_of_ranks).logsumexp(dim=0)
+def _append_scores(scores: Tensor, queue: Tensor, layer: nn.Linear) -> Tensor:
+    """Return scores (V, B, K) followed by those of the embeddings in the queue (V, n, D)."""
+    with torch.autocast(scores.device.type, enabled=False):
+        return torch.cat([scores.float(), queue @ layer.weight.float().t()], dim=1)
+
+
+def find_prototypes(module: nn.Module, name: str) -> nn.Linear:
+    """Return the model's prototypes; raises SettingError if `name` is not a linear layer without
+    bias."""
+    layer = dict(module.named_modules()).get(name)
+    has_bias = layer is not None and "bias" in dict(layer.named_parameters())
+    if not isinstance(layer, nn.Linear) or has_bias:
+        kind = "missing" if layer is None else f"a {type(layer).__name__}"
+        if has_bias:
+            kind += " with bias"
+        raise SettingError(
+            f"prototypes: '{name}' of {type(module).__name__} is {kind};"
+            " expected a Linear without bias"
+        )
+    return layer
+
+
+def split_output(output: Any, count: int) -> tuple[list[Tensor], list[Tensor]]:
+    """Return embeddings and scores of each view from the task's output; raises TypeError for other
+    outputs."""
+    match output:
+        case (embeddings, scores) if len(embeddings) == len(scores) == count:
+            return list(embeddings), list(scores)
+    raise TypeError(
+        f"forward() must return (embeddings, scores), lists of {format_count(count, 'tensor')} of"
+        f" shape (B, D) and (B, K), one per view, got {type(output).__name__}"
+    )
