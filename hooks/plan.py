@@ -1,42 +1,17 @@
 """The plan: the hooks of each event on this rank, in order."""
 
 import logging
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from itertools import chain
-from math import gcd
 from time import perf_counter
 from typing import Any
 
 from hooks.errors import HookError, describe_error
+from hooks.event_calls import EXPENSIVE_S, Call, EventCalls
 from hooks.hook import EVENTS, Hook, Priority, Ranks
-from hooks.interval import Interval
-from hooks.state import State
 
 logger = logging.getLogger("hookyard")
-
-EXPENSIVE_S = 5e-6
-"""Host time above which a call may use the device: launching one operation takes about as long."""
-
-
-@dataclass
-class Call:
-    """A hook's handler of an event, with its cost so far."""
-
-    name: str
-    event: str
-    run: Callable[..., None]
-    best_effort: bool = False
-    interval: Interval | None = None
-    """Interval between calls; None calls it at every event."""
-    priority: int = Priority.NORMAL
-    calls: int = 0
-    seconds: Any = 0.0
-    """Seconds since the last drain: a float, or a device timer that `float` converts."""
-    total_calls: int = 0
-    host_s: float = 200 * EXPENSIVE_S
-    """Host seconds of all calls; starts high, so that the first 200 calls count as expensive."""
 
 
 class Plan:
@@ -60,54 +35,33 @@ class Plan:
     ) -> None:
         self._mark_time = mark_time
         self.hooks: dict[str, Hook] = {}
-        self.calls: dict[str, tuple[Call, ...]] = {}
-        own_rank = {Ranks.ALL: 0, Ranks.MASTER: rank, Ranks.LOCAL_MASTER: local_rank}
+        """Hooks of this rank by name, by priority."""
         for name, hook in sorted(hooks.items(), key=lambda item: item[1].priority):
             hook.name = name
-            if own_rank[hook.ranks] == 0:
+            if _runs_on(hook.ranks, rank, local_rank):
                 self.hooks[name] = hook
-        for event in EVENTS:
-            self.calls[event] = tuple(
-                self._make_call(name, event)
-                for name, hook in self.hooks.items()
-                if hook.handles(event)
+        self._set_calls({event: self._make_calls(event) for event in EVENTS})
+
+    def _make_calls(self, event: str) -> list[Call]:
+        return [
+            Call(
+                name,
+                event,
+                getattr(hook, event),
+                hook.best_effort,
+                hook.get_interval(event),
+                hook.priority,
             )
-        self._group_by_interval()
+            for name, hook in self.hooks.items()
+            if hook.handles(event)
+        ]
 
-    def _make_call(self, name: str, event: str) -> Call:
-        hook = self.hooks[name]
-        return Call(
-            name,
-            event,
-            getattr(hook, event),
-            hook.best_effort,
-            hook.get_interval(event),
-            hook.priority,
-        )
-
-    def _group_by_interval(self) -> None:
-        self._intervals: dict[str, tuple[tuple[Interval, int], ...]] = {}
-        """Different intervals of each event, each with its number of iterations or 0."""
-        self._common_divisors: dict[str, int] = {}
-        """Number that divides every iteration in which an interval of the event is due."""
-        self._calls_without_interval = {}
-        self.strides: dict[str, int] = {}
+    def _set_calls(self, calls: Mapping[str, Sequence[Call]]) -> None:
+        self._events = {event: EventCalls(event, own) for event, own in calls.items()}
+        self.calls = {event: own.calls for event, own in self._events.items()}
+        """Calls of each event in order."""
+        self.strides = {event: own.stride for event, own in self._events.items()}
         """Number that divides every iteration in which an event has a call to make."""
-        for event, calls in self.calls.items():
-            intervals = {call.interval for call in calls if call.interval is not None}
-            lengths = [
-                (interval, interval.count if interval.unit == "iterations" else 0)
-                for interval in intervals
-            ]
-            self._intervals[event] = tuple(lengths)
-            # An interval in steps may be due in any iteration.
-            self._common_divisors[event] = gcd(*(iterations or 1 for _, iterations in lengths))
-            self._calls_without_interval[event] = tuple(
-                call for call in calls if call.interval is None
-            )
-            is_each = bool(self._calls_without_interval[event])
-            self.strides[event] = 1 if is_each else self._common_divisors[event]
-        self._due_calls: dict[tuple[str, tuple[Interval, ...]], tuple[Call, ...]] = {}
 
     def _all_calls(self) -> Iterable[Call]:
         return chain.from_iterable(self.calls.values())
@@ -119,8 +73,7 @@ class Plan:
             event: tuple(sorted(new, key=lambda call: call.priority))
             for event, new in calls.items()
         }
-        plan.calls = {**self.calls, **replaced}
-        plan._group_by_interval()
+        plan._set_calls({**self.calls, **replaced})
         return plan
 
     def split(self, names: Container[str]) -> tuple["Plan", "Plan"]:
@@ -142,13 +95,14 @@ class Plan:
         for call in self._all_calls():
             if call.name == name:
                 call.interval = hook.get_interval(call.event)
-        self._group_by_interval()
+        self._set_calls(self.calls)
 
     def fire(self, event: str, *arguments: Any) -> None:
         """Call the hooks of an event that are due, in order, and add the cost of each call."""
-        calls = (
-            self._calls_due(event, arguments[0]) if self._intervals[event] else self.calls[event]
-        )
+        event_calls = self._events[event]
+        calls = event_calls.calls
+        if event_calls.has_intervals:
+            calls = event_calls.select_due(arguments[0])
         if not calls:
             return
         if self._mark_time:
@@ -184,32 +138,6 @@ class Plan:
             call.host_s += seconds
             call.calls += 1
             call.seconds += seconds if start_event is None else mark_time() - start_event
-
-    def _calls_due(self, event: str, state: State) -> tuple[Call, ...]:
-        """Return the calls that are due; checks each interval once, so that many idle hooks cost as
-        much as one."""
-        counted = event == "on_step"
-        iteration = state.iterations_before + state.phase_iteration + (not counted)
-        if iteration % self._common_divisors[event]:
-            return self._calls_without_interval[event]
-        due: tuple[Interval, ...] = ()
-        for interval, iterations in self._intervals[event]:
-            is_due = (
-                not iteration % iterations
-                if iterations
-                else _is_step_due(interval, state, counted=counted)
-            )
-            if is_due:
-                due += (interval,)
-        if not due:
-            return self._calls_without_interval[event]
-        calls = self._due_calls.get((event, due))
-        if calls is None:
-            calls = tuple(
-                call for call in self.calls[event] if call.interval is None or call.interval in due
-            )
-            self._due_calls[event, due] = calls
-        return calls
 
     def _handle_failure(self, call: Call, error: BaseException) -> None:
         if not call.best_effort and call.event != "on_exception":
@@ -258,11 +186,11 @@ def format_priority(value: int) -> str:
     return f"{Priority(value).name} ({value})" if value in set(Priority) else str(value)
 
 
-def _is_step_due(interval: Interval, state: State, *, counted: bool) -> bool:
-    """Return whether an interval in steps ends with the current iteration, which the counters
-    include if `counted`."""
-    if interval.unit != "steps" or interval.count == 0 or state.phase != "train":
-        return False
-    if counted:
-        return state.stepped and state.step % interval.count == 0
-    return (state.step + 1) % interval.count == 0
+def _runs_on(ranks: Ranks, rank: int, local_rank: int) -> bool:
+    match ranks:
+        case Ranks.ALL:
+            return True
+        case Ranks.MASTER:
+            return rank == 0
+        case Ranks.LOCAL_MASTER:
+            return local_rank == 0

@@ -9,7 +9,7 @@ import torch
 from benchmarks.gpu.part import Device, print_row, run
 from benchmarks.gpu.steps import print_ratios
 from benchmarks.gpu.workloads import Tokens, Workload
-from hooks.stats.throughput import peak_flops
+from hooks.stats.shared.peak_flops import find_peak
 
 OPTIMIZER = {"type": "AdamW", "lr": 3e-4, "fused": True}
 
@@ -32,7 +32,7 @@ def part(device: Device) -> None:
     model = workload.resident_task.model()
     tokens_per_s = workload.batch * model.context / step_s
     print_row("GPT-2 124M: tokens a second", f"{tokens_per_s:,.0f}")
-    peak = peak_flops(torch.cuda.get_device_name(device.torch), "bf16") if device.is_cuda else None
+    peak = find_peak(torch.cuda.get_device_name(device.torch), "bf16") if device.is_cuda else None
     if peak:
         print_row(
             "GPT-2 124M: model FLOPs to the peak",

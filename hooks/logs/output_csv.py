@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils.data import IterableDataset
 
 from hooks.errors import SettingError
 from hooks.hook import Hook, Priority, Ranks
 from hooks.metrics.names import get_kind
+from hooks.sample_indices import find_sample_indices
 from hooks.state import State
 
 if TYPE_CHECKING:
@@ -60,94 +60,60 @@ class OutputCSV(Hook):
 
     def on_loss(self, state: State) -> None:
         if self._batches:
-            self._batches[state.evaluation].append(self._columns(state))
+            self._batches[state.evaluation].append(self._make_columns(state))
 
     def on_phase_end(self, state: State) -> None:
         if not self._batches:
             return
+        own = {label: _make_table(batches, state) for label, batches in self._batches.items()}
+        self._batches = {}
+        ranks = _gather_on_master(own, state)
+        if state.is_master:
+            for label in own:
+                self._write([tables[label] for tables in ranks], label, state)
+
+    def _write(self, tables: Sequence[pd.DataFrame], label: str, state: State) -> None:
+        """Write the samples of all ranks with the weights of a label."""
         import pandas as pd
 
-        own = {label: _table(batches, state) for label, batches in self._batches.items()}
-        self._batches = {}
-        ranks: list[Any] | None = [own] * state.world_size if state.is_master else None
-        if state.world_size > 1:
-            dist.gather_object(own, ranks)
-        if ranks is None:
-            return
-        for label in own:
-            folder = state.artifacts / (self.name or "output_csv") / state.phase / label
-            folder.mkdir(parents=True, exist_ok=True)
-            tables = [rank[label] for rank in ranks if len(rank[label])] or [own[label]]
-            table = pd.concat(tables).sort_index()
-            table.to_csv(folder / f"{state.step_name}.csv", index="id" not in table)
+        folder = state.artifacts / (self.name or "output_csv") / state.phase / label
+        folder.mkdir(parents=True, exist_ok=True)
+        # An empty table has no types.
+        filled = [table for table in tables if len(table)] or tables[:1]
+        table = pd.concat(filled).sort_index()
+        table.to_csv(folder / f"{state.step_name}.csv", index="id" not in table)
 
-    def _columns(self, state: State) -> dict[str, Any]:
+    def _make_columns(self, state: State) -> dict[str, Any]:
+        """Return the columns of a batch."""
         output = state.output
-        if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[1] < 2:
-            shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-            raise ValueError(
-                "the output must have shape (samples, classes) with at least two classes,"
-                f" got {shape}"
-            )
+        _check_output(output)
         columns: dict[str, Any] = {}
         if self.id_key is not None:
-            columns["id"] = _entry(state.batch, self.id_key, "id_key")
+            columns["id"] = _get_entry(state.batch, self.id_key, "id_key")
         columns["predicted"] = output.argmax(1)
         if self.target_key is not None:
-            target = _entry(state.batch, self.target_key, "target_key")
-            columns["target"] = _classes(target, len(output))
+            target = _get_entry(state.batch, self.target_key, "target_key")
+            columns["target"] = _find_classes(target, len(output))
         if self.scores:
             columns["scores"] = output.detach().cpu()
         return columns
 
 
-def _table(batches: list[dict[str, Any]], state: State) -> pd.DataFrame:
-    """Return a rank's samples by their indices in the dataset."""
-    import pandas as pd
-
-    columns = {}
-    for name in batches[0] if batches else ():
-        columns[name] = _join([batch[name] for batch in batches])
-    scores = columns.pop("scores", None)
-    table = pd.DataFrame(columns)
-    if scores is not None:
-        table = table.join(pd.DataFrame(scores).add_prefix("score_"))
-    sizes = [len(batch["predicted"]) for batch in batches]
-    table.index = pd.Index(_indices(state, sizes), name="id")
-    return table
+def _check_output(output: Any) -> None:
+    """Raise ValueError if an output is not the scores of at least two classes."""
+    if not isinstance(output, Tensor):
+        kind: Any = type(output).__name__
+    elif output.ndim != 2 or output.shape[1] < 2:
+        kind = tuple(output.shape)
+    else:
+        return
+    raise ValueError(
+        f"the output must have shape (samples, classes) with at least two classes, got {kind}"
+    )
 
 
-def _indices(state: State, sizes: Sequence[int]) -> Sequence[int]:
-    """Return the indices of this rank's samples, in the order of the task's sampler.
-
-    `sizes` are those of its batches. Of an iterable dataset, the indices are positions in it.
-    """
-    loader: Any = state.loaders.get(state.phase)
-    sampler: Any = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
-    count = sum(sizes)
-    # A sampler without `set_epoch` may return a different order each time.
-    indices = list(islice(sampler, count + 1)) if hasattr(sampler, "set_epoch") else []
-    if len(indices) == count:
-        return indices
-    is_iterable = isinstance(getattr(loader, "dataset", None), IterableDataset)
-    return _positions(state, sizes, loader.num_workers if is_iterable else 0)
-
-
-def _positions(state: State, sizes: Sequence[int], processes: int) -> list[int]:
-    """Return the positions of this rank's samples in a dataset of which each of its `processes`
-    reads every n-th sample; they give a batch in turn."""
-    readers = max(1, processes)
-    stride = state.world_size * readers
-    begins = [state.rank + state.world_size * reader for reader in range(readers)]
-    positions: list[int] = []
-    for number, size in enumerate(sizes):
-        begin = begins[number % readers]
-        begins[number % readers] = begin + stride * size
-        positions += range(begin, begin + stride * size, stride)
-    return positions
-
-
-def _entry(batch: Any, key: int | str, parameter: str) -> Any:
+def _get_entry(batch: Any, key: int | str, parameter: str) -> Any:
+    """Return an entry of a batch; raises SettingError if there is none."""
     try:
         return batch[key]
     except (KeyError, IndexError, TypeError) as error:
@@ -157,7 +123,7 @@ def _entry(batch: Any, key: int | str, parameter: str) -> Any:
         raise SettingError(f"{parameter}: a batch has no entry {key!r}, but {entries}") from error
 
 
-def _classes(target: Any, samples: int) -> Tensor:
+def _find_classes(target: Any, samples: int) -> Tensor:
     """Return targets as classes, of shape (B,)."""
     classes = torch.as_tensor(target)
     if classes.shape == (samples, 1):
@@ -165,17 +131,43 @@ def _classes(target: Any, samples: int) -> Tensor:
     if classes.ndim == 2 and len(classes) == samples:
         return classes.argmax(1)
     if classes.shape != (samples,):
-        raise ValueError(
-            f"target() must return shape ({samples},) or ({samples}, classes),"
+        raise SettingError(
+            f"target_key: the targets must have shape ({samples},) or ({samples}, classes),"
             f" got {tuple(classes.shape)}"
         )
     return classes
 
 
-def _join(values: list[Any]) -> Any:
+def _make_table(batches: Sequence[Mapping[str, Any]], state: State) -> pd.DataFrame:
+    """Return a rank's samples by their indices in the dataset."""
+    import pandas as pd
+
+    columns = {}
+    if batches:
+        columns = {name: _join([batch[name] for batch in batches]) for name in batches[0]}
+    scores = columns.pop("scores", None)
+    table = pd.DataFrame(columns)
+    if scores is not None:
+        table = table.join(pd.DataFrame(scores).add_prefix("score_"))
+    sizes = [len(batch["predicted"]) for batch in batches]
+    table.index = pd.Index(find_sample_indices(state, sizes), name="id")
+    return table
+
+
+def _join(values: Sequence[Any]) -> Any:
+    """Return the values of all batches as an array, or as a list of what is no tensor."""
     if not isinstance(values[0], Tensor):
         return list(chain.from_iterable(values))
-    joined = torch.cat(values).cpu()
+    joined = torch.cat(list(values)).cpu()
     if joined.dtype == torch.bfloat16:  # NumPy has none
         joined = joined.float()
     return joined.numpy()
+
+
+def _gather_on_master(own: Any, state: State) -> list[Any]:
+    """Return the objects of all ranks on the master, and None for each on other ranks. Collective."""
+    if state.world_size == 1:
+        return [own]
+    objects: list[Any] = [None] * state.world_size
+    dist.gather_object(own, objects if state.is_master else None)
+    return objects

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch.distributed as dist
 
+from hooks.errors import SettingError
 from hooks.hook import Hook, Priority
 from hooks.interval import at_interval
 from hooks.recent import RECENT
@@ -84,13 +85,15 @@ class RowStats(Hook):
     """Iterations after which the recent rows are read, before they are dropped."""
 
     def __post_init__(self) -> None:
-        self._columns = {name: split_statistic(name) for name in self.report}
-        self._values: dict[str, array[float]] = {
-            column: array("d") for column, _ in self._columns.values()
-        }
+        self._statistics = {name: split_statistic(name) for name in self.report}
+        """Column and statistic of each entry of `report`."""
+        self._values: dict[str, array[float]] = {}
+        """Values of each column since the last report."""
+        self._forget_values()
         self._last_iteration = 0
-        self._unreported: set[str] | None = None
-        """Statistics in no report of this process so far; None before the first one."""
+        self._unreported = set(self.report)
+        """Statistics in no report of this process so far."""
+        self._has_reported = False
 
     @at_interval("reach")
     def on_step(self, state: State) -> None:
@@ -106,24 +109,20 @@ class RowStats(Hook):
 
     def on_report(self, state: State, metrics: dict[str, Any]) -> None:
         self._look_back(state)
-        gathered: list[dict[str, array[float]]] = [self._values] * state.world_size
-        if state.world_size > 1:
-            dist.all_gather_object(gathered, self._values)
-        for name, (column, statistic) in self._columns.items():
-            values = np.concatenate([np.asarray(own[column]) for own in gathered])
-            values = values[~np.isnan(values)]
-            if len(values):
-                metrics[PREFIX + name] = float(STATISTICS[statistic](values))
-        self._values = {column: array("d") for column in self._values}
-        unreported = self._columns.keys() if self._unreported is None else self._unreported
-        self._unreported = {name for name in unreported if PREFIX + name not in metrics}
+        columns = self._join_ranks(state)
+        self._forget_values()
+        self._has_reported = True
+        for name, (column, statistic) in self._statistics.items():
+            if len(columns[column]):
+                metrics[PREFIX + name] = float(STATISTICS[statistic](columns[column]))
+                self._unreported.discard(name)
 
     def on_end(self, state: State) -> None:
-        if not state.is_master:
+        if not (state.is_master and self._has_reported):
             return
         columns = state.recent.columns(RECENT, phase="train")
-        for name in sorted(self._unreported or ()):
-            near = get_close_matches(self._columns[name][0], columns, n=1)
+        for name in sorted(self._unreported):
+            near = get_close_matches(self._statistics[name][0], columns, n=1)
             hint = f" (did you mean '{near[0]}'?)" if near else ""
             logger.warning(
                 "%s is in no report: no training row has a number in that column%s",
@@ -131,13 +130,27 @@ class RowStats(Hook):
                 hint,
             )
 
+    def _forget_values(self) -> None:
+        self._values = {column: array("d") for column, _ in self._statistics.values()}
+
+    def _join_ranks(self, state: State) -> dict[str, np.ndarray]:
+        """Return the values of all ranks by column, without NaN. Collective."""
+        gathered: list[dict[str, array[float]]] = [self._values] * state.world_size
+        if state.world_size > 1:
+            dist.all_gather_object(gathered, self._values)
+        joined = {}
+        for column in self._values:
+            values = np.concatenate([np.asarray(own[column]) for own in gathered])
+            joined[column] = values[~np.isnan(values)]
+        return joined
+
     def _look_back(self, state: State) -> None:
         """Read the training rows since the last call."""
         columns = state.recent.columns(RECENT, phase="train", names={"iteration", *self._values})
         iterations = columns.get("iteration", [])
         first = bisect_right(iterations, self._last_iteration)
         for column, values in self._values.items():
-            values.extend(_numbers(columns.get(column, [])[first:]))
+            values.extend(_read_numbers(column, columns.get(column, [])[first:]))
         if iterations:
             self._last_iteration = iterations[-1]
 
@@ -153,6 +166,15 @@ class RowStats(Hook):
             self._values[column] = array("d", state["values"].get(column, ()))
 
 
-def _numbers(values: Sequence[Any]) -> list[float]:
-    plain = [value.resolve() if hasattr(value, "resolve") else value for value in values]
-    return [float(value) for value in plain if value is not None]
+def _read_numbers(column: str, values: Sequence[Any]) -> list[float]:
+    """Return the values that are not empty; raises SettingError for text."""
+    numbers = []
+    for value in values:
+        if isinstance(value, str):
+            raise SettingError(
+                f"report: the column '{column}' has text, such as '{value}', which has no statistics"
+            )
+        if value is not None:
+            measured = value.resolve() if hasattr(value, "resolve") else value
+            numbers.append(float(measured))
+    return numbers

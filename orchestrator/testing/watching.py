@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
+from hooks.event_calls import Call
 from hooks.hook import WITHIN_ITERATION, Hook
-from hooks.plan import Call, Plan
+from hooks.plan import Plan
 from hooks.private_torch import tree_leaves
 from hooks.state import State
 from orchestrator.disk.rows.arrays import make_columns

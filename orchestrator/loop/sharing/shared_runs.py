@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
+from hooks.event_calls import Call
 from hooks.hook import WITHIN_ITERATION, Hook
 from hooks.metrics.names import get_kind
-from hooks.plan import Call, Plan
+from hooks.plan import Plan
 from hooks.private_torch import tree_leaves
 from hooks.state import State
 from orchestrator.disk.checkpoints.training_files import TrainingFiles

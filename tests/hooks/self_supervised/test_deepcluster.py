@@ -4,13 +4,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from hooks import Hook, HookError, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.self_supervised.deepcluster import UNASSIGNED, DeepCluster
 from hooks.self_supervised.shared.k_means import cluster
 from orchestrator.loop.world import World
-from tests.hooks.self_supervised.clouds import Clouds, train
+from tests.hooks.self_supervised.clouds import Clouds, CloudSet, train
 from tests.ranks import on_ranks
 
 STEPS = 6
@@ -153,16 +154,28 @@ def test_more_clusters_than_samples_are_refused() -> None:
         train(CLOUDS, {"deepcluster": DeepCluster(clusters=[4, 49])})
 
 
-@pytest.mark.parametrize(("shift", "index"), [(-1, -1), (1, 48)])
-def test_an_index_outside_of_the_training_data_is_refused(shift: int, index: int) -> None:
+class ShiftedSet(CloudSet):
+    """Clouds whose indices begin with another number than 0."""
+
+    first = 0
+
+    def __getitem__(self, index: int) -> tuple[list[Tensor], int]:
+        views, place = super().__getitem__(index)
+        return views, place + self.first
+
+
+@pytest.mark.parametrize(("first", "index"), [(-1, -1), (1, 48)])
+def test_an_index_outside_of_the_training_data_is_refused(first: int, index: int) -> None:
+    dataset = ShiftedSet(48, 0)
+    dataset.first = first
+
     class Shifted(Clouds):
-        def batch_to_device(self, batch: Any, device: torch.device) -> Any:
-            views, indices = super().batch_to_device(batch, device)
-            return views, indices + shift
+        def data(self) -> dict[str, Dataset[Any]]:
+            return {"train": dataset}
 
     with pytest.raises(
         HookError,
-        match=f"a batch has the index {index}; the indices of the training data are 0 to 47",
+        match=f"batch has the index {index}; the indices of the training data are 0 to 47",
     ):
         train(Shifted(prototypes=0), {"deepcluster": DeepCluster(clusters=[4])})
 
