@@ -27,7 +27,7 @@ Device = Annotated[str, _DeviceName()]
 
 
 def _check_name(value: Any) -> str:
-    if not isinstance(value, str) or not re.match(_PATTERN, value):
+    if not isinstance(value, str) or not re.fullmatch(_PATTERN, value):
         raise ValueError(f"must be cpu, cuda or a GPU such as cuda:1, got {value!r:.80}")
     return value
 

@@ -68,8 +68,10 @@ def encode_png(pixels: Any) -> bytes:
     """Return the PNG image of an array of bytes of shape (H, W, C)."""
     from PIL import Image
 
+    if pixels.shape[2] == 1:  # gray
+        pixels = np.squeeze(pixels, 2)
     buffer = io.BytesIO()
-    Image.fromarray(np.squeeze(pixels, 2) if pixels.shape[2] == 1 else pixels).save(buffer, "PNG")
+    Image.fromarray(pixels).save(buffer, "PNG")
     return buffer.getvalue()
 
 

@@ -208,21 +208,21 @@ class State:
     def optimizers(self) -> dict[OptimizerName, torch.optim.Optimizer]:
         """The optimizers by name; a single one has the name None."""
         if self.several:
-            return {name: each.optimizer for name, each in self.several.items()}
+            return {name: scheduled.optimizer for name, scheduled in self.several.items()}
         return {None: self.optimizer} if self.optimizer else {}
 
     @property
     def schedulers(self) -> dict[OptimizerName, Any]:
         """The scheduler of each optimizer, or None."""
         if self.several:
-            return {name: each.scheduler for name, each in self.several.items()}
+            return {name: scheduled.scheduler for name, scheduled in self.several.items()}
         return {None: self.scheduler}
 
     @property
     def scalers(self) -> dict[OptimizerName, torch.amp.GradScaler | None]:
         """The loss scaler of each optimizer, or None."""
         if self.several:
-            return {name: each.scaler for name, each in self.several.items()}
+            return {name: scheduled.scaler for name, scheduled in self.several.items()}
         return {None: self.scaler}
 
     def column(self, name: str) -> str:
@@ -264,7 +264,7 @@ class State:
     def epoch_number(self) -> int:
         """Number of the epoch for text, from 1: the one in progress, or else the one just
         completed."""
-        return self.epoch + (not self.epoch_completed)
+        return self.epoch if self.epoch_completed else self.epoch + 1
 
     @property
     def finished(self) -> bool:
@@ -328,7 +328,8 @@ class State:
                 state.record(confidence=state.output.softmax(1).amax(1).mean())
             ```
         """
-        if taken := self.loop_columns.intersection(columns):
+        taken = self.loop_columns.intersection(columns)
+        if taken:
             name = min(taken)
             raise ValueError(
                 f"the loop records the column `{name}`; use another name, such as `own_{name}`"

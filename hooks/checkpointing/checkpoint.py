@@ -1,7 +1,7 @@
 """The hook `checkpoint`: when to save checkpoints, and which of them to keep."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from annotated_types import Ge, MinLen
@@ -18,13 +18,21 @@ from hooks.state import State
 
 
 @dataclass
+class _Purpose:
+    """What a hook wants a checkpoint for; nothing if another one has requested it."""
+
+    is_regular: bool = False
+    """True for the interval or for the end: it counts towards `keep`."""
+    metrics: list[str] = field(default_factory=list)
+    """Metrics for which it is the best."""
+
+
+@dataclass
 class _InProgress:
-    """A checkpoint being written: its position, whether this hook requested it, and the metrics it
-    is best for."""
+    """A checkpoint that is being written."""
 
     position: Position
-    is_requested: bool
-    metrics: list[str]
+    purpose: _Purpose
 
 
 class _Stored(NamedTuple):
@@ -90,19 +98,16 @@ class Checkpoint(Hook):
     def __post_init__(self) -> None:
         self._bests = BestCheckpoints(self.best, self.mode)
         self._names: list[str] = []
-        """Checkpoints that this hook requested and has not dropped, oldest first."""
-        self._requested = False
-        """True if this hook requested the next checkpoint for its interval or the end."""
-        self._pending: list[str] = []
-        """Metrics for which the next checkpoint is the best."""
+        """Regular checkpoints that this hook has not dropped, oldest first."""
+        self._next = _Purpose()
+        """Purpose of the next checkpoint."""
+        self._restored = _Purpose()
+        """Purpose of the checkpoint from which this attempt continues."""
         self._in_progress: _InProgress | None = None
         self._saved: _Stored | None = None
         """The newest checkpoint of this attempt."""
-        self._should_keep_restored = False
-        """True if the restored checkpoint is one to keep: this hook requested it, or the run starts
-        from it."""
         self._run: str | None = None
-        """Name of the run that the fields above describe."""
+        """Name of the run that the names and the best values describe; None before its start."""
 
     # Events
 
@@ -127,9 +132,8 @@ class Checkpoint(Hook):
         self._update_best(state)
 
     def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
-        self._in_progress = _InProgress(state.position, self._requested, self._pending)
-        self._requested = False
-        self._pending = []
+        self._in_progress = _InProgress(state.position, self._next)
+        self._next = _Purpose()
 
     def on_saved(self, state: State, path: str) -> None:
         """Record the stored checkpoint. Training may have requested another one in the meantime."""
@@ -138,17 +142,19 @@ class Checkpoint(Hook):
         self._in_progress = None
         name = get_checkpoint_name(path)
         self._saved = _Stored(written.position, name)
-        if written.is_requested:
+        if written.purpose.is_regular:
             self._names = [known for known in self._names if known != name]
             self._names.append(name)
-        self._bests.mark(state, name, written.metrics)
+        self._bests.mark(state, name, written.purpose.metrics)
         self._retain(state)
 
     def on_end(self, state: State) -> None:
         if self.publish is None or state.checkpoints is None:
             return
-        last = self._saved.name if self._saved else next(reversed(self._names), None)
-        for name in self._add_bests([last]):
+        last = self._names[-1:]
+        if self._saved is not None:
+            last = [self._saved.name]
+        for name in self._add_bests(last):
             parts = _locate_parts(self.publish, name, state.checkpoints)
             state.checkpoints.publish(name, parts, "published", state.config)
 
@@ -200,34 +206,32 @@ class Checkpoint(Hook):
     # State
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the names of saved checkpoints that stay once this one is stored, and the metrics
-        it is best for.
+        """Return the names of saved checkpoints that stay once this one is stored, and its purpose.
 
         Its own name is not known yet.
         """
         names = self._names
         if self.keep is not None:
-            count = self.keep - 1 if self._requested else self.keep
-            names = names[max(0, len(names) - count) :]
+            kept = self.keep - 1 if self._next.is_regular else self.keep
+            names = names[max(0, len(names) - kept) :]
         return {
             "names": list(names),
             "bests": self._bests.state_dict(),
-            "pending": self._pending,
-            "requested": self._requested,
+            "next": asdict(self._next),
             "run": self._run,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._names = list(state["names"])
         self._bests.load_state_dict(state["bests"])
-        self._pending = self._bests.select_known(state["pending"])
-        self._should_keep_restored = state["requested"]
-        self._run = state.get("run")
+        saved = _Purpose(**state["next"])
+        self._restored = _Purpose(saved.is_regular, self._bests.select_known(saved.metrics))
+        self._run = state["run"]
 
     # Requests
 
     def _request(self, state: State, reason: str) -> None:
-        self._requested = True
+        self._next.is_regular = True
         state.request_checkpoint(reason)
 
     def _after_training(self, state: State) -> None:
@@ -250,12 +254,12 @@ class Checkpoint(Hook):
         in_progress = self._find_in_progress(state)
         saved = self._saved_at(state)
         if in_progress:
-            in_progress.metrics += metrics
+            in_progress.purpose.metrics += metrics
         elif saved:
             self._bests.mark(state, saved, metrics)
             self._retain(state)
         else:
-            self._pending += metrics
+            self._next.metrics += metrics
             state.request_checkpoint("best")
 
     def _find_in_progress(self, state: State) -> _InProgress | None:
@@ -284,9 +288,9 @@ class Checkpoint(Hook):
             self._names = self._names[-self.keep :]
         state.checkpoints.retain(self.name, self._add_bests(self._names))
 
-    def _add_bests(self, names: Iterable[str | None]) -> list[str]:
+    def _add_bests(self, names: Iterable[str]) -> list[str]:
         """Return names and those of the best checkpoints, without duplicates."""
-        return _deduplicate([*names, *self._bests.names])
+        return _deduplicate([*names, *self._bests.list_names()])
 
     # Resuming
 
@@ -295,17 +299,16 @@ class Checkpoint(Hook):
         if self._run in (None, state.name):
             return
         self._names = []
-        self._should_keep_restored = True
-        self._bests.forget_scores(kept=self._pending)
+        self._restored.is_regular = True
+        self._bests.forget_scores(kept=self._restored.metrics)
 
     def _reconcile(self, state: State, restored: str) -> None:
         """Drop names of deleted checkpoints; add the restored one, which lacks its own name, if it
         is one to keep."""
         stored = set(state.checkpoints.list_names()) if state.checkpoints else set()
-        names = [*self._names, restored] if self._should_keep_restored else self._names
+        names = [*self._names, restored] if self._restored.is_regular else self._names
         self._names = [name for name in _deduplicate(names) if name in stored]
-        self._bests.reconcile(state, stored, dict.fromkeys(self._pending, restored))
-        self._pending = []
+        self._bests.reconcile(state, stored, dict.fromkeys(self._restored.metrics, restored))
         self._saved = _Stored(state.position, restored)
 
 
@@ -321,5 +324,5 @@ def _resolve_alias(key: str) -> str:
     return "model" if key == "state_dict" else key
 
 
-def _deduplicate(names: Iterable[str | None]) -> list[str]:
-    return list(dict.fromkeys(name for name in names if name is not None))
+def _deduplicate(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))

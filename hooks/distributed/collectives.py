@@ -1,4 +1,4 @@
-"""Collectives over many tensors, one call for each dtype and device, and over the rows of all
+"""Collectives over many tensors, with one call for each dtype and device, and over the rows of all
 ranks."""
 
 from collections import defaultdict
@@ -89,7 +89,8 @@ def gather(rows: Tensor, sizes: list[int]) -> Tensor:
     Collective; `sizes` must be equal on all ranks. Raises ValueError if this rank has a different
     number of rows.
     """
-    own = sizes[dist.get_rank() if len(sizes) > 1 else 0]
+    rank = dist.get_rank() if len(sizes) > 1 else 0
+    own = sizes[rank]
     if len(rows) != own:
         raise ValueError(
             "batch_size() must return the number of samples, not of views:"

@@ -90,15 +90,7 @@ class WandB(Tracker):
         self._connect().log({**position, **values})
 
     def log_media(self, entry: MediaEntry, data: bytes) -> None:
-        import wandb
-        from PIL import Image
-
-        image = find_image(entry, data)
-        shown = (
-            wandb.Image(Image.open(BytesIO(image)))
-            if image
-            else wandb.Table(dataframe=read_table(data))
-        )
+        shown = _make_media(entry, data)
         self._connect().log({"step": entry.step, "epoch": entry.epoch, entry.name: shown})
 
     def note(self, name: str, value: str) -> None:
@@ -110,3 +102,14 @@ class WandB(Tracker):
         self._connect().finish(exit_code=int(failed))
         # Wait for W&B's process, which writes the files of an offline run.
         wandb.teardown()
+
+
+def _make_media(entry: MediaEntry, data: bytes) -> Any:
+    """Return the W&B object of an image, a figure or a table."""
+    import wandb
+    from PIL import Image
+
+    image = find_image(entry, data)
+    if image is None:
+        return wandb.Table(dataframe=read_table(data))
+    return wandb.Image(Image.open(BytesIO(image)))

@@ -60,24 +60,19 @@ class BestCheckpoints:
         modes = choose_modes(metrics, self._mode, declared, meters)
         self._bests = {metric: BestCheckpoint(metric, mode) for metric, mode in modes.items()}
 
-    @property
-    def names(self) -> list[str | None]:
-        """Name of each metric's best checkpoint; None if none is stored."""
-        return [best.name for best in self._bests.values()]
+    def list_names(self) -> list[str]:
+        """Return the name of each metric's best checkpoint, if one is stored."""
+        return [best.name for best in self._bests.values() if best.name is not None]
 
     def choose_metric(self, state: State) -> None:
         """Choose the validation metric to monitor, at the first validation; none if no direction is
         known and none is set."""
         if self._bests or not self._should_choose_metric or get_kind(state.phase) != "val":
             return
-        metric = choose_main_metric(state.metrics, state.config, state.meter_modes)
         if self._is_auto:
-            # Whether its direction is known or not
-            metric = next(iter(list_val_metrics(state.metrics)), None)
-            if metric is None:
-                raise SettingError(
-                    f"best: auto found no validation metric; {list_known(state.metrics)}"
-                )
+            metric: str | None = _find_first_val_metric(state)
+        else:
+            metric = choose_main_metric(state.metrics, state.config, state.meter_modes)
         if metric:
             self._monitor([metric], find_declared_modes(state.config), state.meter_modes)
 
@@ -145,6 +140,13 @@ class BestCheckpoints:
             best.name = None
             if name in stored:
                 self.mark(state, name, [metric])
+
+
+def _find_first_val_metric(state: State) -> str:
+    """Return the metric of `best: auto`, whether its direction is known or not."""
+    for metric in list_val_metrics(state.metrics):
+        return metric
+    raise SettingError(f"best: auto found no validation metric; {list_known(state.metrics)}")
 
 
 def _get_value(best: BestCheckpoint, state: State) -> float:

@@ -37,20 +37,21 @@ def find_phase(metric: str, phases: Iterable[str] = PHASES) -> str:
 def find_evaluation_label(metric: str, labels: Container[str]) -> str | None:
     """Return the label of the evaluation that computes a metric; None for training, which uses raw
     weights."""
-    phase, *parts = metric.split("/")[:-1] or [""]
-    if phase == "train":
+    phase, *parts = metric.split("/")
+    if phase == "train" and parts:
         return None
     # The label follows the phase, or the name of a data set: val/ema/loss, val/noisy/ema/loss.
-    return next((part for part in parts[:2] if part in labels), "")
+    before_name = parts[:-1]
+    return next((part for part in before_name[:2] if part in labels), "")
 
 
 def list_known(names: Iterable[str], *missing: str) -> str:
     """Return `available: val/loss, val/acc (did you mean 'val/acc'?)`, with the name nearest to
     each missing one. A long list is cut, and has the metrics of validation first."""
     names = list(names)
-    near = filter(None, [nearest(metric, names) for metric in missing])
-    listed = ", ".join(f"'{name}'" for name in near)
-    hint = f" (did you mean {listed}?)" if listed else ""
+    near = [nearest(metric, names) for metric in missing]
+    quoted = ", ".join(f"'{name}'" for name in near if name)
+    hint = f" (did you mean {quoted}?)" if quoted else ""
     shown = names
     more = ""
     if len(names) > _MAX_NAMES:
@@ -79,7 +80,8 @@ def nearest(metric: str, names: Iterable[str], cutoff: float = 0.5) -> str | Non
         for lowercase, name in by_lowercase.items()
         if lowercase.startswith(f"{phase}/")
     }
-    if matches := get_close_matches(rest, same_phase, 1, cutoff):
+    matches = get_close_matches(rest, same_phase, 1, cutoff)
+    if matches:
         return same_phase[matches[0]]
     matches = get_close_matches(metric.lower(), by_lowercase, 1, max(cutoff, 0.75))
     return by_lowercase[matches[0]] if matches else None

@@ -53,8 +53,10 @@ class PerfStats(Hook):
 
     def __post_init__(self) -> None:
         self._start = 0.0
-        self._samples = self._iterations = 0
-        """Samples and iterations of the current phase, as far as its rows are counted."""
+        self._samples = 0
+        """Samples of the current phase, as far as its rows are counted."""
+        self._iterations = 0
+        """Iterations of the current phase, as far as its rows are counted."""
         self._counted_rows = 0
         self._totals: dict[str, dict[str, float]] = {}
         """Seconds, samples and iterations of each phase since the last report."""
@@ -65,7 +67,8 @@ class PerfStats(Hook):
 
     def on_phase_start(self, state: State) -> None:
         self._counted_rows = state.recent.total
-        self._samples = self._iterations = 0
+        self._samples = 0
+        self._iterations = 0
         self._start = perf_counter() - state.elapsed_s
 
     @at_interval("reach")
@@ -93,6 +96,5 @@ class PerfStats(Hook):
         rows = state.recent.total - self._counted_rows
         self._counted_rows += rows
         self._iterations += rows
-        self._samples += sum(
-            state.recent.columns(rows, names=("batch_size",)).get("batch_size", ())
-        )
+        columns = state.recent.columns(rows, names=("batch_size",))
+        self._samples += sum(columns.get("batch_size", ()))

@@ -75,7 +75,7 @@ def _describe(loader: Any) -> dict[str, Any]:
     dataset: Any = getattr(loader, "dataset", None)
     with suppress(TypeError):
         described["samples"] = len(dataset)
-    with suppress(TypeError):  # len() of a stream's loader raises
+    with suppress(TypeError):  # the loader of an iterable dataset may have no length
         described["batches"] = len(loader)
     classes = _classes(dataset)
     if classes:

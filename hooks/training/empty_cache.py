@@ -41,7 +41,7 @@ class EmptyCache(Hook):
             "on_step": self.after_iter,
             "on_phase_end": self.after_epoch,
         }
-        return is_active.get(event, False)
+        return is_active.get(event, super().handles(event))
 
     def on_phase_start(self, state: State) -> None:
         _empty(state)

@@ -8,7 +8,7 @@ from hooks.errors import SettingError
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.components import make_hooks
 
-REFUSED = ("gpu", "cuda:", "cuda:-1", "meta", "CPU", "", 0)
+REFUSED = ("gpu", "cuda:", "cuda:-1", "meta", "CPU", "", "cpu\n", 0)
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -10,7 +10,7 @@ def gather_batch_sizes(state: State) -> list[int]:
     """Return each rank's number of samples in this training batch.
 
     All batches but an epoch's last are full, so ranks exchange their sizes only there, and always
-    for a stream.
+    for an iterable dataset. Collective then.
     """
     is_last = state.phase_iteration + 1 >= state.phase_length
     if state.world_size == 1 or (state.full_batches and not is_last):

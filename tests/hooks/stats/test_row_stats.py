@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from hooks import Hook, Plan, State
+from hooks import Hook, HookError, Plan, State
 from hooks.stats.row_stats import STATISTICS, RowStats
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
@@ -55,6 +55,17 @@ def test_each_report_has_the_statistics_of_its_own_training_iterations(
         assert len(losses) == 13
         for name, reference in REFERENCE.items():
             assert metrics[f"stats/loss/{name}"] == pytest.approx(reference(losses)), name
+
+
+def test_column_with_text_is_refused_by_name() -> None:
+    class Labels(Hook):
+        def on_step(self, state: State) -> None:
+            state.record(label="dog")
+
+    hooks: dict[str, Hook] = {"row_stats": RowStats(["label/mean"]), "labels": Labels()}
+    loop = Loop(Points(), experiment(batch_size=4), hooks, RunContext(recorder=Rows()))
+    with pytest.raises(HookError, match="report: the column 'label' has text, such as 'dog'"):
+        list(loop.run())
 
 
 def test_column_that_no_row_has_is_warned_of_at_the_end(caplog: pytest.LogCaptureFixture) -> None:

@@ -50,6 +50,14 @@ def test_does_nothing_off_cuda(places: list[str]) -> None:
     assert "emptied" not in places
 
 
+def test_a_subclass_gets_its_own_events() -> None:
+    class Counts(EmptyCache):
+        def on_batch(self, state: State) -> None: ...
+
+    assert Counts().handles("on_batch")
+    assert not Counts().handles("on_step")
+
+
 def test_runs_after_hooks_that_free_memory() -> None:
     class LetsGo(Hook):
         priority = 90
