@@ -16,7 +16,7 @@ from hooks.hook import Hook, Priority
 from hooks.import_path import import_callable
 from hooks.metrics.names import list_phases
 from hooks.model.eval_mode import evaluating
-from hooks.self_supervised.shared.teacher import find_part
+from hooks.self_supervised.shared.momentum_teacher import find_part
 from hooks.setup import NEEDS_MODEL, Setup
 from hooks.state import State
 

@@ -41,11 +41,7 @@ def import_named(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ImportError as error:
         missing = error.name or name
-        above = [
-            folder.parent
-            for folder in _folders()
-            if folder.name == missing and str(folder.parent) not in sys.path
-        ]
+        above = _find_folders_above(missing)
         if above:
             extend_import_path(above)
             return import_named(name)
@@ -78,33 +74,43 @@ def import_callable(path: str, field: str, expected: type[T]) -> Callable[..., T
     return builder
 
 
-def _folders() -> list[Path]:
+def _list_folders() -> list[Path]:
     """Return the user's folders that are still on the import path."""
     return [Path(folder) for folder in _user_folders if folder in sys.path]
 
 
+def _find_folders_above(name: str) -> list[Path]:
+    """Return the parents of the user's folders of this name that are not on the import path."""
+    parents = [folder.parent for folder in _list_folders() if folder.name == name]
+    return [parent for parent in parents if str(parent) not in sys.path]
+
+
 def _describe_missing(module: str) -> str:
-    """Return where a missing module was searched, and the nearest name in these folders."""
-    parent, _, name = module.rpartition(".")
-    folders = getattr(sys.modules.get(parent), "__path__", None) or [*map(str, _folders())]
-    places = folders if parent in sys.modules else [*folders, "the installed packages"]
+    """Return where a missing module was searched, and a hint."""
+    parent = module.rpartition(".")[0]
+    folders = getattr(sys.modules.get(parent), "__path__", None) or list(map(str, _list_folders()))
+    places = list(folders)
+    if parent not in sys.modules:
+        places.append("the installed packages")
+    hint = _find_hidden(module) or _find_uninstalled(module) or _suggest_nearest(module, folders)
+    return f"no module '{module}' in {' or '.join(places)}{hint}"
+
+
+def _suggest_nearest(module: str, folders: Iterable[str]) -> str:
+    """Return a hint if folders have a module with a similar name."""
+    parent, dot, name = module.rpartition(".")
     modules: list[str] = []
     for folder in folders:
         files = Path(folder).glob("*")
         modules += [file.stem for file in files if file.suffix == ".py" or file.is_dir()]
     near = get_close_matches(name, modules, n=1)
-    hint = ""
-    if near:
-        nearest = f"{parent}.{near[0]}" if parent else near[0]
-        hint = f" (did you mean '{nearest}'?)"
-    hint = _find_hidden(module) or _find_uninstalled(module) or hint
-    return f"no module '{module}' in {' or '.join(places)}{hint}"
+    return f" (did you mean '{parent}{dot}{near[0]}'?)" if near else ""
 
 
 def _find_uninstalled(module: str) -> str:
     """Return a hint if the source of a missing module's package is in a user's folder `src`."""
     package = module.partition(".")[0]
-    for folder in _folders():
+    for folder in _list_folders():
         source = folder / "src"
         if (source / package).is_dir() or (source / f"{package}.py").is_file():
             return (
@@ -116,7 +122,7 @@ def _find_uninstalled(module: str) -> str:
 
 def _find_hidden(module: str) -> str:
     """Return a hint if another package hides a user's file of this name."""
-    for folder in _folders():
+    for folder in _list_folders():
         file = folder.joinpath(*module.split(".")).with_suffix(".py")
         if file.is_file():
             return f" (it hides {file}; rename your folder)"

@@ -57,7 +57,7 @@ def list_entries(model: type[BaseModel], prefix: str = "") -> Iterator[Entry]:
             _format_type(hints[name]),
             _describe_default(model, field),
             field.description or "",
-            tuple(need.setting for need in field.metadata if isinstance(need, Needs)),
+            tuple(str(need) for need in field.metadata if isinstance(need, Needs)),
         )
         yield from _list_inner_entries(hints[name], path)
 

@@ -51,7 +51,7 @@ class Export(Hook):
     """Weights to export. `evaluated`: the validated ones, so the averages of `ema` if it evaluates;
     `raw`: the training weights, written as `raw_model`; or the name of a hook that validates with
     averages, such as `ema`."""
-    dynamic_batch: Annotated[bool, Needs("format: pt2")] = True
+    dynamic_batch: Annotated[bool, Needs("format", "pt2")] = True
     """Dynamic batch size, the first dimension of the arguments; TorchScript always has it."""
     tolerance: Annotated[float, Gt(0)] = 1e-4
     """Maximum absolute and relative difference between the outputs of model and export."""

@@ -58,7 +58,7 @@ class TensorBoard(Cleanup, CurveLogger):
     master. Source: MMEngine TensorboardVisBackend, VISSL SSLTensorboardHook.
     """
 
-    every: Annotated[LookBack, Needs("axis: step or iteration or samples")] = Interval(
+    every: Annotated[LookBack, Needs("axis", "step", "iteration", "samples")] = Interval(
         50, "iterations"
     )
     """Iterations between points; the end of a phase adds one."""

@@ -43,13 +43,13 @@ class ModelCall:
                 " so it cannot be exported"
             )
         call = calls[0]
-        if not call.tensors():
+        if not call.list_tensors():
             raise ValueError("the model is called without a tensor, so it cannot be exported")
         return call
 
     @property
     def batch_size(self) -> int:
-        return len(self.tensors()[0])
+        return len(self.list_tensors()[0])
 
     def list_tensors(self) -> list[Tensor]:
         return list_tensors((self.arguments, self.named))
@@ -87,14 +87,14 @@ def export_pt2(call: ModelCall, path: Path, *, dynamic_batch: bool) -> Any:
     from torch.export.passes import move_to_device_pass
 
     shapes = torch.export.ShapesCollection()
-    for tensor in call.tensors() if dynamic_batch else ():
+    for tensor in call.list_tensors() if dynamic_batch else ():
         if _is_batched(tensor, call.batch_size):
             shapes[tensor] = {0: torch.export.Dim("batch")}
     dynamic = shapes.dynamic_shapes(call.module, call.arguments, call.named)
     program = torch.export.export(call.module, call.arguments, call.named, dynamic_shapes=dynamic)
     torch.export.save(move_to_device_pass(program, "cpu"), path)
 
-    device = call.tensors()[0].device
+    device = call.list_tensors()[0].device
     return call.run(move_to_device_pass(torch.export.load(path), device).module())
 
 

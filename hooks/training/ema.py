@@ -71,16 +71,16 @@ class EMA(Hook):
     """`annealing` raises the decay from 0; `stochastic` is the plain mean of the weights (SWA);
     `power` multiplies the average by (1 - 1/t)^(g+1) at step t, so that its width is a fraction of
     the training so far."""
-    std: Annotated[Std | Annotated[list[Std], MinLen(1)] | None, Needs("average: power")] = None
+    std: Annotated[Std | Annotated[list[Std], MinLen(1)] | None, Needs("average", "power")] = None
     """Width of each `power` average: the standard deviation of the weights' age, as a fraction of
     the training so far. Two values, such as [0.05, 0.10], are enough to compute averages of other
     widths."""
-    snapshots: Annotated[Interval, Needs("average: power")] = Interval(1)
+    snapshots: Annotated[Interval, Needs("average", "power")] = Interval(1)
     """Interval of the checkpoints that `power` keeps as snapshots; 0 means none."""
-    keep_snapshots: Annotated[int, Ge(2), Needs("average: power"), Needs("snapshots")] = 32
+    keep_snapshots: Annotated[int, Ge(2), Needs("average", "power"), Needs("snapshots")] = 32
     """Maximum number of snapshots; beyond it, every second one is deleted and the interval
     doubles."""
-    gamma: Annotated[float, Gt(0), Needs("average: annealing")] = 100
+    gamma: Annotated[float, Gt(0), Needs("average", "annealing")] = 100
     """Time constant of `annealing`: n steps after the first update, the decay is min(decay, n /
     (gamma + n))."""
     every: Steps = Interval(1, "steps")
@@ -92,7 +92,7 @@ class EMA(Hook):
     it is at step 4. `0 steps` copies the initial weights. Until the first update, validation uses
     the raw weights."""
     buffers: Annotated[
-        Literal["copy", "ema"], Needs("average: exponential or annealing or stochastic")
+        Literal["copy", "ema"], Needs("average", "exponential", "annealing", "stochastic")
     ] = "copy"
     """Buffers for validation: the model's (`copy`), or averages of the floating-point ones, also
     across ranks (`ema`)."""

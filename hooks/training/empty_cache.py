@@ -28,7 +28,7 @@ class EmptyCache(Hook):
     """Release at the end of each phase."""
     after_iter: bool = False
     """Release after iterations."""
-    every: Annotated[Iterations, Needs("after_iter: true")] = Interval(1, "iterations")
+    every: Annotated[Iterations, Needs("after_iter", True)] = Interval(1, "iterations")
     """Iterations between two releases, with `after_iter`."""
 
     priority: ClassVar[Priority] = Priority.LOWEST

@@ -33,7 +33,7 @@ class GradientClip(Hook):
     Source: MMEngine OptimWrapper, VISSL GradClipHook.
     """
 
-    max_norm: Annotated[float, Gt(0), Needs("max_value: null")] = 1.0
+    max_norm: Annotated[float, Gt(0), Needs("max_value", None)] = 1.0
     """Maximum norm of the gradients of all parameters that the optimizer trains."""
     norm_type: Annotated[float, Gt(0)] = 2.0
     """Order of the norm; infinity means the largest absolute value."""

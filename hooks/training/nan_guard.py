@@ -39,7 +39,7 @@ class NanGuard(Hook):
     action: Literal["raise", "skip", "stop"] = "raise"
     """Response, without an update: `raise` fails the run, `skip` skips the step, `stop` ends the
     run normally."""
-    patience: Annotated[int, Ge(0), Needs("action: skip")] = 10
+    patience: Annotated[int, Ge(0), Needs("action", "skip")] = 10
     """Maximum number of consecutive failed checks that `skip` tolerates; the next one fails the
     run."""
     every: Steps = Interval(1, "steps")

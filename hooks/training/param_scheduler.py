@@ -26,7 +26,7 @@ class ParamScheduler(Hook):
     ParamSchedulerHook.
     """
 
-    every: Annotated[Interval, Needs("monitor: null")] = Interval(1)
+    every: Annotated[Interval, Needs("monitor", None)] = Interval(1)
     """Epochs or optimizer steps between scheduler steps."""
     monitor: str | None = None
     """Metric for ReduceLROnPlateau, such as val/loss; the scheduler steps after each phase that

@@ -52,7 +52,7 @@ class Plan(Model):
 
     name: str
     """Its name."""
-    from_: Annotated[str | None, Needs("name: x")] = Field(None, alias="from")
+    from_: Annotated[str | None, Needs("name", "x")] = Field(None, alias="from")
     """Where it starts."""
     steps: list[Step] = []  # noqa: RUF012
     """Its parts."""

@@ -27,8 +27,8 @@ class Teacher:
     def __init__(self) -> None:
         self.module: nn.Module = nn.Identity()
         self._student: nn.Module = nn.Identity()
-        self._parameters: list[nn.Parameter] = []
-        self._student_parameters: list[nn.Parameter] = []
+        self._parameters: list[Tensor] = []
+        self._student_parameters: list[Tensor] = []
         self._loaded: dict[str, Tensor] | None = None
         """State dict of the teacher in the restored checkpoint, until `follow` takes it."""
         self._loaded_buffers: dict[str, Tensor] = {}

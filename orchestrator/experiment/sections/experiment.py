@@ -117,7 +117,7 @@ class Experiment(Model):
     """Initial weights from another run or a file; by default those of the task's `model()`."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Precision of the forward pass and the loss, by torch's autocast. `fp16` scales the loss."""
-    scaler: Annotated[Scaler, Needs("precision: fp16")] = Scaler()
+    scaler: Annotated[Scaler, Needs("precision", "fp16")] = Scaler()
     """Options of torch's GradScaler, with `precision: fp16`."""
     channels_last: bool = False
     """Stores convolution weights, and with them all images, in the memory format that tensor cores
@@ -146,7 +146,7 @@ class Experiment(Model):
     deterministic: bool = False
     """Uses only algorithms that repeat bit for bit (torch.use_deterministic_algorithms). They are
     slower, and an operation without such an algorithm is an error."""
-    cudnn_benchmark: Annotated[bool, Needs("workers.gpu: true")] = False
+    cudnn_benchmark: Annotated[bool, Needs("workers.gpu")] = False
     """Lets cuDNN time its algorithms for each input shape and use the fastest. The choice, and with
     it the numbers, may differ between runs."""
     float32_matmul_precision: Literal["highest", "high", "medium"] | None = None

@@ -53,10 +53,10 @@ class Workers(Model):
     strategy: Literal["ddp", "fsdp"] = "ddp"
     """Parallelism: each rank has a full copy of the model, or a shard of every parameter (torch's
     fully_shard)."""
-    meta_device: Annotated[bool, Needs("workers.strategy: fsdp")] = False
+    meta_device: Annotated[bool, Needs("workers.strategy", "fsdp")] = False
     """Builds the model on torch's meta device, so that no rank ever holds all of it. Each part's
     `reset_parameters` then sets the values of its shards. Needs `strategy: fsdp`."""
-    ddp: Annotated[Ddp, Needs("workers.strategy: ddp")] = Ddp()
+    ddp: Annotated[Ddp, Needs("workers.strategy", "ddp")] = Ddp()
     """Options of DDP (`strategy: ddp`)."""
 
     @model_validator(mode="after")

@@ -112,6 +112,7 @@ def _average_masked(*levels: float) -> dict[str, Any]:
     for level in levels:
         module.first.level.fill_(level)
         hook.on_update(state)
+        state.step += 1
     with hook.applied(state):
         averaged = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     assert module.second.level is module.first.level
