@@ -1,64 +1,111 @@
-"""The hooks that ship, by the names of their files, and the other names of `hooks`."""
+"""The hooks that ship, by the names of their files, and the modules of all names of `hooks`.
 
-from hooks.checkpointing.checkpoint import Checkpoint as Checkpoint
-from hooks.checkpointing.export import Export as Export
-from hooks.errors import HookError as HookError
-from hooks.hook import EVENTS as EVENTS
-from hooks.hook import Hook as Hook
-from hooks.hook import Priority as Priority
-from hooks.hook import Ranks as Ranks
-from hooks.interval import Interval as Interval
-from hooks.interval import Iterations as Iterations
-from hooks.interval import Steps as Steps
-from hooks.interval import at_interval as at_interval
-from hooks.logs.console import Console as Console
-from hooks.logs.json_lines import JsonLines as JsonLines
-from hooks.logs.mlflow import MLflow as MLflow
-from hooks.logs.output_csv import OutputCSV as OutputCSV
-from hooks.logs.progress_bar import ProgressBar as ProgressBar
-from hooks.logs.tensorboard import TensorBoard as TensorBoard
-from hooks.logs.wandb import WandB as WandB
-from hooks.plan import Plan as Plan
-from hooks.self_supervised.byol import BYOL as BYOL
-from hooks.self_supervised.deepcluster import DeepCluster as DeepCluster
-from hooks.self_supervised.dino import DINO as DINO
-from hooks.self_supervised.distillation import Distillation as Distillation
-from hooks.self_supervised.ibot import IBOT as IBOT
-from hooks.self_supervised.moco import MoCo as MoCo
-from hooks.self_supervised.swav import SwAV as SwAV
-from hooks.self_supervised.swav_momentum import SwAVMomentum as SwAVMomentum
-from hooks.setup import Setup as Setup
-from hooks.state import State as State
-from hooks.stats.activation_stats import ActivationStats as ActivationStats
-from hooks.stats.device_stats import DeviceStats as DeviceStats
-from hooks.stats.layer_memory import LayerMemory as LayerMemory
-from hooks.stats.memory_snapshot import MemorySnapshot as MemorySnapshot
-from hooks.stats.memory_stats import MemoryStats as MemoryStats
-from hooks.stats.model_complexity import ModelComplexity as ModelComplexity
-from hooks.stats.optimizer_stats import OptimizerStats as OptimizerStats
-from hooks.stats.perf_stats import PerfStats as PerfStats
-from hooks.stats.profiler import Profiler as Profiler
-from hooks.stats.row_stats import RowStats as RowStats
-from hooks.stats.runtime_info import RuntimeInfo as RuntimeInfo
-from hooks.stats.throughput import Throughput as Throughput
-from hooks.training.anomaly_detection import AnomalyDetection as AnomalyDetection
-from hooks.training.early_stopping import EarlyStopping as EarlyStopping
-from hooks.training.ema import EMA as EMA
-from hooks.training.empty_cache import EmptyCache as EmptyCache
-from hooks.training.freeze_parameters import FreezeParameters as FreezeParameters
-from hooks.training.garbage_collection import GarbageCollection as GarbageCollection
-from hooks.training.gradient_clip import GradientClip as GradientClip
-from hooks.training.loss_spike import LossSpike as LossSpike
-from hooks.training.nan_guard import NanGuard as NanGuard
-from hooks.training.output_mask import OutputMask as OutputMask
-from hooks.training.param_scheduler import ParamScheduler as ParamScheduler
-from hooks.training.precise_batch_norm import PreciseBatchNorm as PreciseBatchNorm
-from hooks.training.sampler_seed import DistSamplerSeed as DistSamplerSeed
-from hooks.training.sync_buffers import SyncBuffers as SyncBuffers
-from hooks.training.time_limit import TimeLimit as TimeLimit
+A hook's module is imported when the hook is asked for, because every process of a run needs the
+table, but only a few of the hooks.
+"""
 
-HOOKS: dict[str, type[Hook]] = {
-    cls.__module__.rpartition(".")[2]: cls
-    for cls in list(vars().values())
-    if isinstance(cls, type) and issubclass(cls, Hook) and cls is not Hook
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hooks.hook import Hook
+
+MODULE_OF_HOOK = {
+    "Checkpoint": "hooks.checkpointing.checkpoint",
+    "Export": "hooks.checkpointing.export",
+    "Console": "hooks.logs.console",
+    "JsonLines": "hooks.logs.json_lines",
+    "MLflow": "hooks.logs.mlflow",
+    "OutputCSV": "hooks.logs.output_csv",
+    "ProgressBar": "hooks.logs.progress_bar",
+    "TensorBoard": "hooks.logs.tensorboard",
+    "WandB": "hooks.logs.wandb",
+    "BYOL": "hooks.self_supervised.byol",
+    "DeepCluster": "hooks.self_supervised.deepcluster",
+    "DINO": "hooks.self_supervised.dino",
+    "Distillation": "hooks.self_supervised.distillation",
+    "IBOT": "hooks.self_supervised.ibot",
+    "MoCo": "hooks.self_supervised.moco",
+    "SwAV": "hooks.self_supervised.swav",
+    "SwAVMomentum": "hooks.self_supervised.swav_momentum",
+    "ActivationStats": "hooks.stats.activation_stats",
+    "DeviceStats": "hooks.stats.device_stats",
+    "LayerMemory": "hooks.stats.layer_memory",
+    "MemorySnapshot": "hooks.stats.memory_snapshot",
+    "MemoryStats": "hooks.stats.memory_stats",
+    "ModelComplexity": "hooks.stats.model_complexity",
+    "OptimizerStats": "hooks.stats.optimizer_stats",
+    "PerfStats": "hooks.stats.perf_stats",
+    "Profiler": "hooks.stats.profiler",
+    "RowStats": "hooks.stats.row_stats",
+    "RuntimeInfo": "hooks.stats.runtime_info",
+    "Throughput": "hooks.stats.throughput",
+    "AnomalyDetection": "hooks.training.anomaly_detection",
+    "EarlyStopping": "hooks.training.early_stopping",
+    "EMA": "hooks.training.ema",
+    "EmptyCache": "hooks.training.empty_cache",
+    "FreezeParameters": "hooks.training.freeze_parameters",
+    "GarbageCollection": "hooks.training.garbage_collection",
+    "GradientClip": "hooks.training.gradient_clip",
+    "LossSpike": "hooks.training.loss_spike",
+    "NanGuard": "hooks.training.nan_guard",
+    "OutputMask": "hooks.training.output_mask",
+    "ParamScheduler": "hooks.training.param_scheduler",
+    "PreciseBatchNorm": "hooks.training.precise_batch_norm",
+    "DistSamplerSeed": "hooks.training.sampler_seed",
+    "SyncBuffers": "hooks.training.sync_buffers",
+    "TimeLimit": "hooks.training.time_limit",
 }
+"""Module of each hook that ships, by the name of its class."""
+
+MODULE_OF_OTHER = {
+    "HookError": "hooks.errors",
+    "EVENTS": "hooks.hook",
+    "Hook": "hooks.hook",
+    "Priority": "hooks.hook",
+    "Ranks": "hooks.hook",
+    "Interval": "hooks.interval",
+    "Iterations": "hooks.interval",
+    "Steps": "hooks.interval",
+    "at_interval": "hooks.interval",
+    "Plan": "hooks.plan",
+    "Setup": "hooks.setup",
+    "State": "hooks.state",
+}
+"""Module of each other name of `hooks`."""
+
+
+class HookTable(Mapping[str, "type[Hook]"]):
+    """The classes of hooks by the names of their files.
+
+    Args:
+        modules: Module of each class by the class's name.
+    """
+
+    def __init__(self, modules: Mapping[str, str]) -> None:
+        self._modules = modules
+        self.names = {cls: module.rpartition(".")[2] for cls, module in modules.items()}
+        """Name of each hook by its class's name."""
+        self._classes = {name: cls for cls, name in self.names.items()}
+
+    def __getitem__(self, name: str) -> type[Hook]:
+        cls = self._classes[name]
+        hook: type[Hook] = getattr(import_module(self._modules[cls]), cls)
+        return hook
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._classes)
+
+    def __len__(self) -> int:
+        return len(self._classes)
+
+    def name_of(self, cls: type) -> str | None:
+        """Return a class's name in the table; None for any other class."""
+        is_shipped = self._modules.get(cls.__name__) == cls.__module__
+        return self.names[cls.__name__] if is_shipped else None
+
+
+HOOKS = HookTable(MODULE_OF_HOOK)

@@ -17,7 +17,7 @@ from hooks import EVENTS, HOOKS
 from orchestrator import load_experiment, run, sweep
 from orchestrator.cli import app
 
-MODULES = ("orchestrator", "orchestrator.testing", "hooks.table")
+MODULES = ("orchestrator", "orchestrator.testing", "hooks")
 NOT_CALLED_BY_USERS = {
     "Plan": "the loop makes it",
     "Screen": "`train` makes it",

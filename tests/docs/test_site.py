@@ -90,7 +90,7 @@ def test_reference_has_every_public_name(site: Path, module: str) -> None:
 
 def list_public_names(module: str) -> set[str]:
     """Return what a module offers, without the hooks, which have a page of their own."""
-    offered = import_module("hooks.table" if module == "hooks" else module)
+    offered = import_module(module)
     names = getattr(offered, "__all__", [name for name in vars(offered) if name[0] != "_"])
     hooks = {cls.__name__ for cls in HOOKS.values()}
     modules = {name for name in names if isinstance(getattr(offered, name), ModuleType)}

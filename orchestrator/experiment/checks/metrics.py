@@ -160,7 +160,7 @@ def _can_be_reported(metric: MonitoredMetric, names: Collection[str]) -> bool:
 def has_unknown_metrics(task: Task, hooks: Iterable[Hook]) -> bool:
     """Return whether a custom hook, or the task's own training loop, may report metrics."""
     return has_custom_loop(type(task)) or any(
-        type(hook) not in HOOKS.values()
+        HOOKS.name_of(type(hook)) is None
         and (hook.handles("on_phase_end") or hook.handles("on_report"))
         for hook in hooks
     )

@@ -102,6 +102,10 @@ def convert_errors(
     ]
 
 
+_KINDS = {"Experiment": EXPERIMENT, **HOOKS.names}
+"""Names of models in the table of other systems."""
+
+
 def _convert(error: FieldError, model: type[BaseModel], values: Any, path: str) -> Problem:
     dotted = reduce(join, error.location, path)
     if error.code == UNKNOWN_KEY:

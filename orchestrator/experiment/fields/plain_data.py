@@ -139,9 +139,9 @@ def get_class_path(cls: type, path: str) -> str:
 
     Raises ConfigError.
     """
-    for name, hook in HOOKS.items():
-        if hook is cls:
-            return name
+    hook = HOOKS.name_of(cls)
+    if hook:
+        return hook
     name = cls.__qualname__
     module = cls.__module__
     if any(getattr(namespace, name, None) is cls for namespace in _OPTIM):

@@ -14,7 +14,7 @@ from orchestrator.task import Task
 
 def is_stepped(hooks: Mapping[str, Hook]) -> bool:
     """Return whether a hook steps schedulers, or a custom hook may."""
-    has_custom_hook = any(type(hook) not in HOOKS.values() for hook in hooks.values())
+    has_custom_hook = any(HOOKS.name_of(type(hook)) is None for hook in hooks.values())
     return has_custom_hook or find_stepping_hook(hooks) is not None
 
 

@@ -195,7 +195,7 @@ def _explain_effect(name: str, hook: Hook, averages: Sequence[str]) -> str:
         if not hook.monitor or find_phase(hook.monitor) == "train":
             return ""
         return f"hooks.{name} steps the scheduler by {hook.monitor}, which differs between trials"
-    if type(hook) in HOOKS.values():
+    if HOOKS.name_of(type(hook)):
         return ""
 
     dependent = [event for event in EVENTS if event not in _INDEPENDENT_EVENTS]
