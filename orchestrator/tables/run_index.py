@@ -63,12 +63,10 @@ class RunIndex:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._rows: pa.Table | None = None
-        """The rows as they are stored."""
-        self._shown = pa.table({})
-        """The rows with their recorded statuses."""
-        self._table = pa.table({"status": []})
-        """The rows that were read last."""
+        self._stored: pa.Table | None = None
+        """The rows as they are in the index; None before the first read."""
+        self._table = pa.table({})
+        """The rows as the last read returned them."""
         self.version = 0
         """Number of reads that found a change."""
 
@@ -80,33 +78,34 @@ class RunIndex:
         signatures = list_signatures(self._storage)
         if not signatures:
             check_runs_folder(self._storage.location)
-        rows = self._rows
-        shown = self._shown
-        is_current = rows is not None and _get_signatures(rows) == signatures
-        if not is_current:
-            rows = self._update(signatures)
-            shown = _convert(rows)
-        statuses = pa.chunked_array([_find_statuses(self._storage, shown)], TEXT)
-        if not is_current or statuses != self._table["status"]:
-            self._table = set_columns(shown, {"status": statuses})
+
+        stored = self._stored
+        table = self._table
+        if stored is None or _get_signatures(stored) != signatures:
+            stored = self._update(signatures)
+            table = _convert(stored)
+        statuses = pa.chunked_array([_find_statuses(self._storage, stored)], TEXT)
+        if table is not self._table or statuses != table["status"]:
+            table = set_columns(table, {"status": statuses})
             self.version += 1
-        self._rows = rows
-        self._shown = shown
-        return self._table
+
+        # Only now, so that an error above does not hide the change from the next read.
+        self._stored = stored
+        self._table = table
+        return table
 
     def _update(self, signatures: Mapping[str, str]) -> pa.Table:
         """Return the rows of the runs that exist, and store them if any have changed."""
-        stored = _read_index(self._storage) if self._rows is None else self._rows
+        stored = self._stored
+        if stored is None:
+            stored = _read_index(self._storage)
         known = _get_signatures(stored)
         if known == signatures:
             return stored
 
         changed = [path for path, signature in signatures.items() if known.get(path) != signature]
-        rows = [
-            {**row, "signature": signatures[row["path"]]}
-            for row in self._storage.map(partial(read_run_record, self._storage), changed)
-            if row
-        ]
+        records = self._storage.map(partial(read_run_record, self._storage), changed)
+        rows = [{**record, "signature": signatures[record["path"]]} for record in records if record]
         is_kept = [signatures.get(path) == signature for path, signature in known.items()]
         kept = stored.filter(pa.array(is_kept, pa.bool_()))
         table = share_with_trials(concat_tables(kept, make_table(rows)))
@@ -141,12 +140,12 @@ def _convert(rows: pa.Table) -> pa.Table:
     return drop_infeasible(table)
 
 
-def _find_statuses(storage: Storage, table: pa.Table) -> list[str]:
+def _find_statuses(storage: Storage, rows: pa.Table) -> list[str]:
     """Return the status of each run; a running one is lost if its driver is dead."""
-    statuses: list[str] = table["status"].to_pylist()
-    positions = pc.indices_nonzero(pc.equal(table["status"], "running"))
-    rows = table.select(["path", "kind", "driver"]).take(positions).to_pylist()
-    for position, row in zip(positions.to_pylist(), rows, strict=True):
+    statuses: list[str] = rows["status"].to_pylist()
+    positions = pc.indices_nonzero(pc.equal(rows["status"], "running"))
+    running = rows.select(["path", "kind", "driver"]).take(positions).to_pylist()
+    for position, row in zip(positions.to_pylist(), running, strict=True):
         driver = Process(**json.loads(row["driver"])) if row["driver"] else None
         folder = RunFolder(storage, row["path"])
         if is_driver_dead(driver, folder.get_driven_folder(is_trial=row["kind"] == "trial")):
