@@ -1,7 +1,8 @@
-"""Configurations: trials of a sweep that differ only in their seed, and Student's t for them.
-Imports no pandas."""
+"""Configurations: trials of a sweep that differ only in their seed or another repeated value. Imports
+no pandas."""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
@@ -9,6 +10,7 @@ from typing import NamedTuple
 
 from orchestrator import units
 from orchestrator.disk.metadata import COMPLETE
+from orchestrator.tables.student_t import compute_quantile
 
 CONFIDENCE_LEVEL = 0.95
 """Confidence level of the interval around a mean."""
@@ -75,28 +77,30 @@ def compute_score(values: Sequence[float], mode: str, aggregate: str) -> float:
     if aggregate == "mean" or len(values) < 2 or not math.isfinite(mean):
         return mean
     standard_error = stdev(values) / math.sqrt(len(values))
-    return mean - standard_error if mode == "max" else mean + standard_error
+    return mean + _get_sign(mode) * standard_error
 
 
 def rank_configurations(
     repeats: Iterable[Repeat], mode: str, aggregate: str = "mean"
 ) -> list[Configuration]:
-    """Return all configurations, best first: by the number of completed trials, then by their
-    score.
+    """Return all configurations, best first.
 
-    So a configuration with failed or missing trials never ranks above one with more seeds.
+    The number of completed trials comes before the score, so that a configuration with failed or
+    missing trials never ranks above one with more seeds.
     """
-    groups: dict[int, list[Repeat]] = {}
+    groups: defaultdict[int, list[Repeat]] = defaultdict(list)
     for repeat in repeats:
-        groups.setdefault(repeat.configuration, []).append(repeat)
-    sign = -1 if mode == "max" else 1
-    entries = [
+        groups[repeat.configuration].append(repeat)
+    configurations = [
         _make_configuration(number, group, mode, aggregate)
         for number, group in sorted(groups.items())
     ]
-    return sorted(
-        entries, key=lambda entry: (-entry.n, math.isnan(entry.score), sign * entry.score)
-    )
+
+    def sort_key(configuration: Configuration) -> tuple[int, bool, float]:
+        score = configuration.score
+        return -configuration.n, math.isnan(score), _get_sign(mode) * score
+
+    return sorted(configurations, key=sort_key)
 
 
 def find_better_with_fewer_trials(
@@ -104,80 +108,56 @@ def find_better_with_fewer_trials(
 ) -> Configuration | None:
     """Return the configuration whose score is better than the first's, but which has fewer trials;
     None if none is."""
-    sign = -1 if mode == "max" else 1
+    sign = _get_sign(mode)
     better = [
         other for other in ordered[1:] if other.n and sign * other.score < sign * ordered[0].score
     ]
     return min(better, key=lambda other: sign * other.score, default=None)
 
 
+def _get_sign(mode: str) -> int:
+    """Return the factor that makes less of a metric better."""
+    return -1 if mode == "max" else 1
+
+
 def _make_configuration(
     number: int, group: Sequence[Repeat], mode: str, aggregate: str
 ) -> Configuration:
-    sign = -1 if mode == "max" else 1
-    known = [
-        repeat for repeat in group if units.is_number(repeat.value) and repeat.status != "failed"
-    ]
-    known.sort(key=lambda repeat: (sign * (repeat.value or 0), repeat.trial))
-    ended = [repeat for repeat in known if repeat.status in COMPLETE]
-    running = [repeat for repeat in known if repeat.status not in COMPLETE]
-    values = [float(repeat.value or 0) for repeat in ended or running]
-    mean = compute_score(values, mode, "mean") if values else math.nan
+    statuses = [repeat.status for repeat in group]
+    ended = _list_best_first([repeat for repeat in group if repeat.status in COMPLETE], mode)
+    others = _list_best_first(
+        [repeat for repeat in group if repeat.status not in (*COMPLETE, "failed")], mode
+    )
+    values = [value for value, _ in ended or others]
+    mean = math.nan
     std = math.nan
     half_width = math.nan
+    score = math.nan
+    if values:
+        mean = compute_score(values, mode, "mean")
+        score = compute_score(values, mode, aggregate)
     if len(values) > 1 and math.isfinite(mean):
         std = stdev(values)
         quantile = compute_quantile((1 + CONFIDENCE_LEVEL) / 2, len(values) - 1)
         half_width = quantile * std / math.sqrt(len(values))
+
     return Configuration(
         number=number,
-        trials=tuple(repeat.trial for repeat in (*ended, *running)),
+        trials=tuple(trial for _, trial in (*ended, *others)),
         n=len(ended),
         mean=mean,
         std=std,
         half_width=half_width,
-        score=compute_score(values, mode, aggregate) if values else math.nan,
-        failed=sum(repeat.status in ("failed", "lost", "damaged") for repeat in group),
-        stopped=sum(repeat.status == "stopped" for repeat in group),
+        score=score,
+        failed=sum(status in ("failed", "lost", "damaged") for status in statuses),
+        stopped=statuses.count("stopped"),
     )
 
 
-# Student's t distribution for whole degrees of freedom, without SciPy
-
-
-def compute_tail_probability(t: float, freedom: int) -> float:
-    """Return the probability of a value above `t`, by Abramowitz and Stegun 26.7.3 and 26.7.4; 0
-    below 1e-15."""
-    if math.isinf(t):
-        return 0.0 if t > 0 else 1.0
-    angle = math.atan2(t, math.sqrt(freedom))
-    cosine = math.cos(angle)
-    if freedom % 2 == 0:
-        inside = math.sin(angle) * _sum_series(1.0, 1, freedom, cosine)
-    else:
-        total = _sum_series(cosine, 2, freedom, cosine) if freedom > 1 else 0.0
-        inside = (angle + math.sin(angle) * total) * 2 / math.pi
-    return max(0.0, (1 - inside) / 2)
-
-
-def _sum_series(term: float, first_factor: int, freedom: int, cosine: float) -> float:
-    total = term
-    for factor in range(first_factor, freedom - 2, 2):
-        term *= cosine**2 * factor / (factor + 1)
-        total += term
-    return total
-
-
-def compute_quantile(share: float, freedom: int) -> float:
-    """Return the quantile of a share of at least 0.5; to 1e-9 for shares up to 0.9999."""
-    low = 0.0
-    high = 1.0
-    while compute_tail_probability(high, freedom) > 1 - share:
-        high *= 2
-    for _ in range(200):
-        middle = (low + high) / 2
-        if compute_tail_probability(middle, freedom) > 1 - share:
-            low = middle
-        else:
-            high = middle
-    return high
+def _list_best_first(repeats: Iterable[Repeat], mode: str) -> list[tuple[float, str]]:
+    """Return the values and names of the trials that have reported the metric."""
+    reported = []
+    for repeat in repeats:
+        if repeat.value is not None and units.is_number(repeat.value):
+            reported.append((float(repeat.value), repeat.trial))
+    return sorted(reported, key=lambda entry: (_get_sign(mode) * entry[0], entry[1]))

@@ -8,7 +8,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.tables.configurations import Configuration, compute_tail_probability
+from orchestrator.tables.configurations import Configuration
+from orchestrator.tables.student_t import compute_tail_probability
 
 SIGNIFICANCE_LEVEL = 0.01
 """Rate of false differences between equal runs, per compared number."""
