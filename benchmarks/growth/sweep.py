@@ -35,8 +35,8 @@ from orchestrator.experiment.load import make_experiment, to_yaml
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sweep.shared_training import SharedPaths
 from orchestrator.report import make_report
-from orchestrator.sweeps.results.analysis import make_importance_table
 from orchestrator.sweeps.results.comparison import compare_sweeps
+from orchestrator.sweeps.results.importance import make_importance_table
 from orchestrator.sweeps.search.search import DrawnTrials
 from orchestrator.tables.trial_index import INDEX, TrialIndex
 from orchestrator.terminal.sweep_status import LiveSweep

@@ -164,8 +164,8 @@ def _print_usage_hint(use: UsageHint | None, has_diverged: bool = False) -> None
 
 def show_sweep(sweep: Sweep, as_json: bool) -> None:
     """Print the trials of a sweep, the best first, and their overview."""
-    from orchestrator.sweeps.results.analysis import explain_no_best, sort_best_first
     from orchestrator.sweeps.results.overview import describe_sweep
+    from orchestrator.sweeps.results.ranking import explain_no_best, sort_best_first
 
     metric, _ = sweep.objective
     trials = sort_best_first(sweep.trials, dict(sweep.objectives), sweep.aggregate)
@@ -249,7 +249,7 @@ def _print_importance(overview: Mapping[str, Any], metric: str) -> None:
 
 
 def _print_best_configuration(sweep: Sweep, trials: pd.DataFrame) -> None:
-    from orchestrator.sweeps.results.analysis import list_configurations
+    from orchestrator.sweeps.results.ranking import list_configurations
     from orchestrator.tables.configurations import find_better_with_fewer_trials
 
     metric, mode = sweep.objective

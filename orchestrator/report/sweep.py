@@ -19,7 +19,7 @@ from orchestrator.report.views.comparison import (
     select_trials,
 )
 from orchestrator.report.views.experiment import render_best_checkpoint, render_experiment
-from orchestrator.sweeps.results.analysis import select_candidates, sort_best_first
+from orchestrator.sweeps.results.ranking import select_candidates, sort_best_first
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.tables.query import TRAINING
 from orchestrator.units import CONFIG

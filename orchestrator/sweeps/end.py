@@ -9,7 +9,7 @@ from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import SCRATCH
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.experiment.sections.sweep import SweepSettings
-from orchestrator.sweeps.results.analysis import list_configurations
+from orchestrator.sweeps.results.ranking import list_configurations
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.tables.trial_index import TrialIndex, TrialRecord
 

@@ -13,14 +13,13 @@ from orchestrator.report.figures import draw_curves, draw_scatter, draw_stacks
 from orchestrator.report.markup import Quantity, Share, concatenate, element, make_table
 from orchestrator.report.parallel_coordinates import draw_parallel_coordinates
 from orchestrator.report.views.learning import Reports, select_points
-from orchestrator.sweeps.results.analysis import (
-    MIN_TRIALS,
+from orchestrator.sweeps.results.configurations_table import (
     aggregate_repeats,
-    find_pareto_front,
     make_configurations_table,
-    make_importance_table,
-    select_candidates,
 )
+from orchestrator.sweeps.results.importance import MIN_TRIALS, make_importance_table
+from orchestrator.sweeps.results.pareto import find_pareto_front
+from orchestrator.sweeps.results.ranking import select_candidates
 from orchestrator.units import CONFIG
 
 MOST_LINES = 400

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from orchestrator.sweeps.results.analysis import (
-    aggregate_repeats,
+from orchestrator.sweeps.results.configurations_table import aggregate_repeats
+from orchestrator.sweeps.results.ranking import (
     list_configurations,
     select_candidates,
     sort_best_first,

@@ -5,7 +5,13 @@ from typing import Any
 import pandas as pd
 
 from orchestrator.runs.best import Best, UsageHint, make_usage_hint
-from orchestrator.sweeps.results import analysis
+from orchestrator.sweeps.results.configurations_table import (
+    aggregate_repeats,
+    make_configurations_table,
+)
+from orchestrator.sweeps.results.importance import MIN_TRIALS, make_importance_table
+from orchestrator.sweeps.results.pareto import find_pareto_front
+from orchestrator.sweeps.results.ranking import select_candidates
 from orchestrator.sweeps.results.result import Sweep
 
 
@@ -16,7 +22,7 @@ def describe_sweep(sweep: Sweep, trials: pd.DataFrame) -> dict[str, Any]:
     status = sweep.status
     candidates: Any = ()
     if metric in trials:
-        candidates = analysis.select_candidates(trials, metric)[metric]
+        candidates = select_candidates(trials, metric)[metric]
     best = candidates.index[0] if len(candidates) else None
     reached = sweep.trial(best).best if best else None
     importance, std_error = _compute_importance(sweep, trials)
@@ -42,10 +48,10 @@ def _compute_importance(
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Return the importance of each parameter and its standard error; both empty for too few trials."""
     metric, mode = sweep.objective
-    units = analysis.aggregate_repeats(trials, metric, mode, sweep.aggregate, sweep.repeated_path)
-    if len(units) < analysis.MIN_TRIALS:
+    units = aggregate_repeats(trials, metric, mode, sweep.aggregate, sweep.repeated_path)
+    if len(units) < MIN_TRIALS:
         return {}, {}
-    table: Any = analysis.make_importance_table(units, metric)
+    table: Any = make_importance_table(units, metric)
     return table["importance"].to_dict(), table["std_error"].to_dict()
 
 
@@ -73,7 +79,7 @@ def _list_configurations(sweep: Sweep, trials: pd.DataFrame) -> list[dict[str, A
     if sweep.repeats == 1:
         return []
     metric, mode = sweep.objective
-    table: Any = analysis.make_configurations_table(
+    table: Any = make_configurations_table(
         trials, metric, mode, sweep.aggregate, sweep.repeated_path
     )
     rows: list[dict[str, Any]] = table.reset_index().to_dict("records")
@@ -90,4 +96,4 @@ def _find_pareto_front(sweep: Sweep, trials: pd.DataFrame) -> list[str]:
     objectives = dict(sweep.objectives)
     if not len(trials) or len(objectives) == 1 or not objectives.keys() <= {*trials.columns}:
         return []
-    return [*analysis.find_pareto_front(trials, objectives).index]
+    return [*find_pareto_front(trials, objectives).index]

@@ -15,16 +15,13 @@ from orchestrator.disk.sweep_folder import list_trial_folders, open_sweep_folder
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.runs.result import Result, Run
 from orchestrator.storage.stored_data import warn_once
-from orchestrator.sweeps.results.analysis import (
-    MIN_TRIALS,
+from orchestrator.sweeps.results.configurations_table import (
     aggregate_repeats,
-    explain_no_best,
-    find_pareto_front,
     make_configurations_table,
-    make_importance_table,
-    select_candidates,
-    sort_best_first,
 )
+from orchestrator.sweeps.results.importance import MIN_TRIALS, make_importance_table
+from orchestrator.sweeps.results.pareto import find_pareto_front
+from orchestrator.sweeps.results.ranking import explain_no_best, select_candidates, sort_best_first
 from orchestrator.sweeps.results.trial_stats import load_rows, summarize_trials
 from orchestrator.sweeps.results.trials_table import make_trials_table, make_value_cells
 from orchestrator.tables.conditions import check_columns

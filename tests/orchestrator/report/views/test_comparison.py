@@ -18,7 +18,7 @@ from orchestrator.report.views.comparison import (
     render_trials,
     select_trials,
 )
-from orchestrator.sweeps.results.analysis import make_importance_table
+from orchestrator.sweeps.results.importance import make_importance_table
 from tests.orchestrator.report.reading import charts_of, lines_of, parsed, tables_of, text_of
 
 MAX = {"val/accuracy": "max"}

@@ -12,8 +12,8 @@ from orchestrator.cli import app
 from orchestrator.disk.attempts import rank_folder
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.rows.recorder import Recorder
-from orchestrator.sweeps.results.analysis import sort_best_first
 from orchestrator.sweeps.results.comparison import compare_sweeps
+from orchestrator.sweeps.results.ranking import sort_best_first
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.terminal.sweep_status import LiveSweep
 from tests.orchestrator.report.reading import charts_of, main_of, make_sweep_page
