@@ -66,7 +66,7 @@ def list_runs(storage: str | Path = "runs") -> pd.DataFrame:
         ```
     """
     from orchestrator.disk.listing import open_storage
-    from orchestrator.tables.frames import to_frame
+    from orchestrator.tables.exact_frames import to_frame
     from orchestrator.tables.run_index import load_runs
     from orchestrator.tables.user_query import make_lists
 

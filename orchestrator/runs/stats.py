@@ -18,7 +18,8 @@ from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.tables import summaries
 from orchestrator.tables.conditions import check_columns, restrict_to_training
-from orchestrator.tables.frames import load, load_costs
+from orchestrator.tables.frames import load
+from orchestrator.tables.hook_costs import load_costs, summarize_hooks
 from orchestrator.tables.query import Rows
 from orchestrator.tables.user_query import query
 
@@ -78,7 +79,7 @@ def summarize(
                 " recorded by row"
             )
         seconds = summaries.sum_seconds(open_rows(folder))
-        return summaries.summarize_hooks(load_hook_costs(folder), seconds)
+        return summarize_hooks(load_hook_costs(folder), seconds)
 
     if by is not None and by not in GROUPS:
         hint = "; --by trial is for sweeps" if by == "trial" else ""

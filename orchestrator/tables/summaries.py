@@ -1,18 +1,23 @@
-"""Summaries of a run's rows or hook costs, by column, rank, node, phase, span or hook."""
+"""Summaries of a run's rows, by column, rank, node, phase or span."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pandas as pd
 
-from hooks.hook import WITHIN_ITERATION
 from hooks.metrics.names import sort_phases
 from orchestrator.errors import UsageError
 from orchestrator.tables.query import Rows
 from orchestrator.tables.row_blocks import quote
 from orchestrator.units import SPANS
+
+_LEADING_COLUMNS: Mapping[str, Mapping[str, str]] = {
+    "rank": {"node": "string_agg(distinct node, ', ' order by node)"},
+    "node": {"ranks": "count(distinct rank)"},
+    "trial": {"ranks": "count(distinct rank)"},
+    "phase": {},
+}
+"""Leading columns of the table for each key, as SQL aggregates."""
 
 
 def _select_numeric_columns(
@@ -57,15 +62,6 @@ def summarize(rows: Rows, selected: Sequence[str] | None = None) -> pd.DataFrame
     table["p95"] = middle.loc[0.95]
     table["worst_rank"] = _find_worst_rank(rows, columns)
     return table[["min", "median", "p95", "max", "worst_rank"]].rename_axis("column")
-
-
-_LEADING_COLUMNS: Mapping[str, Mapping[str, str]] = {
-    "rank": {"node": "string_agg(distinct node, ', ' order by node)"},
-    "node": {"ranks": "count(distinct rank)"},
-    "trial": {"ranks": "count(distinct rank)"},
-    "phase": {},
-}
-"""Leading columns of the table for each key, as SQL aggregates."""
 
 
 def summarize_by(key: str, rows: Rows, selected: Sequence[str] | None = None) -> pd.DataFrame:
@@ -129,51 +125,3 @@ def summarize_spans(rows: Rows, selected: Sequence[str] | None = None) -> pd.Dat
 
 def _find_worst_rank(rows: Rows, columns: Mapping[str, str]) -> pd.Series:
     return rows.medians(columns, "rank").dropna(axis=1, how="all").idxmax().reindex([*columns])
-
-
-def compute_hook_shares(costs: pd.DataFrame, iterations_s: float) -> "pd.Series[float]":
-    """Return the share of each row of `costs` in the time, of which the iterations took
-    `iterations_s`.
-
-    Hooks between iterations take time of their own, so that their share is that of all time.
-    """
-    is_within = costs["event"].isin([*WITHIN_ITERATION, "write"])  # writes run beside training
-    outside_s = costs["seconds"].where(~is_within, 0.0).sum()
-    return costs["seconds"] / (iterations_s + outside_s * ~is_within)
-
-
-def summarize_hooks(costs: pd.DataFrame, all_s: float) -> pd.DataFrame:
-    """Summarize each hook and event: calls, seconds, their share of the time, and the costliest
-    rank.
-
-    `all_s` is the time of all iterations.
-
-    If `costs` has each hook's `every`, the column `every_for_1_percent` has the `every` that would
-    cost at most 1%.
-    """
-    grouped = costs.groupby(["hook", "event"])
-    table = grouped[["calls", "seconds"]].sum()
-    table["share"] = compute_hook_shares(table.reset_index(), all_s).to_numpy()
-    table["microseconds_per_call"] = table["seconds"] / table["calls"] * 1e6
-    costliest = costs.loc[grouped["seconds"].idxmax()].set_index(["hook", "event"])
-    table["costliest_rank"] = costliest["rank"]
-    if "every" in costs:
-        every = grouped["every"].first()
-        pairs = zip(table.index, table["share"], strict=True)
-        suggestions = [suggest_every(key[1], every[key], share) for key, share in pairs]
-        table["every_for_1_percent"] = pd.Series(suggestions, table.index, dtype=object)
-    return table.sort_values("seconds", ascending=False)
-
-
-def suggest_every(event: str, every: Any, share: float) -> str | None:
-    """Return the `every` with which a hook takes at most 1% of the time at an event; None if it
-    takes no more now.
-
-    `every` is the current value, such as `10` or `100 steps`, and `share` the current cost. Also
-    returns None for events outside iterations, and for hooks without `every`.
-    """
-    match = re.fullmatch(r"\s*(\d+)\s*(\w*)\s*", str(every))
-    if match is None or event not in WITHIN_ITERATION or not share > 0.01 or not int(match[1]):
-        return None
-    count = math.ceil(round(int(match[1]) * share / 0.01, 6))
-    return f"{count} {match[2].removesuffix('s')}s" if match[2] else str(count)

@@ -9,9 +9,9 @@ from orchestrator.report.binning import compute_max_per_bin, group_neighbors
 from orchestrator.report.figures import SPAN_COLORS, draw_heat_maps, draw_stacks
 from orchestrator.report.markup import Markup, Share, concatenate, element, make_table
 from orchestrator.report.views.learning import Reports, draw_metric, group_metrics
+from orchestrator.tables.hook_costs import summarize_hooks
 from orchestrator.tables.query import TRAINING, Rows
 from orchestrator.tables.row_blocks import OWN_WORK, merge_blocks
-from orchestrator.tables.summaries import summarize_hooks
 from orchestrator.units import SPANS
 
 BARS = 64

@@ -26,7 +26,7 @@ from orchestrator.sweeps.results.trial_stats import load_rows, summarize_trials
 from orchestrator.sweeps.results.trials_table import make_trials_table, make_value_cells
 from orchestrator.tables.conditions import check_columns
 from orchestrator.tables.constraints import Constraints
-from orchestrator.tables.frames import concat_exactly
+from orchestrator.tables.exact_frames import concat_exactly
 from orchestrator.tables.trial_index import TrialIndex, TrialRecord
 from orchestrator.units import CONFIG, format_count, is_number
 

@@ -13,7 +13,7 @@ from orchestrator.errors import UsageError
 from orchestrator.runs.result import Run
 from orchestrator.storage.stored_data import warn_once
 from orchestrator.tables.conditions import check_columns, restrict_to_training
-from orchestrator.tables.frames import concat_exactly
+from orchestrator.tables.exact_frames import concat_exactly
 
 ReadTable = Callable[[Run, list[str] | None], pd.DataFrame]
 """Reads a table of some columns of a trial, or of all."""

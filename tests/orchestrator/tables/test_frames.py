@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import psutil
-import pyarrow as pa
 import pytest
 
 from hooks.position import Position, Stage
@@ -19,7 +18,7 @@ from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.disk.rows.valid_rows import open_valid_rows
 from orchestrator.errors import UsageError
 from orchestrator.storage import Storage
-from orchestrator.tables.frames import concat_exactly, load, sum_costs
+from orchestrator.tables.frames import load
 from orchestrator.tables.growing_files import AttemptTail
 from orchestrator.tables.query import Rows
 from orchestrator.tables.summaries import summarize
@@ -52,12 +51,6 @@ def row(
         "loss": attempt + iteration / 10,
         **values,
     }
-
-
-def table(rows: list[dict[str, Any]]) -> pa.Table:
-    return pa.concat_tables(
-        [pa.Table.from_pylist([one]) for one in rows], promote_options="permissive"
-    )
 
 
 def keys(frame: pd.DataFrame, *names: str) -> list[tuple[Any, ...]]:
@@ -191,7 +184,6 @@ def test_third_attempt_may_start_before_the_second() -> None:
 
 def test_without_rows_the_table_has_its_first_columns() -> None:
     assert list(loaded([]).columns) == ["rank", "node", "phase", "epoch", "iteration", "step"]
-    assert len(sum_costs([], [])) == 0
 
 
 # From files
@@ -441,80 +433,3 @@ def test_large_integers_with_gaps_are_exact_in_every_table(tmp_path: Path, state
         "iteration": "int32",
         "loss": "float64",
     }
-
-
-def test_tables_are_joined_without_rounding_large_integers() -> None:
-    large = pd.DataFrame({"x": [2**53 + 1]})
-    gaps = pd.DataFrame({"x": [1.0, np.nan]})
-    for other, expected in (
-        (gaps, [2**53 + 1, 1, None]),
-        (pd.DataFrame({"y": [5]}), [2**53 + 1, None]),
-    ):
-        joined = concat_exactly([large, other])["x"]
-        assert [None if value is pd.NA else value for value in joined] == expected
-    for tables in (
-        [large, large],
-        [gaps, pd.DataFrame({"x": [7]})],
-        [large, pd.DataFrame({"x": [0.5]})],
-    ):
-        pd.testing.assert_frame_equal(concat_exactly(tables), pd.concat(tables, ignore_index=True))
-
-
-@pytest.mark.parametrize("order", [1, -1])
-@pytest.mark.parametrize("signed", [-1, 2**60 + 1, -(2**60) - 1])
-def test_signed_and_large_unsigned_integers_of_tables_are_exact(signed: int, order: int) -> None:
-    """As in the table of one run: decimals where no type of integers holds both."""
-    tables = [
-        pd.DataFrame({"x": np.array([signed], dtype="int64")}),
-        pd.DataFrame({"x": np.array([2**63 + 1], dtype="uint64")}),
-        pd.DataFrame({"x": [1.0, np.nan]}),
-    ][::order]
-    joined = concat_exactly(tables)["x"].dropna()
-    assert sorted(joined) == sorted([signed, 2**63 + 1, 1])
-
-
-# Costs of hooks
-
-
-def cost(
-    attempt: int,
-    rank: int,
-    hook: str,
-    step: int,
-    calls: int,
-    seconds: float,
-    stage: Stage = Stage.TRAIN,
-) -> dict[str, Any]:
-    place = {
-        "rank": rank,
-        "attempt": attempt,
-        "epoch": 0,
-        "iteration": step,
-        "step": step,
-        "stage": int(stage),
-    }
-    return {**place, "hook": hook, "event": "on_update", "calls": calls, "seconds": seconds}
-
-
-def test_hook_costs_exclude_superseded_rows() -> None:
-    rows = [
-        cost(0, 0, "ema", 5, 5, 0.5),
-        cost(0, 0, "ema", 9, 4, 0.5),  # past the second attempt's start
-        cost(0, 0, "ema", 5, 7, 0.5, Stage.TRAINED),  # so is this validation
-        cost(1, 0, "ema", 9, 4, 0.25),
-        cost(0, 1, "ema", 5, 5, 2.0),
-        cost(0, 1, "clip", 5, 5, 0.125),
-    ]
-    costs = sum_costs([table(rows[:3]), table(rows[3:])], [FRESH, attempt(1, 5, 5, Stage.TRAIN)])
-    assert keys(costs, "rank", "hook", "calls", "seconds") == [
-        (0, "ema", 9, 0.75),
-        (1, "clip", 5, 0.125),
-        (1, "ema", 5, 2.0),
-    ]
-
-
-def test_hook_costs_after_the_end_of_a_run_are_of_the_trials_that_go_on() -> None:
-    """A leader stops at iteration 5, and its training continues for its followers."""
-    rows = [cost(0, 0, "clip", 5, 5, 0.5), cost(0, 0, "clip", 90, 85, 8.5)]
-    costs = sum_costs([table(rows)], [replace(FRESH, until=5)])
-    assert keys(costs, "hook", "calls", "seconds") == [("clip", 5, 0.5)]

@@ -11,7 +11,6 @@ from orchestrator.tables.summaries import (
     sum_seconds,
     summarize,
     summarize_by,
-    summarize_hooks,
     summarize_spans,
 )
 from tests.orchestrator.tables.test_frames import loaded, row
@@ -59,6 +58,7 @@ def test_the_table_by_span_is_the_costliest_first() -> None:
     }
     assert spans.loc["data_wait_s"].to_dict() == pytest.approx(waited)
     assert spans["share"].sum() == pytest.approx(1)
+    assert sum_seconds(Rows.wrap(rows)) == 21
 
 
 def test_shares_are_of_the_iterations_in_which_a_span_was_measured() -> None:
@@ -75,47 +75,6 @@ def test_summaries_of_nothing_are_empty() -> None:
         *(partial(summarize_by, key) for key in ("rank", "node", "phase")),
     ):
         assert len(summary(Rows.wrap(EMPTY))) == 0
-
-
-def test_the_table_by_hook_is_the_costliest_first() -> None:
-    costs = pd.DataFrame(
-        {
-            "rank": [0, 1, 1],
-            "hook": ["ema", "clip", "ema"],
-            "event": "on_update",
-            "calls": [9, 5, 5],
-            "seconds": [0.75, 0.125, 2.0],
-        }
-    )
-    hooks = summarize_hooks(costs, sum_seconds(Rows.wrap(two_ranks())))
-    assert list(hooks.index) == [("ema", "on_update"), ("clip", "on_update")]
-    # 14 calls in 2.75 s of 21 s in all
-    assert hooks.loc[("ema", "on_update")].to_dict() == {
-        "calls": 14,
-        "seconds": 2.75,
-        "share": pytest.approx(2.75 / 21),
-        "microseconds_per_call": pytest.approx(2.75 / 14 * 1e6),
-        "costliest_rank": 1,
-    }
-
-
-def test_the_table_by_hook_has_the_every_that_would_take_one_percent() -> None:
-    """Shares of 30 %, 0.5 %, and events and hooks that have no pace within an iteration."""
-    costs = pd.DataFrame(
-        {
-            "rank": 0,
-            "hook": ["maps", "norms", "memory", "ema", "maps", "off"],
-            "event": ["on_forward", "on_step", "on_step", "on_update", "on_phase_end", "on_step"],
-            "calls": 1,
-            "seconds": [30.0, 0.5, 2.0, 9.0, 9.0, 9.0],
-            "every": ["100 steps", "10 steps", 10, None, "100 steps", 0],
-        }
-    )
-    table = summarize_hooks(costs, 100.0)["every_for_1_percent"]
-    assert {key: value for key, value in table.items() if value} == {
-        ("maps", "on_forward"): "3000 steps",
-        ("memory", "on_step"): "20",
-    }
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -20,7 +20,8 @@ from orchestrator.disk.rows import compaction, rank_files
 from orchestrator.disk.rows.compaction import compact, finish_compaction, is_compacted
 from orchestrator.disk.rows.dataset import open_recorded
 from orchestrator.storage import Storage
-from orchestrator.tables.frames import load, load_costs
+from orchestrator.tables.frames import load
+from orchestrator.tables.hook_costs import load_costs
 from tests.orchestrator.tables.test_frames import ATTEMPTS, ROWS, attempt, keys, record, row
 
 COSTS = [
