@@ -35,7 +35,8 @@ from orchestrator.sweeps.requirements import check_can_run
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.sweeps.search.drawing import draw_points
 from orchestrator.sweeps.search.search import list_remaining_trials
-from orchestrator.tables.trial_index import TrialIndex, TrialRecord
+from orchestrator.tables.trial_index import TrialIndex
+from orchestrator.tables.trial_record import TrialRecord
 from orchestrator.units import format_count
 from orchestrator.user_code import read_main_source
 

@@ -10,7 +10,8 @@ from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import trial_number
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.experiment.sections.sweep import SweepSettings
-from orchestrator.tables.trial_index import TrialIndex, TrialRecord
+from orchestrator.tables.trial_index import TrialIndex
+from orchestrator.tables.trial_record import TrialRecord
 
 _ORPHAN_TIMEOUT_S = 30
 """Seconds to wait for the processes of a dead driver to exit."""

@@ -11,7 +11,8 @@ from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.sweeps.results.ranking import list_configurations
 from orchestrator.sweeps.results.result import Sweep
-from orchestrator.tables.trial_index import TrialIndex, TrialRecord
+from orchestrator.tables.trial_index import TrialIndex
+from orchestrator.tables.trial_record import TrialRecord
 
 
 def record_end(folder: RunFolder, settings: SweepSettings, *, interrupted: bool = False) -> Sweep:

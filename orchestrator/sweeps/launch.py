@@ -24,7 +24,7 @@ from orchestrator.sweeps.requirements import compute_concurrency
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.sweeps.running_sweep import RunningSweep
 from orchestrator.sweeps.search.search import list_remaining_trials
-from orchestrator.tables.trial_index import TrialRecord
+from orchestrator.tables.trial_record import TrialRecord
 
 _NOTE_ON_RAY = (
     "Each trial ends at its next report; `hookyard resume` continues it from its newest checkpoint."

@@ -7,7 +7,7 @@ from orchestrator.experiment.sections.schedulers.asha import Asha, AshaRule
 from orchestrator.experiment.sections.schedulers.median import Median, MedianRule
 from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.sweeps.scores import Scores
-from orchestrator.tables.trial_index import TrialRecord
+from orchestrator.tables.trial_record import TrialRecord
 
 
 class Pruner:

@@ -24,7 +24,8 @@ from orchestrator.sweeps.search.search import (
 )
 from orchestrator.sweeps.stopping_rules import StoppingRules
 from orchestrator.tables.constraints import Constraints, make_measured_cells
-from orchestrator.tables.trial_index import TrialIndex, TrialRecord
+from orchestrator.tables.trial_index import TrialIndex
+from orchestrator.tables.trial_record import TrialRecord
 from orchestrator.units import format_parameter
 
 

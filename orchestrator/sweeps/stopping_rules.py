@@ -11,7 +11,7 @@ from typing import Any
 from orchestrator.disk.sweep_folder import trial_number
 from orchestrator.experiment.sections.sweep import Budget, Plateau, Stop, SweepSettings
 from orchestrator.sweeps.search.search import Search
-from orchestrator.tables.trial_index import TrialRecord
+from orchestrator.tables.trial_record import TrialRecord
 from orchestrator.units import format_count
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from orchestrator.errors import DamagedFile
 from orchestrator.experiment.fields.comparison import Comparison
-from orchestrator.tables.trial_index import TrialRecord
+from orchestrator.tables.trial_record import TrialRecord
 from orchestrator.units import format_in_full, format_value, get_unit
 
 

@@ -17,7 +17,7 @@ from orchestrator.errors import DamagedFile
 from orchestrator.storage import Storage
 from orchestrator.tables.best_report import find_best_report, find_divergence, find_main_metric
 from orchestrator.tables.config_differences import flatten
-from orchestrator.tables.trial_index import find_leader, load_usage
+from orchestrator.tables.trial_record import find_leader, load_usage
 from orchestrator.units import CONFIG
 
 _LEFT_OUT = ("name", "tags", "notes", "sweep")

@@ -12,7 +12,8 @@ from orchestrator.disk.run_folder import RunFolder
 from orchestrator.tables.best_report import find_best_report
 from orchestrator.tables.configurations import Configuration, Repeat, rank_configurations
 from orchestrator.tables.constraints import Constraints, make_measured_cells
-from orchestrator.tables.trial_index import TrialIndex, TrialRecord
+from orchestrator.tables.trial_index import TrialIndex
+from orchestrator.tables.trial_record import TrialRecord
 from orchestrator.terminal.run_status import LiveRun
 from orchestrator.terminal.run_view import RunView
 from orchestrator.units import is_number

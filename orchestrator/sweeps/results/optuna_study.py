@@ -16,7 +16,7 @@ from orchestrator.experiment.sections.search import EXTRA
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.sweeps.search.optuna_space import make_distribution
 from orchestrator.tables.constraints import Constraints, make_measured_cells
-from orchestrator.tables.trial_index import TrialRecord
+from orchestrator.tables.trial_record import TrialRecord
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial

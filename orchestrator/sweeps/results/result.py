@@ -27,7 +27,8 @@ from orchestrator.sweeps.results.trials_table import make_trials_table, make_val
 from orchestrator.tables.conditions import check_columns
 from orchestrator.tables.constraints import Constraints
 from orchestrator.tables.exact_frames import concat_exactly
-from orchestrator.tables.trial_index import TrialIndex, TrialRecord
+from orchestrator.tables.trial_index import TrialIndex
+from orchestrator.tables.trial_record import TrialRecord
 from orchestrator.units import CONFIG, format_count, is_number
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pandas as pd
 from orchestrator.errors import DamagedFile
 from orchestrator.runs.reports import make_frame
 from orchestrator.tables.constraints import Constraints, make_measured_cells
-from orchestrator.tables.trial_index import TrialRecord
+from orchestrator.tables.trial_record import TrialRecord
 from orchestrator.units import CONFIG
 
 Records = Mapping[str, TrialRecord | DamagedFile]

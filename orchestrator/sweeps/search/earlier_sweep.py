@@ -12,7 +12,8 @@ from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.sweeps.search.optuna_outcomes import Outcome
 from orchestrator.sweeps.search.optuna_space import make_distribution, make_params
 from orchestrator.tables.constraints import Constraints, make_measured_cells
-from orchestrator.tables.trial_index import TrialIndex, TrialRecord
+from orchestrator.tables.trial_index import TrialIndex
+from orchestrator.tables.trial_record import TrialRecord
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial

@@ -19,7 +19,7 @@ from orchestrator.sweeps.search.optuna_outcomes import TrialResult, find_best_ou
 from orchestrator.sweeps.search.optuna_space import make_params, suggest
 from orchestrator.sweeps.search.search import Search, TrialConfig
 from orchestrator.tables.constraints import Constraints, make_measured_cells
-from orchestrator.tables.trial_index import TrialRecord
+from orchestrator.tables.trial_record import TrialRecord
 
 if TYPE_CHECKING:
     import optuna

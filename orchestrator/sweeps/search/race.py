@@ -27,7 +27,7 @@ from orchestrator.sweeps.search.search import (
     make_trial_config,
 )
 from orchestrator.sweeps.search.win_probability import compute_win_probabilities
-from orchestrator.tables.trial_index import TrialRecord
+from orchestrator.tables.trial_record import TrialRecord
 from orchestrator.units import format_count
 
 

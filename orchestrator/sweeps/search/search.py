@@ -8,7 +8,7 @@ from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.sweep.shared_training import SharedPaths
 from orchestrator.experiment.sweep.trial_counts import count_trials
 from orchestrator.sweeps.search.drawing import draw_trials
-from orchestrator.tables.trial_index import TrialRecord
+from orchestrator.tables.trial_record import TrialRecord
 
 TrialConfig = dict[str, Any]
 """`number` and `values` of a trial, and those of its `followers`, which share its training run."""

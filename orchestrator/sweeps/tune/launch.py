@@ -26,7 +26,7 @@ from orchestrator.sweeps.trials import begin_trial
 from orchestrator.sweeps.tune.schedulers import make_scheduler, seeded
 from orchestrator.sweeps.tune.trainable import ENGINES, Trial
 from orchestrator.sweeps.tune.trial_data import FAILED, REPORTED, SECONDS, TRIAL
-from orchestrator.tables.trial_index import TrialRecord
+from orchestrator.tables.trial_record import TrialRecord
 
 
 def launch(sweep: RunningSweep, max_concurrent: int) -> None:

@@ -15,7 +15,7 @@ from orchestrator.private_api.ray_tune import Exploiting
 from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.search.drawing import mutate
 from orchestrator.sweeps.tune.trial_data import TRIAL, make_tune_config
-from orchestrator.tables.trial_index import TrialRecord
+from orchestrator.tables.trial_record import TrialRecord
 
 
 class Population(Exploiting):

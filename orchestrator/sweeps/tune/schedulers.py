@@ -20,7 +20,7 @@ from orchestrator.sweeps.scores import Scores
 from orchestrator.sweeps.stopping_rules import describe_scheduler_stop
 from orchestrator.sweeps.tune.population import Population
 from orchestrator.sweeps.tune.trial_data import REPORTED, TRIAL
-from orchestrator.tables.trial_index import TrialRecord
+from orchestrator.tables.trial_record import TrialRecord
 
 
 def make_scheduler(

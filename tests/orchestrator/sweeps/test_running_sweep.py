@@ -10,7 +10,7 @@ import pytest
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.runs.alerts import Alerts
 from orchestrator.sweeps.running_sweep import RunningSweep
-from orchestrator.tables.trial_index import TrialRecord
+from orchestrator.tables.trial_record import TrialRecord
 from orchestrator.terminal.display import PLAIN_INTERVAL_S, TerminalDisplay
 from tests.orchestrator.sweeps.search.draws import previous_trial
 from tests.tasks import described

@@ -20,7 +20,8 @@ from orchestrator.storage import Storage
 from orchestrator.sweeps.earlier_attempts import load_previous_trials
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.tables import trial_index
-from orchestrator.tables.trial_index import INDEX, TrialIndex, TrialRecord
+from orchestrator.tables.trial_index import INDEX, TrialIndex
+from orchestrator.tables.trial_record import TrialRecord
 
 OBJECTIVES = [("val/loss", "min"), ("val/accuracy", "max")]
 STATUSES = ("finished", "stopped", "failed", "interrupted")

@@ -7,7 +7,7 @@ from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.sweep.shared_training import SharedPaths
 from orchestrator.sweeps.search.optuna_trials import OptunaTrials
 from orchestrator.sweeps.search.search import DrawnTrials
-from orchestrator.tables.trial_index import TrialRecord
+from orchestrator.tables.trial_record import TrialRecord
 
 
 def previous_trial(

@@ -10,7 +10,7 @@ from orchestrator import ConfigError, resume_sweep, sweep
 from orchestrator.experiment.sections.sweep import Stop, SweepSettings
 from orchestrator.sweeps.search.race import RacingTrials
 from orchestrator.sweeps.stopping_rules import StoppingRules
-from orchestrator.tables.trial_index import TrialRecord
+from orchestrator.tables.trial_record import TrialRecord
 from tests.orchestrator.sweeps.search.draws import previous_trial
 from tests.orchestrator.sweeps.test_in_process import searching
 
