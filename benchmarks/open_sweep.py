@@ -84,7 +84,7 @@ def write_sweep(folder: Path, trials: int, rows: int) -> None:
         )
         os.link(joined, trial / COMPACTED["rows"])
     index = TrialIndex(RunFolder(folder), [("val/accuracy", "max")])
-    index.write(index.records().values())
+    index.write(index.read().values())
 
 
 def _metrics(random: np.random.Generator) -> dict[str, float]:

@@ -151,7 +151,7 @@ def on_a_disk(root: Path, trials: int, seconds: Costs, sizes: Costs) -> None:
     with timed(seconds, "table of trials, without an index"):
         _ = open_sweep(str(sweep)).trials
     index = TrialIndex(sweep, open_sweep(str(sweep)).objectives)
-    index.write(index.records().values())
+    index.write(index.read().values())
     with timed(seconds, "table of trials"):
         table = open_sweep(str(sweep)).trials
     assert len(table) == trials - 1

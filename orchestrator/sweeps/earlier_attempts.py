@@ -26,7 +26,7 @@ def load_previous_trials(
     Raises DamagedFile.
     """
     previous = {}
-    for name, record in TrialIndex(sweep, settings.objectives).records().items():
+    for name, record in TrialIndex(sweep, settings.objectives).read().items():
         if isinstance(record, DamagedFile):
             raise record
         if rerun_failed and record.status == "failed":

@@ -31,7 +31,7 @@ def record_end(folder: RunFolder, settings: SweepSettings, *, interrupted: bool 
 
 
 def _compact_trials(folder: RunFolder, index: TrialIndex) -> None:
-    records = index.records()
+    records = index.read()
     for name, record in records.items():
         if isinstance(record, DamagedFile) or record.compacted or record.status not in COMPLETE:
             continue

@@ -36,12 +36,12 @@ class TrialIndex:
         self._ended: list[str] = []
         self._count = 0
 
-    def records(self) -> dict[str, TrialRecord | DamagedFile]:
+    def read(self) -> dict[str, TrialRecord | DamagedFile]:
         """Return all trials by name, in order; a DamagedFile for one that cannot be read."""
-        stored = self.stored()
+        stored = self.read_stored()
         names = self._trials.names()
         others = [name for name in names if name not in stored]
-        read = dict(zip(others, self._trials.map(self._read, others), strict=True))
+        read = dict(zip(others, self._trials.map(self._read_trial, others), strict=True))
 
         records: dict[str, TrialRecord | DamagedFile] = {}
         for name in names:
@@ -50,7 +50,7 @@ class TrialIndex:
                 records[name] = record
         return records
 
-    def stored(self) -> dict[str, TrialRecord]:
+    def read_stored(self) -> dict[str, TrialRecord]:
         """Return the trials in the index by name; none if it is for other metrics. Does not open
         trial folders."""
         try:
@@ -68,9 +68,9 @@ class TrialIndex:
         self._ended.append(trial)
         if len(self._ended) < max(_BATCH, self._count // _SHARE):
             return
-        ended = [record for record in self._trials.map(self._read, self._ended) if record]
+        ended = [record for record in self._trials.map(self._read_trial, self._ended) if record]
         with suppress(StorageError):
-            self.write([*self.stored().values(), *ended])
+            self.write([*self.read_stored().values(), *ended])
         self._ended = []
 
     def write(self, trials: Iterable[TrialRecord | DamagedFile]) -> None:
@@ -84,7 +84,7 @@ class TrialIndex:
         self._sweep.write(INDEX, "".join([f"{self._header}\n", *lines]))
         self._count = len(lines)
 
-    def _read(self, name: str) -> TrialRecord | DamagedFile | None:
+    def _read_trial(self, name: str) -> TrialRecord | DamagedFile | None:
         """Read a trial from its folder; None if it has not started."""
         folder = RunFolder(self._trials, name)
         if not folder.exists():

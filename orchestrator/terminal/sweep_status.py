@@ -173,7 +173,7 @@ class LiveSweep:
         metric = sweep.objectives[0][0]
         constraints = Constraints(sweep.constraints)
         settled = {}
-        records = TrialIndex(self.folder, sweep.objectives).stored()
+        records = TrialIndex(self.folder, sweep.objectives).read_stored()
         for name, record in records.items():
             was_resumed = record.started < start <= (record.ended or "")
             if record.status in COMPLETE and not was_resumed:

@@ -207,7 +207,7 @@ class Sweep(Result):
         Returns:
             The records by the name of the trial; a DamagedFile if its files are damaged.
         """
-        return TrialIndex(self.folder, self.objectives).records()
+        return TrialIndex(self.folder, self.objectives).read()
 
     @property
     def metrics(self) -> pd.DataFrame:

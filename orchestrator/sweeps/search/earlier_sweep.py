@@ -26,7 +26,7 @@ def read_earlier_trials(path: str, sweep: SweepSettings) -> list[FrozenTrial]:
 
     Raises UsageError if there is none.
     """
-    records = TrialIndex(open_sweep_folder(path), sweep.objectives).records()
+    records = TrialIndex(open_sweep_folder(path), sweep.objectives).read()
     trials = []
     for record in records.values():
         if isinstance(record, TrialRecord) and record.status in COMPLETE:

@@ -62,7 +62,7 @@ def launch(sweep: RunningSweep, max_concurrent: int) -> None:
             tuner.fit()
     finally:
         sweep.folder.storage.delete(SCRATCH)
-    for name, record in sweep.index.records().items():
+    for name, record in sweep.index.read().items():
         if isinstance(record, TrialRecord) and not record.has_ended:
             trial = RunFolder(sweep.folder.storage / "trials", name)
             end_trial(trial, *sweep.rules.ending(name))

@@ -80,7 +80,7 @@ def trial(sweep: RunFolder, number: int, status: str, accuracy: float | None = 0
 def describe(sweep: RunFolder) -> str:
     """Everything that is known of the trials: their table, a resume and the display are made of
     it."""
-    return "\n".join(map(str, TrialIndex(sweep, OBJECTIVES).records().values()))
+    return "\n".join(map(str, TrialIndex(sweep, OBJECTIVES).read().values()))
 
 
 def check_against_folders(sweep: RunFolder) -> None:
@@ -95,7 +95,7 @@ def check_against_folders(sweep: RunFolder) -> None:
 def write_index(sweep: RunFolder, *removed: str) -> None:
     """Write the index as a resume and the end of a sweep do."""
     index = TrialIndex(sweep, OBJECTIVES)
-    index.write(record for name, record in index.records().items() if name not in removed)
+    index.write(record for name, record in index.read().items() if name not in removed)
 
 
 class Settings:
@@ -124,8 +124,8 @@ def test_index_opens_no_folder_of_ended_trials(
         {"val/loss": (step - 2) ** 2 + 6 / 7, "val/accuracy": step / 2, "samples": 8 * step}
         for step in (1, 2, 3)
     )
-    assert TrialIndex(sweep, OBJECTIVES).stored().keys() == {*table.index} - interrupted
-    assert not TrialIndex(sweep, OBJECTIVES[:1]).stored(), "an index of other metrics was used"
+    assert TrialIndex(sweep, OBJECTIVES).read_stored().keys() == {*table.index} - interrupted
+    assert not TrialIndex(sweep, OBJECTIVES[:1]).read_stored(), "an index of other metrics was used"
 
 
 def damage(sweep: RunFolder) -> None:
@@ -216,7 +216,7 @@ def test_killed_driver_leaves_each_trial_once(
             dying.setattr(Storage, "write", write_or_die)
             index = TrialIndex(sweep, OBJECTIVES)
             index.write(
-                record for name, record in index.records().items() if int(name[-4:]) not in rerun
+                record for name, record in index.read().items() if int(name[-4:]) not in rerun
             )
             for number in rerun:
                 folder = RunFolder(sweep.storage / "trials", trial_name(number))
@@ -226,7 +226,7 @@ def test_killed_driver_leaves_each_trial_once(
                     status=chance.choice(STATUSES), values={"optimizer.lr": chance.random()}
                 )
                 index.keep(trial_name(number))
-            index.write(index.records().values())
+            index.write(index.read().values())
         check_against_folders(sweep)
 
 
@@ -258,7 +258,7 @@ def test_usage_of_a_shared_training_is_the_same_before_and_after_compaction(tmp_
         recorder.close()
         folder.end("finished")
     for _ in range(2):
-        records = TrialIndex(RunFolder(tmp_path), OBJECTIVES).records().values()
+        records = TrialIndex(RunFolder(tmp_path), OBJECTIVES).read().values()
         usage = [record.usage for record in records if isinstance(record, TrialRecord)]
         assert usage == [{"ranks": 1, "step_s": 1.5, "train_s": 3.0}, {"ranks": 1}]
         compact(folders[0].storage, [leader])

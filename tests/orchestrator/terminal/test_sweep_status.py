@@ -170,7 +170,7 @@ def test_ended_trials_keep_no_reports_in_memory(tmp_path: Path) -> None:
 
 def write_index(sweep: RunFolder) -> None:
     index = TrialIndex(sweep, [("val/accuracy", "max")])
-    index.write(index.records().values())
+    index.write(index.read().values())
 
 
 def test_indexed_sweep_does_not_open_ended_trials(
