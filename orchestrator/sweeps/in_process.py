@@ -22,17 +22,16 @@ class SequentialTrials:
 
     def __init__(self, sweep: RunningSweep, end_hung: Callable[[str], None] | None = None) -> None:
         self._sweep = sweep
-        self._rules = sweep.rules
         self._pruner = Pruner.make(sweep.settings, sweep.previous)
         self._engine = InProcess(
-            sweep.experiment.workers, stop_requested=sweep.rules.stop_requested, end_hung=end_hung
+            sweep.experiment.workers, stop_requested=sweep.end.stop_requested, end_hung=end_hung
         )
 
     def run(self) -> None:
         """Run until all trials or the sweep have ended. A failed trial ends the sweep only if
         `fail_fast` is set."""
         for _ in range(self._sweep.search.count):
-            if self._rules.should_end_sweep():
+            if self._sweep.end.is_due():
                 return
             suggestion = self._sweep.search.suggest()
             if suggestion is None:
@@ -59,9 +58,9 @@ class SequentialTrials:
         """Train trials that share a training run until all have ended. If one fails, the others
         continue without it."""
         while trials:
-            if self._rules.should_end_sweep():
+            if self._sweep.end.is_due():
                 for trial in trials:
-                    end_trial(trial.folder, *self._rules.ending(trial.folder.name))
+                    end_trial(trial.folder, *self._sweep.find_ending(trial.number))
                 return
             self._train_until_one_fails(trials)
             for trial in trials:
@@ -105,10 +104,10 @@ class SequentialTrials:
         self._sweep.record_report(trial.number, report.metrics)
 
         # Rules and pruner get every report, whatever the other decides.
-        name = trial.folder.name
+        rules = self._sweep.rules
         count = len(trial.reports)
         metrics = {**report.metrics, "training_iteration": count}
-        is_stopped = self._rules.should_stop(name, metrics, trial.seconds)
+        is_stopped = rules.should_stop(trial.number, metrics, trial.seconds)
         is_pruned = self._pruner is not None and self._pruner.should_stop(
             trial.number, count, report.metrics
         )
@@ -116,7 +115,7 @@ class SequentialTrials:
         if report.is_final and not report.interrupted:
             return None
         if is_stopped:
-            return self._rules.reasons[name]
+            return rules.reasons[trial.number]
         if is_pruned:
             return describe_scheduler_stop(self._sweep.settings, count)
-        return self._rules.budget_used()
+        return self._sweep.end.budget.explain_end()

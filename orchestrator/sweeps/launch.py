@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from hooks.loop_services import Display
 from orchestrator.disk.lease import Lease
+from orchestrator.disk.metadata import RunMetadata
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.hang_reporter import HangReporter
 from orchestrator.engines.lifecycle import recording_failure
@@ -18,12 +19,14 @@ from orchestrator.process.streams import print_line
 from orchestrator.runs.alerts import Alerts
 from orchestrator.runs.display import open_display
 from orchestrator.runs.driver import format_resume_command
+from orchestrator.sweeps.budget import BudgetUse
 from orchestrator.sweeps.earlier_attempts import compute_seconds_used
 from orchestrator.sweeps.end import record_end
 from orchestrator.sweeps.requirements import compute_concurrency
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.sweeps.running_sweep import RunningSweep
 from orchestrator.sweeps.search.search import list_remaining_trials
+from orchestrator.sweeps.sweep_end import SweepEnd
 from orchestrator.tables.trial_record import TrialRecord
 
 _NOTE_ON_RAY = (
@@ -74,16 +77,9 @@ def _run_remaining(
             lease.check()
             return interrupts.requested
 
+        end = SweepEnd(_start_budget(experiment, metadata, previous), is_stop_requested)
         running = RunningSweep(
-            experiment,
-            folder,
-            previous,
-            display,
-            alerts,
-            ranks=1 if metadata.local else experiment.workers.max_count,
-            seconds_used=compute_seconds_used(metadata, previous),
-            fail_fast=metadata.fail_fast,
-            stop_requested=is_stop_requested,
+            experiment, folder, previous, display, alerts, end, fail_fast=metadata.fail_fast
         )
         hang_reporter = HangReporter(
             running.active_trials,
@@ -97,9 +93,20 @@ def _run_remaining(
             _run_on_ray(running, address, display, hang_reporter)
             if interrupts.requested:
                 print_line(f"Interrupted. To continue: {command}")
-        if running.rules.metric_missing:
-            raise MetricMissing(running.rules.metric_missing)
+        if running.metric_missing:
+            raise MetricMissing(running.metric_missing)
     return interrupts.requested
+
+
+def _start_budget(
+    experiment: Experiment, metadata: RunMetadata, previous: Mapping[int, TrialRecord]
+) -> BudgetUse:
+    assert experiment.sweep is not None
+    return BudgetUse(
+        experiment.sweep.budget,
+        ranks=1 if metadata.local else experiment.workers.max_count,
+        seconds_used=compute_seconds_used(metadata, previous),
+    )
 
 
 def _run_in_process(

@@ -22,7 +22,8 @@ from orchestrator.sweeps.search.search import (
     Search,
     list_remaining_trials,
 )
-from orchestrator.sweeps.stopping_rules import StoppingRules
+from orchestrator.sweeps.stopping_rules import StoppingRules, describe_scheduler_stop
+from orchestrator.sweeps.sweep_end import SweepEnd
 from orchestrator.tables.constraints import Constraints, make_measured_cells
 from orchestrator.tables.trial_index import TrialIndex
 from orchestrator.tables.trial_record import TrialRecord
@@ -32,8 +33,8 @@ from orchestrator.units import format_parameter
 class RunningSweep:
     """Handler of the events of a sweep's trials, in this process or on Ray. Used in the driver.
 
-    `previous` are the trials of earlier attempts by number, which took `seconds_used`. Each trial
-    has `ranks` ranks.
+    `previous` are the trials of earlier attempts by number. With `fail_fast`, any failed trial ends
+    the sweep.
     """
 
     def __init__(
@@ -43,11 +44,9 @@ class RunningSweep:
         previous: Mapping[int, TrialRecord],
         display: Display,
         alerts: Alerts,
+        end: SweepEnd,
         *,
-        ranks: int = 1,
-        seconds_used: float = 0,
         fail_fast: bool = False,
-        stop_requested: Callable[[], bool] = lambda: False,
     ) -> None:
         assert experiment.sweep is not None
         self.experiment = experiment
@@ -56,14 +55,13 @@ class RunningSweep:
         self.previous = previous
         self.search = _make_search(experiment, self.settings, previous, display)
         self.index = TrialIndex(folder, self.settings.objectives)
-        self.rules = StoppingRules(
-            self.settings,
-            ranks,
-            search=self.search,
-            stop_requested=stop_requested,
-            fail_fast=fail_fast,
-        )
-        self.rules.replay(previous.values(), seconds_used)
+        self.rules = StoppingRules(self.settings, self.search, end.budget)
+        self.rules.replay(previous)
+        self.end = end
+        self.metric_missing: str | None = None
+        """Error of a trial whose reports lack the sweep's metric, if no other trial has reported
+        it."""
+        self._fail_fast = fail_fast
         self._display = display
         self._alerts = alerts
         self._metric, mode = self.settings.objectives[0]
@@ -94,7 +92,7 @@ class RunningSweep:
         Args:
             trials: The values of each trial, by its number. Several trials share a training run.
         """
-        self.rules.share_training([trial_name(number) for number in trials])
+        self.end.budget.share_training(trials)
         for number, values in trials.items():
             if number not in self._active:
                 self._active.add(number)
@@ -134,16 +132,29 @@ class RunningSweep:
     def record_failure(
         self, number: int, values: Mapping[str, Any], error: str, *, metric_missing: bool
     ) -> None:
-        """Record the failure of a trial, which may be that its reports lack the sweep's metric."""
+        """Record the failure of a trial, which may be that its reports lack the sweep's metric. That
+        ends the sweep if no trial has reported it."""
         self.search.record_end(number, None)
         self._best.pop(number, None)
         self._last.pop(number, None)
-        self.rules.trial_failed(trial_name(number), error if metric_missing else None)
+        if metric_missing and not self.rules.has_reports():
+            self.metric_missing = error
+        if self._fail_fast or self.metric_missing:
+            self.end.add_failure(trial_name(number))
         self._alerts.send_once("failed", f"({trial_name(number)}) has failed: {error}")
         # The sweep ends with the same error, which has the metrics that there are.
-        is_repeated = metric_missing and self.rules.metric_missing is not None
+        is_repeated = metric_missing and self.metric_missing is not None
         shown = summarize_missing_metrics(self.settings) if is_repeated else error
         self._end(number, values, f"failed: {shown}")
+
+    def find_ending(self, number: int) -> tuple[str, str]:
+        """Return the status of a trial that the driver ended, and the reason."""
+        if number in self.rules.reasons:
+            return "stopped", self.rules.reasons[number]
+        if self.end.outcome:
+            return self.end.outcome
+        reports = self.rules.count_reports(number)
+        return "stopped", describe_scheduler_stop(self.settings, reports)
 
     def _read(self, trial: str) -> TrialRecord:
         folder = RunFolder(self.folder.storage / "trials", trial)

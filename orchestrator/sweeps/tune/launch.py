@@ -11,7 +11,7 @@ from ray.tune.search import Searcher
 
 from orchestrator.disk.metadata import COMPLETE
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.disk.sweep_folder import SCRATCH, end_trial, trial_folder, trial_name
+from orchestrator.disk.sweep_folder import SCRATCH, end_trial, trial_folder, trial_number
 from orchestrator.engines.placement_groups import remove_placement_group_of
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.script_classes import with_classes_of_main
@@ -21,7 +21,6 @@ from orchestrator.private_api.ray_tune import TrialProgressCallback, forgetting_
 from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.running_sweep import RunningSweep
 from orchestrator.sweeps.search.search import DrawnTrials, Search
-from orchestrator.sweeps.stopping_rules import StoppingRules
 from orchestrator.sweeps.trials import begin_trial
 from orchestrator.sweeps.tune.schedulers import make_scheduler, seeded
 from orchestrator.sweeps.tune.trainable import ENGINES, Trial
@@ -65,7 +64,7 @@ def launch(sweep: RunningSweep, max_concurrent: int) -> None:
     for name, record in sweep.index.read().items():
         if isinstance(record, TrialRecord) and not record.has_ended:
             trial = RunFolder(sweep.folder.storage / "trials", name)
-            end_trial(trial, *sweep.rules.ending(name))
+            end_trial(trial, *sweep.find_ending(trial_number(name)))
 
 
 def _make_tune_config(sweep: RunningSweep, max_concurrent: int) -> tune.TuneConfig:
@@ -93,7 +92,7 @@ def _run_config(sweep: RunningSweep) -> tune.RunConfig:
         name=f"tune-{uuid.uuid4().hex[:8]}",
         storage_path=f"{storage.root}/{SCRATCH}",
         storage_filesystem=storage.filesystem,
-        stop=_Stopper(sweep.rules),
+        stop=_Stopper(sweep),
         callbacks=[_TrialEvents(sweep), _Silence()],
         failure_config=tune.FailureConfig(max_failures=sweep.experiment.max_failures),
         checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
@@ -114,19 +113,19 @@ class _Unsaved:
 class _Stopper(_Unsaved, tune.Stopper):
     """The sweep's rules, as Tune calls them."""
 
-    def __init__(self, rules: StoppingRules) -> None:
-        self._rules = rules
+    def __init__(self, sweep: RunningSweep) -> None:
+        self._sweep = sweep
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         number = result.get(REPORTED, result["config"][TRIAL]["number"])
         if number is None:
             return False
-        stops = self._rules.should_stop(trial_name(number), result, result[SECONDS])
+        stops = self._sweep.rules.should_stop(number, result, result[SECONDS])
         # The scheduler stops one trial of a shared training run, because the others may continue.
         return stops and REPORTED not in result
 
     def stop_all(self) -> bool:
-        return self._rules.should_end_sweep()
+        return self._sweep.end.is_due()
 
 
 class _Searcher(_Unsaved, Searcher):
@@ -200,7 +199,7 @@ class _TrialEvents(_Unsaved, tune.Callback):
             folder = member.folder
             if not folder.exists():
                 continue  # it never began
-            end_trial(folder, *self._sweep.rules.ending(folder.name))
+            end_trial(folder, *self._sweep.find_ending(member.number))
             status = folder.read_metadata().status
             if status == "failed":
                 self._record_failure(member)

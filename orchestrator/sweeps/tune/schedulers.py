@@ -9,7 +9,6 @@ import numpy as np
 from ray.tune.result import TRAINING_ITERATION
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
-from orchestrator.disk.sweep_folder import trial_name
 from orchestrator.experiment.sections.schedulers.hyperband import HyperBand
 from orchestrator.experiment.sections.schedulers.pbt import PBT
 from orchestrator.experiment.sections.sweep import SweepSettings
@@ -26,7 +25,7 @@ from orchestrator.tables.trial_record import TrialRecord
 def make_scheduler(
     settings: SweepSettings,
     previous: Mapping[int, TrialRecord],
-    reasons: Mapping[str, str],
+    reasons: Mapping[int, str],
     history: History,
 ) -> TrialScheduler:
     """Make Tune's scheduler for a sweep. Its time unit is the number of reports.
@@ -34,7 +33,7 @@ def make_scheduler(
     Args:
         settings: The sweep.
         previous: Trials of earlier attempts by number.
-        reasons: Reasons of the stopping rules to stop a trial, by its name; changes as they do.
+        reasons: Reasons of the stopping rules to stop a trial, by its number; changes as they do.
         history: Where a population records its exploits.
     """
     match settings.scheduler:
@@ -51,7 +50,7 @@ class SingleStops(FIFOScheduler):
     without them."""
 
     def __init__(
-        self, pruner: Pruner | None, settings: SweepSettings, reasons: Mapping[str, str]
+        self, pruner: Pruner | None, settings: SweepSettings, reasons: Mapping[int, str]
     ) -> None:
         super().__init__()
         self._pruner = pruner
@@ -67,7 +66,7 @@ class SingleStops(FIFOScheduler):
         reason = None
         if self._should_stop(number, result):
             reason = describe_scheduler_stop(self._settings, result[TRAINING_ITERATION])
-        reason = self._reasons.get(trial_name(number), reason)
+        reason = self._reasons.get(number, reason)
         if reason:
             call_before_next_step(tune_controller, trial, "drop", number, reason)
         return str(TrialScheduler.CONTINUE)

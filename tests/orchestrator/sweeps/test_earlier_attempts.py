@@ -6,10 +6,11 @@ from typing import Any
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import find_checkpoint_to_exploit, trial_folder
 from orchestrator.experiment.sections.sweep import SweepSettings
+from orchestrator.sweeps.budget import BudgetUse
 from orchestrator.sweeps.earlier_attempts import compute_seconds_used, load_previous_trials
 from orchestrator.sweeps.search.search import list_remaining_trials
-from orchestrator.sweeps.stopping_rules import StoppingRules
 from tests.orchestrator.sweeps.search.draws import Draws, previous_trial
+from tests.orchestrator.sweeps.test_stopping_rules import make_rules
 
 
 def settings(**more: Any) -> SweepSettings:
@@ -20,23 +21,17 @@ def settings(**more: Any) -> SweepSettings:
 
 
 def test_rules_count_earlier_reports() -> None:
-    stopping = StoppingRules(
-        settings(stop={"max_reports": 3}, budget={"time": 100, "samples": 1000}), clock=lambda: 50.0
-    )
+    chosen = settings(stop={"max_reports": 3}, budget={"samples": 1000})
+    use = BudgetUse(chosen.budget)
+    rules = make_rules(chosen, use)
     reports = [{"val/score": 0.1, "samples": 400}, {"val/score": 0.2, "samples": 800}]
-    stopping.replay([previous_trial({}, "lost", reports, name="a")], seconds=99)
-    assert stopping.budget_used() is None
+    rules.replay({0: previous_trial({}, "lost", reports, name="a")})
+    assert use.explain_end() is None
     # A report that is repeated after a process was replaced does not count.
-    assert not stopping.should_stop(
-        "a", {"val/score": 0.2, "samples": 800, "training_iteration": 2}, 0
-    )
-    assert stopping.should_stop(
-        "a", {"val/score": 0.3, "samples": 1000, "training_iteration": 3}, 0
-    )
-    assert stopping.reasons["a"] == "max_reports: 3 reached"
-    assert stopping.budget_used() == "the sweep's budget of 1,000 samples is used up"
-    stopping.replay([], seconds=1)
-    assert stopping.budget_used() == "the sweep's budget of 100 s is used up"
+    assert not rules.should_stop(0, {"val/score": 0.2, "samples": 800, "training_iteration": 2}, 0)
+    assert rules.should_stop(0, {"val/score": 0.3, "samples": 1000, "training_iteration": 3}, 0)
+    assert rules.reasons == {0: "max_reports: 3 reached"}
+    assert use.explain_end() == "the sweep's budget of 1,000 samples is used up"
 
 
 def begun(sweep: RunFolder, number: int, status: str, values: dict[str, Any]) -> RunFolder:

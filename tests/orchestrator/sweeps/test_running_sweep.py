@@ -9,7 +9,9 @@ import pytest
 
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.runs.alerts import Alerts
+from orchestrator.sweeps.budget import BudgetUse
 from orchestrator.sweeps.running_sweep import RunningSweep
+from orchestrator.sweeps.sweep_end import SweepEnd
 from orchestrator.tables.trial_record import TrialRecord
 from orchestrator.terminal.display import PLAIN_INTERVAL_S, TerminalDisplay
 from tests.orchestrator.sweeps.search.draws import previous_trial
@@ -33,6 +35,7 @@ def running(
         previous or {},
         display,
         Alerts(None, run_folder),
+        SweepEnd(BudgetUse(None), lambda: False),
     )
 
 
@@ -68,7 +71,7 @@ def test_each_event_of_a_trial_is_a_line(
         "trial-0002 optimizer.lr=0.7: interrupted",
     ]
     assert sweep.active_trials() == []
-    assert sweep.rules.metric_missing == error
+    assert sweep.metric_missing == error
 
 
 def test_available_metrics_are_listed_once(
@@ -79,7 +82,7 @@ def test_available_metrics_are_listed_once(
     error = "no report of a trial has the sweep's metric 'val/accuracy'; available: val/loss"
     for number in range(2):
         sweep.record_failure(number, {"optimizer.lr": 0.5}, error, metric_missing=True)
-    assert sweep.rules.metric_missing == error
+    assert sweep.metric_missing == error
     assert [line for line in capsys.readouterr().err.splitlines() if "failed" in line] == [
         f"trial-000{number} [{number + 1}/3] optimizer.lr=0.5: failed: no report of a trial has the"
         " sweep's metric 'val/accuracy'"
@@ -110,3 +113,18 @@ def test_the_search_learns_the_last_report_of_a_trial_also_of_an_earlier_attempt
     sweep.record_report(3, {"val/accuracy": 0.6})
     sweep.record_end(3, {}, interrupted=True)
     assert learned == [{"val/accuracy": 0.8}, {"val/accuracy": 0.7}, None]
+
+
+def test_a_metric_that_no_trial_reports_ends_the_sweep(tmp_path: Path) -> None:
+    sweep = running(tmp_path / "first")
+    sweep.record_failure(0, {}, "no such metric", metric_missing=True)
+    assert sweep.end.is_due()
+    assert sweep.metric_missing == "no such metric"
+    assert sweep.find_ending(1) == ("interrupted", "trial-0000 failed, which ends the sweep")
+
+    others = running(tmp_path / "second")
+    others.rules.should_stop(0, {"val/accuracy": 1.0}, 0)
+    others.record_failure(1, {}, "no such metric", metric_missing=True)
+    assert not others.end.is_due()
+    assert others.metric_missing is None
+    assert others.find_ending(0) == ("stopped", "fifo ended the trial after report 1")

@@ -8,6 +8,7 @@ import pytest
 
 from orchestrator import ConfigError, resume_sweep, sweep
 from orchestrator.experiment.sections.sweep import Stop, SweepSettings
+from orchestrator.sweeps.budget import BudgetUse
 from orchestrator.sweeps.search.race import RacingTrials
 from orchestrator.sweeps.stopping_rules import StoppingRules
 from orchestrator.tables.trial_record import TrialRecord
@@ -107,9 +108,9 @@ def test_a_configuration_with_more_failed_trials_cannot_win() -> None:
 def test_a_report_at_which_a_rule_stops_the_trial_counts() -> None:
     chosen = settings(2).model_copy(update={"stop": Stop(target=0.6)})
     race = RacingTrials(chosen, 0, {})
-    rules = StoppingRules(chosen, search=race)
+    rules = StoppingRules(chosen, race, BudgetUse(None))
     assert begin(race) == 0
-    assert rules.should_stop("trial-0000", {"val/loss": 0.5}, 0)
+    assert rules.should_stop(0, {"val/loss": 0.5}, 0)
     race.record_end(0, {"val/loss": 0.5})
     assert begin(race) == 5
     race.record_end(5, {"val/loss": 0.5})

@@ -50,7 +50,7 @@ def test_a_trial_that_never_reported_is_no_rival(tmp_path: Path) -> None:
 class SharedTraining:
     """Two trials that share a training run, and the calls of their process."""
 
-    def __init__(self, scheduler: str, reasons: dict[str, str]) -> None:
+    def __init__(self, scheduler: str, reasons: dict[int, str]) -> None:
         settings = make_sweep(trials=2, scheduler=scheduler)
         self.scheduler = SingleStops(Pruner.make(settings, {}), settings, reasons)
         self.trial = FakeTrial(0, {})
@@ -76,7 +76,7 @@ def test_one_of_the_trials_that_share_a_training_run_stops() -> None:
 
 @pytest.mark.parametrize("scheduler", ["asha", "fifo"])
 def test_the_stopping_rules_stop_one_of_them_too(scheduler: str) -> None:
-    shared = SharedTraining(scheduler, {"trial-0000": "max_reports: 1 reached"})
+    shared = SharedTraining(scheduler, {0: "max_reports: 1 reached"})
     shared.report(0, 2.0)
     assert shared.calls == [("drop", 0, "max_reports: 1 reached")]
 

@@ -1,0 +1,37 @@
+"""The end of a sweep before its trials have ended. Used in the driver; does not need Ray."""
+
+from collections.abc import Callable
+
+from orchestrator.sweeps.budget import BudgetUse
+
+
+class SweepEnd:
+    """Decision whether a sweep ends early: its budget is used up, a trial failed, or
+    `stop_requested` returns True."""
+
+    def __init__(self, budget: BudgetUse, stop_requested: Callable[[], bool]) -> None:
+        self.budget = budget
+        self.stop_requested = stop_requested
+        self._failed_trial: str | None = None
+        self.outcome: tuple[str, str] | None = None
+        """Status of the trials that the end stops, and the reason; None until the end is due."""
+
+    def add_failure(self, trial: str) -> None:
+        """End the sweep because of a failed trial."""
+        self._failed_trial = trial
+
+    def is_due(self) -> bool:
+        """Return whether no trial may begin or continue. Once it is due it stays due."""
+        if self.outcome is None:
+            self.outcome = self._find_outcome()
+        return self.outcome is not None
+
+    def _find_outcome(self) -> tuple[str, str] | None:
+        reason = self.budget.explain_end()
+        if reason:
+            return "stopped", reason
+        if self._failed_trial:
+            return "interrupted", f"{self._failed_trial} failed, which ends the sweep"
+        if self.stop_requested():
+            return "interrupted", "interrupted"
+        return None
