@@ -13,7 +13,7 @@ from orchestrator.errors import ConfigError, MetricMissing, RunError
 from orchestrator.sweeps.pruner import Pruner
 from orchestrator.sweeps.running_sweep import RunningSweep
 from orchestrator.sweeps.stopping_rules import describe_scheduler_stop
-from orchestrator.sweeps.trials import ActiveTrial, TrialGroup
+from orchestrator.sweeps.trial_group import ActiveTrial, TrialGroup
 
 
 class SequentialTrials:
@@ -64,14 +64,11 @@ class SequentialTrials:
                 return
             self._train_until_one_fails(trials)
             for trial in trials:
-                if trial.has_ended:
-                    self._finish(trial)
+                if trial.outcome:
+                    status, _ = trial.outcome
+                    interrupted = status == "interrupted"
+                    self._sweep.record_end(trial.number, trial.values, interrupted=interrupted)
             trials = [trial for trial in trials if not trial.has_ended]
-
-    def _finish(self, trial: ActiveTrial) -> None:
-        if trial.outcome:
-            interrupted = trial.outcome[0] == "interrupted"
-            self._sweep.record_end(trial.number, trial.values, interrupted=interrupted)
 
     def _train_until_one_fails(self, trials: Sequence[ActiveTrial]) -> None:
         group = TrialGroup(self._engine, trials, self._sweep.settings)

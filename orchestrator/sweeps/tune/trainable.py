@@ -24,7 +24,7 @@ from orchestrator.experiment.sections.workers import Workers
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.private_api.ray_tune import PermanentFailure
 from orchestrator.storage.stored_data import format_json, parse_json
-from orchestrator.sweeps.trials import ActiveTrial, TrialGroup
+from orchestrator.sweeps.trial_group import ActiveTrial, TrialGroup
 from orchestrator.sweeps.tune.trial_data import FAILED, REPORTED, SECONDS, TRIAL
 
 ENGINES: Mapping[str, type[TrialGang] | type[TrainJobs]] = {"gang": TrialGang, "train": TrainJobs}
