@@ -12,6 +12,7 @@ from orchestrator.engines.lifecycle import record_failure
 from orchestrator.errors import ConfigError, MetricMissing, RunError
 from orchestrator.sweeps.pruner import Pruner
 from orchestrator.sweeps.running_sweep import RunningSweep
+from orchestrator.sweeps.search.search import list_members
 from orchestrator.sweeps.stopping_rules import describe_scheduler_stop
 from orchestrator.sweeps.trial_group import ActiveTrial, TrialGroup
 
@@ -37,7 +38,7 @@ class SequentialTrials:
             if suggestion is None:
                 return
             trials = []
-            for member in (suggestion, *suggestion["followers"]):
+            for member in list_members(suggestion):
                 trial = self._begin(member["number"], member["values"])
                 if trial:
                     trials.append(trial)

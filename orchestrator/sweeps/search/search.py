@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.sweep.shared_training import SharedPaths
@@ -10,14 +10,33 @@ from orchestrator.experiment.sweep.trial_counts import count_trials
 from orchestrator.sweeps.search.drawing import draw_trials
 from orchestrator.tables.trial_record import TrialRecord
 
-TrialConfig = dict[str, Any]
-"""`number` and `values` of a trial, and those of its `followers`, which share its training run."""
+
+class NumberedValues(TypedDict):
+    """The number and the values of a trial."""
+
+    number: int
+    values: Mapping[str, Any]
+
+
+class TrialConfig(NumberedValues):
+    """A trial to start, and the others that share its training run."""
+
+    followers: list[NumberedValues]
+    failed: list[int]
+    """Numbers of those that failed before the others were over. The driver adds them, so that a
+    restart leaves them out."""
 
 
 def make_trial_config(
-    number: int, values: Mapping[str, Any], followers: Sequence[Mapping[str, Any]] = ()
+    number: int, values: Mapping[str, Any], followers: Sequence[NumberedValues] = ()
 ) -> TrialConfig:
-    return {"number": number, "values": dict(values), "followers": [*followers]}
+    return {"number": number, "values": dict(values), "followers": [*followers], "failed": []}
+
+
+def list_members(config: TrialConfig) -> list[NumberedValues]:
+    """Return the trials of a config that have not failed, the first that was suggested first."""
+    members: list[NumberedValues] = [config, *config["followers"]]
+    return [member for member in members if member["number"] not in config["failed"]]
 
 
 def list_remaining_trials(
@@ -66,7 +85,7 @@ class Search:
     def _enqueue(self, trials: Mapping[int, Mapping[str, Any]]) -> None:
         """Queue trials; those that share a training run together."""
         for leader, *followers in self._shared.group_trials([*trials.items()]):
-            others = [{"number": number, "values": trials[number]} for number in followers]
+            others = [NumberedValues(number=number, values=trials[number]) for number in followers]
             self._queue.append(make_trial_config(leader, trials[leader], others))
 
 

@@ -23,7 +23,9 @@ from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.private_api.ray_tune import PermanentFailure
+from orchestrator.process.streams import print_line
 from orchestrator.storage.stored_data import format_json, parse_json
+from orchestrator.sweeps.search.search import TrialConfig, list_members
 from orchestrator.sweeps.trial_group import ActiveTrial, TrialGroup
 from orchestrator.sweeps.tune.trial_data import FAILED, REPORTED, SECONDS, TRIAL
 
@@ -77,7 +79,7 @@ class Trial(tune.Trainable):
         return True
 
     def _take_config(self, config: dict[str, Any]) -> None:
-        self._config = config[TRIAL]
+        self._config: TrialConfig = config[TRIAL]
         self._shares_training = bool(self._config["followers"])
         self._group: TrialGroup | None = None
         self._trials: list[ActiveTrial] = []
@@ -97,7 +99,7 @@ class Trial(tune.Trainable):
 
     def _begin(self) -> TrialGroup:
         self._trials = []
-        for member in (self._config, *self._config["followers"]):
+        for member in list_members(self._config):
             trial = self._begin_trial(member["number"], member["values"])
             if trial:
                 self._trials.append(trial)
@@ -170,7 +172,10 @@ class Trial(tune.Trainable):
         self, failed: ActiveTrial, others: Sequence[ActiveTrial], error: Exception
     ) -> None:
         """Record a trial's failure; the others resume from their newest common checkpoint."""
-        self._end_with_failure([failed], error)
+        try:
+            self._leave_trial()
+        finally:
+            record_failure(failed.folder, error)
         self._failed.append(failed.number)
         self._trials = [*others]
         self._group = TrialGroup(self._engine, others, self._settings) if others else None
@@ -178,18 +183,15 @@ class Trial(tune.Trainable):
     def _fail_all(self, trials: Sequence[ActiveTrial], error: Exception) -> NoReturn:
         """Record the failure of the trials, and raise it: Tune starts them again, unless the failure
         is permanent."""
-        failure = self._end_with_failure(trials, error)
-        if is_permanent_error(error):
-            raise PermanentFailure(str(failure)) from failure
-        raise failure
-
-    def _end_with_failure(self, trials: Sequence[ActiveTrial], error: Exception) -> BaseException:
-        """Stop training, and record the failure of trials; return the error to raise."""
         try:
             self._leave_trial()
-        finally:
-            failures = [record_failure(trial.folder, error) for trial in trials]
-        return failures[-1]
+        # The first failure is the one to raise.
+        except Exception as second_error:
+            print_line(f"Could not stop the training of {self._trials[0].folder}: {second_error}")
+        failures = [record_failure(trial.folder, error) for trial in trials]
+        if is_permanent_error(error):
+            raise PermanentFailure(str(failures[-1])) from failures[-1]
+        raise failures[-1]
 
     def drop(self, number: int, reason: str) -> None:
         """Stop one of the trials that share this training run, as the driver decided at its
@@ -199,9 +201,10 @@ class Trial(tune.Trainable):
             self._group.stop(trial, reason)
 
     def _leave_trial(self) -> None:
-        if self._group:
-            self._group.shut_down()
+        group = self._group
         self._group = None
+        if group:
+            group.shut_down()
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Write a checkpoint of all ranks into the trial's folder, and its path into Tune's."""

@@ -6,7 +6,7 @@ from typing import Any
 from orchestrator.sweeps.search.search import make_trial_config
 
 TRIAL = "trial"
-"""Key of a config: the trial's number, values and followers."""
+"""Key of a config: a `TrialConfig`."""
 REPORTED = "reported"
 """Key of a shared result: the number of the trial that reported; None once all have ended."""
 FAILED = "failed"

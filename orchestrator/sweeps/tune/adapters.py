@@ -1,0 +1,164 @@
+"""The parts of a sweep as Ray Tune calls them: its rules, its search and its events. Used in the
+driver."""
+
+from contextlib import suppress
+from typing import Any
+
+from ray import tune
+from ray.tune.search import Searcher
+
+from orchestrator.disk.metadata import COMPLETE
+from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.sweep_folder import end_trial, trial_folder
+from orchestrator.engines.placement_groups import remove_placement_group_of
+from orchestrator.engines.rank_failures import RankFailed
+from orchestrator.errors import ConfigError
+from orchestrator.experiment.sections.sweep import SweepSettings
+from orchestrator.private_api.ray_tune import TrialProgressCallback
+from orchestrator.sweeps.running_sweep import RunningSweep
+from orchestrator.sweeps.search.search import (
+    NumberedValues,
+    Search,
+    TrialConfig,
+    list_members,
+)
+from orchestrator.sweeps.trials import begin_trial
+from orchestrator.sweeps.tune.trial_data import FAILED, REPORTED, SECONDS, TRIAL
+
+
+class _Unsaved:
+    """Base of objects of the live driver, whose contents Tune's saved state of the experiment
+    omits."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+class Stopper(_Unsaved, tune.Stopper):
+    """The sweep's rules, as Tune calls them."""
+
+    def __init__(self, sweep: RunningSweep) -> None:
+        self._sweep = sweep
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        number = result.get(REPORTED, result["config"][TRIAL]["number"])
+        if number is None:
+            return False
+        stops = self._sweep.rules.should_stop(number, result, result[SECONDS])
+        # The scheduler stops one trial of a shared training run, because the others may continue.
+        return stops and REPORTED not in result
+
+    def stop_all(self) -> bool:
+        return self._sweep.end.is_due()
+
+
+class SweepSearcher(_Unsaved, Searcher):
+    """The sweep's search, as Tune calls it. `TrialEvents` passes it the ends of trials."""
+
+    def __init__(self, search: Search, settings: SweepSettings) -> None:
+        metric, mode = settings.objectives[0]
+        super().__init__(metric=metric, mode=mode)
+        self._search = search
+
+    def suggest(self, trial_id: str) -> Any:
+        chosen = self._search.suggest()
+        if chosen is not None:
+            return {TRIAL: chosen}
+        return Searcher.FINISHED if self._search.is_finished else None
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None: ...
+
+    def save(self, checkpoint_path: str) -> None:
+        """Do nothing: a sweep resumes from its trials' folders."""
+
+    def restore(self, checkpoint_path: str) -> None: ...
+
+
+class TrialEvents(_Unsaved, tune.Callback):
+    """Passes Tune's events to the running sweep, and records the ends of trials that Tune stopped.
+
+    Several trials of the sweep that share a training run are one trial for Tune.
+    """
+
+    def __init__(self, sweep: RunningSweep) -> None:
+        self._sweep = sweep
+
+    def _find_folder(self, member: NumberedValues) -> RunFolder:
+        return trial_folder(self._sweep.folder.location, member["number"])
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        members = list_members(trial.config[TRIAL])
+        self._sweep.begin({member["number"]: member["values"] for member in members})
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        config: TrialConfig = trial.config[TRIAL]
+        for member in list_members(config):
+            if member["number"] in result.get(FAILED, ()):
+                config["failed"].append(member["number"])
+                self._record_failure(member)
+        number = result.get(REPORTED, config["number"])
+        if number is not None:
+            self._sweep.record_report(number, result)
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        for member in list_members(trial.config[TRIAL]):
+            folder = self._find_folder(member)
+            if not folder.exists():
+                continue  # it never began
+            end_trial(folder, *self._sweep.find_ending(member["number"]))
+            status = folder.read_metadata().status
+            if status == "failed":
+                self._record_failure(member)
+            else:
+                self._sweep.record_end(
+                    member["number"], member["values"], interrupted=status == "interrupted"
+                )
+
+    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        for member in list_members(trial.config[TRIAL]):
+            self._sweep.show_recovery(member["number"], _read_error(self._find_folder(member)))
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        for member in list_members(trial.config[TRIAL]):
+            folder = self._find_folder(member)
+            if folder.exists() and folder.read_metadata().status in COMPLETE:
+                self._sweep.record_end(member["number"], member["values"])
+            else:
+                self._record_failure(member)
+
+    def _record_failure(self, member: NumberedValues) -> None:
+        sweep = self._sweep
+        number = member["number"]
+        values = member["values"]
+        folder = self._find_folder(member)
+        error = _read_error(folder)
+        if not folder.exists():
+            # Its processes died before it began, and it would be missing among the trials.
+            with suppress(ConfigError):
+                begin_trial(
+                    sweep.folder.location, number, sweep.experiment.source, sweep.settings, values
+                )
+        if folder.read_metadata().status == "running":
+            folder.end("failed", error=error)
+        remove_placement_group_of(folder)
+        metric_missing = folder.read_metadata().metric_missing
+        sweep.record_failure(number, values, error, metric_missing=metric_missing)
+
+
+def _read_error(trial: RunFolder) -> str:
+    error = trial.read_metadata().error if trial.exists() else None
+    return error or RankFailed.died(0, 1, trial).message
+
+
+class Silence(_Unsaved, TrialProgressCallback):
+    """Replacement of Tune's progress output, because the running sweep shows the trials."""
+
+    def on_trial_complete(
+        self, iteration: int, trials: list[Any], trial: Any, **info: Any
+    ) -> None: ...
+
+    def log_result(self, trial: Any, result: dict[str, Any], error: bool = False) -> None: ...

@@ -1,0 +1,54 @@
+"""How the driver of a sweep records the ends of trials that Tune tells it of."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.tune.experiment import Trial
+
+from orchestrator.disk.sweep_folder import trial_folder
+from orchestrator.sweeps.search.search import make_trial_config
+from orchestrator.sweeps.tune.adapters import TrialEvents
+from orchestrator.sweeps.tune.trial_data import FAILED, REPORTED, TRIAL, make_tune_config
+from tests.orchestrator.sweeps.test_running_sweep import running
+
+
+@pytest.mark.parametrize(
+    ("lr", "error"),
+    [
+        (0.1, "the process died without an error message"),
+        (-1.0, "SGD raised: Invalid learning rate: -1.0"),
+    ],
+)
+def test_trial_that_never_began_is_recorded_as_failed(
+    tmp_path: Path, lr: float, error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "experiment.yaml").write_text("name: sweep\n")
+    values = {"optimizer.lr": lr}
+    TrialEvents(running(tmp_path)).on_trial_error(
+        0, [], Trial("nothing", stub=True, config=make_tune_config(4, values))
+    )
+    metadata = trial_folder(str(tmp_path), 4).read_metadata()
+    assert (metadata.status, metadata.values) == ("failed", values)
+    assert error in metadata.error
+    assert "trial-0004 [1/3]" in capsys.readouterr().err
+
+
+def test_a_trial_that_failed_alone_is_recorded_once_and_left_out_of_a_restart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "experiment.yaml").write_text("name: sweep\n")
+    followers: list[Any] = [{"number": number, "values": {}} for number in (1, 2)]
+    config = {TRIAL: make_trial_config(0, {}, followers)}
+    trial = Trial("nothing", stub=True, config=config)
+    events = TrialEvents(running(tmp_path))
+    result = {REPORTED: 0, FAILED: [1], "val/accuracy": 0.5}
+    for _ in range(2):
+        events.on_trial_result(0, [], trial, result)
+    assert trial.config[TRIAL]["failed"] == [1]
+    assert trial_folder(str(tmp_path), 1).read_metadata().status == "failed"
+
+    capsys.readouterr()
+    events.on_trial_start(0, [], trial)
+    begun = [line for line in capsys.readouterr().err.splitlines() if "begins" in line]
+    assert begun == ["trial-0000 begins: ", "trial-0002 begins: "]
