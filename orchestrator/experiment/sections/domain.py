@@ -108,10 +108,22 @@ class Domain(Model):
         return all(isinstance(value, int) for value in self.values)
 
     @property
+    def step(self) -> int | float | None:
+        """Distance between the values of a range; None if it has every number."""
+        if self.kind in ("randint", "lograndint"):
+            return 1
+        return self.values[2] if self.kind in _QUANTIZED else None
+
+    @property
     def ends(self) -> tuple[Any, Any]:
         """Smallest and largest value of a range; infinite for an unbounded normal distribution."""
         low, high = self._bounds
-        return (low, high - 1) if self.kind in ("randint", "lograndint") else (low, high)
+        if self.kind in ("randint", "lograndint"):
+            return low, high - 1
+        if self.kind in _QUANTIZED:
+            n_steps = math.floor((high - low) / self.values[2] + 1e-9)
+            return low, self._round(low + n_steps * self.values[2])
+        return low, high
 
     @property
     def _bounds(self) -> list[Any]:
@@ -142,10 +154,10 @@ class Domain(Model):
         low, high = self.ends
         if self.kind in _QUANTIZED:
             step = self.values[2]
-            max_steps = math.floor((high - low) / step + 1e-9)
-            steps = min(max(round((number - low) / step), 0), max_steps)
-            number = low + steps * step
-            if not self.is_integer:  # remove the rounding errors of steps such as 0.01
-                number = float(f"{number:.12g}")
+            number = self._round(low + round((number - low) / step) * step)
         number = min(max(number, low), high)
         return round(number) if self.is_integer else float(number)
+
+    def _round(self, number: int | float) -> int | float:
+        """Remove the rounding errors of steps such as 0.01."""
+        return number if self.is_integer else float(f"{number:.12g}")

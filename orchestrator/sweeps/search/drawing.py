@@ -1,4 +1,4 @@
-"""Values drawn from a sweep's space: grids, random values, and mutations."""
+"""Values drawn from a sweep's space: grids and random values."""
 
 import copy
 import itertools
@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 
 from orchestrator.experiment.sections.domain import Domain
-from orchestrator.experiment.sections.schedulers.pbt import PBT
 from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.sweep.grid import (
     combine_points_with_grid,
     make_fan_out_points,
     make_grid_points,
 )
-from orchestrator.experiment.sweep.mutation import list_mutated_paths
 from orchestrator.experiment.sweep.space import is_sampled, sort_outer_first
 from orchestrator.experiment.sweep.trial_counts import count_trials
 
@@ -84,45 +82,18 @@ def draw(domain: Domain, random: np.random.RandomState) -> Any:
         return domain.find_nearest(random.normal(domain.values[0], domain.values[1]))
 
     low, high = domain.ends
-    if domain.kind == "randint":
-        return int(random.randint(low, high + 1))
-    if domain.kind == "lograndint":
-        # An integer has the share of the logarithmic scale up to the next integer.
-        logarithm = random.uniform(math.log(low), math.log(high + 1))
-        return min(math.floor(math.exp(logarithm)), high)
+    if domain.step is None:
+        return domain.find_nearest(_draw_number(low, high, domain, random))
     if domain.is_logarithmic:
-        return domain.find_nearest(math.exp(random.uniform(math.log(low), math.log(high))))
-    return domain.find_nearest(random.uniform(low, high))
+        # A value has the share of the logarithmic scale up to the next one.
+        number = _draw_number(low, high + domain.step, domain, random)
+        return domain.find_nearest(low + math.floor((number - low) / domain.step) * domain.step)
+    n_values = round((high - low) / domain.step) + 1
+    return domain.find_nearest(low + random.randint(n_values) * domain.step)
 
 
-# Mutation
-
-
-def mutate(
-    sweep: SweepSettings, values: Mapping[str, Any], random: np.random.RandomState
-) -> dict[str, Any]:
-    """Return the new values of a trial that exploits one with `values`: each is resampled or
-    perturbed, as in PBT."""
-    scheduler = sweep.scheduler
-    assert isinstance(scheduler, PBT)
-    changed = copy.deepcopy(dict(values))
-    for name in list_mutated_paths(sweep):
-        if name not in changed:
-            continue
-        domain = sweep.space[name]
-        resamples = random.uniform() < scheduler.resample_probability
-        # An edited domain may not have the value of a resumed trial.
-        if resamples or changed[name] not in domain:
-            changed[name] = draw(domain, random)
-        else:
-            changed[name] = perturb(domain, changed[name], scheduler, random)
-    return changed
-
-
-def perturb(domain: Domain, value: Any, scheduler: PBT, random: np.random.RandomState) -> Any:
-    """Multiply a number by one of the factors, within its domain; in a list, choose the previous or
-    next value."""
-    if domain.is_list:
-        index = domain.values.index(value) + random.choice([-1, 1])
-        return domain.values[min(max(index, 0), len(domain.values) - 1)]
-    return domain.find_nearest(value * random.choice(scheduler.perturbation_factors))
+def _draw_number(low: float, high: float, domain: Domain, random: np.random.RandomState) -> float:
+    """Draw a number between two ends, on the scale of a domain."""
+    if domain.is_logarithmic:
+        return math.exp(random.uniform(math.log(low), math.log(high)))
+    return random.uniform(low, high)

@@ -21,9 +21,11 @@ def make_distribution(domain: Domain, categories: Sequence[Any]) -> BaseDistribu
     if domain.is_list:
         return CategoricalDistribution(categories)
     low, high = domain.ends
-    if domain.kind in ("randint", "lograndint"):
-        return IntDistribution(low, high, log=domain.is_logarithmic)
-    return FloatDistribution(low, high, log=domain.is_logarithmic)
+    if domain.kind == "qloguniform":  # Optuna has no steps on a logarithmic scale
+        return FloatDistribution(low, high, log=True)
+    if domain.step is not None and domain.is_integer:
+        return IntDistribution(low, high, log=domain.is_logarithmic, step=int(domain.step))
+    return FloatDistribution(low, high, log=domain.is_logarithmic, step=domain.step)
 
 
 def make_params(sweep: SweepSettings, point: Mapping[str, Any]) -> dict[str, Any]:
@@ -41,9 +43,13 @@ def make_params(sweep: SweepSettings, point: Mapping[str, Any]) -> dict[str, Any
 def suggest(domain: Domain, name: str, trial: optuna.Trial) -> Any:
     """Return Optuna's suggestion for a path; for a list Optuna chooses an index, because a value
     may be a mapping."""
-    if domain.is_list:
-        return domain.values[trial.suggest_categorical(name, range(len(domain.values)))]
-    low, high = domain.ends
-    if domain.kind in ("randint", "lograndint"):
-        return trial.suggest_int(name, low, high, log=domain.is_logarithmic)
-    return domain.find_nearest(trial.suggest_float(name, low, high, log=domain.is_logarithmic))
+    from optuna.distributions import FloatDistribution, IntDistribution
+
+    indices = range(len(domain.values))
+    match make_distribution(domain, indices):
+        case IntDistribution(low=low, high=high, log=log, step=step):
+            return trial.suggest_int(name, low, high, step=step, log=log)
+        case FloatDistribution(low=low, high=high, log=log, step=step):
+            return domain.find_nearest(trial.suggest_float(name, low, high, step=step, log=log))
+        case _:
+            return domain.values[trial.suggest_categorical(name, indices)]

@@ -13,7 +13,7 @@ from orchestrator.experiment.sections.schedulers.pbt import PBT
 from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.private_api.ray_tune import Exploiting
 from orchestrator.sweeps.results.population import History
-from orchestrator.sweeps.search.drawing import mutate
+from orchestrator.sweeps.search.mutation import mutate
 from orchestrator.sweeps.tune.trial_data import TRIAL, make_tune_config
 from orchestrator.tables.trial_record import TrialRecord
 

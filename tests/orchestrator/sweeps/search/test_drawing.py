@@ -1,4 +1,4 @@
-"""Values drawn from a space, and their mutations."""
+"""Values drawn from a space."""
 
 import itertools
 import math
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from orchestrator.experiment.sections.sweep import SweepSettings
-from orchestrator.sweeps.search.drawing import draw, draw_points, mutate
+from orchestrator.sweeps.search.drawing import draw_points
 from tests.orchestrator.sweeps.search.draws import Draws
 
 SPACE = {"hooks.ema.decay": {"uniform": [0.0, 0.99]}, "optimizer.lr": {"loguniform": [1e-4, 1.0]}}
@@ -102,6 +102,28 @@ def test_every_value_of_a_domain_is_drawn(domain: dict[str, Any], expected: set[
     assert {point["x"] for point in draw_points(sweep_over({"x": domain}, trials=200))} == expected
 
 
+@pytest.mark.parametrize(
+    ("domain", "shares"),
+    [
+        ({"quniform": [1, 3, 1]}, {1: 1 / 3, 2: 1 / 3, 3: 1 / 3}),
+        ({"quniform": [0, 10, 4]}, {0: 1 / 3, 4: 1 / 3, 8: 1 / 3}),
+        ({"quniform": [0.5, 1.0, 0.25]}, {0.5: 1 / 3, 0.75: 1 / 3, 1.0: 1 / 3}),
+        (
+            {"qloguniform": [1, 3, 1]},
+            {1: 1 / 2, 2: math.log2(3) / 2 - 1 / 2, 3: 1 - math.log2(3) / 2},
+        ),
+        ({"lograndint": [1, 4]}, {1: 1 / 2, 2: math.log2(3) / 2 - 1 / 2, 3: 1 - math.log2(3) / 2}),
+    ],
+)
+def test_the_ends_of_steps_are_drawn_as_often_as_the_values_between(
+    domain: dict[str, Any], shares: dict[float, float]
+) -> None:
+    """On a logarithmic scale, a value has the share up to the next one: 1 to 2 is half of 1 to 4."""
+    values = [point["x"] for point in draw_points(sweep_over({"x": domain}, trials=3000))]
+    for value, share in shares.items():
+        assert values.count(value) / 3000 == pytest.approx(share, abs=0.03)
+
+
 SWITCHED = {
     "hooks.ema.decay": {"uniform": [0.5, 0.9]},
     "hooks.ema": {"choice": [None, {}, {"average": "stochastic", "decay": 0}]},
@@ -127,58 +149,3 @@ def test_points_come_first_and_missing_values_are_drawn() -> None:
     drawn = draw_points(sweep_over(space, trials=8, points=[{"b": 2}, {"a": 0.5}, {"b": 2}]))
     assert [point["b"] for point in drawn] == [2, 1, 2, 2, 1, 1, 1, 2], "each item equally often"
     assert [point["a"] for point in drawn].count(0.5) == 2
-
-
-# Mutation
-
-POPULATION = {
-    "hooks.ema.decay": {"uniform": [0.5, 0.9]},
-    "hooks.ema.every": {"randint": [1, 5]},
-    "hooks.ema.average": {"choice": ["a", "b", "c"]},
-    "optimizer.lr": {"qloguniform": [0.01, 1, 0.01]},
-    "batch_size": {"choice": [8, 16]},
-}
-POINT = {
-    "hooks.ema.decay": 0.7,
-    "hooks.ema.every": 4,
-    "hooks.ema.average": "a",
-    "optimizer.lr": 0.5,
-    "batch_size": 8,
-}
-
-
-def test_mutations_stay_in_their_domains() -> None:
-    settings = sweep_over(
-        POPULATION, scheduler={"type": "pbt", "perturbation_factors": [0.1, 7]}, trials=4
-    )
-    random = np.random.RandomState(0)
-    points = [POINT]
-    for _ in range(200):
-        points.append(mutate(settings, points[-1], random))
-    for name, domain in settings.space.items():
-        assert all(point[name] in domain for point in points)
-        assert {type(point[name]) for point in points} == {type(draw(domain, random))}
-    assert {point["batch_size"] for point in points} == {8}
-    assert {point["hooks.ema.average"] for point in points} == {"a", "b", "c"}
-    assert {0.5, 0.9} < {point["hooks.ema.decay"] for point in points}
-
-
-def test_without_resampling_a_number_is_multiplied_and_a_choice_moves_to_a_neighbor() -> None:
-    scheduler = {"type": "pbt", "resample_probability": 0, "perturbation_factors": [0.8, 1.2]}
-    settings = sweep_over(POPULATION, scheduler=scheduler, trials=4)
-    random = np.random.RandomState(0)
-    points = [mutate(settings, POINT, random) for _ in range(50)]
-    assert {round(point["hooks.ema.decay"], 9) for point in points} == {0.56, 0.84}
-    assert {point["hooks.ema.every"] for point in points} == {
-        3,
-        4,
-    }  # 4.8 exceeds the largest value, 4
-    assert {point["hooks.ema.average"] for point in points} == {"a", "b"}
-    assert {point["optimizer.lr"] for point in points} == {0.4, 0.6}
-    assert mutate(settings, {**POINT, "hooks.ema.average": "gone"}, random)[
-        "hooks.ema.average"
-    ] in {"a", "b", "c"}
-    switched = sweep_over(SWITCHED, scheduler="pbt", trials=4)
-    assert mutate(switched, {"hooks.ema": None}, random) == {"hooks.ema": None}, (
-        "a missing value stays missing"
-    )

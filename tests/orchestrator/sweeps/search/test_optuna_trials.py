@@ -77,6 +77,26 @@ def test_optuna_draws_a_path_only_inside_its_choice() -> None:
     assert sum(values["hooks.ema"] == {} for values, _ in found[10:]) > 12
 
 
+@pytest.mark.parametrize(
+    ("domain", "expected"),
+    [
+        ({"quniform": [8, 30, 8]}, [8, 16, 24]),
+        ({"quniform": [0.1, 0.75, 0.3]}, [0.1, 0.4, 0.7]),
+        ({"randint": [0, 3]}, [0, 1, 2]),
+    ],
+)
+def test_optuna_suggests_the_ends_of_steps_as_often_as_the_values_between(
+    domain: dict[str, Any], expected: list[float]
+) -> None:
+    search = {"type": "optuna", "sampler": "RandomSampler"}
+    settings = sweep(search=search, space={"x": domain}, trials=300)
+    found = [values["x"] for values, _ in searched(settings, lambda _: {"val/score": 0.0})]
+    assert {*found} == {*expected}
+    assert {type(value) for value in found} == {type(expected[0])}
+    for value in expected:
+        assert found.count(value) == pytest.approx(100, abs=30)
+
+
 def test_optuna_tries_points_first_and_learns_from_them() -> None:
     space = {**SPACE, "batch_size": {"choice": [8, 16, 32]}}
     points = [
