@@ -1,7 +1,6 @@
 """The record of a run in the table of all runs of a storage, made from the files of the run."""
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -10,13 +9,14 @@ from typing import Any
 from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.checkpoints.index import read_index
-from orchestrator.disk.metadata import RunMetadata, seconds_at
+from orchestrator.disk.metadata import RunMetadata
 from orchestrator.disk.reports import drop_superseded, read_reports
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import DamagedFile
 from orchestrator.storage import Storage
 from orchestrator.tables.best_report import find_best_report, find_divergence, find_main_metric
 from orchestrator.tables.config_differences import flatten
+from orchestrator.tables.gpu_count import count_gpus
 from orchestrator.tables.trial_record import find_leader, load_usage
 from orchestrator.units import CONFIG
 
@@ -97,7 +97,7 @@ def _describe_files(folder: RunFolder, metadata: RunMetadata) -> dict[str, Any]:
     total_s = metadata.measure_seconds(reports)
     if total_s is not None:
         record["total_s"] = total_s
-        gpus = _count_gpus(attempts, config, metadata, written)
+        gpus = count_gpus(attempts, config, metadata, written)
         record["gpu_hours"] = gpus * total_s / 3600
     return record
 
@@ -172,53 +172,3 @@ def _describe_reports(
 
 def _select_metrics(report: Report) -> dict[str, Any]:
     return {name: value for name, value in report.items() if "/" in name}
-
-
-def _count_gpus(
-    attempts: Sequence[Attempt],
-    config: Mapping[str, Any],
-    metadata: RunMetadata,
-    reports: Sequence[Report],
-) -> float:
-    """Return the mean number of GPUs over the time of the attempts."""
-    if not attempts:
-        return 0
-    gpus = [_count_gpus_of(attempt) for attempt in attempts]
-    seconds = _measure_attempts(attempts, metadata, reports)
-    count: float = gpus[-1]
-    if any(seconds):
-        gpu_seconds = [number * time for number, time in zip(gpus, seconds, strict=True)]
-        count = sum(gpu_seconds) / sum(seconds)
-    share = (config.get("workers") or {}).get("gpu")
-    return count * share if isinstance(share, float) else count
-
-
-def _count_gpus_of(attempt: Attempt) -> int:
-    """Return the GPUs of an attempt; one that followed another trial's training has none."""
-    if attempt.leader:
-        return 0
-    return sum(host.device.startswith("cuda") for host in attempt.hosts)
-
-
-def _measure_attempts(
-    attempts: Sequence[Attempt], metadata: RunMetadata, reports: Sequence[Report]
-) -> list[float]:
-    """Return the seconds of each attempt: until the next one, or until its last report if the run
-    was resumed after it, because nothing has the beginning of the pause."""
-    last_reports = {
-        report["attempt"]: seconds_at(report["time"]) for report in reports if "time" in report
-    }
-    ended = None if metadata.wall_s is None else metadata.ended
-    resumes = [*map(seconds_at, metadata.resumed)]
-    starts = [seconds_at(attempt.started or metadata.started) for attempt in attempts]
-    seconds = []
-    for attempt, start in zip(attempts, starts, strict=True):
-        next_start = min((other for other in starts if other > start), default=math.inf)
-        next_resume = min((moment for moment in resumes if moment > start), default=math.inf)
-        end = last_reports.get(attempt.number, start)
-        if next_start < next_resume:
-            end = next_start
-        elif ended is not None and next_resume == math.inf:
-            end = seconds_at(ended)
-        seconds.append(max(0.0, end - start))
-    return seconds
