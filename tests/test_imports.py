@@ -238,7 +238,7 @@ def test_no_module_is_called_utils() -> None:
         ("import orchestrator.runs.driver, orchestrator.engines.gang", ("torch._dynamo",)),
         ("import orchestrator.sweeps.driver", ("torch._dynamo",)),
         (
-            "import orchestrator.sweeps.results.result, orchestrator.tables.compare, orchestrator.report.run,"
+            "import orchestrator.sweeps.results.result, orchestrator.tables.run_comparison, orchestrator.report.run,"
             " orchestrator.report.sweep, orchestrator.tables.summaries",
             ("ray", "torch", "duckdb"),
         ),

@@ -13,7 +13,7 @@ from orchestrator.report.views.learning import Reports, select_points
 from orchestrator.runs.result import Run
 from orchestrator.sweeps.results.comparison_text import ComparisonText, describe_comparison
 from orchestrator.sweeps.results.folder_comparison import compare_folders
-from orchestrator.tables.compare import RunComparison
+from orchestrator.tables.run_comparison import RunComparison
 from orchestrator.units import COSTS
 
 MAX_SIDES = len(COLORS)

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from orchestrator.runs.result import Run
-from orchestrator.tables.compare import RunComparison, Side, compare
 from orchestrator.tables.query import TRAINING
+from orchestrator.tables.run_comparison import RunComparison, Side, compare
 
 
 def compare_runs(runs: Sequence[Run]) -> RunComparison:

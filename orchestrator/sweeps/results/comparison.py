@@ -19,21 +19,24 @@ from orchestrator.sweeps.results.ranking import (
     sort_best_first,
 )
 from orchestrator.sweeps.results.result import Sweep
-from orchestrator.tables.compare import drop_unmeasured, get_numbers
-from orchestrator.tables.config_differences import find_config_differences
-from orchestrator.tables.configurations import Configuration
-from orchestrator.tables.significance import (
-    SIGNIFICANCE_LEVEL,
+from orchestrator.tables.compared_values import (
     Classify,
     ComparedValues,
     Series,
     Verdict,
     compare_with_first,
     describe_direction,
+    drop_unmeasured,
+    get_numbers,
+    summarize,
+)
+from orchestrator.tables.config_differences import find_config_differences
+from orchestrator.tables.configurations import Configuration
+from orchestrator.tables.significance import (
+    SIGNIFICANCE_LEVEL,
     is_significant,
     run_paired_test,
     run_welch_test,
-    summarize,
 )
 from orchestrator.units import CONFIG, is_number
 

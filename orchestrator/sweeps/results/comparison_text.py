@@ -8,8 +8,8 @@ from typing import Any
 from hooks.metrics.direction import explain_unknown_direction
 from orchestrator import units
 from orchestrator.sweeps.results.comparison import PairedDifferences, SweepComparison
-from orchestrator.tables.compare import RunComparison
-from orchestrator.tables.significance import ComparedValues, ValueChange
+from orchestrator.tables.compared_values import ComparedValues, ValueChange
+from orchestrator.tables.run_comparison import RunComparison
 
 _DOUBTS = {"noise": "noise", "unknown": "?"}
 """What is said beside a change, by the verdict on it."""

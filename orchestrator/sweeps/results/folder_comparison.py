@@ -8,7 +8,7 @@ from orchestrator.runs.comparison import compare_runs
 from orchestrator.runs.result import Run
 from orchestrator.sweeps.results.comparison import SweepComparison, compare_sweeps
 from orchestrator.sweeps.results.result import Sweep
-from orchestrator.tables.compare import RunComparison
+from orchestrator.tables.run_comparison import RunComparison
 
 
 def compare_folders(folders: Sequence[RunFolder]) -> RunComparison | SweepComparison:

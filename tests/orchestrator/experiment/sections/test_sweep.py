@@ -104,7 +104,6 @@ def test_wrong_domains_are_refused(domain: Any, path: str, message: str) -> None
         ("quniform", [0.9, 1.0, 0.03], [0.9, 0.99]),
         ("qloguniform", [1, 6, 2], [1, 5]),
         ("quniform", [1, 5, 0.5], [1.0, 5.0]),
-        ("quniform", [1, 6, 2], [1, 5]),
         ("qloguniform", [0.1, 0.5, 0.3], [0.1, 0.4]),
         ("randint", [1, 5], [1, 4]),
         ("normal", [10, 2], [-sys.float_info.max, sys.float_info.max]),

@@ -15,7 +15,7 @@ from orchestrator.cli import app
 from orchestrator.disk.new_run import create_run
 from orchestrator.sweeps.results.comparison import compare_sweeps
 from orchestrator.sweeps.results.result import Sweep
-from orchestrator.tables.significance import ComparedValues
+from orchestrator.tables.compared_values import ComparedValues
 
 DECAYS = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]
 

@@ -7,8 +7,8 @@ import pytest
 
 from orchestrator.sweeps.results.comparison import PairedDifferences, SweepComparison
 from orchestrator.sweeps.results.comparison_text import describe_comparison
-from orchestrator.tables.compare import RunComparison
-from orchestrator.tables.significance import ComparedValues, Verdict
+from orchestrator.tables.compared_values import ComparedValues, Verdict
+from orchestrator.tables.run_comparison import RunComparison
 
 RUNS = RunComparison(
     runs=["one", "two"],

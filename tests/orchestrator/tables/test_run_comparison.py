@@ -7,15 +7,11 @@ import pandas as pd
 import pytest
 
 from orchestrator.disk.rows.usage import compute_usage
-from orchestrator.tables.compare import (
-    Side,
-    classify_cost_difference,
-    classify_metric_difference,
-    compare,
-    summarize_blocks,
-)
+from orchestrator.tables import cost_comparison
+from orchestrator.tables.compared_values import ComparedValues
+from orchestrator.tables.cost_comparison import classify_cost_difference, summarize_blocks
 from orchestrator.tables.query import Rows
-from orchestrator.tables.significance import ComparedValues
+from orchestrator.tables.run_comparison import Side, classify_metric_difference, compare
 
 MIB = 2.0**20
 
@@ -170,7 +166,7 @@ def test_training_time_is_that_of_the_slowest_rank() -> None:
 
 
 def test_every_third_thousand_of_a_long_run_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(compare.__globals__, "MAX_ITERATIONS", 2000)
+    monkeypatch.setattr(cost_comparison, "MAX_ITERATIONS", 2000)
     rows = pd.DataFrame(
         {"rank": [0, 1] * 6000, "phase": "train", "epoch": 0, "iteration": np.arange(12000) // 2}
     )
