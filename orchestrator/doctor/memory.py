@@ -10,8 +10,9 @@ from orchestrator import units
 from orchestrator.doctor.finding import Finding, format_rank, format_ranks
 from orchestrator.doctor.gradient_syncs import find_rank_with_max
 from orchestrator.doctor.robust_statistics import estimate_lower_spread
+from orchestrator.tables.database import quote
 from orchestrator.tables.query import TRAINING, Rows
-from orchestrator.tables.row_blocks import merge_blocks, quote
+from orchestrator.tables.row_blocks import merge_blocks
 
 LEAK_COLUMNS = ("rss_bytes", "cuda_allocated_bytes")
 """Columns that show a leak. PyTorch's reserved memory does not: it also grows without one."""

@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from orchestrator.tables.database import quote
 from orchestrator.tables.query import Rows
-from orchestrator.tables.row_blocks import merge_blocks, quote
+from orchestrator.tables.row_blocks import merge_blocks
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

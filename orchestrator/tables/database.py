@@ -1,4 +1,5 @@
-"""DuckDB, imported lazily: an empty database in memory, without access to files."""
+"""DuckDB, imported lazily: an empty database in memory, without access to files, and names in its
+queries."""
 
 from __future__ import annotations
 
@@ -43,3 +44,8 @@ def open_database() -> duckdb.DuckDBPyConnection:
 def get_internal_database() -> duckdb.DuckDBPyConnection:
     """Return the database for this package's own queries; each query has its own cursor."""
     return open_database()
+
+
+def quote(column: str) -> str:
+    """Quote a column's name for SQL."""
+    return '"{}"'.format(column.replace('"', '""'))

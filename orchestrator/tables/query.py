@@ -14,8 +14,8 @@ import pyarrow.dataset as ds
 from orchestrator.disk.rows.columns import COUNTER_TYPES, NAME_COLUMNS, check_case
 from orchestrator.disk.rows.source import Source
 from orchestrator.tables.conditions import check_condition, explain_errors
-from orchestrator.tables.database import get_internal_database
-from orchestrator.tables.row_blocks import make_blocks_statement, quote
+from orchestrator.tables.database import get_internal_database, quote
+from orchestrator.tables.row_blocks import make_blocks_statement
 
 if TYPE_CHECKING:
     import duckdb

@@ -7,8 +7,10 @@ except for spans, `X low`. It also has `rank`, `phase`, `rows`, its `first` iter
 `iteration`, and the `step` by then.
 """
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 
+from orchestrator.tables.database import quote
 from orchestrator.units import SPANS
 
 MAX_ROWS_AS_BLOCKS = 2**18
@@ -32,11 +34,6 @@ _AGGREGATES = (("max", "high"), ("sum", "total"), ("count", "known"), ("min", "l
 spans."""
 
 
-def quote(column: str) -> str:
-    """Quote a column's name for SQL."""
-    return '"{}"'.format(column.replace('"', '""'))
-
-
 def merge_blocks(column: str, part: str) -> str:
     """Return the SQL aggregate that merges a measurement's `low`, `high`, `total` or `known` of
     several blocks."""
@@ -53,17 +50,19 @@ def make_blocks_statement(
     values = _list_values(columns, numbers)
     if rows > MAX_ROWS_AS_BLOCKS:
         rows_per_block = max(
-            -(-rows // (ranks * MAX_BLOCKS_OF_RANK)),
-            -(-4 * rows * len(values) // MAX_STORED_NUMBERS),
+            math.ceil(rows / (ranks * MAX_BLOCKS_OF_RANK)),
+            math.ceil(len(_AGGREGATES) * rows * len(values) / MAX_STORED_NUMBERS),
         )
     is_grouped = rows_per_block > 1
 
-    outputs = ["rank", "phase"]
-    outputs += [
+    count = "count(*)" if is_grouped else "1"
+    outputs = [
+        "rank",
+        "phase",
         f"{_aggregate('min', 'iteration', is_grouped)} as first",
         f"{_aggregate('max', 'iteration', is_grouped)} as iteration",
         f"{_aggregate('max', 'step', is_grouped)} as step",
-        f"{'count(*)' if is_grouped else '1'} as rows",
+        f"{count} as rows",
     ]
     for name in values:
         for function, part in _list_parts(name):
@@ -84,7 +83,8 @@ def _list_values(columns: Collection[str], numbers: Sequence[str]) -> dict[str, 
     if "step_s" in numbers:
         wait = _WAIT if _WAIT in columns else "backward_s"
         spans = [f"coalesce({name}, 0)" for name in SPANS if name in columns and name != wait]
-        values[OWN_WORK] = f"({' + '.join(spans) or 'step_s'})"
+        own_work = " + ".join(spans) or "step_s"
+        values[OWN_WORK] = f"({own_work})"
     return values
 
 
@@ -108,4 +108,6 @@ def _aggregate(function: str, value: str, is_grouped: bool) -> str:
     """Return the SQL aggregate of a value over a block, which may be a single row."""
     if is_grouped:
         return f"{function}({value})"
-    return f"({value} is not null)::int" if function == "count" else value
+    if function == "count":
+        return f"({value} is not null)::int"
+    return value

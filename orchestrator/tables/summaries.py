@@ -7,8 +7,8 @@ import pandas as pd
 
 from hooks.metrics.names import sort_phases
 from orchestrator.errors import UsageError
+from orchestrator.tables.database import quote
 from orchestrator.tables.query import Rows
-from orchestrator.tables.row_blocks import quote
 from orchestrator.units import SPANS
 
 _LEADING_COLUMNS: Mapping[str, Mapping[str, str]] = {

@@ -14,8 +14,7 @@ from orchestrator.disk.rows.columns import check_case
 from orchestrator.disk.rows.source import Source
 from orchestrator.errors import UsageError, find_nearest, shorten
 from orchestrator.tables.conditions import advise_quotes
-from orchestrator.tables.database import open_database
-from orchestrator.tables.row_blocks import quote
+from orchestrator.tables.database import open_database, quote
 
 if TYPE_CHECKING:
     import duckdb
@@ -28,6 +27,8 @@ _CONSTRUCTORS: dict[_Kind, Callable[[Decimal], Any]] = {
     "object": Decimal,
 }
 """How a number becomes a value of a pandas type."""
+_ROUNDED_KINDS = ("decimal", "hugeint", "uhugeint")
+"""DuckDB's types of numbers that it turns into floats."""
 _EXAMPLES = {
     "rows": "select avg(loss) from rows",
     "runs": "select name, best from runs",
@@ -57,8 +58,9 @@ def query(source: Source, sql: str) -> pd.DataFrame:
             return _select(connection, sql, "rows")
     except duckdb.Error as error:
         message = str(error).partition(": ")[2].partition("\nDid you mean")[0]
-        table = "; the only table is `rows`" if isinstance(error, duckdb.CatalogException) else ""
-        raise UsageError(f"query: {message}{table}") from None
+        if isinstance(error, duckdb.CatalogException):
+            message += "; the only table is `rows`"
+        raise UsageError(f"query: {message}") from None
     finally:
         connection.close()
 
@@ -134,20 +136,17 @@ def _fetch_exactly(connection: duckdb.DuckDBPyConnection, sql: str) -> pd.DataFr
         connection.execute(sql)  # this error shows its place
         raise
 
-    positions = [
-        position
-        for position, kind in enumerate(result.types)
-        if kind.id in ("decimal", "hugeint", "uhugeint")
-    ]
-    columns = [
-        f"#{position + 1}{'::varchar' * (position in positions)} as {quote(name)}"
-        for position, name in enumerate(result.columns)
-    ]
+    kinds = [kind.id for kind in result.types]
+    columns = []
+    for number, (name, kind) in enumerate(zip(result.columns, kinds, strict=True), start=1):
+        value = f"#{number}::varchar" if kind in _ROUNDED_KINDS else f"#{number}"
+        columns.append(f"{value} as {quote(name)}")
+
     frame: pd.DataFrame = result.project(", ".join(columns)).df()
-    for position in positions:
-        frame.isetitem(position, _parse_numbers(frame.iloc[:, position]).array)
-    for position, kind in enumerate(result.types):
-        if kind.id == "list":
+    for position, kind in enumerate(kinds):
+        if kind in _ROUNDED_KINDS:
+            frame.isetitem(position, _parse_numbers(frame.iloc[:, position]).array)
+        elif kind == "list":
             frame.isetitem(position, make_lists(frame.iloc[:, position]).array)
     return frame
 

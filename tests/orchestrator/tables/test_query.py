@@ -18,8 +18,8 @@ import pytest
 from orchestrator.disk.rows.source import Source
 from orchestrator.errors import UsageError
 from orchestrator.tables import query as query_module
+from orchestrator.tables.database import quote
 from orchestrator.tables.query import Rows, read_matching_rows
-from orchestrator.tables.row_blocks import quote
 from orchestrator.tables.user_query import query
 
 
