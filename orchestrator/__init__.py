@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from orchestrator.runs.listing import list_runs as list_runs
     from orchestrator.runs.result import Run as Run
     from orchestrator.runs.result import open_run as open_run
-    from orchestrator.sweeps.driver import resume_sweep as resume_sweep
     from orchestrator.sweeps.driver import sweep as sweep
     from orchestrator.sweeps.results.result import Sweep as Sweep
     from orchestrator.sweeps.results.result import open_sweep as open_sweep
+    from orchestrator.sweeps.resume import resume_sweep as resume_sweep
     from orchestrator.task import Task as Task
     from orchestrator.terminal.display import TerminalDisplay
     from orchestrator.terminal.notebook import NotebookDisplay
@@ -52,7 +52,7 @@ _MODULE_OF = {
     "open_run": "orchestrator.runs.result",
     "open_sweep": "orchestrator.sweeps.results.result",
     "resume": "orchestrator.runs.driver",
-    "resume_sweep": "orchestrator.sweeps.driver",
+    "resume_sweep": "orchestrator.sweeps.resume",
     "run": "orchestrator.runs.driver",
     "sweep": "orchestrator.sweeps.driver",
 }

@@ -1,43 +1,24 @@
-"""Starting and resuming a sweep. Runs in the driver."""
+"""Starting a sweep. Runs in the driver."""
 
-import shlex
-from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from orchestrator.disk.initial_weights import describe_initial_weights
-from orchestrator.disk.lease import Lease
 from orchestrator.disk.metadata import IfExists
 from orchestrator.disk.new_run import create_run, taking_name
 from orchestrator.disk.provenance import collect_provenance
-from orchestrator.disk.run_folder import DEFAULT_STORAGE, RunFolder, errors_before_start
-from orchestrator.disk.sweep_folder import open_sweep_folder
+from orchestrator.disk.run_folder import DEFAULT_STORAGE, RunFolder
 from orchestrator.engines.ray_connection import choose_address
 from orchestrator.errors import UsageError
 from orchestrator.experiment.load import check_experiment, to_dict, to_yaml
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.run_name import choose_run_name
-from orchestrator.experiment.sections.schedulers.pbt import PBT
 from orchestrator.experiment.sections.sweep import SweepSettings
-from orchestrator.experiment.sweep.trial_counts import count_trials
-from orchestrator.process.streams import print_line
-from orchestrator.runs.driver import format_resume_command, load_experiment_to_resume
 from orchestrator.storage import Storage
-from orchestrator.sweeps.earlier_attempts import (
-    compute_seconds_used,
-    load_previous_trials,
-    wait_for_orphans,
-)
-from orchestrator.sweeps.end import record_end
 from orchestrator.sweeps.launch import run_trials
 from orchestrator.sweeps.requirements import check_can_run
 from orchestrator.sweeps.results.result import Sweep
-from orchestrator.sweeps.search.drawing import draw_points
-from orchestrator.sweeps.search.search import list_remaining_trials
-from orchestrator.tables.trial_index import TrialIndex
-from orchestrator.tables.trial_record import TrialRecord
-from orchestrator.units import format_count
+from orchestrator.sweeps.stored_settings import summarize_settings
 from orchestrator.user_code import read_main_source
 
 
@@ -107,108 +88,6 @@ def _get_settings(experiment: Experiment) -> SweepSettings:
     return experiment.sweep
 
 
-def resume_sweep(
-    path: str | Path, *, failed: bool = False, address: str | None = None, force_lease: bool = False
-) -> Sweep:
-    """Resume a sweep that was interrupted or lost its driver, with any edits made to the
-    experiment.yaml in its folder.
-
-    Finished trials stay as they are. The others resume from their newest checkpoint, or start if
-    they have none.
-
-    Args:
-        path: The sweep's folder or URL.
-        failed: Restart failed trials too.
-        address: A Ray cluster to join, as in `run`.
-        force_lease: Take the lease of a driver that died on another machine.
-
-    Returns:
-        The sweep.
-
-    Raises:
-        UsageError: If no trial is left, or if the sweep runs, perhaps on another machine.
-
-    Example:
-        ```python
-        resume_sweep("runs/spirals-sweep", failed=True)
-        ```
-    """
-    folder = open_sweep_folder(path)
-    with folder.lease(force=force_lease) as lease:
-        return resume(folder, lease, failed=failed, address=address)
-
-
-def resume(folder: RunFolder, lease: Lease, *, failed: bool, address: str | None) -> Sweep:
-    """Resume a sweep as `resume_sweep` does, while the caller holds its lease."""
-    with errors_before_start():
-        metadata = folder.read_metadata()
-        address = choose_address(address, local=metadata.local)
-        experiment = load_experiment_to_resume(folder)
-        settings = experiment.sweep
-        began_with = asdict(metadata.sweep) if metadata.sweep else {}
-        if settings is None or not _summarize_repeats(settings).items() <= began_with.items():
-            raise UsageError(
-                f"{folder}/experiment.yaml must have a sweep section with the original"
-                " sweep.repeats; restore it"
-            )
-        previous = load_previous_trials(folder, settings, rerun_failed=failed)
-        _check_grid(folder, settings, previous)
-        earlier_s = metadata.wall_s
-        if earlier_s is None:  # its driver died
-            earlier_s = compute_seconds_used(metadata, previous)
-
-    if not list_remaining_trials(settings, previous):
-        if metadata.status not in ("running", "interrupted"):
-            raise _make_nothing_to_resume_error(folder, previous, failed=failed)
-        print_line(f"Every trial of {folder} has ended; recording the result.")
-        folder.resume(earlier_s=earlier_s)
-        return record_end(folder, settings)
-
-    check_can_run(experiment, settings, local=metadata.local, address=address)
-    with errors_before_start():
-        TrialIndex(folder, settings.objectives).write(previous.values())
-        continued = [trial.name for trial in previous.values() if not trial.has_ended]
-        wait_for_orphans(folder, continued)
-        folder.write_experiment(to_yaml(experiment), experiment.source)
-        folder.resume(sweep=_summarize(settings), earlier_s=earlier_s)
-    return run_trials(folder, experiment, previous, address, lease)
-
-
-def _check_grid(
-    folder: RunFolder, settings: SweepSettings, previous: Mapping[int, TrialRecord]
-) -> None:
-    """Raise UsageError if edits of a grid have moved the points of trials that have begun, because
-    the others would repeat some points and leave out others."""
-    if settings.search.type != "grid" or isinstance(settings.scheduler, PBT):
-        return
-    points = draw_points(settings)
-    for number, trial in previous.items():
-        index = number // settings.repeat_count
-        began_with = {path: trial.values[path] for path in settings.space if path in trial.values}
-        if index < len(points) and points[index] != began_with:
-            raise UsageError(
-                f"{folder}/experiment.yaml: the edited sweep.space moves the point of {trial.name},"
-                " which has begun. Change only values that no trial has begun with, append values to"
-                " the first parameter, or start another sweep"
-            )
-
-
-def _make_nothing_to_resume_error(
-    folder: RunFolder, previous: Mapping[int, TrialRecord], *, failed: bool
-) -> UsageError:
-    n_failed = sum(trial.status == "failed" for trial in previous.values())
-    if n_failed and not failed:
-        return UsageError(
-            f"{n_failed} of {format_count(len(previous), 'trial')} of {folder} failed, and no other"
-            " is left."
-            f" To retry: {format_resume_command(folder)} --failed"
-        )
-    return UsageError(
-        f"every trial of {folder} has ended, so there is nothing to resume."
-        f" To see them: hookyard show {shlex.quote(str(folder))}"
-    )
-
-
 def _collect_metadata(
     experiment: Experiment, settings: SweepSettings, *, local: bool, fail_fast: bool
 ) -> dict[str, Any]:
@@ -221,25 +100,5 @@ def _collect_metadata(
         "notes": experiment.notes,
         "local": local,
         "fail_fast": fail_fast,
-        "sweep": _summarize(settings),
-    }
-
-
-def _summarize(settings: SweepSettings) -> dict[str, Any]:
-    """Return the sweep settings to store in run.json."""
-    return {
-        "objectives": settings.objectives,
-        "trials": count_trials(settings),
-        **_summarize_repeats(settings),
-        "aggregate": settings.aggregate,
-        "constraints": settings.constraints,
-    }
-
-
-def _summarize_repeats(settings: SweepSettings) -> dict[str, Any]:
-    is_seed = isinstance(settings.repeats, int)
-    return {
-        "repeats": settings.repeat_count,
-        "repeated_path": settings.repeated_path,
-        "repeated_values": [] if is_seed else settings.list_repeated_values(0),
+        "sweep": summarize_settings(settings),
     }
