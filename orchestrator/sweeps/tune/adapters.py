@@ -98,8 +98,7 @@ class TrialEvents(_Unsaved, tune.Callback):
         config: TrialConfig = trial.config[TRIAL]
         for member in list_members(config):
             if member["number"] in result.get(FAILED, ()):
-                config["failed"].append(member["number"])
-                self._record_failure(member)
+                self._record_failure_alone(config, member)
         number = result.get(REPORTED, config["number"])
         if number is not None:
             self._sweep.record_report(number, result)
@@ -119,8 +118,14 @@ class TrialEvents(_Unsaved, tune.Callback):
                 )
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        for member in list_members(trial.config[TRIAL]):
-            self._sweep.show_recovery(member["number"], _read_error(self._find_folder(member)))
+        config: TrialConfig = trial.config[TRIAL]
+        for member in list_members(config):
+            folder = self._find_folder(member)
+            # The process may have died before its next result, which would have told of the failure.
+            if config["followers"] and _has_failed_permanently(folder):
+                self._record_failure_alone(config, member)
+            else:
+                self._sweep.show_recovery(member["number"], _read_error(folder))
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         for member in list_members(trial.config[TRIAL]):
@@ -129,6 +134,11 @@ class TrialEvents(_Unsaved, tune.Callback):
                 self._sweep.record_end(member["number"], member["values"])
             else:
                 self._record_failure(member)
+
+    def _record_failure_alone(self, config: TrialConfig, member: NumberedValues) -> None:
+        """Record the failure of a trial without which the others continue."""
+        config["failed"].append(member["number"])
+        self._record_failure(member)
 
     def _record_failure(self, member: NumberedValues) -> None:
         sweep = self._sweep
@@ -147,6 +157,14 @@ class TrialEvents(_Unsaved, tune.Callback):
         remove_placement_group_of(folder)
         metric_missing = folder.read_metadata().metric_missing
         sweep.record_failure(number, values, error, metric_missing=metric_missing)
+
+
+def _has_failed_permanently(trial: RunFolder) -> bool:
+    """Return whether a trial has failed so that a restart would fail again."""
+    if not trial.exists():
+        return False
+    metadata = trial.read_metadata()
+    return metadata.status == "failed" and metadata.is_user_error
 
 
 def _read_error(trial: RunFolder) -> str:

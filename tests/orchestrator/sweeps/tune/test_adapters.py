@@ -34,13 +34,17 @@ def test_trial_that_never_began_is_recorded_as_failed(
     assert "trial-0004 [1/3]" in capsys.readouterr().err
 
 
+def make_shared_trial(folder: Path) -> Trial:
+    """Make Tune's trial of three that share a training run."""
+    (folder / "experiment.yaml").write_text("name: sweep\n")
+    followers: list[Any] = [{"number": number, "values": {}} for number in (1, 2)]
+    return Trial("nothing", stub=True, config={TRIAL: make_trial_config(0, {}, followers)})
+
+
 def test_a_trial_that_failed_alone_is_recorded_once_and_left_out_of_a_restart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "experiment.yaml").write_text("name: sweep\n")
-    followers: list[Any] = [{"number": number, "values": {}} for number in (1, 2)]
-    config = {TRIAL: make_trial_config(0, {}, followers)}
-    trial = Trial("nothing", stub=True, config=config)
+    trial = make_shared_trial(tmp_path)
     events = TrialEvents(running(tmp_path))
     result = {REPORTED: 0, FAILED: [1], "val/accuracy": 0.5}
     for _ in range(2):
@@ -52,3 +56,19 @@ def test_a_trial_that_failed_alone_is_recorded_once_and_left_out_of_a_restart(
     events.on_trial_start(0, [], trial)
     begun = [line for line in capsys.readouterr().err.splitlines() if "begins" in line]
     assert begun == ["trial-0000 begins: ", "trial-0002 begins: "]
+
+
+def test_a_failure_that_no_result_told_of_is_recorded_before_the_others_restart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Trial 1 failed in its own code; trial 2 with the process that all of them lost."""
+    trial = make_shared_trial(tmp_path)
+    for number, is_user_error in ((1, True), (2, False)):
+        folder = trial_folder(str(tmp_path), number)
+        folder.begin("", values={})
+        folder.end("failed", error=f"error {number}", is_user_error=is_user_error)
+    TrialEvents(running(tmp_path)).on_trial_recover(0, [], trial)
+    assert trial.config[TRIAL]["failed"] == [1]
+    lines = capsys.readouterr().err
+    assert "trial-0001 [1/3] : failed: error 1" in lines
+    assert "trial-0002: error 2; it begins on new processes" in lines
