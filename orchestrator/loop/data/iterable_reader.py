@@ -152,7 +152,7 @@ class IterableReader:
     @property
     def is_at_end(self) -> bool:
         """True after the last batch of a pass whose length is known."""
-        return self._counter.count == self._own_length
+        return self._own_length is not None and self._counter.count == self._own_length
 
     def read_again(
         self, rank: int, world_size: int, batch_size: int | None = None

@@ -249,6 +249,33 @@ def test_fresh_batches_of_a_stream_have_no_effect_on_training() -> None:
         assert len(flat([batch[2].tolist() for batch in data.fresh_batches("val")])) == 23
 
 
+class Numbers(IterableDataset[Any]):
+    """Endless samples, which counts those that it has read."""
+
+    read = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            self.read += 1
+            yield torch.zeros(5), 0, self.read
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_closing_reads_nothing_of_data_without_a_length(is_resumed: bool) -> None:
+    numbers = Numbers()
+    task = Given(given=numbers)
+    train = build_data(task, experiment(steps=5), World()).train
+    next(train.begin(0, 0))
+    if is_resumed:
+        position = train.state_dict()
+        train = build_data(task, experiment(steps=5), World()).train
+        train.restore(position, 1)
+        next(train.begin(0, 0))
+    read = numbers.read
+    train.close()
+    assert numbers.read == read
+
+
 # What is refused
 
 
