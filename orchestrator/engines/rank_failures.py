@@ -18,6 +18,7 @@ from orchestrator.engines.error_origin import (
     is_user_error,
 )
 from orchestrator.errors import HookyardError, RunError, UsageError
+from orchestrator.loop.sharing.failed_run import find_failed_run, mark_failed_run
 
 _MAX_TRACE = 200_000
 """Maximum length of a traceback in characters."""
@@ -131,8 +132,7 @@ class RankFailed(RunError):
             is_user_error(error),
             escape_surrogates(_format_traceback(error)),
         )
-        for note in getattr(error, "__notes__", ()):
-            failure.add_note(note)
+        mark_failed_run(failure, find_failed_run(error))
         if isinstance(error, HookError) and isinstance(error.__cause__, SettingError):
             error = UsageError(message)
         if isinstance(error, UsageError):

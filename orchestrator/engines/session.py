@@ -29,7 +29,7 @@ from orchestrator.loop.inference_loops import EvaluationLoop, PredictionLoop
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.torch_settings import thread_count, torch_threads
 from orchestrator.loop.report import Report, produce_within
-from orchestrator.loop.sharing.failed_run import note_failed_run
+from orchestrator.loop.sharing.failed_run import mark_failed_run
 from orchestrator.loop.sharing.shared_runs import Member
 from orchestrator.loop.world import World
 from orchestrator.task import has_custom_loop
@@ -47,7 +47,7 @@ class Session:
     """An attempt of a run in one worker process, which builds and runs the loop. Used in workers.
 
     With followers, runs share the training and report in turn. Training continues until the last of
-    them ends; if one fails, all end, and a note on the error names it.
+    them ends; if one fails, all end, and the error is marked with its index.
 
     Rank 0 sends lines and progress to its mailbox, if it has one, otherwise to the `display`.
     `end_hung` ends this rank if it hangs and `hang.action` is `fail`. `resolved` is the
@@ -217,7 +217,7 @@ class Session:
         except BaseException as error:
             failure = error
             if self.is_shared and isinstance(error, Exception):
-                note_failed_run(error, index)
+                mark_failed_run(error, index)
             raise
         finally:
             self._finish(loop, reports, failure)

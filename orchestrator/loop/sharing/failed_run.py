@@ -1,29 +1,31 @@
-"""The run that failed, of several that share a training, as a note on the error."""
+"""The run that failed, of several that share a training, as an attribute of the error."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_PREFIX = "in the turn of run "
+_ATTRIBUTE = "hookyard_failed_run"
+"""Attribute of an error, which is pickled with it."""
 
 
 @contextmanager
-def note_failures(run_index: int) -> Iterator[None]:
-    """Add a note that names the run to an error of the block."""
+def marking_failed_run(run_index: int) -> Iterator[None]:
+    """Mark an error of the block as that of a run, as `mark_failed_run` does."""
     try:
         yield
     except Exception as error:
-        note_failed_run(error, run_index)
+        mark_failed_run(error, run_index)
         raise
 
 
-def note_failed_run(error: Exception, run_index: int) -> None:
-    """Add a note that names the run which raised an error, unless the error or its cause has one."""
-    error.add_note(f"{_PREFIX}{find_failed_run(error, run_index)}")
+def mark_failed_run(error: BaseException, run_index: int) -> None:
+    """Mark an error as that of a run, unless the error or its cause is already marked."""
+    # Not by `setattr`, which an error that is a frozen dataclass refuses.
+    vars(error)[_ATTRIBUTE] = find_failed_run(error, run_index)
 
 
 def find_failed_run(error: BaseException, otherwise: int = 0) -> int:
-    """Return the index of the run that failed, from a note on the error or on its cause."""
-    for note in getattr(error, "__notes__", ()):
-        if note.startswith(_PREFIX):
-            return int(note.removeprefix(_PREFIX))
+    """Return the index of the run by which an error or its cause is marked; `otherwise` if neither
+    is marked."""
+    if hasattr(error, _ATTRIBUTE):
+        return int(getattr(error, _ATTRIBUTE))
     return find_failed_run(error.__cause__, otherwise) if error.__cause__ else otherwise

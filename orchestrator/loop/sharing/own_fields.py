@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from hooks.state import State
-from orchestrator.loop.sharing.failed_run import note_failed_run
+from orchestrator.loop.sharing.failed_run import mark_failed_run
 
 OWN_FIELDS = (
     "name",
@@ -34,7 +34,7 @@ _read_own_fields = attrgetter(*OWN_FIELDS)
 class OwnFields:
     """The own fields of a run: `with` puts them into the state, in place of the training's.
 
-    A note on an error names the run. Within its own context, a run's context changes nothing.
+    An error is marked as that of the run. Within its own context, a run's context changes nothing.
     """
 
     def __init__(self, state: State, fields: Mapping[str, Any], run_index: int) -> None:
@@ -56,7 +56,7 @@ class OwnFields:
         if self._depth == 0:
             self._exchange()
         if isinstance(error, Exception):
-            note_failed_run(error, self._run_index)
+            mark_failed_run(error, self._run_index)
 
     def _exchange(self) -> None:
         values = _read_own_fields(self._state)

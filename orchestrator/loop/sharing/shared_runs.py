@@ -2,17 +2,15 @@
 
 from collections import ChainMap
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from hooks.event_calls import Call
-from hooks.hook import WITHIN_ITERATION, Hook
-from hooks.metrics.names import get_kind
+from hooks.hook import Hook
 from hooks.plan import Plan
 from hooks.private_torch import tree_leaves
-from hooks.state import State
 from orchestrator.disk.checkpoints.training_files import TrainingFiles
 from orchestrator.errors import RunError
 from orchestrator.experiment.sections.experiment import Experiment
@@ -22,18 +20,21 @@ from orchestrator.loop.plan import make_plan
 from orchestrator.loop.report import Report
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.sharing.own_fields import OwnFields
+from orchestrator.loop.sharing.shared_calls import (
+    REQUESTED_BY_RUN,
+    TRAINING_EVENTS,
+    merge_calls,
+    share_metrics,
+    use_own_fields,
+)
 from orchestrator.loop.state.hooked_contents import HookedContents
 from orchestrator.loop.training import Training
 from orchestrator.randomness import random_state, restore_random_state
 
-TRAINING_EVENTS = ("on_start", "on_phase_start", *WITHIN_ITERATION, "on_phase_end")
-"""Events at the start and during training phases. The hooks of all runs are called in one merged
-order."""
 EVENTS_FIRED_ONCE = ("on_load", "on_end", "on_exception")
 """Events that fire once in total for a hook of the training, not once per run."""
 CHANGED_BY_EVALUATION = ("phase", "stepped", "iterations_before", "batch_size", "loss_weight")
 """Fields of the state that an evaluation changes and does not restore."""
-REQUESTED_BY_RUN = "requested by a hook of one run"
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class SharedRuns:
     def _make_own_fields(self, member: Member, run_index: int) -> OwnFields:
         state = self._training.state
         fields = {
-            **member.context.state_fields(member.experiment),
+            **member.context.make_state_fields(member.experiment),
             "info": ChainMap({}, state.info),
             "metrics": {},
             "evaluations": {"": state.evaluations[""]},
@@ -99,13 +100,13 @@ class SharedRuns:
             plan = make_plan({**shared, **own_hooks}, member.context.world, self._training.clock)
         calls: dict[str, list[Call]] = {
             "on_report": [
-                call if call.name in own_hooks else _sharing_metrics(call, self._hook_metrics)
+                call if call.name in own_hooks else share_metrics(call, self._hook_metrics)
                 for call in plan.calls["on_report"]
             ]
         }
         for event in TRAINING_EVENTS:
             calls[event] = [
-                _with_own_fields(call, own_fields) if call.name in own_hooks else call
+                use_own_fields(call, own_fields) if call.name in own_hooks else call
                 for call in plan.calls[event]
             ]
         if not is_first:
@@ -120,7 +121,7 @@ class SharedRuns:
         first = self.runs[0]
         others = [run for run in active if run is not first]
         plan = first.plan.replace_calls(
-            {event: _join_calls(event, first, others) for event in TRAINING_EVENTS}
+            {event: merge_calls(event, first, others) for event in TRAINING_EVENTS}
         )
         self._training.use_plan(plan)
 
@@ -189,61 +190,13 @@ class SharedRuns:
             restore_random_state(random_state_after)
 
 
-def _join_calls(event: str, first: HookedRun, others: Iterable[HookedRun]) -> list[Call]:
-    """Merge the calls of several runs; each run's calls keep the order that they have when it
-    trains alone."""
-    calls = list(first.plan.calls[event])
-    for run in others:
-        position = 0
-        for call in run.plan.calls[event]:
-            if call.name in run.own_hooks:
-                calls.insert(position, call)
-            else:
-                names = [other.name for other in calls]
-                position = names.index(call.name)
-            position += 1
-    return calls
-
-
-def _with_own_fields(call: Call, own_fields: OwnFields) -> Call:
-    """Return a call of a hook with its run's own fields in the state.
-
-    If it requests a checkpoint within a training phase, the training requests one too.
-    """
-    is_within_iteration = call.event in WITHIN_ITERATION
-
-    def call_for_run(state: State, *arguments: Any) -> None:
-        with own_fields:
-            call.run(state, *arguments)
-            if not is_within_iteration or state.phase != "train":
-                return
-            if state.stop_reasons or state.pause_reasons:
-                raise RunError(
-                    f"hook '{call.name}' of {state.name} requests a stop or pause within a"
-                    " training phase that other trials share; set sweep.share_training: false"
-                )
-            is_checkpoint_requested = bool(state.checkpoint_reasons)
-        if is_checkpoint_requested:
-            state.request_checkpoint(REQUESTED_BY_RUN)
-
-    return replace(call, run=call_for_run)
-
-
-def _sharing_metrics(call: Call, hook_metrics: dict[str, Any]) -> Call:
-    """Return a call that also stores the metrics that it adds to a report, for the other runs."""
-
-    def run(state: State, metrics: dict[str, Any]) -> None:
-        before = {*metrics, *hook_metrics}
-        call.run(state, metrics)
-        if get_kind(state.phase) != "test":
-            hook_metrics.update(
-                {name: value for name, value in metrics.items() if name not in before}
-            )
-
-    return replace(call, run=run)
-
-
 def _is_equal(state: dict[str, Any], other: dict[str, Any]) -> bool:
     """Return whether two random states are equal."""
     pairs = zip(tree_leaves(state), tree_leaves(other), strict=True)
-    return all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in pairs)
+    return all(_is_leaf_equal(*pair) for pair in pairs)
+
+
+def _is_leaf_equal(leaf: Any, other: Any) -> bool:
+    if isinstance(leaf, torch.Tensor):
+        return torch.equal(leaf, other)
+    return bool(leaf == other)
