@@ -11,7 +11,7 @@ from orchestrator.loop.inference import Inference
 from orchestrator.loop.membership import ALONE, Membership
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.training import Training
-from orchestrator.loop.training_run import TrainingRun
+from orchestrator.loop.training_run import RunParts, TrainingRun
 
 
 class HookedRun(TrainingRun):
@@ -25,23 +25,16 @@ class HookedRun(TrainingRun):
         plan: Plan,
         membership: Membership = ALONE,
     ) -> None:
-        super().__init__(
-            training.task,
-            experiment,
-            context,
-            plan,
-            training.clock,
-            training.state,
-            training.epoch,
-            training.contents,
-            membership,
+        parts = RunParts(
+            training.task, training.clock, training.state, training.epoch, training.contents
         )
+        super().__init__(parts, experiment, context, plan, membership)
         self.training = training
         self.inference = Inference(self, training)
         self.evaluation = Evaluation(self, training, self.inference)
         self._hook_metrics = membership.hook_metrics
 
-    def phases(self) -> tuple[str, ...]:
+    def list_phases(self) -> tuple[str, ...]:
         return tuple(list_run_phases(self.experiment, self.training.data.phases))
 
     def is_validation_due(self) -> bool:

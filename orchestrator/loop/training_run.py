@@ -1,13 +1,14 @@
 """A run in a worker: its state, plan, rows, checkpoints and progress."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.plan import Plan
 from hooks.position import Stage
-from orchestrator.disk.checkpoints.manifest import parse_position
+from orchestrator.disk.checkpoints.training_files import TrainingFiles
 from orchestrator.errors import CheckpointError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.loop_state import LoopState
@@ -15,16 +16,28 @@ from orchestrator.loop.membership import ALONE, Membership
 from orchestrator.loop.report import Report
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.span_clock import SpanClock
+from orchestrator.loop.state.background_saving import BackgroundSaver
 from orchestrator.loop.state.collecting import CheckpointCollector
-from orchestrator.loop.state.contents import CheckpointContents
+from orchestrator.loop.state.contents import CheckpointContents, LoadedCheckpoint
 from orchestrator.loop.state.cursor import EpochProgress, RunCursor
 from orchestrator.loop.state.flushing import RowFlusher
 from orchestrator.loop.state.random_states import RandomStates
 from orchestrator.loop.state.restoring import load_checkpoint, restore_hook
-from orchestrator.loop.state.saving import CheckpointSaver
+from orchestrator.loop.state.saving import CheckpointSaver, Saver
 from orchestrator.loop.stopping import StopDecision, agree_to_stop
 from orchestrator.loop.task_errors import check_metric_names
 from orchestrator.task import Task
+
+
+@dataclass(frozen=True)
+class RunParts:
+    """What a run takes from its training, and may share with other runs."""
+
+    task: Task
+    clock: SpanClock
+    state: LoopState
+    epoch: EpochProgress
+    contents: CheckpointContents
 
 
 class TrainingRun(ABC):
@@ -35,24 +48,20 @@ class TrainingRun(ABC):
 
     def __init__(
         self,
-        task: Task,
+        parts: RunParts,
         experiment: Experiment,
         context: RunContext,
         plan: Plan,
-        clock: SpanClock,
-        state: LoopState,
-        epoch: EpochProgress,
-        contents: CheckpointContents,
         membership: Membership = ALONE,
     ) -> None:
-        self.task = task
+        self.task = parts.task
         self.experiment = experiment
         self.world = context.world
         self.recorder = context.recorder
         self.plan = plan
-        self.clock = clock
-        self.state = state
-        self.cursor = RunCursor(state, epoch)
+        self.clock = parts.clock
+        self.state = parts.state
+        self.cursor = RunCursor(parts.state, parts.epoch)
         self.index = membership.index
         self.own_fields = membership.own_fields
         own_hooks = membership.own_hooks
@@ -61,48 +70,53 @@ class TrainingRun(ABC):
         """The last decision of all ranks whether the run ends."""
         self.is_interrupted = context.stop_requested
         self.media = context.media
-        self.flusher = RowFlusher(self.recorder, self.media, plan, state, self.cursor)
+        self.flusher = RowFlusher(self.recorder, self.media, plan, self.state, self.cursor)
         self.random_states = RandomStates()
-        self.contents = contents
-        self._store = context.store
-        self.saving = CheckpointSaver(
-            context.store if context.saves else None,
-            CheckpointCollector(state, plan, contents, self.cursor, self.world, self.random_states),
-            self.flusher,
-            context.send_artifacts,
-            membership.training_files,
-        )
+        self.contents = parts.contents
+        self.store = context.store
+        """The checkpoints to restore; None without any."""
+        self.saving = self._make_saver(context, membership.training_files)
         self.world.when_aborted.append(self.recorder.drop_device_values)
+
+    def _make_saver(self, context: RunContext, training_files: TrainingFiles | None) -> Saver:
+        if context.store is None or not context.saves:
+            return Saver(self.state)
+        collector = CheckpointCollector(
+            self.state, self.plan, self.contents, self.cursor, self.world, self.random_states
+        )
+        hooks = self.plan.hooks.values()
+        in_background = any(isinstance(hook, Checkpoint) and hook.background for hook in hooks)
+        saver = BackgroundSaver if in_background else CheckpointSaver
+        return saver(context.store, collector, self.flusher, context.send_artifacts, training_files)
 
     def restore(self, name: str) -> None:
         """Restore a checkpoint and fire `on_load`; collective.
 
         Raises CheckpointError if it does not fit.
         """
-        if self._store is None:
+        if self.store is None:
             raise CheckpointError("this loop has no store to restore from")
-        state = self.state
-        loaded = load_checkpoint(self._store, name, self.contents, self.world)
-        manifest = loaded.manifest
-        rank_state = loaded.rank_state
+        loaded = load_checkpoint(self.store, name, self.contents, self.world)
         restores_training = self.index == 0
-
-        self.cursor.restore(parse_position(rank_state.get("position") or manifest["position"]))
+        self.cursor.restore(loaded.position_of_rank)
         if restores_training:
             self.contents.restore(loaded)
-        restored = rank_state.get("random")
-        self.random_states.restored = restored
-        self.random_states.after_training = rank_state.get("after_training") or restored
-        state.metrics = dict(manifest["metrics"])
-        # Another run that continues from this checkpoint does not stop.
-        if manifest.get("run") == state.name:
-            state.stop_reasons += manifest["stop_reasons"]
-
+        self._restore_progress(loaded)
         for hook_name, hook in self.plan.hooks.items():
             if restores_training or hook_name in self.own_hooks:
                 restore_hook(hook, hook_name, loaded)
         self.saving.continue_from(name)
-        self.plan.fire("on_load", state, {**loaded.shared, "name": name})
+        self.plan.fire("on_load", self.state, {**loaded.shared, "name": name})
+
+    def _restore_progress(self, loaded: LoadedCheckpoint) -> None:
+        """Restore the random states, the metrics and the reasons to stop."""
+        restored = loaded.rank_state.get("random")
+        self.random_states.restored = restored
+        self.random_states.after_training = loaded.rank_state.get("after_training") or restored
+        self.state.metrics = dict(loaded.manifest["metrics"])
+        # Another run that continues from this checkpoint does not stop.
+        if loaded.manifest.get("run") == self.state.name:
+            self.state.stop_reasons += loaded.manifest["stop_reasons"]
 
     def end(self) -> None:
         """End the run's own hooks; those of a training that it shares may continue.
@@ -125,7 +139,7 @@ class TrainingRun(ABC):
     # Parts of a round
 
     @abstractmethod
-    def phases(self) -> tuple[str, ...]:
+    def list_phases(self) -> tuple[str, ...]:
         """Return all phases of the run."""
 
     def is_finished(self) -> bool:
@@ -158,7 +172,7 @@ class TrainingRun(ABC):
             interrupted=self.stop.is_interruption,
             is_final=is_final,
             is_partial=is_partial,
-            phases=self.phases(),
+            phases=self.list_phases(),
             run_index=self.index,
         )
 

@@ -1,26 +1,14 @@
 """Writing of a checkpoint's files in the background, by a thread that writes a copy."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from copy import deepcopy
-from dataclasses import dataclass
-from functools import partial
 from threading import Event
 from time import perf_counter
-from typing import Any
-from weakref import finalize
 
-import torch
-from torch import Tensor, nn
-
-from orchestrator.disk.checkpoints import placeholders
 from orchestrator.disk.checkpoints.store import CheckpointStore
-from orchestrator.errors import CheckpointError
+from orchestrator.loop.state.prepared_checkpoint import Entries, PreparedCheckpoint
 from orchestrator.loop.world import World
 from orchestrator.storage.stored_data import format_json, parse_json
-
-Entries = Mapping[str, dict[str, Any]]
-"""Entries of a manifest, by the names of the files."""
 
 _POLL_S = 0.5
 """Maximum pause between two checks of the master for the files of other ranks."""
@@ -28,91 +16,23 @@ PEER_TIMEOUT_S = 10.0
 """Seconds that the master waits, after its own files, for the files of ranks that may have died."""
 
 
-@dataclass(frozen=True)
-class PreparedCheckpoint:
-    """A checkpoint that this rank is about to write."""
+class Deletions:
+    """Deletions of old checkpoints by a thread, one after the other."""
 
-    name: str
-    files: Mapping[str, Any]
-    """Contents of this rank's files."""
-    commit: Callable[[Entries], None]
-    """Function that publishes the checkpoint, once all ranks have written the files of these
-    entries."""
-    has_shards: bool
-    """True if each rank writes shards of tensors."""
+    def __init__(self, thread: ThreadPoolExecutor) -> None:
+        self._thread = thread
+        self._submitted: list[Future[None]] = []
 
+    def submit(self, delete: Callable[[], None]) -> None:
+        """Let the thread delete a checkpoint."""
+        self._submitted.append(self._thread.submit(delete))
 
-class Background:
-    """Thread of a worker that writes copies of checkpoints during training, and deletes old ones.
-
-    Host memory for the copies is reused from one checkpoint to the next; it is pinned if they come
-    from a GPU.
-    Source: torch.distributed.checkpoint.async_save.
-    """
-
-    def __init__(self, world: World, store: CheckpointStore) -> None:
-        # Its import takes half a second.
-        from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
-
-        self.world = world
-        self.store = store
-        on_gpu = world.device.type == "cuda"
-        options = StagingOptions(
-            use_pinned_memory=on_gpu,
-            use_shared_memory=False,
-            use_async_staging=False,
-            use_non_blocking_copy=on_gpu,
-        )
-        self._new_stager = partial(DefaultStager, options)
-        self._stager = self._new_stager()
-        # A reference cycle in the stager would keep all copies.
-        finalize(self, self._stager.close)
-        self.thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._deletions: list[Future[None]] = []
-        store.index.postpone_deletions(self._submit_deletion)
-
-    def copy(self, tree: Any) -> Any:
-        """Return a finished copy on the CPU, in which tensors share memory as they do in `tree`."""
-        tensors: dict[Any, Tensor] = {
-            id(tensor): tensor for tensor in placeholders.tensors_in(tree)
-        }
-        # The stager gets only the tensors, because it changes parameters, and containers other than
-        # dicts.
-        plain_tensors = {
-            key: tensor.detach().resolve_conj().resolve_neg() for key, tensor in tensors.items()
-        }
-        try:
-            copies: Any = self._stager.stage(plain_tensors)
-        except torch.AcceleratorError:
-            raise
-        except (RuntimeError, AssertionError) as error:
-            raise CheckpointError(
-                f"the checkpoint cannot be copied to host memory: {error}; set hooks.checkpoint.background: false"
-            ) from error
-        if torch.__version__ < "2.13":
-            # An older stager closes itself after a copy.
-            self._stager = self._new_stager()
-        if self.world.device.type == "cuda":
-            # The stager synchronizes only the current device.
-            torch.cuda.synchronize(self.world.device)
-        return deepcopy(tree, {key: _like(copies[key], tensor) for key, tensor in tensors.items()})
-
-    def _submit_deletion(self, delete: Callable[[], None]) -> None:
-        self._deletions.append(self.thread.submit(delete))
-
-    def finish_deletions(self) -> None:
+    def finish(self) -> None:
         """Wait for all deletions; raises the first error."""
-        deletions = self._deletions
-        self._deletions = []
-        for deletion in deletions:
+        submitted = self._submitted
+        self._submitted = []
+        for deletion in submitted:
             deletion.result()
-
-
-def _like(copy: Tensor, tensor: Tensor) -> Tensor:
-    """Return a copy with the tensor's class and `requires_grad`."""
-    if isinstance(tensor, nn.Parameter):
-        return nn.Parameter(copy, tensor.requires_grad)
-    return copy.requires_grad_(tensor.requires_grad)
 
 
 class BackgroundWrite:
@@ -124,24 +44,26 @@ class BackgroundWrite:
 
     def __init__(
         self,
-        background: Background,
         checkpoint: PreparedCheckpoint,
+        store: CheckpointStore,
+        world: World,
+        thread: ThreadPoolExecutor,
     ) -> None:
         self.name = checkpoint.name
         self._files = checkpoint.files
         self._commit = checkpoint.commit
-        self._world = background.world
-        self._store = background.store
+        self._world = world
+        self._store = store
         self._folder = self._store.storage / self._store.get_staging_folder(self.name)
         self._given_up = Event()
         self.seconds = 0.0
         """Seconds that the write has taken."""
         self._entries: Entries = {}
         """Files that this rank has written."""
-        self._written = background.thread.submit(self._write)
+        self._written = thread.submit(self._write)
         self._published = self._written
         if self._world.is_master:
-            self._published = background.thread.submit(self._publish)
+            self._published = thread.submit(self._publish)
 
     @property
     def is_writing(self) -> bool:

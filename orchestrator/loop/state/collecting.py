@@ -39,7 +39,7 @@ class CheckpointCollector:
     def collect_shared(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the contents that all ranks share, by file, and the sharded tensors in them; fires
         `on_save`. Collective."""
-        content = self._contents.shared()
+        content = self._contents.collect_shared()
         content["hooks"] = {name: hook.state_dict() for name, hook in self.plan.hooks.items()}
         self.plan.fire("on_save", self.state, content)
         self._contents.trim(content)
@@ -69,7 +69,7 @@ class CheckpointCollector:
             "evaluations": {
                 label: weights.provider for label, weights in state.evaluations.items()
             },
-            **self._contents.details(),
+            **self._contents.make_details(),
         }
 
     def _collect_rank_state(self) -> dict[str, Any]:
@@ -80,5 +80,5 @@ class CheckpointCollector:
             "after_training": self._random_states.after_training if is_evaluated else None,
             "hooks": {name: hook.rank_state_dict() for name, hook in self.plan.hooks.items()},
             "position": {**asdict(position), "stage": int(position.stage)},
-            **self._contents.per_rank(),
+            **self._contents.collect_per_rank(),
         }

@@ -33,6 +33,12 @@ class LoadedCheckpoint:
         """Position of the training at which it was saved."""
         return parse_position(self.manifest["position"])
 
+    @property
+    def position_of_rank(self) -> Position:
+        """The same with the counters of this rank; those of the master if it has not saved any."""
+        own = self.rank_state.get("position")
+        return self.position if own is None else parse_position(own)
+
     def read_per_rank(self, key: str, world_size: int) -> dict[str, Any]:
         """Return an entry of this rank's contents.
 
@@ -60,16 +66,16 @@ class CheckpointContents(Protocol):
     def mesh(self) -> Any:
         """Device mesh over which tensors are sharded; None if they are not."""
 
-    def shared(self) -> dict[str, Any]:
+    def collect_shared(self) -> dict[str, Any]:
         """Return the contents that all ranks share, by file."""
 
     def trim(self, content: dict[str, Any]) -> None:
         """Leave out what a restore can make again, also of what hooks have added."""
 
-    def per_rank(self) -> dict[str, Any]:
+    def collect_per_rank(self) -> dict[str, Any]:
         """Return this rank's own contents."""
 
-    def details(self) -> dict[str, Any]:
+    def make_details(self) -> dict[str, Any]:
         """Return entries of the manifest."""
 
     def restore(self, loaded: LoadedCheckpoint) -> None:

@@ -479,9 +479,9 @@ def test_resumed_run_keeps_the_interval(tmp_path: Path, fields: dict[str, Interv
         return hooks["paced"].after, loop  # type: ignore[attr-defined]
 
     whole, loop = live()
-    assert loop.runs[0].saving.store is not None
-    for name in loop.runs[0].saving.store.list_names():
+    assert loop.runs[0].store is not None
+    for name in loop.runs[0].store.list_names():
         resumed, _ = live(name)
         assert resumed == whole[len(whole) - len(resumed) :]
-        done = loop.runs[0].saving.store.read_position(name).iteration
+        done = loop.runs[0].store.read_position(name).iteration
         assert len([place for place in resumed if place[0] == "train"]) == 28 // 5 - done // 5

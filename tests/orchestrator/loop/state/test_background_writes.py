@@ -24,7 +24,8 @@ from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.errors import CheckpointError, StorageError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.state.background_writes import BackgroundWrite, PreparedCheckpoint
+from orchestrator.loop.state.background_writes import BackgroundWrite
+from orchestrator.loop.state.prepared_checkpoint import PreparedCheckpoint
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.orchestrator.disk.checkpoints.saved import DETAILS, kill_at, weights
@@ -242,10 +243,9 @@ def written_by_two(store: CheckpointStore, name: str, step: int) -> bool:
         store.commit(name, entries, Position(step=step), {**DETAILS, "world_size": 2})
 
     def write(rank: int, files: Any) -> bool:
-        world = SimpleNamespace(rank=rank, world_size=2, is_master=rank == 0)
-        background: Any = SimpleNamespace(thread=thread, world=world, store=store)
+        world: Any = SimpleNamespace(rank=rank, world_size=2, is_master=rank == 0)
         checkpoint = PreparedCheckpoint(name, files, commit, has_shards=False)
-        return BackgroundWrite(background, checkpoint).end(peer_timeout_s=0)
+        return BackgroundWrite(checkpoint, store, world, thread).end(peer_timeout_s=0)
 
     return write(1, {"rank-0001.pt": weights(step)}) and write(
         0, {"model.pt": weights(step), "rank-0000.pt": weights(step)}

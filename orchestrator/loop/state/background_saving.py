@@ -1,0 +1,102 @@
+"""Saving checkpoints in the background: training continues once they are copied. Runs in workers."""
+
+from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
+from typing import Any, TypeVar
+
+from orchestrator.errors import CheckpointError
+from orchestrator.loop.state.background_writes import BackgroundWrite, Deletions
+from orchestrator.loop.state.host_copies import HostCopier
+from orchestrator.loop.state.prepared_checkpoint import PreparedCheckpoint
+from orchestrator.loop.state.saving import CheckpointSaver
+
+_T = TypeVar("_T")
+
+
+class BackgroundSaver(CheckpointSaver):
+    """Saver of the hook `checkpoint: {background: true}`: training waits until all tensors are
+    copied, and continues while the copy is written. One checkpoint at a time is written.
+
+    The arguments are those of `CheckpointSaver`. A checkpoint has all files, without links.
+    """
+
+    in_background = True
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self._copier = HostCopier(self._world.device)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        """Thread that writes checkpoints and deletes old ones."""
+        self._deletions = Deletions(self._thread)
+        self._store.index.postpone_deletions(self._deletions.submit)
+        self._unpublished: BackgroundWrite | None = None
+        """Write of the checkpoint that is not yet committed."""
+        self._paused_s = 0.0
+        """Seconds that training waited for it."""
+
+    def save(self, name: str) -> None:
+        self.finish()
+        self.close()
+        super().save(name)
+
+    def _detach(self, contents: _T) -> _T:
+        return self._copier.copy(contents)
+
+    def _write(self, checkpoint: PreparedCheckpoint, start: float) -> None:
+        self._unpublished = BackgroundWrite(checkpoint, self._store, self._world, self._thread)
+        self._paused_s = perf_counter() - start
+
+    # Finishing what is written
+
+    def finish(self) -> None:
+        write = self._take_unpublished()
+        if write is None:
+            return
+        start = perf_counter()
+        try:
+            self._gather_entries(write.name, {}, write.wait())
+        except CheckpointError:
+            write.end(peer_timeout_s=0)
+            raise
+        write.end(peer_timeout_s=None)
+        self._world.barrier()
+        self._publish(write, start)
+
+    def finish_if_written(self) -> bool:
+        write = self._unpublished
+        if write is None:
+            return False
+        is_writing, has_failed = self._world.maximum(
+            [float(write.is_writing), float(write.has_failed)]
+        )
+        if is_writing and not has_failed:
+            return False
+        self.finish()
+        return True
+
+    def finish_without_peers(self) -> None:
+        write = self._take_unpublished()
+        if write is None:
+            return
+        start = perf_counter()
+        if write.end():
+            self._publish(write, start)
+
+    def abandon(self) -> None:
+        write = self._take_unpublished()
+        if write is not None:
+            write.end()
+
+    def close(self) -> None:
+        self._deletions.finish()
+
+    def _take_unpublished(self) -> BackgroundWrite | None:
+        write = self._unpublished
+        self._unpublished = None
+        return write
+
+    def _publish(self, write: BackgroundWrite, start: float) -> None:
+        """Announce a committed checkpoint, for which training waits again since the time `start`."""
+        waited_s = self._paused_s + perf_counter() - start
+        self._flusher.charge("save", waited_s + self._announce(write.name))
+        self._flusher.charge("write", write.seconds)
