@@ -1,6 +1,7 @@
 """Checkpoint contents of a custom loop: the parts that the task has named. Used in workers."""
 
 from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
 from typing import Any
 
 from torch.optim import Optimizer
@@ -12,6 +13,18 @@ from orchestrator.loop.state.optimizer_state import load_state, save_state
 from orchestrator.training_session import Part
 
 
+@dataclass(frozen=True)
+class SavedParts:
+    """The states of the parts in a checkpoint."""
+
+    checkpoint: str
+    """Name of the checkpoint."""
+    shared: Mapping[str, Any]
+    """States that are equal on all ranks."""
+    per_rank: Mapping[str, Any]
+    """States of this rank."""
+
+
 class CheckpointedParts:
     """The parts of one rank: saved in checkpoints, and restored once the task has built them."""
 
@@ -21,22 +34,20 @@ class CheckpointedParts:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._shared: Mapping[str, Part] | None = None
+        self._shared: Mapping[str, Part] = {}
         self._per_rank: Mapping[str, Part] = {}
-        self.pending_checkpoint: str | None = None
-        """Name of the checkpoint whose parts are still to restore."""
-        self._saved: Mapping[str, Any] = {}
-        """Its states that all ranks share."""
-        self._saved_per_rank: Mapping[str, Any] = {}
-        """Its states of this rank."""
-
-    @property
-    def are_named(self) -> bool:
-        return self._shared is not None
+        self.are_named = False
+        """True once the task has named its parts."""
+        self.to_restore: SavedParts | None = None
+        """The restored checkpoint's parts, until the task has named its own."""
 
     def name(self, shared: Mapping[str, Part], per_rank: Mapping[str, Part]) -> bool:
         """Take the parts that the task has built, and restore them; returns whether there was a
-        checkpoint."""
+        checkpoint.
+
+        Raises TaskError for parts that cannot be saved, or a second call, and CheckpointError if
+        the checkpoint does not fit.
+        """
         for name, part in (*shared.items(), *per_rank.items()):
             if not _has_state(part):
                 raise TaskError(
@@ -47,42 +58,43 @@ class CheckpointedParts:
             raise TaskError(
                 "session.restore() got a part 'hooks', the name of the hooks' own file; rename the part"
             )
-        if self._shared is not None:
+        if self.are_named:
             raise TaskError(
                 "session.restore() is called twice; name all parts at once, when they are built"
             )
         self._shared = dict(shared)
         self._per_rank = dict(per_rank)
+        self.are_named = True
 
-        checkpoint = self.pending_checkpoint
-        if checkpoint is None:
+        saved = self.to_restore
+        if saved is None:
             return False
-        self.pending_checkpoint = None
-        _restore(checkpoint, self._shared, self._saved, "")
-        _restore(checkpoint, self._per_rank, self._saved_per_rank, "per_rank: ")
-        self._saved = {}
-        self._saved_per_rank = {}
+        self.to_restore = None
+        _restore(saved.checkpoint, self._shared, saved.shared, "")
+        _restore(saved.checkpoint, self._per_rank, saved.per_rank, "per_rank: ")
         return True
 
-    def shared(self) -> dict[str, Any]:
-        return _collect_states(self._shared or {})
+    def collect_shared(self) -> dict[str, Any]:
+        return _collect_states(self._shared)
 
     def trim(self, content: dict[str, Any]) -> None:
         """Leave out nothing."""
 
-    def per_rank(self) -> dict[str, Any]:
+    def collect_per_rank(self) -> dict[str, Any]:
         return {"parts": _collect_states(self._per_rank)}
 
-    def details(self) -> dict[str, Any]:
+    def make_details(self) -> dict[str, Any]:
         details: dict[str, Any] = {"has_ended": self._state.ended_early}
         if self._per_rank:
             details["per_rank"] = [*self._per_rank]
         return details
 
     def restore(self, loaded: LoadedCheckpoint) -> None:
-        self._saved = {part: state for part, state in loaded.shared.items() if part != "hooks"}
-        self._saved_per_rank = loaded.read_per_rank("parts", self._state.world_size)
-        self.pending_checkpoint = loaded.name
+        self.to_restore = SavedParts(
+            loaded.name,
+            {part: state for part, state in loaded.shared.items() if part != "hooks"},
+            loaded.read_per_rank("parts", self._state.world_size),
+        )
         self._state.ended_early = loaded.manifest["has_ended"]
 
 

@@ -1,8 +1,9 @@
 """The reports that a task's own `train` yields: checked, and averaged across ranks. Runs in workers."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from numbers import Real
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from statistics import mean
 from typing import Any
 
@@ -14,37 +15,43 @@ from orchestrator.loop.task_errors import describe
 from orchestrator.loop.world import World
 from orchestrator.user_code import find_source_location
 
-ENDED: Any = object()
-"""What `average_report` gets from a rank whose training has ended, because a task may yield None."""
+
+@dataclass(frozen=True)
+class RoundEnd:
+    """How a round of the task's own `train` ended: with a report that it yielded, or because it
+    returned."""
+
+    metrics: Mapping[str, float]
+    """Metrics of the report; empty if `train` returned."""
+    has_returned: bool = False
+
+    def describe(self) -> str:
+        """Return what `train` did, for a message that names the rank."""
+        return "has ended" if self.has_returned else f"yields {', '.join(sorted(self.metrics))}"
 
 
-def average_report(
-    report: Any, method: Callable[..., Any], world: World
-) -> dict[str, float] | None:
-    """Return the means across ranks of what `method` yielded; None if all ranks have ended.
-    Collective.
+def average_round_ends(own: RoundEnd, method: Callable[..., Any], world: World) -> RoundEnd:
+    """Return how the round of the task's `method` ended on all ranks, with the means of their
+    metrics. Collective.
 
-    Raises RankMismatch if ranks differ, and TaskError for anything but metrics or `ENDED`.
+    Raises RankMismatch if ranks differ in the names of the metrics, or if only some have returned.
     """
-    ranks = world.gather(None if report is ENDED else _check_report(report, method))
-    descriptions = [_describe(metrics) for metrics in ranks]
-    for rank, description in enumerate(descriptions):
-        if description != descriptions[0]:
+    ranks = world.gather(own)
+    expected = ranks[0].describe()
+    for rank, end in enumerate(ranks):
+        if end.describe() != expected:
             raise RankMismatch(
-                f"train() must yield the same metrics on all ranks, but rank 0 {descriptions[0]} and"
-                f" rank {rank} {description}{find_source_location(method)}"
+                f"train() must yield the same metrics on all ranks, but rank 0 {expected} and"
+                f" rank {rank} {end.describe()}{find_source_location(method)}"
             )
-    if ranks[0] is None:
-        return None
-    return {name: mean(map(itemgetter(name), ranks)) for name in ranks[0]}
+    metrics = [*map(attrgetter("metrics"), ranks)]
+    means = {name: mean(map(itemgetter(name), metrics)) for name in metrics[0]}
+    return RoundEnd(means, has_returned=own.has_returned)
 
 
-def _describe(metrics: Mapping[str, float] | None) -> str:
-    return "has ended" if metrics is None else f"yields {', '.join(sorted(metrics))}"
-
-
-def _check_report(report: Any, method: Callable[..., Any]) -> dict[str, float]:
-    """Return a report as plain numbers; raises TaskError if it is not one."""
+def convert_report(report: Any, method: Callable[..., Any]) -> dict[str, float]:
+    """Return what the task's `method` yielded as plain numbers; raises TaskError unless it is a
+    mapping of metrics."""
     problem = _find_problem(report)
     if problem:
         raise TaskError(f"train() yields {problem}{find_source_location(method)}")

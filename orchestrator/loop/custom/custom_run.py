@@ -2,6 +2,7 @@
 workers."""
 
 from hooks.metrics.names import PHASES
+from hooks.position import Stage
 from orchestrator.errors import TaskError
 from orchestrator.loop.custom.custom_contents import CheckpointedParts
 from orchestrator.loop.training_run import TrainingRun
@@ -13,10 +14,26 @@ class CustomRun(TrainingRun):
     checkpoint."""
 
     contents: CheckpointedParts
-    _has_warned = False
+    _has_warned_of_no_parts = False
 
-    def phases(self) -> tuple[str, ...]:
+    def list_phases(self) -> tuple[str, ...]:
         return PHASES  # its phases are known only from its reports
+
+    def check_restored(self) -> None:
+        """Raise TaskError if the run continues from a checkpoint that the task has not restored."""
+        saved = self.contents.to_restore
+        if saved is not None:
+            raise TaskError(
+                "train() must call session.restore() before training, to continue from"
+                f" '{saved.checkpoint}'{find_source_location(self.task.train)}"
+            )
+
+    def save_in_train(self) -> None:
+        """Write a checkpoint while the task's `train` runs: in the middle of a round, or between two
+        rounds if this one has no row yet. Collective."""
+        self.cursor.stage = Stage.TRAIN if self.state.phase_iteration else Stage.REPORTED
+        self.start_save()
+        self.cursor.stage = Stage.TRAIN
 
     def start_save(self) -> None:
         if self.contents.are_named:
@@ -34,13 +51,12 @@ class CustomRun(TrainingRun):
         super().save_if_requested()
 
     def _warn_of_no_parts(self) -> None:
-        if (
-            self.contents.pending_checkpoint is None
-            and not self._has_warned
-            and self.world.is_master
-        ):
+        """Show once that nothing is saved, unless a restored checkpoint tells that parts follow."""
+        if self._has_warned_of_no_parts:
+            return
+        self._has_warned_of_no_parts = True
+        if self.contents.to_restore is None and self.world.is_master:
             self.state.show(
                 "no checkpoint is saved, as train() does not call session.restore(); a resume"
                 " starts from the beginning"
             )
-        self._has_warned = True

@@ -32,6 +32,7 @@ from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.session import Session
 from orchestrator.errors import CheckpointError, RankMismatch, RunError, TaskError
 from orchestrator.experiment.load import make_experiment, to_yaml
+from orchestrator.loop.custom import custom_loop
 from orchestrator.loop.custom.custom_loop import CustomLoop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
@@ -243,8 +244,8 @@ def test_events_fire_in_the_order_of_the_hooked_loop(tmp_path: Path) -> None:
         (0, 2, 1.0),
         (1, 3, None),
     ]
-    assert loop.runs[0].saving.store
-    assert loop.runs[0].saving.store.resolve("best") == "epoch-0001"
+    assert loop.runs[0].store
+    assert loop.runs[0].store.resolve("best") == "epoch-0001"
 
 
 def test_stopped_run_resumes_from_the_checkpoint_it_saved(tmp_path: Path) -> None:
@@ -335,9 +336,9 @@ def test_steps_after_the_last_yield_are_in_a_report_and_a_checkpoint(
     if total not in yields_at:
         assert reports[-1].is_final or reports[-1].stopped == ("enough",)
         assert not reports[-1].is_partial
-    assert loop.runs[0].saving.store
-    name = loop.runs[0].saving.store.resolve("last")
-    assert loop.runs[0].saving.store.load(name, "place.pt") == {"sum": sum(range(total))}
+    assert loop.runs[0].store
+    name = loop.runs[0].store.resolve("last")
+    assert loop.runs[0].store.load(name, "place.pt") == {"sum": sum(range(total))}
     longer = loop_of(solves((), 99), tmp_path, steps=6)
     longer.restore(name)
     list(longer.run())
@@ -355,7 +356,7 @@ def test_end_at_a_report_is_saved_once_if_the_last_is_to_be_saved(
     train = solves((2, 4), 4 if end == "returns" else 99)
     loop = loop_of(train, tmp_path, hooks, epochs=50)
     assert [report.metrics["step"] for report in loop.run()] == [2, 4]
-    store = loop.runs[0].saving.store
+    store = loop.runs[0].store
     assert store
     assert [store.read_position(name).step for name in store.list_names()] == [4] * save_last
     if save_last:
@@ -525,6 +526,30 @@ def disagrees(rank: int, world_size: int) -> str:
 def test_ranks_with_different_reports_are_refused_instead_of_hanging() -> None:
     for said in on_ranks(disagrees):
         assert "but rank 0 yields train/loss and rank 1 has ended" in said
+
+
+class Elapsed(Hook):
+    """Notes how long phases have lasted when they are told of."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def on_phase_start(self, state: State) -> None:
+        self.seconds.append(state.elapsed_s)
+
+
+def test_row_recorded_before_the_generator_exists_counts_from_the_call_of_train(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(custom_loop, "perf_counter", lambda: 1000.0)
+
+    def train(session: TrainingSession) -> Iterator[Mapping[str, float]]:
+        session.record()
+        return yields({"train/loss": 1.0})(session)
+
+    elapsed = Elapsed()
+    list(loop_of(train, hooks={"elapsed": elapsed}, epochs=1).run())
+    assert elapsed.seconds == [0.0]
 
 
 @dataclass
