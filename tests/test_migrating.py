@@ -31,7 +31,7 @@ from orchestrator.experiment.optim.parameter_groups import make_parameter_groups
 from orchestrator.experiment.resolve import resolve
 from orchestrator.experiment.sections.training import Scaler
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.model.torch_settings import Precision
+from orchestrator.loop.model.precision import Precision
 from tests.hooks.checkpointing.simulated_run import SimulatedRun, simulate
 from tests.tasks import Points, described
 from tests.tasks import experiment as small_experiment

@@ -132,7 +132,8 @@ class BaseLoop(ABC, Generic[AnyRun]):
                 )
 
     def _warn_of_incomplete_rows(self, run: AnyRun) -> None:
-        if rows := run.recorder.incomplete_rows:
+        rows = run.recorder.incomplete_rows
+        if rows:
             logger.warning(
                 "The last %d rows of rank %d are incomplete: its device had not finished"
                 " computing them",

@@ -25,15 +25,15 @@ from orchestrator.loop.loop_state import LoopState
 from orchestrator.loop.model.construction import build_model, initialize_shards
 from orchestrator.loop.model.frozen_weights import FrozenWeights
 from orchestrator.loop.model.initial_weights import load_initial_weights
-from orchestrator.loop.model.strategy import forward_pass, wrap_model
-from orchestrator.loop.model.torch_settings import (
-    Precision,
+from orchestrator.loop.model.model_settings import (
     apply_settings,
-    settings_without_effect,
+    describe_settings_without_effect,
 )
+from orchestrator.loop.model.precision import Precision
+from orchestrator.loop.model.strategy import forward_pass, wrap_model
 from orchestrator.loop.plan import make_plan
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.span_clock import SpanClock, clock_for
+from orchestrator.loop.span_clock import SpanClock, make_clock
 from orchestrator.loop.state.cursor import EpochProgress
 from orchestrator.loop.state.hooked_contents import HookedContents
 from orchestrator.loop.state.saved_optimizers import SavedOptimizers
@@ -104,7 +104,7 @@ def build_parts(
     run was created. Raises RankMismatch, ConfigError and TaskError.
     """
     world = context.world
-    clock = clock_for(world.device)
+    clock = make_clock(world.device)
     plan = make_plan(hooks, world, clock)
     data = make_data(task, experiment, world)
     precisions = _make_precisions(experiment, world)
@@ -114,7 +114,7 @@ def build_parts(
     model = _build_model(task, experiment, world, _first(precisions))
     lines = [] if resumes else load_initial_weights(model.module, experiment, world, origin)
     if world.world_size == 1:
-        lines += settings_without_effect(experiment)
+        lines += describe_settings_without_effect(experiment)
 
     optimizers = _build_optimizers(task, experiment, model.module, schedules, precisions)
     _check_closures(experiment, plan, optimizers)
@@ -223,7 +223,7 @@ def _make_state(
 ) -> LoopState:
     first = _first(optimizers)
     return LoopState(
-        **context.state_fields(experiment),
+        **context.make_state_fields(experiment),
         model=model.wrapper,
         module=model.module,
         optimizer=first.optimizer,

@@ -12,7 +12,7 @@ from orchestrator.loop.data.phase_data import PhaseData
 from orchestrator.loop.inference import Inference, RunPass
 from orchestrator.loop.model.sharded_modules import is_sharded
 from orchestrator.loop.step.collective_calls import Loss, refuse_collectives
-from orchestrator.loop.task_errors import check_type, unexpected
+from orchestrator.loop.task_errors import make_return_error, require_type
 from orchestrator.loop.training import Training
 from orchestrator.loop.training_run import TrainingRun
 
@@ -62,7 +62,8 @@ class Evaluation:
     def _add_metrics(self, metrics: Mapping[str, float]) -> None:
         """Add metrics to the state's; raises TaskError if it has one of these names."""
         known = self._state.metrics
-        if clash := metrics.keys() & known.keys():
+        clash = metrics.keys() & known.keys()
+        if clash:
             raise TaskError(
                 f"{', '.join(sorted(clash))} would be metrics of two phases; rename one"
             )
@@ -90,19 +91,20 @@ class Evaluation:
         """Raise TaskError if a rank has no sample, because computing the meters would hang or
         fail; collective."""
         counts = self._world.gather(batches)
-        if 0 in counts:
-            place = (
-                "" if len(counts) == 1 else f" on each rank, but rank {counts.index(0)} has none"
-            )
-            raise TaskError(f"meters need a {phase} sample{place}")
+        if 0 not in counts:
+            return
+        place = ""
+        if len(counts) > 1:
+            place = f" on each rank, but rank {counts.index(0)} has none"
+        raise TaskError(f"meters need a {phase} sample{place}")
 
     def _make_meters(self) -> Mapping[str, Any]:
         method = self._task.meters
-        meters = check_type(method, method(), Mapping, "a mapping of names to meters")
+        meters = require_type(method, method(), Mapping, "a mapping of names to meters")
         for name, meter in meters.items():
             is_meter = all(hasattr(meter, part) for part in ("to", "update", "compute"))
             if isinstance(meter, type) or not is_meter:
-                raise unexpected(method, f" for '{name}'", meter, "a torchmetrics object")
+                raise make_return_error(method, f" for '{name}'", meter, "a torchmetrics object")
         return meters
 
     def _find_loss_check(self, data: PhaseData) -> Callable[[Loss], Loss] | None:

@@ -97,7 +97,7 @@ class EvaluationLoop(InferenceLoop):
 
     def _begin(self) -> None:
         run = self.runs[0]
-        run.evaluation.check_data(run.phases())
+        run.evaluation.check_data(run.list_phases())
         super()._begin()
         run.evaluation.check_phase_names()
 

@@ -17,7 +17,7 @@ from orchestrator.loop.hooked_loop import HookedLoop
 from orchestrator.loop.hooked_run import HookedRun
 from orchestrator.loop.report import Report
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.sharing.failed_run import note_failures
+from orchestrator.loop.sharing.failed_run import marking_failed_run
 from orchestrator.loop.sharing.shared_runs import Member, SharedRuns
 from orchestrator.loop.stopping import INTERRUPTED, StopDecision
 from orchestrator.loop.training import make_training
@@ -54,18 +54,19 @@ class Loop(HookedLoop):
     def _begin(self) -> None:
         for run in self.runs:
             with run.own_fields:
-                run.evaluation.check_data(run.phases())
+                run.evaluation.check_data(run.list_phases())
         if self._shared:
             self._shared.join_plans(self.runs)
-        with self._note_failures():
+        with self._marking_failed_run():
             self.training.begin()
         for run in self.runs:
             with run.own_fields:
                 run.evaluation.check_phase_names()
 
-    def _note_failures(self) -> AbstractContextManager[None]:
-        """Return a context that adds the first active run to errors, if runs share the training."""
-        return note_failures(self.active[0].index) if self._shared else nullcontext()
+    def _marking_failed_run(self) -> AbstractContextManager[None]:
+        """Return a context that marks errors as those of the first active run, if runs share the
+        training."""
+        return marking_failed_run(self.active[0].index) if self._shared else nullcontext()
 
     # An epoch, or a part of one
 
@@ -133,7 +134,7 @@ class Loop(HookedLoop):
             run.cursor.begin_train_phase()
         if self._shared:
             self._shared.begin_phase(self.active)
-        with self._note_failures():
+        with self._marking_failed_run():
             self.training.begin_phase()
             for run in self.active:
                 run.random_states.continue_training()
@@ -151,7 +152,7 @@ class Loop(HookedLoop):
     def _iterate(self) -> StopDecision:
         """Iterate over the batches of the phase, and save and stop where it is due."""
         stopping = self.training.stopping
-        saves_in_background = any(run.saving.background for run in self.active)
+        saves_in_background = any(run.saving.in_background for run in self.active)
         for pause in self.training.iterate():
             if pause == "last iteration":
                 return StopDecision((INTERRUPTED,), is_interruption=True)
@@ -160,8 +161,10 @@ class Loop(HookedLoop):
                 continue
             if saves_in_background:
                 self._finish_if_written()
-            if stopping.is_stop_requested() and (stop := self._agree_to_stop()):
-                return stop
+            if stopping.is_stop_requested():
+                stop = self._agree_to_stop()
+                if stop:
+                    return stop
         return StopDecision()
 
     def _finish_if_written(self) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from orchestrator.disk.predictions import INDEX
 from orchestrator.errors import TaskError
-from orchestrator.loop.task_errors import unexpected
+from orchestrator.loop.task_errors import make_return_error
 from orchestrator.units import format_count
 from orchestrator.user_code import find_source_location
 
@@ -32,7 +32,7 @@ def make_columns(method: Callable[..., Any], predictions: Any, samples: int) -> 
             )
         column = _make_column(method, name, values)
         if len(column) != samples:
-            raise unexpected(
+            raise make_return_error(
                 method,
                 f" with {format_count(len(column), 'value')} for '{name}'",
                 values,
@@ -44,13 +44,13 @@ def make_columns(method: Callable[..., Any], predictions: Any, samples: int) -> 
 
 def _make_column(method: Callable[..., Any], name: str, values: Any) -> pa.Array:
     if not isinstance(values, Tensor | np.ndarray | list | tuple) or not getattr(values, "ndim", 1):
-        raise unexpected(method, f" for '{name}'", values, _EXPECTED)
+        raise make_return_error(method, f" for '{name}'", values, _EXPECTED)
     try:
         if isinstance(values, Tensor | np.ndarray):
             return _to_arrow(values)
         return pa.array([entry.tolist() if hasattr(entry, "tolist") else entry for entry in values])
-    except pa.ArrowException as error:
-        raise unexpected(
+    except (pa.ArrowException, TypeError) as error:
+        raise make_return_error(
             method, f" for '{name}' that is no column ({error})", values, _EXPECTED
         ) from error
 
@@ -58,8 +58,10 @@ def _make_column(method: Callable[..., Any], name: str, values: Any) -> pa.Array
 def _to_arrow(values: Tensor | np.ndarray) -> pa.Array:
     """Return an array with an entry for each sample: a number, or a nested list of fixed size."""
     if isinstance(values, Tensor):
-        # NumPy has no bfloat16.
-        values = (values.float() if values.dtype == torch.bfloat16 else values).cpu().numpy()
+        if values.dtype == torch.bfloat16:
+            # NumPy has no such type.
+            values = values.float()
+        values = values.cpu().numpy()
     column = pa.array(values.reshape(-1))
     for size in reversed(values.shape[1:]):
         column = pa.FixedSizeListArray.from_arrays(column, size)

@@ -42,7 +42,8 @@ class RunContext:
     """Training iteration after which the run is interrupted without a checkpoint, even between the
     micro-batches of a step."""
 
-    def state_fields(self, experiment: Experiment) -> dict[str, Any]:
+    def make_state_fields(self, experiment: Experiment) -> dict[str, Any]:
+        """Return the fields of a run's state that follow from its context and its experiment."""
         return {
             **asdict(self.world),
             "artifacts": self.artifacts,

@@ -1,8 +1,6 @@
-"""The span clock: where the time of each iteration went."""
+"""The span clock: where the time of each iteration went, on the host or on a device."""
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from time import perf_counter
@@ -10,11 +8,10 @@ from typing import Any
 
 import torch
 
-from orchestrator.loop.spans import INTERVALS, SPAN_COLUMNS, Column, wall_time
+from orchestrator.loop.device_spans import DeviceSpan, DeviceTimestamp
+from orchestrator.loop.span_columns import SPAN_COLUMNS, Column, get_wall_time
+from orchestrator.loop.spans import INTERVALS
 from orchestrator.units import SPANS
-
-_UNREAD = 64
-"""Number of unread pairs of timestamps above which a sum reads those that the device has passed."""
 
 
 class SpanClock:
@@ -80,84 +77,7 @@ class SpanClock:
     @property
     def columns(self) -> Mapping[str, Column]:
         """Columns of the numbers that `close` returns."""
-        return SPAN_COLUMNS if self.recording else {"step_s": wall_time}
-
-
-class DeviceTimestamp:
-    """Timestamp on a device's timeline. Its CUDA event is reused once the timestamp is
-    garbage-collected."""
-
-    __slots__ = ("_free", "event")
-
-    def __init__(self, free: list[torch.cuda.Event]) -> None:
-        self._free = free
-        self.event = free.pop() if free else torch.cuda.Event(enable_timing=True)
-        self.event.record()
-
-    def __sub__(self, earlier: "DeviceTimestamp") -> "DeviceSpan":
-        span = DeviceSpan()
-        span.add(earlier, self)
-        return span
-
-    def __del__(self) -> None:
-        self._free.append(self.event)
-
-
-class DeviceSpan:
-    """Sum of the seconds between pairs of timestamps, which are read once the device has passed
-    them."""
-
-    def __init__(self) -> None:
-        self._pairs: deque[tuple[DeviceTimestamp, DeviceTimestamp]] = deque()
-        self._seconds = 0.0
-        """Sum over the pairs that have been read."""
-
-    def add(self, start: DeviceTimestamp, end: DeviceTimestamp) -> None:
-        self._pairs.append((start, end))
-
-    def ready(self) -> bool:
-        """Return whether the device has passed the last timestamp; does not synchronize."""
-        return not self._pairs or bool(self._pairs[-1][1].event.query())
-
-    def resolve(self) -> float:
-        """Return the seconds; synchronizes."""
-        if self._pairs:
-            self._pairs[-1][1].event.synchronize()
-        while self._pairs:
-            self._read_first()
-        return self._seconds
-
-    __float__ = resolve
-
-    def __radd__(self, seconds: float) -> "DeviceSpan":
-        total = DeviceSpan()
-        total._pairs += self._pairs
-        total._seconds = self._seconds + seconds
-        return total
-
-    def __iadd__(self, other: "DeviceSpan | float") -> "DeviceSpan":
-        if isinstance(other, float):
-            self._seconds += other
-            return self
-        self._pairs += other._pairs
-        if len(self._pairs) > _UNREAD:
-            self.elapsed_so_far()
-        return self
-
-    def elapsed_so_far(self) -> float:
-        """Return the seconds between the timestamps that the device has passed; does not
-        synchronize.
-
-        A failed device has passed none.
-        """
-        with suppress(torch.AcceleratorError):
-            while self._pairs and self._pairs[0][1].event.query():
-                self._read_first()
-        return self._seconds
-
-    def _read_first(self) -> None:
-        start, end = self._pairs.popleft()
-        self._seconds += start.event.elapsed_time(end.event) / 1000
+        return SPAN_COLUMNS if self.recording else {"step_s": get_wall_time}
 
 
 class CudaClock(SpanClock):
@@ -183,7 +103,7 @@ class CudaClock(SpanClock):
 
     @property
     def columns(self) -> Mapping[str, Column]:
-        return {"host_step_s": wall_time}
+        return {"host_step_s": get_wall_time}
 
     def close(
         self,
@@ -204,13 +124,13 @@ class CudaClock(SpanClock):
         if self.recording:
             between = "checkpoint_s" if self.checkpoint_s else "other_s"
             intervals = (between, *INTERVALS[1:])
-            row.update(_device_spans(intervals, (before, *timestamps), turns, self._ended))
+            row.update(_make_device_spans(intervals, (before, *timestamps), turns, self._ended))
         self.checkpoint_s = 0.0
         self.waiting_s = 0.0
         return last, ended
 
 
-def _device_spans(
+def _make_device_spans(
     intervals: Sequence[str],
     timestamps: Sequence[DeviceTimestamp],
     turns: Sequence[Sequence[DeviceTimestamp]],
@@ -231,5 +151,5 @@ def _device_spans(
     return spans
 
 
-def clock_for(device: torch.device) -> SpanClock:
+def make_clock(device: torch.device) -> SpanClock:
     return CudaClock() if device.type == "cuda" else SpanClock()

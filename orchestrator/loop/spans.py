@@ -1,14 +1,7 @@
-"""The spans of an iteration: the timestamps that bound them, and the columns that they become."""
+"""The spans of an iteration, and the timestamps that bound them."""
 
-from collections.abc import Callable, Mapping
-from functools import partial, reduce
-from operator import add
+from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
-
-from orchestrator.units import SPANS
 
 FETCH_TIMES = {
     "begin": "other_s",  # since the previous iteration ended, without saving and waiting
@@ -47,15 +40,19 @@ TIMESTAMPS = {
     "on_step": "hooks_s",
 }
 """All timestamps of an iteration in order, each with the span of the interval before it."""
+INTERVALS = tuple(TIMESTAMPS.values())
+"""Spans between consecutive timestamps of an iteration, in order."""
+NUMBERS = ("saving", "waiting", "last", *TIMESTAMPS)
+"""Names of the numbers that `SpanClock.close` returns while it records, in order."""
+
+
+# Stages that an iteration leaves out
+
 Timestamps = tuple[Any, ...]
 """Timestamps of one stage or of several, in the order of `TIMESTAMPS`. A tuple costs less than an
 object with names."""
 _AFTER_FORWARD = len(BACKWARD_TIMES) + len(UPDATE_TIMES) + 1
-INTERVALS = tuple(TIMESTAMPS.values())
-"""Spans between consecutive timestamps of an iteration, in order."""
-Column = Callable[[NDArray[np.float64]], NDArray[np.float64]]
-"""Function that computes a column from the numbers that `Clock.close` returns, shape (rows,
-any)."""
+"""Number of timestamps from the backward pass to the end of an iteration without hooks there."""
 
 
 def skip(stage: Mapping[str, str], moment: Any) -> Timestamps:
@@ -76,39 +73,3 @@ def without_forward(
     """Return the timestamps of a turn without a forward pass, whose backward pass begins where the
     turn does."""
     return (start, *skip(FORWARD_TIMES, start), *backward_times, *update_times, end)
-
-
-def wall_time(times: NDArray[np.float64]) -> NDArray[np.float64]:
-    return times[:, -1] - times[:, -2]
-
-
-NUMBERS = ("saving", "waiting", "last", *TIMESTAMPS)
-"""Names of the numbers that `Clock.close` returns while it records, in order."""
-_INDICES = {name: index for index, name in enumerate(NUMBERS)}
-
-
-def _get_number(name: str, times: NDArray[np.float64]) -> NDArray[np.float64]:
-    return times[:, _INDICES[name]]
-
-
-def _make_span_column(span: str) -> Column:
-    """Return the column of a span: the sum of its intervals."""
-    ends = [_INDICES[name] for name, ended in TIMESTAMPS.items() if ended == span]
-    return lambda times: reduce(add, [times[:, end] - times[:, end - 1] for end in ends])
-
-
-_COLUMNS_OF_INTERVALS = {span: _make_span_column(span) for span in SPANS if span in INTERVALS}
-SPAN_COLUMNS: Mapping[str, Column] = {
-    **_COLUMNS_OF_INTERVALS,
-    "all_reduce_wait_s": lambda times: (
-        _COLUMNS_OF_INTERVALS["all_reduce_wait_s"](times) + _get_number("waiting", times)
-    ),
-    "other_s": lambda times: (
-        _COLUMNS_OF_INTERVALS["other_s"](times)
-        - _get_number("saving", times)
-        - _get_number("waiting", times)
-    ),
-    "checkpoint_s": partial(_get_number, "saving"),
-    "step_s": lambda times: _get_number("on_step", times) - _get_number("last", times),
-}
-"""Columns of the spans, and of `step_s`, the wall time that they add up to."""

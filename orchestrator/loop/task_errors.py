@@ -20,22 +20,24 @@ ROW_COLUMNS = frozenset({"loss", "lr", "microbatches", "evaluations", *COLUMNS})
 """Columns that the loop may record; hooks and loss terms cannot use these names."""
 
 
-def check_type(method: Callable[..., Any], value: R, kind: type[Any], expected: str) -> R:
+def require_type(method: Callable[..., Any], value: R, kind: type[Any], expected: str) -> R:
     """Return the result of a task's method; raises TaskError if its type is not `kind`."""
     if isinstance(value, kind):
         return value
-    raise unexpected(method, "", value, expected)
+    raise make_return_error(method, "", value, expected)
 
 
-def check_loss_terms(method: Callable[..., Any], loss: Any) -> Mapping[str, Tensor]:
+def require_loss_terms(method: Callable[..., Any], loss: Any) -> Mapping[str, Tensor]:
     """Return the terms of a loss that is not a scalar; raises TaskError if it is not a mapping of
     scalars."""
     scalar = "a scalar tensor, such as the mean over the batch"
     if not isinstance(loss, Mapping) or not loss:
-        raise unexpected(method, "", loss, f"{scalar}, or a mapping of names to scalar tensors")
+        raise make_return_error(
+            method, "", loss, f"{scalar}, or a mapping of names to scalar tensors"
+        )
     for name, term in loss.items():
         if not isinstance(term, Tensor) or term.ndim:
-            raise unexpected(method, f" for its term '{name}'", term, scalar)
+            raise make_return_error(method, f" for its term '{name}'", term, scalar)
         if not isinstance(name, str) or not name or name in ROW_COLUMNS:
             is_taken = name in ROW_COLUMNS
             reason = "every row has a column of this name" if is_taken else "expected text"
@@ -44,10 +46,10 @@ def check_loss_terms(method: Callable[..., Any], loss: Any) -> Mapping[str, Tens
     return loss
 
 
-def check_metrics(method: Callable[..., Any], metrics: Any, samples: int) -> Mapping[str, Tensor]:
+def require_metrics(method: Callable[..., Any], metrics: Any, samples: int) -> Mapping[str, Tensor]:
     """Return the metrics of a batch; raises TaskError unless each has one value per sample."""
     if type(metrics) is not dict:
-        check_type(
+        require_type(
             method, metrics, Mapping, "a mapping of names to tensors with one value per sample"
         )
     for name, values in metrics.items():
@@ -56,7 +58,7 @@ def check_metrics(method: Callable[..., Any], metrics: Any, samples: int) -> Map
                 f"shape ({samples},), one value per sample; return metrics that are not per sample"
                 " from meters()"
             )
-            raise unexpected(method, f" for '{name}'", values, expected)
+            raise make_return_error(method, f" for '{name}'", values, expected)
     return metrics  # type: ignore[no-any-return]  # checked above
 
 
@@ -94,7 +96,9 @@ def describe(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def unexpected(method: Callable[..., Any], place: str, value: Any, expected: str) -> TaskError:
+def make_return_error(
+    method: Callable[..., Any], place: str, value: Any, expected: str
+) -> TaskError:
     """Return the error for a value that the task's method must not return."""
     name = getattr(method, "__name__", "collate")
     where = find_source_location(method)

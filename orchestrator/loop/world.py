@@ -41,9 +41,9 @@ class World:
         self._is_aborted = True
         for call in self.when_aborted:
             call()
-        group = dist.group.WORLD if self._group is not None else None
-        if group is not None:
-            group.abort()
+        # Without a group of its own for messages, the only group is a gloo group.
+        if self._group is not None and dist.group.WORLD is not None:
+            dist.group.WORLD.abort()
 
     @property
     def place(self) -> str:

@@ -15,7 +15,7 @@ from orchestrator.experiment.load import make_experiment
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.workers import Ddp, Workers
 from orchestrator.experiment.yaml.dotted_paths import with_value
-from orchestrator.loop.model import torch_settings
+from orchestrator.loop.model import model_settings
 from tests.every_key.conftest import Left
 from tests.every_key.tasks import HERE, PLAIN, QUIET, VIEWS, WATCHED
 from tests.every_key.walk import CUDA, Key, acts, keys_of
@@ -184,7 +184,7 @@ def test_each_key_of_an_experiment_changes_the_run_or_is_refused(
     left: Left, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        torch_settings,
+        model_settings,
         "compile_in_place",
         lambda module, mode: WATCHED.update([f"compiled {mode}"]),
     )

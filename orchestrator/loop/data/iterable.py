@@ -12,9 +12,6 @@ from orchestrator.loop.data.iterable_reader import IterableReader
 from orchestrator.loop.data.phase_data import PhaseContext, PhaseData
 from orchestrator.randomness import random_state, restore_random_state
 
-_END: Any = object()
-_NOT_FETCHED: Any = object()
-
 
 class IterableData(PhaseData):
     """A phase's iterable dataset or loader, and the position in it.
@@ -31,12 +28,16 @@ class IterableData(PhaseData):
         self._reader = IterableReader(context, data, build_again)
         self.loader = self._reader.loader
         self._epoch = 0
-        self._passes = 0
-        self._batches: Iterator[Any] | None = None
+        self._pass_number = 0
+        """Number of the current pass, from 0."""
         self._pass: Iterator[Any] = iter(())
+        """The rest of this pass."""
+        self._batches: Iterator[Any] | None = None
+        """The batches for training, across passes; None before training begins."""
         self._restored: dict[str, Any] | None = None
         """Restored position, until training continues there."""
-        self._next = _NOT_FETCHED
+        self._ahead: deque[Any] = deque()
+        """The batch that was fetched ahead, if there is one."""
         self._position_ahead: dict[str, Any] | None = None
         """Position and random state before the batch that was fetched ahead of its phase."""
 
@@ -48,45 +49,59 @@ class IterableData(PhaseData):
     def begin(self, epoch: int, offset: int) -> Iterator[Any]:
         if self._batches is not None and not self._reader.is_epoch_one_pass:
             return self._batches
-        state = self._restored
-        self._restored = None
-        is_new_pass = state is None or self._is_new_pass(state, epoch)
-        if self._batches is not None:
-            self._end_pass()
-        elif state and is_new_pass and self._reader.share is None and state["loader"] is not None:
-            # Finish the last pass first, because a loader may derive the order of the next pass
-            # from it.
-            self._passes = state["pass"]
-            self._pass = self._reader.read(self._passes, state["loader"])
-            self._end_pass()
-        if is_new_pass:
-            following = state["pass"] + 1 if state else 0
-            state = {"pass": epoch if self._reader.is_epoch_one_pass else following, "loader": None}
-        assert state is not None
-
+        position = self._find_start(epoch)
+        loader_state = position["loader"]
         self._epoch = epoch
-        self._passes = state["pass"]
-        self._pass = self._reader.read(self._passes, state["loader"])
-        if self.stops_when_exhausted:
-            if "random" in state:
-                self._fetch_ahead_again(state)
-            self._batches = self._iterate_ahead()
-        else:
-            self._batches = self._iterate_passes(has_batch=state["loader"] is not None)
+        self._read_pass(position["pass"], loader_state)
+        if not self.stops_when_exhausted:
+            self._batches = self._iterate_passes(has_batch=loader_state is not None)
+            return self._batches
+
+        if "random" in position:
+            self._fetch_ahead_again(position)
+        self._batches = self._iterate_ahead()
         return self._batches
 
-    def _is_new_pass(self, state: Mapping[str, Any], epoch: int) -> bool:
-        """Return whether training begins a new pass after the position `state`."""
-        return state["is_exhausted"] or (self._reader.is_epoch_one_pass and state["epoch"] != epoch)
+    def _find_start(self, epoch: int) -> dict[str, Any]:
+        """Return the position at which an epoch begins: the restored one, or that of a new pass,
+        for which the last one is ended."""
+        restored = self._restored
+        self._restored = None
+        if restored is not None and self._is_within_pass(restored, epoch):
+            return restored
+        if self._batches is not None:
+            self._end_pass()
+        elif restored is not None:
+            self._end_restored_pass(restored)
+
+        number = 0 if restored is None else restored["pass"] + 1
+        return {"pass": epoch if self._reader.is_epoch_one_pass else number, "loader": None}
+
+    def _is_within_pass(self, position: Mapping[str, Any], epoch: int) -> bool:
+        """Return whether an epoch continues the pass of a restored position."""
+        if position["is_exhausted"]:
+            return False
+        return not self._reader.is_epoch_one_pass or position["epoch"] == epoch
+
+    def _end_restored_pass(self, position: Mapping[str, Any]) -> None:
+        """End the pass of a restored position, because the task's own loader may derive the order of
+        the next pass from it."""
+        if self._reader.share is None and position["loader"] is not None:
+            self._read_pass(position["pass"], position["loader"])
+            self._end_pass()
+
+    def _read_pass(self, number: int, loader_state: Any = None) -> None:
+        self._pass_number = number
+        self._pass = self._reader.read(number, loader_state)
 
     def _end_pass(self) -> None:
         """Exhaust a pass after its last batch, as a `for` loop does.
 
         This does not change the training's random state.
         """
-        if self._reader.is_whole and self._passes == self._epoch:
+        if self._reader.is_whole and self._pass_number == self._epoch:
             before = random_state()
-            next(self._pass, _END)
+            next(self._pass, None)
             restore_random_state(before)
 
     def _iterate_passes(self, has_batch: bool) -> Iterator[Any]:
@@ -97,20 +112,19 @@ class IterableData(PhaseData):
                 yield batch
             if not has_batch:
                 raise TaskError(
-                    f"the train dataset has no batch{self._context.world.place} in pass {self._passes + 1}; __iter__"
-                    " must start over in each pass"
+                    f"the train dataset has no batch{self._context.world.place} in pass"
+                    f" {self._pass_number + 1}; __iter__ must start over in each pass"
                 )
-            self._passes += 1
-            self._pass = self._reader.read(self._passes)
+            self._read_pass(self._pass_number + 1)
             has_batch = False
 
     def fetch_ahead(self) -> bool:
         if not self.stops_when_exhausted:
             # Another pass follows, which `_iterate_passes` begins.
             return True
-        if self._next is _NOT_FETCHED:
-            self._next = next(self._pass, _END)
-        (is_exhausted,) = self._context.world.maximum([float(self._next is _END)])
+        if not self._ahead:
+            self._ahead.extend(islice(self._pass, 1))
+        (is_exhausted,) = self._context.world.maximum([float(not self._ahead)])
         self.is_exhausted = bool(is_exhausted)
         return not self.is_exhausted
 
@@ -129,15 +143,14 @@ class IterableData(PhaseData):
         self._position_ahead = state
         before = random_state()
         restore_random_state(state["random"])
-        self._next = next(self._pass, _END)
+        self._ahead.extend(islice(self._pass, 1))
         restore_random_state(before)
 
     def _iterate_ahead(self) -> Iterator[Any]:
+        """Yield the batches that `fetch_ahead` fetches, one before each `next`."""
         while True:
-            batch = self._next
-            self._next = _NOT_FETCHED
             self._position_ahead = None
-            yield batch
+            yield self._ahead.popleft()
 
     # Position
 
@@ -151,7 +164,7 @@ class IterableData(PhaseData):
     def _make_position(self, loader_state: Any) -> dict[str, Any]:
         return {
             "epoch": self._epoch,
-            "pass": self._passes,
+            "pass": self._pass_number,
             "processes": self._context.experiment.loader.num_workers,
             "loader": loader_state,
             "is_exhausted": self.is_exhausted,
@@ -175,7 +188,7 @@ class IterableData(PhaseData):
             )
         self._restored = state
         self._epoch = state["epoch"]
-        self._passes = state["pass"]
+        self._pass_number = state["pass"]
         self.is_exhausted = self.stops_when_exhausted and state["is_exhausted"]
 
     # Evaluation, and batches outside the training order
@@ -193,7 +206,11 @@ class IterableData(PhaseData):
                 ahead.extend(islice(batches, 1))
                 yield batch
 
-        return take(), iter(lambda: len(ahead), 0)
+        def count() -> Iterator[object]:
+            while ahead:
+                yield ahead
+
+        return take(), count()
 
     def first_sample(self) -> Any:
         return next(self._reader.read_again(0, 1, batch_size=1))

@@ -1,28 +1,23 @@
 """Map-style data, whose position in an epoch is a number of samples. Runs in workers."""
 
-import itertools
-from collections.abc import Iterable, Iterator, Sequence, Sized
-from traceback import extract_tb
-from typing import Any, NoReturn, Protocol, runtime_checkable
+from collections.abc import Iterable, Iterator, Sized
+from typing import Any, Protocol, runtime_checkable
 
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+from torch.utils.data import BatchSampler
 
-from hooks.errors import describe_error
 from hooks.loader_parts import describe_attributes, find_parts, find_parts_with_epoch
-from hooks.parameter_names import join_names
-from hooks.private_torch import end_processes, tree_leaves
-from orchestrator.errors import ConfigError, RunError, TaskError
+from hooks.private_torch import end_processes
+from orchestrator.errors import ConfigError, TaskError
 from orchestrator.experiment.checks.data import describe_size, make_drop_last_error
 from orchestrator.experiment.checks.datasets import get_length
+from orchestrator.loop.data.batch_loading import iterate_batches
 from orchestrator.loop.data.distributed_sampler import call_without_distributed_sampler
 from orchestrator.loop.data.phase_data import PhaseContext, PhaseData
 from orchestrator.loop.data.sampler_order import find_sampler_order
 from orchestrator.loop.data.sampling import Order, SeededBatches, ShardedSampler, default_order
-from orchestrator.loop.task_errors import check_type, unexpected
+from orchestrator.loop.task_errors import require_type
 from orchestrator.randomness import with_own_generators
 from orchestrator.units import format_count, number_epoch
-
-_BATCH = "a batch made from the samples"
 
 
 @runtime_checkable
@@ -98,7 +93,7 @@ class MapStyleData(PhaseData):
             advice="use `batches`, which are this rank's",
         )
         expected = "an iterable with a length, such as a DataLoader"
-        check_type(context.task.loader, loader, SizedIterable, expected)
+        require_type(context.task.loader, loader, SizedIterable, expected)
         if get_length(loader) is None:
             raise ConfigError.at(
                 "task",
@@ -163,88 +158,3 @@ class MapStyleData(PhaseData):
     def _with_own_generators(self, loader: Any) -> Iterator[Any]:
         batches = iterate_batches(loader, self._context.phase)
         return with_own_generators(batches, self._context.experiment.seed)
-
-
-def iterate_batches(loader: Iterable[Any], phase: str) -> Iterator[Any]:
-    """Return the batches of a loader, which raise RunError for a sample that cannot be loaded.
-
-    If the loader has no processes, this does not use torch's iterator, whose overhead is larger
-    than the loop's.
-    """
-    if type(loader) is not DataLoader or loader.batch_sampler is None:
-        return iter(loader)
-    if isinstance(loader.dataset, IterableDataset):
-        return iter(loader)
-    if loader.num_workers == 0 and not loader.pin_memory:
-        return _fetch_in_process(loader, loader.batch_sampler, phase)
-    return _fetch_elsewhere(loader, loader.batch_sampler, phase)
-
-
-def _fetch_in_process(loader: Any, batches: Iterable[list[int]], phase: str) -> Iterator[Any]:
-    dataset = loader.dataset
-    collate = loader.collate_fn
-    # Some datasets fetch all samples of a batch together.
-    fetch = getattr(dataset, "__getitems__", None)
-    for indices in batches:
-        try:
-            batch = collate(fetch(indices) if fetch else [dataset[index] for index in indices])
-        except Exception as error:
-            _raise_located(loader, indices, phase, error)
-        if batch is None:
-            raise unexpected(collate, "", None, _BATCH)
-        yield batch
-
-
-def _fetch_elsewhere(loader: Any, batches: Iterable[list[int]], phase: str) -> Iterator[Any]:
-    iterator = iter(loader)
-    for count in itertools.count():
-        try:
-            batch = next(iterator)
-        except StopIteration:
-            return
-        except Exception as error:
-            if not _is_of_samples(error):
-                raise
-            indices = next(itertools.islice(iter(batches), count, None))
-            _raise_located(loader, indices, phase, error)
-        if batch is None:
-            raise unexpected(loader.collate_fn, "", None, _BATCH)
-        yield batch
-
-
-def _is_of_samples(error: Exception) -> bool:
-    """Return whether user code raised an error in a loader process.
-
-    Another error is torch's own: a process died, or a batch cannot be pinned. Only its message
-    tells an error of the thread that pins batches.
-    """
-    innermost = extract_tb(error.__traceback__)[-1]
-    return innermost.name == "reraise" and "in pin memory thread" not in str(error)
-
-
-def _raise_located(loader: Any, indices: Sequence[int], phase: str, error: Exception) -> NoReturn:
-    """Load the samples of a batch one by one, and raise RunError that names those that fail."""
-    shapes = []
-    for index in indices:
-        try:
-            shapes.append(_describe_shapes(loader.dataset[index]))
-        except Exception as cause:
-            # Hide the first attempt, which failed in the same way.
-            cause.__suppress_context__ = True
-            raise RunError(
-                f"sample {index} of the {phase} data cannot be fetched: {describe_error(cause)}"
-            ) from cause
-    names = f"samples {join_names(list(map(str, indices)), 4)}"
-    for index, shape in zip(indices, shapes, strict=True):
-        if shape != shapes[0]:
-            names = f"sample {indices[0]} (shape {shapes[0]}) and sample {index} (shape {shape})"
-            break
-    raise RunError(
-        f"{names} of the {phase} data cannot be collated: {describe_error(error)}; return samples of one shape, or"
-        " define collate() in the task"
-    ) from error
-
-
-def _describe_shapes(sample: Any) -> str:
-    shapes = [str(tuple(leaf.shape)) for leaf in tree_leaves(sample) if hasattr(leaf, "shape")]
-    return ", ".join(shapes) or type(sample).__name__

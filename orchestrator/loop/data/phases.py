@@ -15,7 +15,7 @@ from orchestrator.loop.data.iterable import IterableData
 from orchestrator.loop.data.map_style import MapStyleData
 from orchestrator.loop.data.phase_data import PhaseContext, PhaseData
 from orchestrator.loop.step.transfer import to_device
-from orchestrator.loop.task_errors import check_type
+from orchestrator.loop.task_errors import require_type
 from orchestrator.loop.world import World
 from orchestrator.randomness import seeded
 from orchestrator.task import Task
@@ -26,7 +26,7 @@ DataOf = Callable[[Task, Experiment, World], Mapping[str, Any]]
 
 def data_from_task(task: Task, experiment: Experiment, world: World) -> Mapping[str, Any]:
     """Return the task's own data; raises TaskError unless it is a mapping."""
-    data: Mapping[str, Any] = check_type(task.data, task.data(), Mapping, PHASES_OF_DATA)
+    data: Mapping[str, Any] = require_type(task.data, task.data(), Mapping, PHASES_OF_DATA)
     return data
 
 

@@ -12,7 +12,7 @@ from hooks.distributed import collectives
 from hooks.model.buffers import copy_expanded_buffers
 from hooks.parameter_names import join_names
 from orchestrator.errors import TaskError
-from orchestrator.loop.task_errors import check_type
+from orchestrator.loop.task_errors import require_type
 from orchestrator.loop.world import World
 from orchestrator.randomness import seed_all
 from orchestrator.task import Task
@@ -25,7 +25,7 @@ def build_model(task: Task, on_meta: bool) -> nn.Module:
     """Build the task's model. Raises TaskError if `on_meta` and a part of it has no method to
     initialize it."""
     with torch.device("meta") if on_meta else nullcontext():
-        module = check_type(task.model, task.model(), nn.Module, "the model, a torch.nn.Module")
+        module = require_type(task.model, task.model(), nn.Module, "the model, a torch.nn.Module")
     if on_meta:
         _check_initializers(module)
     copy_expanded_buffers(module)
@@ -49,10 +49,15 @@ def initialize_shards(module: nn.Module, seed: int, world: World) -> None:
     seed_all(seed + world.rank)
     # A model's own method comes after those of its parts.
     for part in reversed([*module.modules()]):
-        if initialize := _find_initializer(part):
+        initialize = _find_initializer(part)
+        if initialize is not None:
             initialize()
     collectives.broadcast([*module.buffers()])
 
 
 def _find_initializer(part: nn.Module) -> Callable[[], Any] | None:
-    return next((getattr(part, name) for name in INITIALIZERS if hasattr(part, name)), None)
+    for name in INITIALIZERS:
+        if hasattr(part, name):
+            initialize: Callable[[], Any] = getattr(part, name)
+            return initialize
+    return None

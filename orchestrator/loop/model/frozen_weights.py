@@ -130,7 +130,7 @@ def compute_digest(tensor: Tensor) -> str:
 
 
 def _list_weights(content: Mapping[str, Any], *keys: str) -> Iterator[dict[str, Any]]:
-    """Yield the model's state dict, and those in the entries of hooks."""
+    """Yield the model's state dict, and those that files of hooks have under these keys."""
     for file, entry in content.items():
         if file == "model":
             yield entry

@@ -12,7 +12,7 @@ from hooks.distributed import collectives
 from hooks.model.layers import RunningNorm
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.loop.model.torch_settings import compile_mode
+from orchestrator.loop.model.model_settings import get_compile_mode
 from orchestrator.loop.world import World
 from orchestrator.task import Task, has_turns
 
@@ -51,7 +51,7 @@ def _shard_units(module: nn.Module, task: Task, experiment: Experiment, world: W
     if experiment.compile:
         for unit in units:
             # Not the calls that gather and release its parameters.
-            unit.forward = torch.compile(unit.forward, mode=compile_mode(experiment))
+            unit.forward = torch.compile(unit.forward, mode=get_compile_mode(experiment))
     return shard(module, units, world, experiment.precision)
 
 

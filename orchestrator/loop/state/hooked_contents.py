@@ -15,7 +15,7 @@ from orchestrator.loop.model.sharded_modules import get_mesh, shard_model_state
 from orchestrator.loop.state.contents import LoadedCheckpoint
 from orchestrator.loop.state.saved_optimizers import SavedOptimizers
 from orchestrator.loop.step.iterations import IterationRunner
-from orchestrator.loop.step.metrics import Means
+from orchestrator.loop.step.means import Means
 from orchestrator.units import format_count
 
 
@@ -47,7 +47,7 @@ class HookedContents:
     def mesh(self) -> Any:
         return get_mesh(self._state.module)
 
-    def shared(self) -> dict[str, Any]:
+    def collect_shared(self) -> dict[str, Any]:
         return {
             "model": self._state.module.state_dict(),
             "optimizer": self._optimizers.save(),
@@ -57,7 +57,7 @@ class HookedContents:
         if self._frozen and self._state.is_master:
             self._frozen.leave_out(content)
 
-    def per_rank(self) -> dict[str, Any]:
+    def collect_per_rank(self) -> dict[str, Any]:
         return {
             "buffers": dict(self._state.module.named_buffers()),
             "remade_buffers": self._list_remade_buffers(),
@@ -66,7 +66,7 @@ class HookedContents:
             "task": self._iterations.task.state_dict(),
         }
 
-    def details(self) -> dict[str, Any]:
+    def make_details(self) -> dict[str, Any]:
         return {
             "data": self._data.sizes(),
             "phases": [*self._data.phases],

@@ -67,14 +67,14 @@ class SavedOptimizers:
         Raises CheckpointError if names or types of the optimizers differ.
         """
         saved = list_optimizers(manifest)
-        self._check_same(saved)
+        self._check_names_and_types(saved)
         return {
             name
             for name, record in self._schedule_records.items()
             if saved[name]["scheduler"] != record
         }
 
-    def _check_same(self, saved: Mapping[OptimizerName, Mapping[str, Any]]) -> None:
+    def _check_names_and_types(self, saved: Mapping[OptimizerName, Mapping[str, Any]]) -> None:
         if saved.keys() != self._schedules.keys():
             raise CheckpointError(
                 f"the checkpoint was made with other optimizers ({_join_names(saved)}), and cannot continue with these"

@@ -1,6 +1,5 @@
 """Automatic microbatching: a batch that does not fit in memory is computed in pieces."""
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -9,29 +8,17 @@ from torch import Tensor, nn
 
 from hooks.distributed import collectives
 from hooks.model.layers import BatchNorm
-from orchestrator.errors import RunError, TaskError
+from orchestrator.errors import RunError
 from orchestrator.loop.spans import Timestamps, end_after_forward, without_forward
-from orchestrator.loop.step.batch_pieces import count_rows, split_batch
+from orchestrator.loop.step.batch_pieces import count_rows
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.stages import make_clear_gradients
-from orchestrator.loop.step.weights import weigh
-from orchestrator.user_code import find_source_location
+from orchestrator.loop.step.weighed_pieces import Piece, split_into_pieces
 
 _ELEMENTS_PER_EXCHANGE = 2**24
 """Number of gradient elements that ranks average in one message."""
 _OUT_OF_MEMORY = ("DefaultCPUAllocator", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 """Names in torch's plain RuntimeErrors about failed allocations, which have no type of their own."""
-_ADVICE = "Set a smaller batch_size, and accumulate as a number"
-
-
-class Piece(NamedTuple):
-    """A piece of a batch, and its share of the batch's loss."""
-
-    batch: Any
-    samples: int
-    share: float
-    loss_weight: float | None = None
-    """Its weight, if the task has weights."""
 
 
 class _Computed(NamedTuple):
@@ -66,7 +53,6 @@ class MicrobatchRunner(IterationRunner):
         """Make one optimizer step per `next`."""
         state = self.state
         mark = self.clock.mark
-        on_backward = self.plan.calls["on_backward"]
         optimizer = self._optimizer
         clear_gradients = make_clear_gradients(optimizer)
         fetch = self._make_fetch(batches)
@@ -75,20 +61,17 @@ class MicrobatchRunner(IterationRunner):
         previous_end = self.clock.restart()
         while True:
             fetch_times = fetch()
-            batch = Piece(state.batch, state.batch_size, 1.0, state.loss_weight)
+            batch = Piece(state.batch, state.batch_size, loss_weight=state.loss_weight)
             parts = self._compute(batch, fetch_times[-1], clear_gradients)
             self._set_batch(batch)
 
             start = parts[-1][-1]
             self._average_gradients()
             state.forget_gradients()
-            t_backward = t_on_backward = mark()
-            if on_backward:
-                self.plan.fire("on_backward", state)
-                t_on_backward = mark()
+            t_backward = mark()
+            backward_times = (start, t_backward, self._fire("on_backward", t_backward))
 
             self._record_learning_rates(optimizer)
-            backward_times = (start, t_backward, t_on_backward)
             parts.append(without_forward(start, backward_times, update(), mark()))
             previous_end = finish(previous_end, fetch_times, parts)
             yield
@@ -128,13 +111,14 @@ class MicrobatchRunner(IterationRunner):
     def _compute_pieces(self, batch: Piece, start: Any) -> _Computed:
         """Compute all pieces of a batch, unless memory runs out."""
         timestamps: list[Timestamps] = []
-        pieces = self._split(batch)
+        on_host = None if self.weighed is None else self.weighed.batch
+        pieces = split_into_pieces(self.task, batch, self.microbatches, on_host)
         try:
             for piece in pieces:
                 timestamps.append((start, *self._compute_piece(piece)))
                 start = timestamps[-1][-1]
         except RuntimeError as error:
-            if not is_out_of_memory(error):
+            if not _is_out_of_memory(error):
                 raise
             # Not the error itself, whose frames hold the memory.
             return _Computed(timestamps, str(error))
@@ -150,67 +134,14 @@ class MicrobatchRunner(IterationRunner):
         if self.state.device.type == "cuda":
             torch.cuda.empty_cache()
         self.microbatches *= 2
-        self._show(whose)
-
-    def _split(self, batch: Piece) -> list[Piece]:
-        """Return the pieces of a batch; raises TaskError if it cannot be cut by samples."""
-        if self.microbatches == 1:
-            return [batch]
-        batches = self._cut(batch.batch)
-        sizes = self._count_samples(batches, batch.samples)
-
-        total = batch.loss_weight
-        if total is None:
-            shares = [size / batch.samples if batch.samples else 1 / len(sizes) for size in sizes]
-            return [Piece(*piece) for piece in zip(batches, sizes, shares, strict=True)]
-        weights = self._weigh_pieces(total)
-        shares = [weight / total if total else 0.0 for weight in weights]
-        return [Piece(*piece) for piece in zip(batches, sizes, shares, weights, strict=True)]
-
-    def _cut(self, batch: Any) -> list[Any]:
-        """Cut a batch along its first dimension; raises TaskError if that is impossible."""
-        try:
-            return split_batch(batch, self.microbatches)
-        except ValueError as error:
-            raise TaskError(
-                f"memory ran out, and the batch cannot be cut into pieces: {error}. {_ADVICE}"
-            ) from None
-
-    def _count_samples(self, batches: Iterable[Any], total: int) -> list[int]:
-        """Return the number of samples in each piece of a batch.
-
-        Raises TaskError unless they add up to `total`, the batch's.
-        """
-        sizes = [self.task.batch_size(piece) for piece in batches]
-        if sum(sizes) != total:
-            raise TaskError(
-                f"accumulate: auto cuts batches along the first dimension, but {total} samples became pieces of"
-                f" {', '.join(map(str, sizes))}. {_ADVICE}{find_source_location(self.task.batch_size)}"
-            )
-        return sizes
-
-    def _weigh_pieces(self, total: float) -> list[float]:
-        """Return the weight of each piece of the current batch.
-
-        Raises TaskError unless they add up to `total`, the batch's.
-        """
-        assert self.weighed is not None
-        on_host = split_batch(self.weighed.batch, self.microbatches)
-        weights = [weigh(self.task, piece) for piece in on_host]
-        if not math.isclose(sum(weights), total, rel_tol=1e-6):
-            raise TaskError(
-                f"accumulate: auto cuts batches into pieces, but the weight {total:g} of a batch became"
-                f" {', '.join(f'{weight:g}' for weight in weights)}; let weight() count only what its batch contains"
-                f"{find_source_location(self.task.weight)}"
-            )
-        return weights
+        self._show_split(whose)
 
     def _compute_piece(self, piece: Piece) -> Timestamps:
         """Compute a piece's gradients, with its share of the batch's loss; return timestamps."""
         row = self.state.row
         self._set_batch(piece)
         before = dict(row)
-        forward = self._make_forward(self.state.model, self._make_loss())
+        forward = self._make_forward(self.state.model, self._make_measure())
         forward_times = forward()
         for name in ("loss", *self.metrics.loss_terms):
             # A piece of weight 0 has no loss.
@@ -263,7 +194,7 @@ class MicrobatchRunner(IterationRunner):
                 elements = 0
         collectives.average(message)
 
-    def _show(self, whose: str) -> None:
+    def _show_split(self, whose: str) -> None:
         if not self.state.is_master:
             return
         note = ""
@@ -285,7 +216,7 @@ def _fill_missing_gradients(
             parameter.grad = torch.zeros_like(parameter)
 
 
-def is_out_of_memory(error: RuntimeError) -> bool:
+def _is_out_of_memory(error: RuntimeError) -> bool:
     """Return whether an allocation failed, on a device or on the host."""
     if isinstance(error, torch.OutOfMemoryError):
         return True

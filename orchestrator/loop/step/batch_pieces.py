@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from orchestrator.loop.step.transfer import container_with, items_in, leaves, moves_itself
+from orchestrator.loop.step.batch_parts import container_with, items_in, leaves, moves_itself
 from orchestrator.units import format_count
 
 

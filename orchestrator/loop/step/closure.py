@@ -14,7 +14,7 @@ from orchestrator.loop.spans import Timestamps
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.stages import StepContext, make_clear_gradients
 from orchestrator.loop.step.weights import make_zero_loss, tensors_with_gradients
-from orchestrator.loop.task_errors import check_loss_terms
+from orchestrator.loop.task_errors import require_loss_terms
 
 
 class _StepSkipped(Exception):
@@ -40,7 +40,6 @@ class ClosureRunner(IterationRunner):
         """Make one optimizer step per `next`."""
         state = self.state
         mark = self.clock.mark
-        on_update = self.plan.calls["on_update"]
         optimizer = cast(Any, self._optimizer)
         evaluates_before = needs_gradients_before(type(optimizer))
         clear_gradients = make_clear_gradients(optimizer)
@@ -62,9 +61,8 @@ class ClosureRunner(IterationRunner):
                 self._backward_timer.take(None)
             state.row["evaluations"] = self._evaluations
             t_stepped = t_on_update = mark()
-            if state.stepped and on_update:
-                self.plan.fire("on_update", state)
-                t_on_update = mark()
+            if state.stepped:
+                t_on_update = self._fire("on_update", t_stepped)
             clear_gradients()
             state.forget_gradients()
             times = (*fetch_times, *self._first_times, t_stepped, t_on_update, mark())
@@ -75,7 +73,7 @@ class ClosureRunner(IterationRunner):
         """Return the function that the optimizer calls: it computes the loss of the batch and its
         gradients."""
         state = self.state
-        forward = self._make_forward(state.model, self._make_loss())
+        forward = self._make_forward(state.model, self._make_measure())
         backward = self._make_backward()
 
         @torch.enable_grad()
@@ -94,13 +92,9 @@ class ClosureRunner(IterationRunner):
 
     def _end_first_evaluation(self) -> Timestamps:
         """Record the learning rates and fire `on_gradients`; return the timestamps of both."""
-        mark = self.clock.mark
         self._record_learning_rates(self._optimizer)
-        t_unscaled = t_on_gradients = mark()
-        if self.plan.calls["on_gradients"]:
-            self.plan.fire("on_gradients", self.state)
-            t_on_gradients = mark()
-        return t_unscaled, t_on_gradients
+        t_unscaled = self.clock.mark()
+        return t_unscaled, self._fire("on_gradients", t_unscaled)
 
     def _skip_if_requested(self) -> None:
         """Raise _StepSkipped if a hook skips this step."""
@@ -115,7 +109,7 @@ class ClosureRunner(IterationRunner):
         output = state.forward(state.model, state.batch)
         loss = self._compute_loss(output, state.batch)
         if not isinstance(loss, Tensor):
-            loss = reduce(add, check_loss_terms(self.task.loss, loss).values())
+            loss = reduce(add, require_loss_terms(self.task.loss, loss).values())
         if state.loss_weight == 0:
             loss = make_zero_loss(loss, tensors_with_gradients(output))
         loss = self._scale_loss(loss)

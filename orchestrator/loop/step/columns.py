@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.disk.rows.batches import Layout
-from orchestrator.loop.spans import Column
+from orchestrator.loop.span_columns import Column
 
 _COUNTERS = ("iteration", "step", "samples", "batch_size")
 

@@ -37,7 +37,7 @@ class IterationRunner(IterationStages):
         optimizer = self._optimizer
         groups = optimizer.param_groups
         fetch = self._make_fetch(batches)
-        forward = self._make_forward(state.model, self._make_loss())
+        forward = self._make_forward(state.model, self._make_measure())
         backward = self._make_backward()
         update = self._make_update(optimizer, self.precision)
         finish = self._begin_rows(state.epoch, ("loss", "lr"))
@@ -55,9 +55,8 @@ class IterationRunner(IterationStages):
             else:
                 self._record_learning_rates(optimizer)
             state.stepped = False
-            update_times = (
-                update() if position == microbatches else skip(UPDATE_TIMES, backward_times[-1])
-            )
+            is_last = position == microbatches
+            update_times = update() if is_last else skip(UPDATE_TIMES, backward_times[-1])
             times = (*fetch_times, *forward_times, *backward_times, *update_times, mark())
             previous_end = finish(previous_end, times)
             yield
@@ -95,7 +94,7 @@ class IterationRunner(IterationStages):
         task = self.task
         all_meters = list(meters)
         compute_loss = check_loss(self._compute_loss) if check_loss else self._compute_loss
-        record_loss = self._make_loss(compute_loss, is_optional=True)
+        record_loss = self._make_measure(compute_loss, is_optional=True)
 
         def measure() -> None:
             record_loss()

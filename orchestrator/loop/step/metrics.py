@@ -1,13 +1,12 @@
-"""Losses and metrics of a phase: means over the samples of all ranks, and the task's meters, whose
-matrices become media."""
+"""Losses and metrics of a phase: columns of each batch's row, and metrics over the samples of all
+ranks. Used in workers."""
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from functools import partial, reduce
-from itertools import chain
 from operator import add
-from typing import Any, SupportsFloat
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +15,10 @@ from torch import Tensor
 from hooks.matrix import encode_matrix
 from hooks.state import State
 from orchestrator.errors import TaskError
+from orchestrator.loop.step.means import Means
+from orchestrator.loop.step.meters import check_ranks_agree, flatten_value
 from orchestrator.loop.step.weights import make_zero_loss, tensors_with_gradients
-from orchestrator.loop.task_errors import check_loss_terms, check_metrics
+from orchestrator.loop.task_errors import require_loss_terms, require_metrics
 from orchestrator.loop.world import World
 from orchestrator.task import Task
 from orchestrator.user_code import find_source_location
@@ -25,55 +26,6 @@ from orchestrator.user_code import find_source_location
 Matrix = NDArray[Any]
 
 _log = logging.getLogger("hookyard")
-
-
-class Means:
-    """Sums and counts by name.
-
-    A sum stays on its device until it is read, so adding to it never synchronizes. On the CPU it is
-    a Python float, which is faster and as exact as float64.
-    """
-
-    def __init__(self) -> None:
-        self._totals: dict[str, Any] = {}
-        self._counts: dict[str, float] = {}
-
-    def add(self, name: str, total: float | Tensor, count: float) -> None:
-        # The mean over an empty batch is NaN.
-        self._totals[name] = self._totals.get(name, 0.0) + (total if count else 0.0)
-        self._counts[name] = self._counts.get(name, 0) + count
-
-    def has(self, name: str) -> bool:
-        return name in self._totals
-
-    def copy(self) -> "Means":
-        copy = Means()
-        copy._totals = dict(self._totals)
-        copy._counts = dict(self._counts)
-        return copy
-
-    def state_dict(self) -> dict[str, list[float]]:
-        return {name: [float(total), self._counts[name]] for name, total in self._totals.items()}
-
-    def include(self, state: dict[str, list[float]]) -> None:
-        """Add the sums and counts of a `state_dict`, from any rank."""
-        for name, (total, count) in state.items():
-            self.add(name, total, count)
-
-    @staticmethod
-    def merge_ranks(states: Iterable[dict[str, list[float]]]) -> dict[str, float]:
-        """Return the means across all ranks, from the `state_dict` of each.
-
-        A rank may have no sample.
-        """
-        means = Means()
-        for state in states:
-            means.include(state)
-        return {
-            name: total / means._counts[name]
-            for name, total in means._totals.items()
-            if means._counts[name]
-        }
 
 
 class PhaseMetrics:
@@ -108,7 +60,7 @@ class PhaseMetrics:
 
     def sum_terms(self, method: Callable[..., Any], loss: Any) -> Tensor:
         """Record each loss term, and return their sum."""
-        terms = check_loss_terms(method, loss)
+        terms = require_loss_terms(method, loss)
         for name, term in terms.items():
             self.record_loss(self._state.column(name), term)
         self.loss_terms = terms.keys()
@@ -145,7 +97,7 @@ class PhaseMetrics:
         """Add the task's metrics of the batch to their means."""
         method = self._task.metrics
         samples = self._state.batch_size
-        metrics = check_metrics(method, method(self._state.output, self._state.batch), samples)
+        metrics = require_metrics(method, method(self._state.output, self._state.batch), samples)
         for name, values in metrics.items():
             if name == "loss" or name in self.loss_terms:
                 raise TaskError(
@@ -165,11 +117,11 @@ class PhaseMetrics:
         means = self.means
         self.means = Means()
         meters = meters or {}
-        metrics, matrices = reduce_phase(self._task, prefix, means, meters, self._world)
+        metrics, matrices = _reduce_phase(self._task, prefix, means, meters, self._world)
         for name, matrix in matrices.items():
-            what = f"{name} {type(meters.get(name)).__name__}".lower()
+            description = f"{name} {type(meters.get(name)).__name__}".lower()
             # torchmetrics has the targets in rows.
-            corner = "target / prediction" if "confusion" in what else ""
+            corner = "target / prediction" if "confusion" in description else ""
             self._state.add_media("matrix", name, partial(encode_matrix, matrix, corner))
         if self._world.is_master and not self._has_warned_of_nan:
             self._warn_of_nan(metrics)
@@ -187,7 +139,7 @@ class PhaseMetrics:
                 return
 
 
-def reduce_phase(
+def _reduce_phase(
     task: Task, prefix: str, means: Means, meters: Mapping[str, Any], world: World
 ) -> tuple[dict[str, float], dict[str, Matrix]]:
     """Return the means and the meters' numbers across all ranks, as `<prefix>/<name>`, and the
@@ -196,7 +148,7 @@ def reduce_phase(
     Raises TaskError for a meter whose values differ between ranks, are not numbers, or have the
     name of a mean.
     """
-    computed_here = {name: _flatten(name, meter.compute()) for name, meter in meters.items()}
+    computed_here = {name: flatten_value(name, meter.compute()) for name, meter in meters.items()}
     states, computed = zip(*world.gather((means.state_dict(), computed_here)), strict=True)
     values: dict[str, Any] = {**Means.merge_ranks(states)}
     for name, numbers in computed[0].items():
@@ -212,51 +164,3 @@ def reduce_phase(
         f"{prefix}/{name}": value for name, value in values.items() if name not in matrices
     }
     return means_and_numbers, matrices
-
-
-def _flatten(name: str, value: Any) -> dict[str, Any]:
-    """Return a meter's numbers and matrices by name.
-
-    Numbers of a vector are `<name>/<index>`, entries of a mapping `<name>/<key>`.
-    """
-    if isinstance(value, Mapping):
-        numbers: dict[str, Any] = {}
-        for key, part in value.items():
-            numbers |= _flatten(f"{name}/{key}", part)
-        return numbers
-    shape = tuple(getattr(value, "shape", ()))
-    if isinstance(value, SupportsFloat) and math.prod(shape) == 1:
-        return {name: float(value)}
-    if len(shape) == 1:
-        return {f"{name}/{index}": float(number) for index, number in enumerate(value)}
-    if len(shape) == 2 and 0 not in shape:
-        return {name: value.cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)}
-    returned = f"values of shape {shape}" if shape else f"a {type(value).__name__}"
-    raise TaskError(
-        f"compute() of the meter '{name}' returns {returned}; expected a number, a vector, a matrix,"
-        " or a mapping of these"
-    )
-
-
-def check_ranks_agree(
-    task: Task, prefix: str, meter: str, ranks: Sequence[Mapping[str, Any]]
-) -> None:
-    """Raise TaskError if ranks have different values of a meter, beyond rounding errors."""
-    for name in dict.fromkeys(chain.from_iterable(ranks)):
-        first = ranks[0].get(name)
-        for rank, values in enumerate(ranks):
-            value = values.get(name)
-            if not _are_close(value, first):
-                raise TaskError(
-                    f"the meter '{meter}' differs between ranks: {prefix}/{name} is {first} on rank 0 and {value} on"
-                    f" rank {rank}; its compute() must combine all ranks, as torchmetrics does with"
-                    f" dist_reduce_fx{find_source_location(task.meters)}"
-                )
-
-
-def _are_close(value: Any, other: Any) -> bool:
-    if value is None or other is None:
-        return value is other
-    if np.shape(value) != np.shape(other):
-        return False
-    return np.allclose(value, other, rtol=1e-6, atol=0.0, equal_nan=True)

@@ -16,7 +16,7 @@ from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.errors import TaskError
 from orchestrator.loop.loop_state import LoopState
 from orchestrator.loop.model.gradient_sync import check_gradients_synced
-from orchestrator.loop.model.torch_settings import Precision
+from orchestrator.loop.model.precision import Precision
 from orchestrator.loop.span_clock import SpanClock
 from orchestrator.loop.spans import Timestamps
 from orchestrator.loop.step.backward_timer import BackwardTimer
@@ -25,7 +25,7 @@ from orchestrator.loop.step.columns import make_columns, make_numbers
 from orchestrator.loop.step.metrics import PhaseMetrics
 from orchestrator.loop.step.transfer import make_transfer
 from orchestrator.loop.step.weights import WeighedBatches
-from orchestrator.loop.task_errors import check_has_gradient, unexpected
+from orchestrator.loop.task_errors import check_has_gradient, make_return_error
 from orchestrator.loop.world import World
 from orchestrator.task import Task, has_weights
 
@@ -88,6 +88,13 @@ class IterationStages:
         scaled: Tensor = loss / microbatches if microbatches > 1 else loss
         return scaled
 
+    def _fire(self, event: str, moment: Any) -> Any:
+        """Fire an event, and return the timestamp at its end: `moment`, if no hook handles it."""
+        if not self.plan.calls[event]:
+            return moment
+        self.plan.fire(event, self.state)
+        return self.clock.mark()
+
     @property
     def _optimizer(self) -> torch.optim.Optimizer:
         return cast(torch.optim.Optimizer, self.state.optimizer)
@@ -119,7 +126,7 @@ class IterationStages:
             # Compute the batch size on the CPU: reading it from a GPU copy would synchronize.
             state.batch_size = size = batch_size(batch)
             if type(size) is not int or size < 0:
-                raise unexpected(
+                raise make_return_error(
                     batch_size, "", size, "the number of the batch's samples, a non-negative int"
                 )
             if not on_cpu:
@@ -160,7 +167,7 @@ class IterationStages:
 
         return forward
 
-    def _make_loss(
+    def _make_measure(
         self, compute_loss: Loss | None = None, *, is_optional: bool = False
     ) -> Callable[[], None]:
         """Return a function that computes the loss and the metrics of the batch from its output.

@@ -1,6 +1,6 @@
 """Iterations in which several optimizers train in turn, as for a GAN."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, cast
@@ -8,22 +8,21 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from hooks.distributed import collectives
 from hooks.model.gradients import order_like_model
-from hooks.parameter_names import join_names
 from orchestrator.errors import TaskError, did_you_mean
-from orchestrator.loop.model.torch_settings import Precision
+from orchestrator.loop.model.precision import Precision
 from orchestrator.loop.spans import UPDATE_TIMES, Timestamps, skip, without_forward
 from orchestrator.loop.step.iterations import IterationRunner
+from orchestrator.loop.step.turn_gradients import TurnGradients
 from orchestrator.loop.step.weights import make_zero_loss
-from orchestrator.loop.task_errors import check_has_gradient, check_type, describe
+from orchestrator.loop.task_errors import check_has_gradient, describe, require_type
 from orchestrator.user_code import find_source_location
 
 EXPECTED = "turns, each an optimizer's name and its loss"
 _END: Any = object()
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Player:
     """An optimizer that takes turns, and the parameters that it trains."""
 
@@ -31,21 +30,25 @@ class Player:
     optimizer: torch.optim.Optimizer
     precision: Precision
     update: Callable[[], Timestamps]
+    """Function that steps the optimizer."""
     parameters: list[nn.Parameter]
-    has_gradients: tuple[bool, ...] | None = None
-    """Flags of its parameters: true if it had a gradient when ranks first averaged them."""
+    gradients: TurnGradients
 
 
 class _Turns:
-    """The turns of an iteration that have ended."""
+    """The turns of a micro-batch that have ended."""
 
-    def __init__(self, start: Any) -> None:
+    def __init__(self, start: Any, microbatches: int, *, is_last: bool) -> None:
+        self.microbatches = microbatches
+        """Number of micro-batches in the step."""
+        self.is_last = is_last
+        """True for the last of them, in which optimizers step."""
         self.timestamps: list[Timestamps] = []
         """Timestamps of each turn, from its beginning on."""
         self.end = start
-        """Timestamp at which the last of them ended, or at which the first begins."""
+        """Timestamp at which the last turn ended, or at which the first begins."""
         self.has_stepped = False
-        """True if any of them has stepped its optimizer."""
+        """True if a turn has stepped its optimizer."""
 
     def add(self, timestamps: Timestamps, *, has_stepped: bool) -> None:
         self.timestamps.append(timestamps)
@@ -78,20 +81,19 @@ class TurnRunner(IterationRunner):
             fetch_times = fetch()
             if state.accumulate > 1:
                 position, microbatches = self._advance_microbatch(position, microbatches)
-            is_last = position == microbatches
 
-            turns = _Turns(fetch_times[-1])
+            turns = _Turns(fetch_times[-1], microbatches, is_last=position == microbatches)
             for player, loss in self._iterate_turns(players):
-                last_loss = self._run_turn(turns, player, loss, microbatches, is_last=is_last)
-                if is_last:
+                taken = self._run_turn(turns, player, loss)
+                if turns.is_last:
                     waiting.pop(player, None)
                 else:
-                    waiting[player] = last_loss.detach()
-            if is_last and waiting:
+                    waiting[player] = taken.detach()
+            if turns.is_last:
                 self._step_waiting(turns, waiting)
                 waiting.clear()
-
             state.stepped = turns.has_stepped
+
             if "loss" in state.row:
                 count = self.metrics.loss_count
                 self.metrics.means.add("loss", state.row["loss"] * count, count)
@@ -99,20 +101,26 @@ class TurnRunner(IterationRunner):
             yield
 
     def _make_player(self, name: str) -> Player:
+        module = self.state.module
         optimizer = self.state.optimizers[name]
         precision = self.precisions[name]
-        update = self._make_update(optimizer, precision)
         parameters = chain.from_iterable(group["params"] for group in optimizer.param_groups)
         trained = [parameter for parameter in parameters if parameter.requires_grad]
+        ordered = order_like_model(module, trained)
         return Player(
-            name, optimizer, precision, update, order_like_model(self.state.module, trained)
+            name,
+            optimizer,
+            precision,
+            self._make_update(optimizer, precision),
+            ordered,
+            TurnGradients(name, ordered, module, self.task, self.world),
         )
 
     def _iterate_turns(self, players: Mapping[str, Player]) -> Iterator[tuple[Player, Any]]:
         """Yield the player and the loss of each turn of a batch."""
         method = self.task.turns
         returned = method(self.state.module, self.state.batch)
-        turns: Iterator[Any] = iter(check_type(method, returned, Iterable, EXPECTED))
+        turns: Iterator[Any] = iter(require_type(method, returned, Iterable, EXPECTED))
         has_turn = False
         while True:
             with self.precision.autocast():
@@ -126,17 +134,16 @@ class TurnRunner(IterationRunner):
                 f"turns() yields nothing for a batch; expected {EXPECTED}{find_source_location(method)}"
             )
 
-    def _run_turn(
-        self, turns: _Turns, player: Player, loss: Any, microbatches: int, *, is_last: bool
-    ) -> Tensor:
+    def _run_turn(self, turns: _Turns, player: Player, loss: Any) -> Tensor:
         """Run a turn, from its loss on, and return the loss; update in the last micro-batch of a
         step."""
         state = self.state
         state.begin_turn(player.name)
         forward_times = self._take_loss(player, loss)
-        backward_times = self._run_backward(player, microbatches, is_last=is_last)
+        backward_times = self._run_backward(turns, player)
         state.stepped = False
-        update_times = player.update() if is_last else skip(UPDATE_TIMES, backward_times[-1])
+        end = backward_times[-1]
+        update_times = player.update() if turns.is_last else skip(UPDATE_TIMES, end)
         times = (*forward_times, *backward_times, *update_times)
         turns.add((turns.end, *times, self.clock.mark()), has_stepped=state.stepped)
         taken = cast(Tensor, state.loss)
@@ -146,41 +153,29 @@ class TurnRunner(IterationRunner):
     def _take_loss(self, player: Player, loss: Any) -> Timestamps:
         """Record the loss of a turn, between the events of its forward pass; return their
         timestamps."""
-        state = self.state
-        fire = self.plan.fire
         mark = self.clock.mark
-        calls = self.plan.calls
-        t_forward = t_on_forward = mark()
-        if calls["on_forward"]:
-            fire("on_forward", state)
-            t_on_forward = mark()
+        t_forward = mark()
+        t_on_forward = self._fire("on_forward", t_forward)
         self._record_turn(player, loss)
-        t_loss = t_on_loss = mark()
-        if calls["on_loss"]:
-            fire("on_loss", state)
-            t_on_loss = mark()
+        t_loss = mark()
+        t_on_loss = self._fire("on_loss", t_loss)
         return t_forward, t_on_forward, t_loss, t_on_loss
 
-    def _run_backward(self, player: Player, microbatches: int, *, is_last: bool) -> Timestamps:
+    def _run_backward(self, turns: _Turns, player: Player) -> Timestamps:
         """Add the gradients of the turn's loss to those of the step; ranks average them in its last
         micro-batch."""
-        state = self.state
         mark = self.clock.mark
-        scaled = self._scale_loss(state.loss, microbatches)
+        scaled = self._scale_loss(self.state.loss, turns.microbatches)
         try:
             player.precision.scale(scaled).backward(inputs=player.parameters)
         except RuntimeError:
             self._check_trainable(player, scaled)
             raise
         t_local_backward = t_backward = mark()
-        if is_last and state.world_size > 1:
-            self._average_gradients(player)
+        if turns.is_last and self.world.world_size > 1:
+            player.gradients.average()
             t_backward = mark()
-        t_on_backward = t_backward
-        if self.plan.calls["on_backward"]:
-            self.plan.fire("on_backward", state)
-            t_on_backward = mark()
-        return t_local_backward, t_backward, t_on_backward
+        return t_local_backward, t_backward, self._fire("on_backward", t_backward)
 
     def _check_trainable(self, player: Player, loss: Tensor) -> None:
         """Raise TaskError if the backward pass has failed because there is nothing to train."""
@@ -214,8 +209,8 @@ class TurnRunner(IterationRunner):
             state.begin_turn(player.name)
             state.loss = loss
             start = turns.end
-            if state.world_size > 1:
-                self._average_gradients(player)
+            if self.world.world_size > 1:
+                player.gradients.average()
             t_backward = self.clock.mark()
             backward_times = (start, t_backward, t_backward)
             update_times = player.update()
@@ -233,35 +228,8 @@ class TurnRunner(IterationRunner):
         if isinstance(name, str) and name in players:
             return players[name]
         hint = did_you_mean(str(name), players)
-        suggestion = (f" ({hint})" if hint else "") + find_source_location(self.task.turns)
+        suggestion = f" ({hint})" if hint else ""
         raise TaskError(
             f"turns() yields {name!r}, but `optimizers` has {', '.join(players)}{suggestion}"
+            f"{find_source_location(self.task.turns)}"
         )
-
-    def _average_gradients(self, player: Player) -> None:
-        """Average the gradients of a turn across all ranks; collective.
-
-        Raises TaskError if ranks differ in which parameters have one.
-        """
-        existing = tuple(parameter.grad is not None for parameter in player.parameters)
-        if player.has_gradients is None:
-            self._check_gradients(player, self.world.gather(existing))
-        elif existing != player.has_gradients:
-            self._check_gradients(player, [player.has_gradients, existing])
-        player.has_gradients = existing
-        collectives.average(
-            parameter.grad for parameter in player.parameters if parameter.grad is not None
-        )
-
-    def _check_gradients(self, player: Player, flags: Sequence[tuple[bool, ...]]) -> None:
-        """Raise TaskError if some of these `flags` of the player's parameters differ."""
-        for index, parameter in enumerate(player.parameters):
-            if len({has_gradient[index] for has_gradient in flags}) == 1:
-                continue
-            names = [
-                name for name, other in self.state.module.named_parameters() if other is parameter
-            ]
-            raise TaskError(
-                f"the loss of turn '{player.name}' must depend on the same parameters in each iteration and on"
-                f" each rank, but not on {join_names(names)}{find_source_location(self.task.turns)}"
-            )

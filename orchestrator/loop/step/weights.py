@@ -10,8 +10,8 @@ from torch import Tensor
 
 from hooks.distributed import collectives
 from hooks.state import State
-from orchestrator.loop.step.transfer import leaves
-from orchestrator.loop.task_errors import unexpected
+from orchestrator.loop.step.batch_parts import leaves
+from orchestrator.loop.task_errors import make_return_error
 from orchestrator.task import Task
 
 _TINY = torch.finfo(torch.float64).tiny
@@ -101,7 +101,7 @@ def weigh(task: Task, batch: Any) -> float:
         weight = math.nan
     if weight >= 0 and math.isfinite(weight):
         return weight
-    raise unexpected(
+    raise make_return_error(
         task.weight, "", value, "how much the batch's loss counts, a number of at least 0"
     )
 

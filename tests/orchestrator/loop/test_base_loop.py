@@ -41,7 +41,7 @@ def test_failed_run_does_not_wait_for_a_stuck_device(
 ) -> None:
     device, storage = Device(), Storage(tmp_path)
     monkeypatch.setattr(torch.cuda, "Event", device.Event)
-    monkeypatch.setattr(building, "clock_for", lambda of: CudaClock())
+    monkeypatch.setattr(building, "make_clock", lambda of: CudaClock())
     monkeypatch.setattr(base_loop, "DEVICE_TIMEOUT_S", 0.0)
     recorder = Recorder(storage, "stats/attempt=0/rank=0", {"rank": 0}, flush_s=3600)
     loop = Loop(Points(), experiment(), {"fails": Fails(device)}, RunContext(recorder=recorder))

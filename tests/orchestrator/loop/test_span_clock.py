@@ -15,9 +15,10 @@ from hooks import Hook, Interval, State
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.loop import span_clock as clock_module
 from orchestrator.loop import training_run
+from orchestrator.loop.device_spans import DeviceSpan
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.span_clock import CudaClock, DeviceSpan, DeviceTimestamp, SpanClock
+from orchestrator.loop.span_clock import CudaClock, SpanClock
 from orchestrator.loop.spans import INTERVALS
 from orchestrator.loop.step.backward_timer import BackwardTimer
 from orchestrator.storage import Storage
@@ -111,27 +112,6 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     monkeypatch.setattr(clock_module, "perf_counter", device)
     monkeypatch.setattr(torch.cuda, "Event", device.Event)
     return device
-
-
-def test_a_device_span_is_the_sum_of_its_pairs_and_waits_only_to_resolve(device: Device) -> None:
-    span = DeviceSpan()
-    for seconds in (2.0, 3.0):
-        start = DeviceTimestamp([])
-        device.work(seconds)
-        span.add(start, DeviceTimestamp([]))
-        device.work(5.0)
-    assert not span.ready()
-    assert device.now == 100.0
-    assert [span.resolve(), span.resolve()] == [5.0, 5.0]
-    assert device.now == 110.0
-
-
-def test_adding_a_span_to_a_number_leaves_the_span_as_it_is(device: Device) -> None:
-    start = DeviceTimestamp([])
-    device.work(2.0)
-    span = DeviceTimestamp([]) - start
-    total = 3.0 + span
-    assert [total.resolve(), span.resolve(), (3.0 + span).resolve()] == [5.0, 2.0, 5.0]
 
 
 def test_event_is_reused_once_its_time_is_read(device: Device) -> None:

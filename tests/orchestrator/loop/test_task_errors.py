@@ -1,19 +1,23 @@
-"""A loss without a gradient, which torch refuses without saying whose it is or where it comes from."""
+"""What a task's methods must not return, such as a loss without a gradient, which torch refuses
+without saying whose it is or where it comes from."""
 
 import inspect
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from orchestrator.engines.error_origin import is_user_error
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.errors import TaskError
 from orchestrator.experiment.optim.component import Component
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
+from orchestrator.task import Task
 from tests.ranks import on_ranks
 from tests.tasks import Points, experiment
 
@@ -129,3 +133,68 @@ def test_rank_without_a_gradient_is_the_one_that_failed() -> None:
     assert is_first_secondary
     assert not is_secondary
     assert message.startswith(message_of(OnOneRank.loss))
+
+
+# What a task's methods return
+
+
+@dataclass
+class Gives(Task):
+    """A task one of whose methods gives something else than it must."""
+
+    loss_shape: tuple[int, ...] = ()
+    metric_shape: tuple[int, ...] = (4,)
+
+    def model(self) -> nn.Module:
+        return nn.Linear(2, 1)
+
+    def data(self) -> Any:
+        return {"train": [(torch.zeros(2),)] * 10}
+
+    def forward(self, model: nn.Module, batch: Any) -> Any:
+        return model(batch[0])
+
+    def loss(self, output: Any, batch: Any) -> Any:
+        return [output.mean()] if self.loss_shape == (0,) else output.mean().expand(self.loss_shape)
+
+    def metrics(self, output: Any, batch: Any) -> Any:
+        return {"score": 0.5 if self.metric_shape == (0,) else torch.zeros(self.metric_shape)}
+
+
+def failure_of(**fields: Any) -> str:
+    with pytest.raises(TaskError) as caught:
+        list(Loop(Gives(**fields), experiment(batch_size=4), {}).run())
+    assert is_user_error(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ((), "a tensor of shape ()"),
+        ((1,), "a tensor of shape (1,)"),
+        ((4, 1), "a tensor of shape (4, 1)"),
+        ((0,), "0.5"),
+    ],
+)
+def test_a_metric_that_is_not_one_value_for_each_sample_is_refused(
+    shape: tuple[int, ...], words: str
+) -> None:
+    line = 1 + Path(__file__).read_text().splitlines().index(
+        "    def metrics(self, output: Any, batch: Any) -> Any:"
+    )
+    said = failure_of(metric_shape=shape)
+    assert said.startswith(
+        f"metrics() returns {words} for 'score'; expected shape (4,), one value per sample"
+    )
+    assert said.endswith(f"({__file__}:{line})")
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [((4,), "a tensor of shape (4,)"), ((1,), "a tensor of shape (1,)"), ((0,), "a list")],
+)
+def test_loss_that_is_not_a_scalar_is_refused(shape: tuple[int, ...], words: str) -> None:
+    assert failure_of(loss_shape=shape).startswith(
+        f"loss() returns {words}; expected a scalar tensor"
+    )

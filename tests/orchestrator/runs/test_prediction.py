@@ -57,6 +57,7 @@ class Kept(Points):
             "texts": {"name": np.array([f"class {index}" for index in label.tolist()])},
             "none": {"none": output[:, :0]},
             "complex": {"complex": output.to(torch.complex64)},
+            "sparse": {"sparse": output.to_sparse()},
             "grid": {"grid": output.reshape(-1, 3, 1).bfloat16()},
             "short": output[:-1],
             "scalar": output.mean(),
@@ -276,6 +277,7 @@ def test_sharded_model_predicts_with_unequal_batches(tmp_path: Path) -> None:
         ("object", "returns a object for 'object'; expected a tensor, an array or a list"),
         ("none", r"a tensor of shape \(9, 0\) for 'none'"),
         ("complex", r"a tensor of shape \(9, 3\) for 'complex' that is no column"),
+        ("sparse", r"a tensor of shape \(9, 3\) for 'sparse' that is no column"),
         ("objects", "returns a list for 'output' that is no column"),
         ("index", "names a column 'index'; expected text other than 'index'"),
         (

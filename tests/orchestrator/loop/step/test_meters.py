@@ -1,5 +1,4 @@
-"""Means count each sample of all ranks once; a meter has the value over all ranks, or is
-refused."""
+"""A meter has the value over all ranks, or is refused."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from torch import Tensor
 from orchestrator.errors import TaskError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.step.metrics import Means, check_ranks_agree
+from orchestrator.loop.step.meters import check_ranks_agree
 from orchestrator.loop.world import World
 from tests.ranks import on_ranks
 from tests.tasks import Points, experiment
@@ -98,7 +97,7 @@ def test_meter_must_combine_the_samples_of_all_ranks() -> None:
         assert combined == {name: pytest.approx(value, rel=1e-5) for name, value in alone.items()}
         assert f"the meter 'spread' differs between ranks: {name} is " in message
         assert " on rank 0 and " in message
-        assert "test_metrics.py" in message
+        assert "test_meters.py" in message
 
 
 @pytest.mark.parametrize(
@@ -120,42 +119,3 @@ def test_values_that_differ_more_are_refused(values: tuple[float, ...]) -> None:
 def test_value_that_one_rank_lacks_is_refused() -> None:
     with pytest.raises(TaskError, match=r"val/m/b is 1\.0 on rank 0 and None on rank 1"):
         check_ranks_agree(Points(), "val", "m", [{"m/a": 1.0, "m/b": 1.0}, {"m/a": 1.0}])
-
-
-def over(*means: Means) -> dict[str, float]:
-    return Means.merge_ranks(one.state_dict() for one in means)
-
-
-def filled(*entries: tuple[str, float, int]) -> Means:
-    means = Means()
-    for entry in entries:
-        means.add(*entry)
-    return means
-
-
-@pytest.mark.parametrize(
-    ("ranks", "expected"),
-    [
-        # 8 samples of sum 4 and 2 of sum 2: 6 / 10, while a mean of means would be 0.75
-        ([[("accuracy", 4.0, 8), ("accuracy", 2.0, 2)]], {"accuracy": 0.6}),
-        ([[("loss", 1.5, 3), ("loss", 0.5, 1)], [("loss", 4.0, 2)], []], {"loss": 1.0}),
-        ([[], [("auc", 3.0, 4)]], {"auc": 0.75}),
-        ([[("loss", 0.0, 0)]], {}),
-        ([[("loss", 1.5, 3), ("loss", math.nan, 0)]], {"loss": 0.5}),
-    ],
-)
-def test_a_mean_counts_every_sample_of_all_ranks_once(
-    ranks: Any, expected: dict[str, float]
-) -> None:
-    assert over(*(filled(*entries) for entries in ranks)) == expected
-
-
-def test_tensors_are_summed_where_they_are() -> None:
-    means = Means()
-    means.add("loss", torch.tensor(1.5, dtype=torch.float64), 2)
-    means.add("loss", torch.tensor(0.5, dtype=torch.float64), 2)
-    assert over(means) == {"loss": 0.5}
-    means.add("accuracy", torch.tensor(1.5, device="meta"), 2)
-    means.add(
-        "accuracy", torch.tensor(0.5, device="meta"), 2
-    )  # of that device no number can be read
