@@ -31,11 +31,11 @@ class RunContext:
     """Function that uploads these files to the run's storage."""
     media: MediaWriter = field(default_factory=MediaWriter)
     display: Display | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)
-    """Resolved experiment of a trial, including its section `sweep`; empty if it is `experiment`
+    config: Mapping[str, Any] | None = None
+    """Resolved experiment of a trial, including its section `sweep`; None if it is the experiment
     itself."""
-    name: str = ""
-    """Name of the run; empty for the name of the experiment."""
+    name: str | None = None
+    """Name of the run; None for the name of the experiment."""
     stop_requested: Callable[[], bool] = lambda: False
     """Function that returns whether this rank is interrupted."""
     last_iteration: float = math.inf
@@ -44,12 +44,13 @@ class RunContext:
 
     def make_state_fields(self, experiment: Experiment) -> dict[str, Any]:
         """Return the fields of a run's state that follow from its context and its experiment."""
+        config = experiment.model_dump(mode="json") if self.config is None else self.config
         return {
             **asdict(self.world),
             "artifacts": self.artifacts,
             "display": self.display,
-            "config": self.config or experiment.model_dump(mode="json"),
-            "name": self.name or experiment.name,
+            "config": config,
+            "name": experiment.name if self.name is None else self.name,
             "checkpoints": self.store,
             "recent": self.recorder.recent,
             "media": self.media,

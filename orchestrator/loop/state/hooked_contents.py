@@ -102,7 +102,7 @@ class HookedContents:
         self._gradient_order.restore(manifest.get("gradient_order", ()))
         for name, is_trained in manifest.get("requires_grad", {}).items():
             self._state.module.get_parameter(name).requires_grad_(is_trained)
-        self._check_data(loaded)
+        self._compare_data(loaded)
         self._optimizers.restore_settings(manifest, rescheduled)
         self._restore_buffers(loaded)
 
@@ -124,8 +124,8 @@ class HookedContents:
             means.include(loaded.load_rank_state(rank)["means"])
         self._iterations.metrics.means = means
 
-    def _check_data(self, loaded: LoadedCheckpoint) -> None:
-        """Print a line for each phase whose number of samples has changed.
+    def _compare_data(self, loaded: LoadedCheckpoint) -> None:
+        """Show a line for each phase whose number of samples has changed.
 
         Raises CheckpointError if the position in the epoch is beyond the last sample.
         """

@@ -36,10 +36,10 @@ def split_into_pieces(task: Task, whole: Piece, number: int, on_host: Any) -> li
     sizes = _count_samples(task, batches, whole.samples)
     if whole.loss_weight is None:
         shares = _divide(sizes, whole.samples, of_nothing=1 / len(sizes))
-        return [Piece(*piece) for piece in zip(batches, sizes, shares, strict=True)]
+        return [*map(Piece, batches, sizes, shares)]
     weights = _weigh_pieces(task, split_batch(on_host, number), whole.loss_weight)
     shares = _divide(weights, whole.loss_weight, of_nothing=0.0)
-    return [Piece(*piece) for piece in zip(batches, sizes, shares, weights, strict=True)]
+    return [*map(Piece, batches, sizes, shares, weights)]
 
 
 def _divide(parts: Sequence[float], total: float, *, of_nothing: float) -> list[float]:
