@@ -14,8 +14,6 @@ from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from tests.tasks import Blocks, Points, Rows, experiment, numbers
 
-CPU = torch.device("cpu")
-
 
 def test_compiled_model_trains_as_an_uncompiled_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """In both modes, with the names that its parameters have. As torch captures it alone: what

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from orchestrator.loop.model.torch_settings import Precision
+from orchestrator.loop.model.precision import Precision
 from orchestrator.testing.watching import DeviceReads
 
 CPU = torch.device("cpu")
