@@ -47,7 +47,7 @@ def validate(config: Config, overrides: Overrides = None, as_json: AsJson = Fals
 
 def _load_checked(config: Path, overrides: Sequence[str]) -> Experiment:
     from orchestrator.experiment.load import load_checked
-    from orchestrator.runs.launch import check_surroundings
+    from orchestrator.runs.launch_checks import check_surroundings
     from orchestrator.sweeps.requirements import check_search
 
     with stdout_to_stderr():

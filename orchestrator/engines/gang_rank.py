@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from orchestrator.engines.assignment import Assignment
-from orchestrator.engines.in_process import Rank
+from orchestrator.engines.rank import Rank
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.session import Session
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve

@@ -1,16 +1,17 @@
-"""Actors that pass lines, progress and reports from rank 0 to the driver, and requests back."""
+"""The mailbox: an actor that passes lines and progress from rank 0 to the driver, and the driver's
+request to stop back."""
 
-import asyncio
 import uuid
 from collections import deque
 from contextlib import suppress
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from orchestrator.loop.report import Report
+if TYPE_CHECKING:
+    from hooks.loop_services import Display
 
 MAX_PENDING = 8
 """Number of pending calls at which rank 0 starts to drop progress."""
@@ -89,82 +90,41 @@ class MailboxLink:
                 self._stop = ray.get(call) or self._stop
 
 
-def start_mailbox(kind: type[Mailbox]) -> tuple[str, Any]:
-    """Start a mailbox; return its name and actor. It is on the driver's node, to survive the loss
-    of other nodes."""
-    name = f"hookyard-{uuid.uuid4().hex[:12]}"
-    own_node = ray.get_runtime_context().get_node_id()
-    actor = ray.remote(kind).options(
-        name=name,
-        num_cpus=0,
-        max_restarts=-1,
-        max_task_retries=-1,
-        scheduling_strategy=NodeAffinitySchedulingStrategy(own_node, soft=False),
-    )
-    return name, actor.remote()
+class DriverMailbox:
+    """The driver's end of a mailbox, which it starts. Used in the driver.
 
-
-ReportOrdinal = tuple[int, bool]
-"""Number of a report, and whether it is the last. A report that a later attempt repeats has the
-same number."""
-
-_NO_REPORT: ReportOrdinal = (-1, False)
-
-
-class ReportQueue(Mailbox):
-    """Mailbox in which rank 0 waits at each report, and all ranks with it, until the driver
-    requests the next one.
-
-    So a trial stops exactly at the report at which a scheduler stops it. The actor is asynchronous,
-    because calls wait in it. If the actor restarts, Ray repeats the pending calls.
+    The actor is on the driver's node, to survive the loss of other nodes. `kind` is its class.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._reports: asyncio.Queue[tuple[ReportOrdinal, Report] | None] = asyncio.Queue()
-        self._decision = asyncio.Condition()
-        """Notified when the driver lets the ranks continue, or ends them."""
-        self._last_put = self._last_taken = self._last_released = _NO_REPORT
-        self._ended = False
+    def __init__(self, kind: type[Mailbox]) -> None:
+        self.name = f"hookyard-{uuid.uuid4().hex[:12]}"
+        own_node = ray.get_runtime_context().get_node_id()
+        actor = ray.remote(kind).options(
+            name=self.name,
+            num_cpus=0,
+            max_restarts=-1,
+            max_task_retries=-1,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(own_node, soft=False),
+        )
+        self._actor = actor.remote()
+        self._pending: list[Any] = []
 
-    async def begin(self) -> None:
-        """Serve a job, possibly a later one of the same run."""
-        self._ended = False
-        self._reports = asyncio.Queue()
+    def post_line(self, text: str) -> None:
+        """Add a line between those of rank 0; any thread may call it."""
+        self._actor.post.remote(("line", text))
 
-    async def should_train(self) -> bool:
-        """Return whether the run should still train."""
-        return not self._ended
+    def show_messages(self, display: "Display", *, stop: bool, timeout_s: float) -> None:
+        """Show the messages since the last call; `stop` requests the run to stop.
 
-    async def put(self, ordinal: ReportOrdinal, report: Report) -> bool:
-        """Add a report of rank 0; wait, and return whether to continue. A repeated report is not
-        delivered again."""
-        if ordinal > self._last_put:
-            self._last_put = ordinal
-            self._reports.put_nowait((ordinal, report))
-        async with self._decision:
-            await self._decision.wait_for(lambda: self._ended or ordinal <= self._last_released)
-        return not self._ended
-
-    async def next(self) -> Report | None:
-        """Let the ranks continue after the last report; return the next one, or None at the end of
-        the job."""
-        async with self._decision:
-            self._last_released = self._last_taken
-            self._decision.notify_all()
-        item = await self._reports.get()
-        if item is None:
-            await self.close()
-            return None
-        self._last_taken, report = item
-        return report
-
-    async def end(self) -> None:
-        """Make the waiting ranks end."""
-        async with self._decision:
-            self._ended = True
-            self._decision.notify_all()
-
-    async def close(self) -> None:
-        """Announce the end of the job."""
-        self._reports.put_nowait(None)
+        Messages that do not arrive in time are shown by a later call.
+        """
+        self._pending.append(self._actor.collect.remote(stop))
+        ready, self._pending = ray.wait(
+            self._pending, num_returns=len(self._pending), timeout=timeout_s
+        )
+        for call in ready:
+            # The mailbox's actor may have died and been restarted empty.
+            with suppress(ray.exceptions.RayActorError):
+                for kind, *content in ray.get(call):
+                    show = display.line if kind == "line" else display.progress
+                    show(*content)

@@ -47,6 +47,12 @@ def with_classes_of_main(source: ExperimentSource, address: str | None = None) -
     return replace(source, main_classes=pickled)
 
 
+def check_classes_of_main(source: ExperimentSource, address: str | None) -> None:
+    """Raise UsageError if the script's or notebook's classes cannot be sent. `address` is the
+    cluster to join."""
+    with_classes_of_main(source, address)
+
+
 def pickle_dataset(dataset: Any, address: str | None) -> bytes:
     """Pickle a dataset for the workers; raises UsageError. `address` is the cluster to join."""
     set_environment(address)  # Ray reads the environment on import

@@ -11,10 +11,10 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedErr
 
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.assignment import Assignment
-from orchestrator.engines.mailbox import ReportQueue
 from orchestrator.engines.placement_groups import find_placement_group, remove_placement_group_of
 from orchestrator.engines.preemption import nodes_of
 from orchestrator.engines.ray_environment import set_environment
+from orchestrator.engines.report_queue import ReportQueue
 from orchestrator.engines.train_failures import FailureCallback, make_run_error
 from orchestrator.engines.train_worker import train_and_report
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve

@@ -9,7 +9,7 @@ from hooks import Hook, Priority, State
 from hooks.loop_services import get_checkpoint_name
 from hooks.private_torch import tree_leaves
 from orchestrator.disk.checkpoints.store import CheckpointStore
-from orchestrator.engines.in_process import find_device
+from orchestrator.engines.device import find_device
 from orchestrator.errors import RunError, UsageError
 from orchestrator.experiment.resolve import resolve
 from orchestrator.experiment.sections.experiment import Experiment

@@ -13,7 +13,7 @@ from orchestrator import units
 from orchestrator.disk.attempts import Attempt, make_lost_attempt_error
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.engines.in_process import find_device
+from orchestrator.engines.device import find_device
 from orchestrator.errors import CheckpointError, UsageError
 from orchestrator.experiment.load import to_dict
 from orchestrator.experiment.resolve import ResolvedExperiment

@@ -9,7 +9,6 @@ from orchestrator.disk.lease import Lease
 from orchestrator.disk.metadata import COMPLETE, EngineName, IfExists, RunMetadata
 from orchestrator.disk.new_run import create_run, taking_name
 from orchestrator.disk.run_folder import DEFAULT_STORAGE, RunFolder, errors_before_start
-from orchestrator.engines.ray_connection import choose_address
 from orchestrator.errors import CheckpointError, UsageError
 from orchestrator.experiment.edits import apply_edits
 from orchestrator.experiment.load import (
@@ -22,7 +21,9 @@ from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.run_name import choose_run_name
 from orchestrator.experiment.sections.workers import make_rank_count_overrides
 from orchestrator.runs.best import make_usage_hint
-from orchestrator.runs.launch import check_can_run, choose_engine, collect_launch_metadata, drive
+from orchestrator.runs.engine_choice import EngineChoice
+from orchestrator.runs.launch import collect_launch_metadata, drive
+from orchestrator.runs.launch_checks import check_can_run
 from orchestrator.runs.missing_checkpoint import open_checkpoints
 from orchestrator.runs.result import Run
 from orchestrator.runs.resume_checks import (
@@ -80,28 +81,27 @@ def run(
         raise UsageError(
             f"{experiment.name} has a `sweep` section; use `hookyard sweep` (sweep() in Python)"
         )
-    engine = choose_engine(engine, local)
-    address = choose_address(address, local=engine == "in-process")
+    chosen = EngineChoice.make(engine, address, local=local)
     Storage(storage).reach()
-    check_can_run(experiment, engine, address)
+    check_can_run(experiment, chosen)
     parent = experiment.source.continued_from
     sources = []
     if parent:
         folder = RunFolder(Storage(storage).at(parent.run))
-        check_same_ranks(folder, parent.checkpoint, experiment, engine)
-        check_same_loader_workers(folder, parent.checkpoint, experiment, engine)
+        check_same_ranks(folder, parent.checkpoint, experiment, chosen.name)
+        check_same_loader_workers(folder, parent.checkpoint, experiment, chosen.name)
         sources.append(folder.storage)
-    metadata = _collect_metadata(experiment, engine)
+    metadata = _collect_metadata(experiment, chosen)
     if metadata["init"]:
         sources.append(Storage(metadata["init"]["path"]))
     wanted = RunFolder(storage, choose_run_name(name, experiment.name))
     with taking_name(wanted, if_exists, sources) as (folder, lease):
         folder = create_run(storage, folder.name, to_yaml(experiment), **metadata)
-        drive(folder, experiment, engine, address, lease, resume_with=format_resume_command(folder))
+        drive(folder, experiment, chosen, lease, resume_with=format_resume_command(folder))
     return Run(folder)
 
 
-def _collect_metadata(experiment: Experiment, engine: EngineName) -> dict[str, Any]:
+def _collect_metadata(experiment: Experiment, engine: EngineChoice) -> dict[str, Any]:
     """Collect the entries of `run.json` that a new run begins with."""
     parent = experiment.source.continued_from
     return {
@@ -181,9 +181,8 @@ def resume_with_lease(
                 f" {evaluated.format_command(folder.parent_run)}"
             )
         experiment = load_experiment_to_resume(folder, workers)
-        engine = metadata.engine or choose_engine(None, metadata.local)
-        address = choose_address(address, local=engine == "in-process")
-        check_can_run(experiment, engine, address)
+        engine = EngineChoice.make(metadata.engine, address, local=metadata.local)
+        check_can_run(experiment, engine)
         if from_start and (parent := experiment.source.continued_from):
             raise UsageError(
                 f"{folder} was continued from {parent}. To start from there again: hookyard run"
@@ -192,11 +191,11 @@ def resume_with_lease(
         if checkpoint := _find_checkpoint_to_resume(folder, from_start):
             check_same_initial_weights(folder, checkpoint, experiment)
             check_same_optimizers(folder, open_checkpoints(folder), checkpoint, experiment)
-            check_same_ranks(folder, checkpoint, experiment, engine)
-            check_same_loader_workers(folder, checkpoint, experiment, engine)
+            check_same_ranks(folder, checkpoint, experiment, engine.name)
+            check_same_loader_workers(folder, checkpoint, experiment, engine.name)
         folder.write_experiment(to_yaml(experiment), experiment.source)
         folder.resume()
-    drive(folder, experiment, engine, address, lease, resume_with=format_resume_command(folder))
+    drive(folder, experiment, engine, lease, resume_with=format_resume_command(folder))
     return Run(folder)
 
 

@@ -14,7 +14,6 @@ from orchestrator.disk.metadata import EngineName, Evaluated
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import EVALUATIONS, RunFolder
 from orchestrator.engines.assignment import EvaluationTarget
-from orchestrator.engines.ray_connection import choose_address
 from orchestrator.errors import CheckpointError, ConfigError, UsageError
 from orchestrator.experiment.load import to_dict, to_yaml, with_overrides
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve
@@ -22,13 +21,15 @@ from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.workers import make_rank_count_overrides
 from orchestrator.experiment.yaml.dotted_paths import is_within
 from orchestrator.experiment.yaml.source import ExperimentSource
+from orchestrator.runs.engine_choice import EngineChoice
 from orchestrator.runs.evaluation_overrides import (
     check_added_hooks,
     check_overrides,
     list_paths,
     sets_rank_count,
 )
-from orchestrator.runs.launch import check_can_run, choose_engine, collect_launch_metadata, drive
+from orchestrator.runs.launch import collect_launch_metadata, drive
+from orchestrator.runs.launch_checks import check_can_run
 from orchestrator.runs.missing_checkpoint import open_checkpoints
 from orchestrator.runs.model import make_import_error
 from orchestrator.task import has_custom_loop
@@ -113,7 +114,7 @@ class EvaluationJob:
         """Return whether a hook of the run runs here too."""
         return hook.evaluates
 
-    def _make_target(self, engine: EngineName, address: str | None) -> EvaluationTarget:
+    def _make_target(self, engine: EngineChoice) -> EvaluationTarget:
         """Return what the workers do."""
         has_same_seed = self.experiment.seed == self.run.read_experiment()["seed"]
         return EvaluationTarget(self.subject.checkpoint, self.subject.phase, has_same_seed)
@@ -124,33 +125,38 @@ class EvaluationJob:
     def start(self, engine: EngineName | None, address: str | None, *, local: bool) -> RunFolder:
         """Run it on an engine, by default the run's, and return its folder. Raises RunError if it
         fails."""
-        if engine or local:
-            engine = choose_engine(engine, local)
-        else:
-            launched = self.run.read_launch_metadata()
-            engine = launched.engine or choose_engine(None, launched.local)
-        ranks = self.experiment.workers.max_count
-        if engine == "in-process" and self.has_rank_override and ranks > 1:
-            raise UsageError(
-                f"{ranks} workers need --engine gang or train; the engine in-process (--local) has"
-                " only one"
-            )
-        address = choose_address(address, local=engine == "in-process")
-        check_can_run(self.experiment, engine, address)
+        chosen = self._choose_engine(engine, address, local=local)
+        check_can_run(self.experiment, chosen)
         metadata = {
-            **collect_launch_metadata(self.experiment, engine),
+            **collect_launch_metadata(self.experiment, chosen),
             "evaluates": asdict(self.subject),
         }
-        target = self._make_target(engine, address)
+        target = self._make_target(chosen)
         root = self.run.storage / EVALUATIONS
         name = _choose_name(self._propose_name(), root.names())
         with Lease(root / name) as lease:
             folder = create_run(root, name, to_yaml(self.experiment), **metadata)
             command = self.subject.format_command(self.run)
-            drive(
-                folder, self.experiment, engine, address, lease, resume_with=command, target=target
-            )
+            drive(folder, self.experiment, chosen, lease, resume_with=command, target=target)
         return folder
+
+    def _choose_engine(
+        self, name: EngineName | None, address: str | None, *, local: bool
+    ) -> EngineChoice:
+        """Return the engine that was asked for, or that of the run; raises UsageError if it cannot
+        have the number of ranks that was asked for."""
+        if name is None and not local:
+            launched = self.run.read_launch_metadata()
+            name = launched.engine
+            local = launched.local
+        chosen = EngineChoice.make(name, address, local=local)
+        ranks = self.experiment.workers.max_count
+        if chosen.is_local and self.has_rank_override and ranks > 1:
+            raise UsageError(
+                f"{ranks} workers need --engine gang or train; the engine in-process (--local) has"
+                " only one"
+            )
+        return chosen
 
 
 def _check_has_checkpoints(run: RunFolder) -> None:

@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Literal
 
 from hooks.hook import Hook
 from hooks.metrics.names import get_kind
-from orchestrator.disk.metadata import EngineName
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.assignment import PredictionTarget
 from orchestrator.engines.script_classes import pickle_dataset
 from orchestrator.errors import UsageError
+from orchestrator.runs.engine_choice import EngineChoice
 from orchestrator.runs.evaluation import EvaluationJob
 from orchestrator.runs.missing_checkpoint import open_checkpoints
 from orchestrator.user_code import find_function
@@ -62,12 +62,12 @@ class PredictionJob(EvaluationJob):
         # There is no loss, and the data may have no targets.
         return hook.evaluates and not hook.handles("on_loss")
 
-    def _make_target(self, engine: EngineName, address: str | None) -> PredictionTarget:
-        target = super()._make_target(engine, address)
+    def _make_target(self, engine: EngineChoice) -> PredictionTarget:
+        target = super()._make_target(engine)
         data = self.data
-        if engine != "in-process" and data is not None and not isinstance(data, str):
+        if not engine.is_local and data is not None and not isinstance(data, str):
             # Workers find the modules of its classes once they know the experiment.
-            data = pickle_dataset(data, address)
+            data = pickle_dataset(data, engine.address)
         attempts = self.run.read_attempts()
         return PredictionTarget(
             target.checkpoint,

@@ -5,7 +5,7 @@ from typing import Any
 
 from orchestrator.disk.sweep_folder import open_sweep_folder
 from orchestrator.engines.resources import Resources
-from orchestrator.engines.script_classes import with_classes_of_main
+from orchestrator.engines.script_classes import check_classes_of_main
 from orchestrator.errors import ConfigError, UsageError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.search import EXTRA, OptunaSearch
@@ -13,7 +13,7 @@ from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.sweep.concurrent_trials import count_concurrent_trials
 from orchestrator.experiment.sweep.trial_counts import count_trials
 from orchestrator.process.streams import print_line
-from orchestrator.runs.launch import check_environment
+from orchestrator.runs.launch_checks import check_environment, check_local_resources
 
 
 def check_can_run(
@@ -24,10 +24,7 @@ def check_can_run(
     check_environment(experiment)
     check_search(settings)
     if not local:
-        with_classes_of_main(experiment.source, address)  # raises UsageError if they cannot be sent
-
-    from orchestrator.engines.in_process import check_local_resources
-
+        check_classes_of_main(experiment.source, address)
     check_local_resources(
         experiment.workers, f"each trial of {experiment.name}", address, local=local
     )

@@ -8,7 +8,7 @@ import pytest
 import ray
 
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.engines.mailbox import ReportOrdinal
+from orchestrator.engines.report_queue import ReportOrdinal
 from orchestrator.engines.train_worker import ReportSender
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World

@@ -1,72 +1,13 @@
-"""A run from its folder to its end: what it leaves, how it fails, and the driver's watch over its
-workers, whose mailbox answers when the test says so."""
+"""A run from its folder to its end, and what it leaves."""
 
 import json
 import os
-from concurrent.futures import Future
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
-
-import pytest
 
 from orchestrator import run
 from orchestrator.experiment.load import load_experiment
-from orchestrator.runs import launch
-from orchestrator.runs.launch import _show_until_done
 from orchestrator.runs.result import Run
 from tests.tasks import described
-
-
-class ActorDied(Exception):
-    """Ray's error where the actor is gone."""
-
-
-def shown(work: Future[None], *answers: list[Any] | ActorDied) -> list[str]:
-    """Return the lines that are shown until the work is done. The mailbox answers each call in
-    turn."""
-    pending, lines = list(answers), list[str]()
-
-    def collect(stop: bool) -> list[Any] | ActorDied:
-        if len(pending) == 2:
-            work.set_result(None)
-        return pending.pop(0)
-
-    def get(answer: list[Any] | ActorDied) -> list[Any]:
-        if isinstance(answer, ActorDied):
-            raise answer
-        return answer
-
-    ray: Any = SimpleNamespace(
-        exceptions=SimpleNamespace(RayActorError=ActorDied),
-        wait=lambda calls, **_: (calls, []),
-        get=get,
-    )
-    mailbox: Any = SimpleNamespace(collect=SimpleNamespace(remote=collect))
-    display: Any = SimpleNamespace(line=lines.append)
-    try:
-        _show_until_done(ray, mailbox, work, display, lambda: False)
-    except ArithmeticError as error:
-        lines.append(str(error))
-    return lines
-
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "POLL_S", 0)
-
-
-def test_error_is_raised_after_all_lines_are_shown() -> None:
-    work: Future[None] = Future()
-    work.set_exception(ArithmeticError("broken"))
-    assert shown(work, [("line", "last words")]) == ["last words", "broken"]
-
-
-def test_death_of_the_mailbox_does_not_end_the_run() -> None:
-    lines = shown(
-        Future(), [("line", "before")], ActorDied(), [("line", "after")], [("line", "at the end")]
-    )
-    assert lines == ["before", "after", "at the end"]
 
 
 def test_run_writes_its_folder(finished: Run) -> None:

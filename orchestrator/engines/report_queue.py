@@ -1,0 +1,73 @@
+"""The report queue: an actor in which the ranks of a Ray Train job wait for the driver at each
+report."""
+
+import asyncio
+
+from orchestrator.engines.mailbox import Mailbox
+from orchestrator.loop.report import Report
+
+ReportOrdinal = tuple[int, bool]
+"""Number of a report, and whether it is the last. A report that a later attempt repeats has the
+same number."""
+
+_NO_REPORT: ReportOrdinal = (-1, False)
+"""An ordinal before that of any report."""
+
+
+class ReportQueue(Mailbox):
+    """Mailbox in which rank 0 waits at each report, and all ranks with it, until the driver
+    requests the next one, so that a trial stops exactly at the report at which a scheduler stops it.
+
+    The actor is asynchronous, because calls wait in it. If it restarts, Ray repeats the pending
+    calls.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._reports: asyncio.Queue[tuple[ReportOrdinal, Report] | None] = asyncio.Queue()
+        self._decision = asyncio.Condition()
+        """Notified when the driver lets the ranks continue, or ends them."""
+        self._last_put = self._last_taken = self._last_released = _NO_REPORT
+        self._ended = False
+
+    async def begin(self) -> None:
+        """Serve a job, possibly a later one of the same run."""
+        self._ended = False
+        self._reports = asyncio.Queue()
+
+    async def should_train(self) -> bool:
+        """Return whether the run should still train."""
+        return not self._ended
+
+    async def put(self, ordinal: ReportOrdinal, report: Report) -> bool:
+        """Add a report of rank 0; wait, and return whether to continue. A repeated report is not
+        delivered again."""
+        if ordinal > self._last_put:
+            self._last_put = ordinal
+            self._reports.put_nowait((ordinal, report))
+        async with self._decision:
+            await self._decision.wait_for(lambda: self._ended or ordinal <= self._last_released)
+        return not self._ended
+
+    async def next(self) -> Report | None:
+        """Let the ranks continue after the last report; return the next one, or None at the end of
+        the job."""
+        async with self._decision:
+            self._last_released = self._last_taken
+            self._decision.notify_all()
+        item = await self._reports.get()
+        if item is None:
+            await self.close()
+            return None
+        self._last_taken, report = item
+        return report
+
+    async def end(self) -> None:
+        """Make the waiting ranks end."""
+        async with self._decision:
+            self._ended = True
+            self._decision.notify_all()
+
+    async def close(self) -> None:
+        """Announce the end of the job."""
+        self._reports.put_nowait(None)
