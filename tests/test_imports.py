@@ -230,7 +230,7 @@ def test_no_module_is_called_utils() -> None:
         ("import hooks", ("ray", "orchestrator", "pydantic", "pandas")),
         ("import orchestrator", ("ray", "torch", "pydantic", "pandas")),
         ("import orchestrator.cli", ("ray", "torch", "pydantic", "pandas", "pyarrow", "yaml")),
-        ("import orchestrator.runs.best, orchestrator.cli.show", ("ray", "torch", "pandas")),
+        ("import orchestrator.runs.overview, orchestrator.cli.show", ("ray", "torch", "pandas")),
         (
             "import orchestrator.experiment.load",
             ("ray", "pandas", "torch._dynamo", "hooks.self_supervised", "hooks.logs"),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from orchestrator.disk.run_folder import RunFolder
-    from orchestrator.runs.best import UsageHint
+    from orchestrator.runs.usage_hint import UsageHint
     from orchestrator.sweeps.results.result import Sweep
 
 _TRIAL_COLUMNS = (

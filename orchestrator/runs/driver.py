@@ -20,7 +20,6 @@ from orchestrator.experiment.load import (
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.run_name import choose_run_name
 from orchestrator.experiment.sections.workers import make_rank_count_overrides
-from orchestrator.runs.best import make_usage_hint
 from orchestrator.runs.engine_choice import EngineChoice
 from orchestrator.runs.launch import collect_launch_metadata, drive
 from orchestrator.runs.launch_checks import check_can_run
@@ -32,6 +31,7 @@ from orchestrator.runs.resume_checks import (
     check_same_optimizers,
     check_same_ranks,
 )
+from orchestrator.runs.usage_hint import make_usage_hint
 from orchestrator.storage import Storage
 from orchestrator.units import format_count
 from orchestrator.user_code import read_main_source

@@ -5,7 +5,8 @@ from typing import Any
 
 from orchestrator.disk.checkpoint_folder import list_checkpoints
 from orchestrator.disk.run_folder import EVALUATIONS, PREDICTIONS, RunFolder
-from orchestrator.runs.best import Best, find_best_and_divergence, make_usage_hint
+from orchestrator.runs.best import Best, find_best_and_divergence
+from orchestrator.runs.usage_hint import make_usage_hint
 from orchestrator.tables.best_report import Divergence
 from orchestrator.units import number_epoch
 

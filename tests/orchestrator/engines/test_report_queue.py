@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from typing import Any
 
 from orchestrator.engines.report_queue import ReportQueue
 from orchestrator.loop.report import Report

@@ -1,8 +1,7 @@
-"""What a run reached, the checkpoint that holds it, and what is typed to use it."""
+"""What a run reached, and the checkpoint that holds it."""
 
 import json
 import math
-import shlex
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ import torchmetrics
 from torch import Tensor
 from typer.testing import CliRunner
 
-from orchestrator import ConfigError, Run, Sweep, run
+from orchestrator import ConfigError, Run, run
 from orchestrator.cli import app
 from orchestrator.disk.checkpoint_folder import list_checkpoints
 from orchestrator.report import make_report
@@ -49,32 +48,6 @@ def test_best_is_the_best_report_and_its_checkpoint_is_kept(done: Run) -> None:
     assert done.best.checkpoint == f"epoch-000{accuracies.idxmax() + 1}"
     assert done.best.checkpoint_value == done.best.value
     assert list_checkpoints(done.folder) == [done.best.checkpoint, "epoch-0003"]
-
-
-def test_printed_code_and_command_work_as_they_are(done: Run, tmp_path: Path) -> None:
-    use = json.loads(answer("show", str(done.path), "--json"))["use"]
-    typed: dict[str, Any] = {}
-    exec(use["python"], typed)
-    for name, weight in done.weights("best").items():
-        assert torch.equal(typed["model"].state_dict()[name], weight)
-    assert use["command"].endswith(" epochs=6 --local")
-    plan = json.loads(
-        answer(*shlex.split(use["command"])[1:], "--storage", str(tmp_path), "--plan", "--json")
-    )
-    assert done.best is not None
-    assert plan["continued_from"]["checkpoint"] == done.best.checkpoint
-    assert plan["config"]["epochs"] == 6
-
-
-def test_printed_command_doubles_a_schedule_as_long_as_the_run(tmp_path: Path) -> None:
-    done = run(
-        described(scheduler={"type": "CosineAnnealingLR", "T_max": 2, "eta_min": 2}),
-        tmp_path,
-        local=True,
-    )
-    assert json.loads(answer("show", str(done.path), "--json"))["use"]["command"].endswith(
-        " epochs=4 scheduler.T_max=4 --local"
-    )
 
 
 def test_best_without_a_checkpoint_names_the_best_stored_one(tmp_path: Path) -> None:
@@ -128,31 +101,6 @@ def test_weights_of_before_a_divergence_whose_updates_were_skipped_are_offered(
     known = json.loads(answer("show", str(done.path), "--json"))
     assert known["diverged"] == "train/loss is NaN since epoch 2"
     assert 'load("best")' in known["use"]["python"]
-
-
-def test_last_checkpoint_is_offered_without_validation(tmp_path: Path) -> None:
-    done = run(described(epochs=1, validate_every=0), tmp_path, local=True)
-    assert done.best is None
-    known = json.loads(answer("show", str(done.path), "--json"))
-    assert known["best"] is None
-    assert "@last epochs=2" in known["use"]["command"]
-    assert 'load("last")' in known["use"]["python"]
-    assert "best" not in answer("show", str(done.path))
-
-
-def test_sweep_offers_its_best_trial(outcome: Sweep, tmp_path: Path) -> None:
-    best = vars(outcome.best.best)
-    (listed,) = json.loads(answer("ls", "--storage", str(tmp_path), "--json"))
-    assert listed["best"] == {"trial": outcome.best.name, **best}
-    known = json.loads(answer("show", str(outcome.path), "--json"))
-    assert (known["reached"], best["value"]) == (best, known["value"])
-    typed: dict[str, Any] = {}
-    exec(known["use"]["python"], typed)
-    for name, weight in outcome.best.weights("best").items():
-        assert torch.equal(typed["model"].state_dict()[name], weight)
-    plan = json.loads(answer(*shlex.split(known["use"]["command"])[1:], "--plan", "--json"))
-    assert plan["continued_from"]["run"] == str(outcome.best.path)
-    assert all(words in answer("show", str(outcome.path)) for words in known["use"].values())
 
 
 @pytest.mark.parametrize(
