@@ -1,12 +1,13 @@
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator import Run, Sweep, run, sweep
-from orchestrator.runs import launch
+from orchestrator.runs import alert_delivery, launch
+from tests.orchestrator.runs.alert_server import Server
 from tests.tasks import described
 
 
@@ -60,3 +61,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
     storage = tmp_path_factory.mktemp("runs")
     hooks = {"checkpoint": {"best": "val/accuracy"}, "ema": {"decay": 0.9}}
     return run(described(task_args={"test": 5}, hooks=hooks), storage, local=True)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setattr(alert_delivery, "RETRY_DELAYS_S", (0, 0, 0))
+    server = Server()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.released.set()
+    server.shutdown()
+    server.server_close()
