@@ -1,122 +1,23 @@
-"""Jobs on a Ray cluster: submit, follow and stop them through Ray's Jobs API."""
+"""The jobs of a Ray cluster: submit, follow and stop them through Ray's Jobs API."""
 
 import asyncio
 import logging
 import os
-import shlex
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from orchestrator.cluster.job import Job
+from orchestrator.cluster.job_status import ENDED, JobStatus
 from orchestrator.engines.ray_connection import get_first_sentence
 from orchestrator.engines.ray_environment import read_environment, set_environment
 from orchestrator.errors import RunError, UsageError
-from orchestrator.experiment.load import load_experiment
-from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.experiment.sections.run_name import choose_run_name
-from orchestrator.storage import without_credentials
 
-ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
-"""Statuses after which a job does not change."""
 EXCLUDES = ["/runs", "/checkpoints", ".git", ".venv", "venv", "__pycache__"]
 """Patterns of files that Ray does not upload, besides those in .gitignore and .rayignore."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """A run or a sweep as a job on a cluster."""
-
-    name: str
-    command: str
-    """Command line, relative to the job's folder."""
-    environment: Sequence[str]
-    """Names of the environment variables to pass on."""
-
-
-@dataclass(frozen=True)
-class Submission:
-    """A run or a sweep to submit, as the command line asks for it."""
-
-    experiment: Experiment
-    config: Path
-    overrides: Sequence[str]
-    storage: str
-    name: str
-
-    @classmethod
-    def load(
-        cls, config: Path, overrides: Sequence[str], storage: str, name: str | None
-    ) -> "Submission":
-        """Load the experiment, and check the name of its run; raises ConfigError or UsageError."""
-        experiment = load_experiment(config, overrides)
-        return cls(experiment, config, overrides, storage, choose_run_name(name, experiment.name))
-
-    def list_arguments(self, config: str, storage: str) -> list[str]:
-        """Return the arguments of `hookyard` that run the experiment, with a file and a storage as
-        the job sees them."""
-        verb = "run" if self.experiment.sweep is None else "sweep"
-        return [verb, config, *self.overrides, "--storage", storage, "--name", self.name]
-
-
-def make_job(submission: Submission, folder: Path) -> Job:
-    """Return the job of an experiment in a folder.
-
-    Raises UsageError for files outside the folder, a package that hides Hookyard's, and a relative
-    storage or keys.
-    """
-    config = submission.config.resolve()
-    storage = submission.storage
-    _check_folder(folder, [*submission.experiment.import_paths, str(config)])
-    if "://" not in storage and not Path(storage).is_absolute():
-        raise UsageError(
-            f"storage '{storage}' must be an absolute path that all nodes can reach, "
-            "or a URL like s3://..."
-        )
-    check_storage(storage)
-    arguments = submission.list_arguments(config.relative_to(folder).as_posix(), storage)
-    command = shlex.join(["python", "-m", "orchestrator", *arguments])
-    return Job(submission.name, command, submission.experiment.environment)
-
-
-def _check_folder(folder: Path, needed: Sequence[str]) -> None:
-    """Raise UsageError if the folder lacks a needed file, or has a package of Hookyard's name."""
-    is_hookyard = (folder / "orchestrator/__main__.py").is_file()
-    for package in ("hooks", "orchestrator"):
-        if (folder / package / "__init__.py").is_file() and not is_hookyard:
-            raise UsageError(
-                f"{folder / package} would hide Hookyard's own package; "
-                f"rename it, for example to my_{package}"
-            )
-    for path in needed:
-        if not Path(path).is_relative_to(folder):
-            raise UsageError(f"{path} is outside of {folder}, the folder that submit sends")
-
-
-def check_storage(storage: str) -> None:
-    """Raise UsageError for a storage that contains keys."""
-    if without_credentials(storage) != storage:
-        raise UsageError(
-            f"storage {without_credentials(storage)} contains keys, which everyone on the cluster "
-            "could read; give the nodes a role, or list variables such as AWS_ACCESS_KEY_ID in "
-            "`environment`"
-        )
-
-
-@dataclass(frozen=True)
-class Status:
-    """State of a job."""
-
-    job: str
-    status: str
-    """PENDING, RUNNING, or one of ENDED."""
-    message: str
-    exit_code: int | None
-    """Exit code of the job's process; None while it runs, or if it never started."""
-    entrypoint: str
 
 
 class Jobs:
@@ -134,7 +35,7 @@ class Jobs:
                 "pip install 'hookyard[cluster]'"
             )
         set_environment(self.address)
-        with self._explain_errors():
+        with self._translating_errors():
             from ray.job_submission import JobSubmissionClient
 
             self._client: Any = JobSubmissionClient(self.address)
@@ -142,8 +43,8 @@ class Jobs:
         logging.getLogger("ray.dashboard").setLevel(logging.WARNING)
 
     @contextmanager
-    def _explain_errors(self, job: str | None = None) -> Iterator[None]:
-        """Turn errors of the connection, or about a job, into a UsageError or a RunError."""
+    def _translating_errors(self, job: str | None = None) -> Iterator[None]:
+        """Raise errors of the connection, or about a job, as a UsageError or a RunError."""
         import requests
         from ray.exceptions import AuthenticationError
 
@@ -187,14 +88,14 @@ class Jobs:
             },
             "metadata": {"hookyard": job.name},
         }
-        with self._explain_errors():
+        with self._translating_errors():
             return str(self._client.submit_job(**request))
 
-    def status(self, job: str) -> Status:
+    def status(self, job: str) -> JobStatus:
         """Return the status of a job; raises UsageError for an unknown one."""
-        with self._explain_errors(job):
+        with self._translating_errors(job):
             info = self._client.get_job_info(job)
-            return Status(
+            return JobStatus(
                 job,
                 str(info.status.value),
                 info.message or "",
@@ -203,16 +104,16 @@ class Jobs:
             )
 
     def log(self, job: str) -> str:
-        with self._explain_errors(job):
+        with self._translating_errors(job):
             log: str = self._client.get_job_logs(job)
             return log
 
     def stop(self, job: str) -> None:
         """Ask a job to save a checkpoint and end."""
-        with self._explain_errors(job):
+        with self._translating_errors(job):
             self._client.stop_job(job)
 
-    def follow(self, job: str, show: Callable[[str], None]) -> Status:
+    def follow(self, job: str, show: Callable[[str], None]) -> JobStatus:
         """Show the log of a job until it has ended; raises RunError if the connection breaks."""
 
         async def tail() -> None:

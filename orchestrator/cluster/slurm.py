@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from orchestrator.cluster.jobs import ENDED, Status
+from orchestrator.cluster.job_status import ENDED, JobStatus
 from orchestrator.errors import RunError, UsageError
 from orchestrator.process.streams import print_line
 from orchestrator.units import format_count
@@ -41,7 +41,7 @@ class SlurmJobs:
         output = _call("sbatch", "--parsable", text=script)
         return output.strip().split(";")[0]
 
-    def status(self, job: str) -> Status:
+    def status(self, job: str) -> JobStatus:
         """Return the status of a job; raises UsageError for an unknown one."""
         return _make_status(job, _read_fields(job))
 
@@ -56,7 +56,7 @@ class SlurmJobs:
             # Without --batch, Slurm would end Ray too, and the run could not save.
             _call("scancel", "--batch", "--signal=TERM", job)
 
-    def follow(self, job: str, show: Callable[[str], None]) -> Status:
+    def follow(self, job: str, show: Callable[[str], None]) -> JobStatus:
         """Show the log of a job, also while it is requeued, until it has ended."""
         log = _Log()
         message = ""
@@ -122,7 +122,7 @@ def _read_fields(job: str) -> dict[str, str]:
     return {"Comment": "", **fields, **dict(free.findall(text))}
 
 
-def _make_status(job: str, fields: Mapping[str, str]) -> Status:
+def _make_status(job: str, fields: Mapping[str, str]) -> JobStatus:
     state = fields["JobState"]
     code, signal = (int(number) for number in fields["ExitCode"].split(":"))
     if state in _PENDING:
@@ -141,7 +141,7 @@ def _make_status(job: str, fields: Mapping[str, str]) -> Status:
     if restarts := int(fields["Restarts"]):
         details.append(format_count(restarts, "restart"))
     exit_code = code if status in ENDED else None
-    return Status(job, status, ", ".join(details), exit_code, fields["Comment"].strip())
+    return JobStatus(job, status, ", ".join(details), exit_code, fields["Comment"].strip())
 
 
 def _call(*command: str, text: str | None = None) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.cluster.jobs import Submission, check_storage
+from orchestrator.cluster.submission import Submission, check_storage
 from orchestrator.disk.new_run import check_name_is_free
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.ray_environment import read_environment

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from orchestrator.cli import app
 from orchestrator.cluster import jobs, slurm
-from orchestrator.cluster.jobs import Status
+from orchestrator.cluster.job_status import JobStatus
 
 YAML = "name: points\ntask: tests.tasks:Points\nepochs: 1\n"
 
@@ -31,15 +31,15 @@ class StandIn:
     def submit(self, job: Any, files: Any) -> str:
         return "points-1"
 
-    def follow(self, job: str, show: Callable[[str], None]) -> Status:
+    def follow(self, job: str, show: Callable[[str], None]) -> JobStatus:
         if type(self).interrupted:
             type(self).interrupted = False
             raise KeyboardInterrupt
         show("a line of the log\n")
         return self.status(job)
 
-    def status(self, job: str) -> Status:
-        return Status(
+    def status(self, job: str) -> JobStatus:
+        return JobStatus(
             job,
             "STOPPED" if type(self).stopped else self.ends,
             "",

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cluster.jobs import Submission
 from orchestrator.cluster.slurm_script import Allocation, make_script
+from orchestrator.cluster.submission import Submission
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import ConfigError, UsageError
 
