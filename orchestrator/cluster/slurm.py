@@ -46,8 +46,10 @@ class SlurmJobs:
         return _make_status(job, _read_fields(job))
 
     def log(self, job: str) -> str:
-        """Return the log of a job so far; empty before it starts."""
-        return _Log().read_new(_read_fields(job)["StdOut"], is_complete=True)
+        """Return the log of a job so far; empty before it starts. Raises UsageError for a job
+        without a log."""
+        file = _get_log_file(job, _read_fields(job))
+        return _Log().read_new(file, is_complete=True)
 
     def stop(self, job: str) -> None:
         """Ask a job to save a checkpoint and end, or remove it from the queue."""
@@ -69,7 +71,7 @@ class SlurmJobs:
                     message = status.message
                     print_line(f"{job}: {message}")
                 has_ended = status.status in ENDED
-                show(log.read_new(fields["StdOut"], is_complete=has_ended))
+                show(log.read_new(_get_log_file(job, fields), is_complete=has_ended))
                 if has_ended:
                     return status
             time.sleep(_POLL_S)
@@ -122,26 +124,41 @@ def _read_fields(job: str) -> dict[str, str]:
     return {"Comment": "", **fields, **dict(free.findall(text))}
 
 
+def _get_log_file(job: str, fields: Mapping[str, str]) -> str:
+    """Return the file of a job's log; raises UsageError for an interactive job, which has none."""
+    file = fields.get("StdOut")
+    if file is None:
+        raise UsageError(f"job {job} has no log, because it was not submitted with sbatch")
+    return file
+
+
 def _make_status(job: str, fields: Mapping[str, str]) -> JobStatus:
     state = fields["JobState"]
     code, signal = (int(number) for number in fields["ExitCode"].split(":"))
-    if state in _PENDING:
-        status = "PENDING"
-    elif state in _RUNNING:
-        status = "RUNNING"
-    elif state == "COMPLETED":
-        status = "SUCCEEDED"
-    else:
-        status = "STOPPED" if state == "CANCELLED" or code == _INTERRUPTED else "FAILED"
+    status = _find_status(state, code)
     details = [state]
     if fields["Reason"] not in ("None", "NonZeroExitCode"):
         details.append(fields["Reason"])
     if signal:
         details.append(f"signal {signal}")
-    if restarts := int(fields["Restarts"]):
+    restarts = int(fields["Restarts"])
+    if restarts:
         details.append(format_count(restarts, "restart"))
     exit_code = code if status in ENDED else None
     return JobStatus(job, status, ", ".join(details), exit_code, fields["Comment"].strip())
+
+
+def _find_status(state: str, exit_code: int) -> str:
+    """Return the status, as Ray names it, of a job in one of Slurm's states."""
+    if state in _PENDING:
+        return "PENDING"
+    if state in _RUNNING:
+        return "RUNNING"
+    if state == "COMPLETED":
+        return "SUCCEEDED"
+    if state == "CANCELLED" or exit_code == _INTERRUPTED:
+        return "STOPPED"
+    return "FAILED"
 
 
 def _call(*command: str, text: str | None = None) -> str:

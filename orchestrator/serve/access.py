@@ -47,7 +47,11 @@ class Access(BaseHTTPMiddleware):
 
     async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
         """Answer a request, or refuse it."""
-        response = self._refuse(request) or self._log_in(request) or await call_next(request)
+        response = self._refuse(request)
+        if response is None:
+            response = self._log_in(request)
+        if response is None:
+            response = await call_next(request)
         response.headers.update(HEADERS)
         return response
 
@@ -64,7 +68,7 @@ class Access(BaseHTTPMiddleware):
                 " of its machine.",
             )
         origin = request.headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin not in (None, f"http://{host}", f"https://{host}"):
             return _answer(403, "Other sites must not read this page.")
         return None
 

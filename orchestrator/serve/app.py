@@ -21,7 +21,8 @@ from orchestrator.report.page import CHARTS, SCRIPT, STYLE, Page, read_resource
 from orchestrator.serve.access import Access
 from orchestrator.serve.live_runs import LivePages, LiveRuns, NoSuchRun
 from orchestrator.serve.log import render_log
-from orchestrator.serve.run_list import Selection, make_run_link, outline_runs
+from orchestrator.serve.run_list import make_run_link, outline_runs
+from orchestrator.serve.selection import Selection
 from orchestrator.storage.read_only import ReadOnlyStorage
 
 

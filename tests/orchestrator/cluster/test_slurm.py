@@ -153,6 +153,19 @@ def count_read_bytes() -> int:
     return int(Path("/proc/self/io").read_text().split()[1])
 
 
+def test_interactive_job_has_no_log(commands: Commands) -> None:
+    """`scontrol` names the files only of a job with a script."""
+    shown = re.sub(r"^ +Std.*\n", "", SHOWN, flags=re.MULTILINE)
+    values = {"state": "RUNNING", "code": "0:0", "reason": "None", "restarts": 0, "space": ""}
+    (commands.folder / "shown").write_text(shown.format(**values))
+    commands.make("scontrol", f"cat {commands.folder}/shown")
+    with pytest.raises(UsageError, match="job 8 has no log"):
+        SlurmJobs().log("8")
+    with pytest.raises(UsageError, match="job 8 has no log"):
+        SlurmJobs().follow("8", str)
+    assert SlurmJobs().status("8").status == "RUNNING"
+
+
 def test_characters_that_are_written_in_pieces_are_shown_whole(commands: Commands) -> None:
     """The job is polled between the two bytes of a letter and of a line end, and ends within a
     letter."""

@@ -84,6 +84,7 @@ def test_names_and_addresses_of_this_machine_are_answered(host: str) -> None:
         ("http://127.0.0.1:9999", 403),
         ("https://evil.example", 403),
         ("null", 403),
+        ("http://[", 403),
     ],
 )
 def test_other_origins_are_refused(origin: str, code: int) -> None:

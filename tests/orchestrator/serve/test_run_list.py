@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.serve.run_list import Selection, outline_runs
+from orchestrator.serve.run_list import outline_runs
+from orchestrator.serve.selection import Selection
 from orchestrator.storage.read_only import ReadOnlyStorage
 from orchestrator.tables.run_index import RunIndex
 from tests.orchestrator.report.reading import parsed, text_of
