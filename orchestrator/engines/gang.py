@@ -10,13 +10,13 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.assignment import Assignment
-from orchestrator.engines.gang_rank import END, AttemptEnd, RankActor, Rendezvous
-from orchestrator.engines.preemption import nodes_of
+from orchestrator.engines.gang_rank import RankActor
+from orchestrator.engines.preemption import find_nodes_of
 from orchestrator.engines.rank_failures import RankFailed, find_root_failure
+from orchestrator.engines.rendezvous import AttemptEnd, RendezvousServer
 from orchestrator.errors import RunError
 from orchestrator.experiment.resolve import ResolvedExperiment
 from orchestrator.experiment.sections.workers import Workers
@@ -69,14 +69,11 @@ class Gang(ABC):
         self._actors: dict[int, PlacedActor] = {}
         """The ranks in other processes."""
         self._folder: RunFolder | None = None
-        self._server: TCPStore | None = None
-        self._attempts = 0
-        self._attempt_store: PrefixStore | None = None
-        """The store of the attempt, until its end is announced."""
+        self._server = RendezvousServer()
         self._attempt_failure: _AttemptFailure | None = None
 
     @staticmethod
-    def bundles(workers: Workers) -> list[dict[str, float]]:
+    def list_bundles(workers: Workers) -> list[dict[str, float]]:
         """Return the resources of each rank and each spare process."""
         return [workers.bundle] * (workers.max_count + workers.spares)
 
@@ -84,7 +81,7 @@ class Gang(ABC):
     def _start(self) -> None:
         """Take or create the placement group, and start the actors."""
 
-    def _no_resources_error(self) -> RunError:
+    def _make_no_resources_error(self) -> RunError:
         return RunError(
             f"no free resources for {self._workers.describe('rank')} within"
             f" {PLACEMENT_TIMEOUT_S} s; reduce `workers`"
@@ -103,38 +100,21 @@ class Gang(ABC):
         actor = ray.remote(RankActor).options(**needs, scheduling_strategy=place)
         return PlacedActor(actor.remote(rank, self._workers), bundle)
 
-    def nodes(self) -> set[str]:
+    def find_nodes(self) -> set[str]:
         """Return the ids of the nodes that the ranks run on; any thread may call it."""
         group = self._group
-        return nodes_of(group) if group else set()
+        return find_nodes_of(group) if group else set()
 
     def begin(self, assignment: Assignment, resolved: ResolvedExperiment | None) -> None:
         """Begin a run on every rank. Raises RankFailed if a rank cannot begin it; RunError if no
         resources are free."""
-        self._end_attempt(AttemptEnd.COMPLETED)
+        self._server.end_attempt(AttemptEnd.COMPLETED)
         if self._group is None:
             self._start()
         elif self._attempt_failure:
             self._replace_failed(self._attempt_failure)
         self._folder = RunFolder(assignment.location)
-        self._call_all("begin", assignment, self._next_rendezvous(), own_arguments=(resolved,))
-
-    def _next_rendezvous(self) -> Rendezvous:
-        """Create the store where the next attempt's ranks meet, in this process, because it
-        outlives any rank."""
-        if self._server is None:
-            self._server = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-        self._attempts += 1
-        rendezvous = Rendezvous(ray.util.get_node_ip_address(), self._server.port, self._attempts)
-        self._attempt_store = rendezvous.connect(self._server)
-        return rendezvous
-
-    def _end_attempt(self, end: AttemptEnd) -> None:
-        """Announce the end of the attempt to its ranks, once."""
-        store = self._attempt_store
-        self._attempt_store = None
-        if store is not None:
-            store.set(END, end)
+        self._call_all("begin", assignment, self._server.begin_attempt())
 
     def _replace_failed(self, failure: _AttemptFailure) -> None:
         failed = self._find_failed_processes(failure)
@@ -162,7 +142,7 @@ class Gang(ABC):
         started = [process.actor.assign_rank.remote(rank) for rank, process in new.items()]
         _, waiting = ray.wait(started, num_returns=len(started), timeout=PLACEMENT_TIMEOUT_S)
         if waiting:
-            raise self._no_resources_error()
+            raise self._make_no_resources_error()
 
     def _is_usable(self, call: Any, rank: int) -> bool:
         """Return whether a process can be kept: its call succeeded, or may have failed only because
@@ -187,14 +167,11 @@ class Gang(ABC):
 
     def end(self) -> None:
         """End the run on every rank."""
-        self._end_attempt(AttemptEnd.COMPLETED)
+        self._server.end_attempt(AttemptEnd.COMPLETED)
         self._call_all("end")
 
-    def _call_all(self, method: str, *arguments: Any, own_arguments: tuple[Any, ...] = ()) -> Any:
-        """Call a method on all ranks concurrently; return rank 0's result.
-
-        A rank in this process also gets `own_arguments`.
-        """
+    def _call_all(self, method: str, *arguments: Any) -> Any:
+        """Call a method on all ranks concurrently; return rank 0's result."""
         return self._collect(self._call_actors(method, *arguments), Answers())
 
     def _call_actors(self, method: str, *arguments: Any) -> dict[Any, int]:
@@ -223,7 +200,7 @@ class Gang(ABC):
         if not failures:
             return answers.results[0]
         root_failure = find_root_failure(failures)
-        self._end_attempt(classify_failure(root_failure))
+        self._server.end_attempt(classify_failure(root_failure))
         causes = {rank for rank, failure in failures.items() if not failure.can_be_secondary}
         self._attempt_failure = _AttemptFailure(causes, calls)
         raise root_failure
@@ -239,4 +216,5 @@ class Gang(ABC):
 
 
 def classify_failure(failure: RankFailed) -> AttemptEnd:
+    """Return the end of an attempt in which this failure caused the others."""
     return AttemptEnd.PEER_LOST if failure.can_be_secondary else AttemptEnd.RANK_FAILED

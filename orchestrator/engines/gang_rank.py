@@ -10,19 +10,17 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
 from importlib import import_module
 from types import FrameType
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.rank import Rank
 from orchestrator.engines.rank_failures import RankFailed
+from orchestrator.engines.rendezvous import AttemptEnd, Rendezvous
 from orchestrator.engines.session import Session
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve
 from orchestrator.experiment.sections.workers import Workers
@@ -32,52 +30,11 @@ from orchestrator.loop.world import World
 from orchestrator.process.child_signals import for_children
 
 _COLLECTIVE_TIMEOUT = timedelta(minutes=30)
-_ATTEMPT_TIMEOUT = timedelta(days=20)
-"""Limit of an attempt; torch takes milliseconds as an int32."""
-
 _DELIVERY_S = 0.5
 """Seconds for Ray to deliver a failed rank's error before the process ends."""
 
 _ABORT_S = 5
 """Seconds that a rank waits for its process group to be aborted."""
-
-END = "end"
-"""Key of an attempt's end in its store."""
-
-
-class AttemptEnd(StrEnum):
-    """Outcome of an attempt."""
-
-    COMPLETED = "completed"
-    """The gang ends the attempt between two reports; no rank has failed."""
-    RANK_FAILED = "rank failed"
-    """A rank failed on its own, so all other failures are consequences."""
-    PEER_LOST = "peer lost"
-    """The failed rank may only have lost a peer."""
-
-
-@dataclass(frozen=True)
-class Rendezvous:
-    """Address of the store in which the ranks of an attempt form their process group. The gang's
-    process serves it."""
-
-    host: str
-    port: int
-    attempt: int
-
-    def connect(self, server: TCPStore | None = None) -> PrefixStore:
-        """Return the attempt's part of the store; `server` is the store in its own process."""
-        server = server or TCPStore(
-            self.host, self.port, is_master=False, timeout=_COLLECTIVE_TIMEOUT
-        )
-        return PrefixStore(f"attempt-{self.attempt}", server)
-
-    def wait_for_end(self) -> AttemptEnd:
-        """Wait until the gang announces the end of the attempt. Raises RuntimeError if its process
-        died."""
-        store = self.connect()
-        store.wait([END], _ATTEMPT_TIMEOUT)
-        return AttemptEnd(store.get(END).decode())
 
 
 class GangRank(Rank):
@@ -90,14 +47,12 @@ class GangRank(Rank):
         """True once another rank has failed on its own, so a failure of this rank is a
         consequence."""
         self.is_warned = False
+        """True once the node of this rank is about to be preempted."""
+        self.resolved: ResolvedExperiment | None = None
+        """The next run's experiment, if this process has already resolved it."""
         self._abort_thread: threading.Thread | None = None
 
-    def begin(
-        self,
-        assignment: Assignment,
-        rendezvous: Rendezvous,
-        resolved: ResolvedExperiment | None = None,
-    ) -> None:
+    def begin(self, assignment: Assignment, rendezvous: Rendezvous) -> None:
         """Join a new process group and take a run without training yet."""
         self.end()
         self.lost_peer = False
@@ -112,13 +67,14 @@ class GangRank(Rank):
             )
         world = World(rank=self.rank, world_size=size, device=self.device)
         if size > 1:
-            # In a separate thread, because the rank may be waiting for its device.
+            # In a thread of its own, because the rank may be waiting for its device.
             self._abort_thread = threading.Thread(
                 target=self._abort_on_failure, args=(rendezvous, world), daemon=True
             )
             self._abort_thread.start()
         world.number_on_nodes()
-        self.take(Session(assignment, world, resolved, stop_requested=lambda: self.is_warned))
+        session = Session(assignment, world, self.resolved, stop_requested=lambda: self.is_warned)
+        self.take(session)
 
     def _abort_on_failure(self, rendezvous: Rendezvous, world: World) -> None:
         """Abort this rank's collectives once another rank has failed."""
@@ -131,12 +87,13 @@ class GangRank(Rank):
     def end(self) -> None:
         """End the run at its current position, and leave its process group. The gang has announced
         the end."""
-        self._leave_group()
+        self._leave_run()
         if self._abort_thread:
             self._abort_thread.join(_ABORT_S)
             self._abort_thread = None
 
-    def _leave_group(self) -> None:
+    def _leave_run(self) -> None:
+        """End the run at its current position, and close the connections to the other ranks."""
         super().end()
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -191,7 +148,7 @@ class RankActor(GangRank):
         except BaseException as error:
             failure = RankFailed.from_error(self.rank, self.workers.max_count, error)
         if failure.can_be_secondary:
-            self._leave_group()
+            self._leave_run()
         else:
             threading.Timer(_DELIVERY_S, os._exit, [1]).start()
         raise failure

@@ -1,25 +1,14 @@
-"""The lifecycle of a run or trial on an engine: restarts after failures, and the record of its
-end."""
+"""The lifecycle of a run or trial on an engine: restarts after failures, and its end."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestrator.disk.metadata import COMPLETE
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.engines.rank_failures import (
-    RankFailed,
-    escape_surrogates,
-    format_failure_line,
-    get_traceback,
-    is_permanent_error,
-    to_hookyard_error,
-)
-from orchestrator.errors import HookyardError, MetricMissing, RunError
-from orchestrator.process.streams import print_line
+from orchestrator.engines.rank_failures import RankFailed, format_failure_line
 
 if TYPE_CHECKING:
     from orchestrator.engines.assignment import Assignment
@@ -151,44 +140,3 @@ def compact_rows(folder: RunFolder) -> None:
             folder,
             error,
         )
-
-
-@contextmanager
-def recording_failure(folder: RunFolder) -> Iterator[None]:
-    """Record any error as the run's failure, unless the run is complete, and raise it as a
-    HookyardError."""
-    try:
-        yield
-    except BaseException as error:
-        raise record_failure(folder, error)  # noqa: B904  # it has its cause
-
-
-def record_failure(folder: RunFolder, error: BaseException) -> BaseException:
-    """Record an error as the run's failure, and log its traceback.
-
-    Returns the error to raise: a KeyboardInterrupt itself, any other as a HookyardError. If the run
-    is complete, a KeyboardInterrupt is not recorded.
-    """
-    is_interrupt = isinstance(error, KeyboardInterrupt)
-    if is_interrupt and folder.read_metadata().status in COMPLETE:
-        return error
-
-    failure = to_hookyard_error(error)
-    if failure is not error:
-        failure.__cause__ = error
-    try:
-        folder.end(
-            "failed",
-            stopped=[],
-            error=escape_surrogates(str(failure)),
-            is_user_error=is_permanent_error(error),
-            metric_missing=isinstance(error, MetricMissing),
-        )
-        trace = get_traceback(error)
-        if isinstance(failure, RunError) and trace:
-            folder.log(trace)
-            failure.traceback_file = f"{folder}/log.txt"
-    # The first failure is the one to raise.
-    except (HookyardError, OSError) as second_error:
-        print_line(f"Could not record the failure of {folder}: {second_error}")
-    return error if is_interrupt else failure

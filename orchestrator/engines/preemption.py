@@ -44,7 +44,7 @@ class PreemptionWatch:
         return bool(self._leaving)
 
 
-def nodes_of(group: PlacementGroup) -> set[str]:
+def find_nodes_of(group: PlacementGroup) -> set[str]:
     """Return the ids of the nodes of a placement group that have been allocated so far."""
     return set(filter(None, placement_group_table(group).get("bundles_to_node_id", {}).values()))
 

@@ -4,7 +4,8 @@ ray."""
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Self
 
 from hooks.errors import HookError, SettingError, describe_error, format_error
 from orchestrator.disk.attempts import Attempt
@@ -29,29 +30,72 @@ DIED = (
 )
 
 
-def get_traceback(error: BaseException) -> str:
-    """Return the traceback of a failure; empty if the error's message is enough."""
-    if isinstance(error, RankFailed):
-        return error.trace
-    if isinstance(error, HookyardError) or not isinstance(error, Exception):
-        return ""
-    return _format_traceback(error)
+@dataclass(eq=False, repr=False)
+class RankFailed(RunError):
+    """A rank failed. Can be pickled, which the rank's own error may not."""
+
+    rank: int
+    world_size: int
+    message: str
+    at: float
+    """Unix time of the failure."""
+    can_be_secondary: bool
+    """True if the rank may have failed only because it lost a peer."""
+    is_user_error: bool
+    """True if the experiment would fail the same way again."""
+    trace: str
+    """Traceback; empty if the process died, or if the message is enough."""
+    usage_error: UsageError | None
+    """Error in the experiment's settings, which is shown without a rank."""
+
+    def __post_init__(self) -> None:
+        # Pickle makes the error again from these arguments, which are the fields in their order.
+        super().__init__(*vars(self).values())
+
+    def __str__(self) -> str:
+        return f"rank {self.rank}: {self.message}" if self.world_size > 1 else self.message
+
+    @classmethod
+    def from_error(cls, rank: int, world_size: int, error: BaseException) -> Self:
+        """Describe an error that a rank has just caught. A message of a single rank does not name
+        it."""
+        message = _describe(error)
+        usage_error = _find_usage_error(error, message)
+        trace = "" if usage_error else format_traceback(error)
+        failure = cls(
+            rank,
+            world_size,
+            escape_surrogates(message + format_location(error)),
+            time.time(),
+            can_be_secondary(error),
+            is_user_error(error),
+            escape_surrogates(trace),
+            usage_error,
+        )
+        mark_failed_run(failure, find_failed_run(error))
+        return failure
+
+    @classmethod
+    def died(cls, rank: int, world_size: int, folder: RunFolder | None = None) -> Self:
+        """Describe a rank whose process died; if the run's `folder` records a hang, the message
+        says so."""
+        hang = find_hang(folder) if folder else None
+        message = DIED
+        if hang:
+            message = f"`hang: {{action: fail}}` ended the process: {hang}"
+        return cls(rank, world_size, message, time.time(), False, False, "", None)
 
 
-def _format_traceback(error: BaseException) -> str:
-    """Return a traceback, without its middle if it is very long."""
-    trace = "".join(traceback.format_exception(error))
-    if len(trace) <= _MAX_TRACE:
-        return trace
-    half = _MAX_TRACE // 2
-    return (
-        f"{trace[:half]}\n... (middle omitted; {len(trace):,} characters in all)\n{trace[-half:]}"
-    )
-
-
-def escape_surrogates(text: str) -> str:
-    """Escape lone surrogates, which cannot be encoded as UTF-8."""
-    return text.encode("utf-8", "backslashreplace").decode()
+def _describe(error: BaseException) -> str:
+    """Return the message for an error of a rank."""
+    if is_gpu_failure(error):
+        return _format_gpu_error(error)
+    # A StopIteration raised in a generator, such as the loop, arrives as a RuntimeError.
+    if isinstance(error.__cause__, StopIteration) and type(error) is RuntimeError:
+        return describe_error(error.__cause__)
+    if isinstance(error, HookError | HookyardError):
+        return format_error(error) or describe_error(error)
+    return describe_error(error)
 
 
 def _format_gpu_error(error: BaseException) -> str:
@@ -70,93 +114,29 @@ def _format_gpu_error(error: BaseException) -> str:
     )
 
 
-class RankFailed(RunError):
-    """Picklable description of a rank's failure."""
-
-    def __init__(
-        self,
-        rank: int,
-        world_size: int,
-        message: str,
-        at: float,
-        can_be_secondary: bool,
-        is_user_error: bool,
-        trace: str = "",
-    ) -> None:
-        super().__init__(f"rank {rank}: {message}" if world_size > 1 else message)
-        self.rank = rank
-        self.world_size = world_size
-        self.message = message
-        self.at = at
-        """Unix time of the failure."""
-        self.can_be_secondary = can_be_secondary
-        self.is_user_error = is_user_error
-        """True if the experiment would fail the same way again."""
-        self.trace = trace
-        self.usage_error: UsageError | None = None
-        """Error in the experiment's settings, which is shown without a rank."""
-
-    def __reduce__(
-        self,
-    ) -> "tuple[type[RankFailed], tuple[int, int, str, float, bool, bool, str], dict[str, Any]]":
-        arguments = (
-            self.rank,
-            self.world_size,
-            self.message,
-            self.at,
-            self.can_be_secondary,
-            self.is_user_error,
-            self.trace,
-        )
-        return type(self), arguments, vars(self)
-
-    @classmethod
-    def from_error(cls, rank: int, world_size: int, error: BaseException) -> "RankFailed":
-        """Describe an error that a rank has just caught. A message of a single rank does not name
-        it."""
-        # A StopIteration raised in a generator, such as the loop, arrives as a RuntimeError.
-        cause = error
-        if isinstance(error.__cause__, StopIteration) and type(error) is RuntimeError:
-            cause = error.__cause__
-        message = describe_error(cause)
-        if isinstance(cause, HookError | HookyardError):
-            message = format_error(cause) or message
-        if is_gpu_failure(error):
-            message = _format_gpu_error(error)
-        failure = cls(
-            rank,
-            world_size,
-            escape_surrogates(message + format_location(error)),
-            time.time(),
-            can_be_secondary(error),
-            is_user_error(error),
-            escape_surrogates(_format_traceback(error)),
-        )
-        mark_failed_run(failure, find_failed_run(error))
-        if isinstance(error, HookError) and isinstance(error.__cause__, SettingError):
-            error = UsageError(message)
-        if isinstance(error, UsageError):
-            failure.usage_error = error
-            failure.trace = ""
-        return failure
-
-    @classmethod
-    def died(cls, rank: int, world_size: int, folder: RunFolder | None = None) -> "RankFailed":
-        """Describe a rank whose process died; if the run's `folder` records a hang, the message
-        says so."""
-        hang = find_hang(folder) if folder else None
-        message = DIED
-        if hang:
-            message = f"`hang: {{action: fail}}` ended the process: {hang}"
-        return cls(rank, world_size, message, time.time(), False, False)
+def _find_usage_error(error: BaseException, message: str) -> UsageError | None:
+    """Return the error in the experiment's settings that an error is, or that a hook found."""
+    if isinstance(error, UsageError):
+        return error
+    if isinstance(error, HookError) and isinstance(error.__cause__, SettingError):
+        return UsageError(message)
+    return None
 
 
-def is_permanent_error(error: BaseException) -> bool:
-    """Return whether a retry would fail the same way: from a RankFailed itself, otherwise by
-    `is_user_error`."""
-    if isinstance(error, RankFailed):
-        return error.is_user_error
-    return isinstance(error, Exception) and is_user_error(error)
+def format_traceback(error: BaseException) -> str:
+    """Return a traceback, without its middle if it is very long."""
+    trace = "".join(traceback.format_exception(error))
+    if len(trace) <= _MAX_TRACE:
+        return trace
+    half = _MAX_TRACE // 2
+    return (
+        f"{trace[:half]}\n... (middle omitted; {len(trace):,} characters in all)\n{trace[-half:]}"
+    )
+
+
+def escape_surrogates(text: str) -> str:
+    """Escape lone surrogates, which cannot be encoded as UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def find_root_failure(failures: Mapping[int, RankFailed]) -> RankFailed:
@@ -176,14 +156,6 @@ def find_root_failure(failures: Mapping[int, RankFailed]) -> RankFailed:
             failure.rank,
         ),
     )
-
-
-def to_hookyard_error(error: BaseException) -> HookyardError:
-    """Return the error to raise for a failure: a HookyardError unchanged, any other as a
-    RunError."""
-    if isinstance(error, RankFailed) and error.usage_error:
-        return error.usage_error
-    return error if isinstance(error, HookyardError) else RunError(describe_error(error))
 
 
 def format_failure_line(failure: RankFailed, attempts: Sequence[Attempt]) -> str:

@@ -12,6 +12,9 @@ from orchestrator.experiment.resolve import ResolvedExperiment
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.loop.report import Report
 
+_NO_RANK = -1
+"""Rank of a spare process until it replaces another."""
+
 
 class RunGang(Gang):
     """The ranks of a single run: all are actors, in a placement group that the gang creates.
@@ -30,10 +33,10 @@ class RunGang(Gang):
         """New spares, which have not yet imported rank 0's modules."""
 
     def _start(self) -> None:
-        self._group = placement_group(self.bundles(self._workers))
+        self._group = placement_group(self.list_bundles(self._workers))
         if not self._group.wait(PLACEMENT_TIMEOUT_S):
             self.close()
-            raise self._no_resources_error()
+            raise self._make_no_resources_error()
         self._actors = {
             rank: self._start_process(rank, rank) for rank in range(self._workers.max_count)
         }
@@ -64,7 +67,7 @@ class RunGang(Gang):
         """Start the spare processes that are missing, in the bundles without a process."""
         used = {process.bundle for process in (*self._actors.values(), *self._spares)}
         for bundle in set(range(self._workers.max_count + self._workers.spares)) - used:
-            spare = self._start_process(-1, bundle)
+            spare = self._start_process(_NO_RANK, bundle)
             spare.actor.warm_up.remote(assignment.source)
             self._spares.append(spare)
             self._cold_spares.append(spare)

@@ -12,7 +12,7 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedErr
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.placement_groups import find_placement_group, remove_placement_group_of
-from orchestrator.engines.preemption import nodes_of
+from orchestrator.engines.preemption import find_nodes_of
 from orchestrator.engines.ray_environment import set_environment
 from orchestrator.engines.report_queue import ReportQueue
 from orchestrator.engines.train_failures import FailureCallback, make_run_error
@@ -51,7 +51,7 @@ class TrainJobs:
         self._run: RunFolder | None = None
 
     @staticmethod
-    def bundles(workers: Workers) -> list[dict[str, float]]:
+    def list_bundles(workers: Workers) -> list[dict[str, float]]:
         """Return a byte of memory for the trial's own process, because Tune rejects an empty
         bundle."""
         return [{"memory": 1}]
@@ -131,10 +131,10 @@ class TrainJobs:
             self._job.result()
         return report
 
-    def nodes(self) -> set[str]:
+    def find_nodes(self) -> set[str]:
         """Return the ids of the nodes of its processes; any thread may call it."""
         group = find_placement_group(self._run) if self._run else None
-        return nodes_of(group) if group else set()
+        return find_nodes_of(group) if group else set()
 
     def save(self) -> str:
         """Raise: the config refuses schedulers that pause trials."""

@@ -8,9 +8,11 @@ import ray
 from ray.exceptions import RayError
 from ray.util.placement_group import get_current_placement_group
 
+from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.gang import Answers, Gang, classify_failure
 from orchestrator.engines.gang_rank import GangRank
 from orchestrator.engines.rank_failures import RankFailed
+from orchestrator.experiment.resolve import ResolvedExperiment
 from orchestrator.experiment.sections.workers import Workers
 
 
@@ -32,6 +34,10 @@ class TrialGang(Gang):
             rank: self._start_process(rank, rank) for rank in range(1, self._workers.max_count)
         }
 
+    def begin(self, assignment: Assignment, resolved: ResolvedExperiment | None) -> None:
+        self._own_rank.resolved = resolved
+        super().begin(assignment, resolved)
+
     def end(self) -> None:
         if self._attempt_failure:
             self._end_actors()
@@ -46,13 +52,13 @@ class TrialGang(Gang):
         self._actors = {}
         self._attempt_failure = None
 
-    def _call_all(self, method: str, *arguments: Any, own_arguments: tuple[Any, ...] = ()) -> Any:
+    def _call_all(self, method: str, *arguments: Any) -> Any:
         calls = self._call_actors(method, *arguments)
         for call, rank in calls.items():
             call.future().add_done_callback(partial(self._announce_failure, rank))
         answers = Answers()
         try:
-            answers.results[0] = getattr(self._own_rank, method)(*arguments, *own_arguments)
+            answers.results[0] = getattr(self._own_rank, method)(*arguments)
         except BaseException as error:
             failure = RankFailed.from_error(0, self._workers.max_count, error)
             failure.can_be_secondary |= self._own_rank.lost_peer
@@ -64,4 +70,4 @@ class TrialGang(Gang):
         must not block."""
         error = call.exception()
         if isinstance(error, RayError):
-            self._end_attempt(classify_failure(self._to_failure(rank, error)))
+            self._server.end_attempt(classify_failure(self._to_failure(rank, error)))

@@ -7,9 +7,10 @@ from orchestrator.disk.lease import Lease
 from orchestrator.disk.provenance import collect_provenance
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.assignment import Assignment, EvaluationTarget
+from orchestrator.engines.failure_record import recording_failure
 from orchestrator.engines.hang_reporter import HangReporter
 from orchestrator.engines.in_process import InProcess
-from orchestrator.engines.lifecycle import Lifecycle, recording_failure
+from orchestrator.engines.lifecycle import Lifecycle
 from orchestrator.engines.ray_connection import Ray, describe_connection
 from orchestrator.engines.ray_environment import read_environment
 from orchestrator.experiment.resolve import take_resolved

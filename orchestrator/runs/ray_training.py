@@ -54,7 +54,7 @@ def _train(
     restarts: int,
 ) -> None:
     source = with_classes_of_main(run.assignment.source, engine.address)
-    watch = PreemptionWatch(trainer.nodes, mailbox.post_line)
+    watch = PreemptionWatch(trainer.find_nodes, mailbox.post_line)
     lifecycle = Lifecycle(
         trainer,
         replace(run.assignment, source=source, mailbox=mailbox.name),

@@ -7,8 +7,8 @@ from typing import Any
 
 from orchestrator.disk.sweep_folder import end_trial
 from orchestrator.engines.error_origin import is_gpu_failure
+from orchestrator.engines.failure_record import record_failure
 from orchestrator.engines.in_process import InProcess
-from orchestrator.engines.lifecycle import record_failure
 from orchestrator.errors import ConfigError, MetricMissing, RunError
 from orchestrator.sweeps.pruner import Pruner
 from orchestrator.sweeps.running_sweep import RunningSweep

@@ -8,8 +8,8 @@ from hooks.loop_services import Display
 from orchestrator.disk.lease import Lease
 from orchestrator.disk.metadata import RunMetadata
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.engines.failure_record import recording_failure
 from orchestrator.engines.hang_reporter import HangReporter
-from orchestrator.engines.lifecycle import recording_failure
 from orchestrator.engines.ray_connection import Ray, describe_connection
 from orchestrator.engines.ray_environment import read_environment
 from orchestrator.errors import MetricMissing

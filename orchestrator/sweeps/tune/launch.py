@@ -32,7 +32,7 @@ def launch(sweep: RunningSweep, max_concurrent: int) -> None:
         location=sweep.folder.location,
     )
     resources = tune.PlacementGroupFactory(
-        ENGINES[settings.engine].bundles(experiment.workers), strategy="PACK"
+        ENGINES[settings.engine].list_bundles(experiment.workers), strategy="PACK"
     )
     drawn = {}
     if isinstance(search, DrawnTrials):

@@ -14,8 +14,7 @@ from ray.tune.result import DONE, TRAINING_ITERATION
 
 from orchestrator.disk.metadata import COMPLETE
 from orchestrator.disk.sweep_folder import find_checkpoint_to_exploit, trial_folder
-from orchestrator.engines.lifecycle import record_failure
-from orchestrator.engines.rank_failures import is_permanent_error
+from orchestrator.engines.failure_record import is_permanent_error, record_failure
 from orchestrator.engines.train_engine import TrainJobs
 from orchestrator.engines.trial_gang import TrialGang
 from orchestrator.errors import ConfigError, MetricMissing

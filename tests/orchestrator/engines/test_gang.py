@@ -9,17 +9,15 @@ from typing import Any
 import pytest
 from ray.exceptions import OutOfMemoryError, RayActorError
 
-from orchestrator.engines import gang, run_gang
+from orchestrator.engines import gang, rendezvous, run_gang
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.run_gang import RunGang
 from orchestrator.engines.trial_gang import TrialGang
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.loop.world import World
 
-SECONDARY = RankFailed(
-    0, 4, "RuntimeError: closed by peer", at=1.0, can_be_secondary=True, is_user_error=False
-)
-OWN = RankFailed(1, 4, "OSError: disk full", at=2.0, can_be_secondary=False, is_user_error=False)
+SECONDARY = RankFailed(0, 4, "RuntimeError: closed by peer", 1.0, True, False, "", None)
+OWN = RankFailed(1, 4, "OSError: disk full", 2.0, False, False, "", None)
 DIED = RankFailed.died(1, 4)
 
 
@@ -102,7 +100,11 @@ def test_next_returns_the_report_of_rank_0(monkeypatch: pytest.MonkeyPatch) -> N
         ([(1, OWN)], OWN, [0, 1]),
         ([(1, DIED)], DIED, [0, 1]),
         # Without a known cause it may be any rank.
-        ([(0, SECONDARY), (1, RankFailed(1, 4, "closed", 2.0, True, False))], SECONDARY, [0, 1]),
+        (
+            [(0, SECONDARY), (1, RankFailed(1, 4, "closed", 2.0, True, False, "", None))],
+            SECONDARY,
+            [0, 1],
+        ),
     ],
 )
 def test_first_failure_is_raised_and_survivors_keep_their_processes(
@@ -156,12 +158,13 @@ def test_rank_0_of_a_trial_is_freed_when_another_rank_fails(
     ray = FakeRay((rank, DIED if rank == 2 else OWN))
     ray.util = SimpleNamespace(get_node_ip_address=lambda: "localhost")  # type: ignore[attr-defined]
     monkeypatch.setattr(gang, "ray", ray)
+    monkeypatch.setattr(rendezvous, "ray", ray)
     monkeypatch.setattr(TrialGang, "_start", lambda self: None)  # there is no placement group
     found = TrialGang(Workers(count=2))
     own_rank, world = found._own_rank, World()
     world.when_aborted.append(aborted.set)
     threading.Thread(
-        target=own_rank._abort_on_failure, args=(found._next_rendezvous(), world)
+        target=own_rank._abort_on_failure, args=(found._server.begin_attempt(), world)
     ).start()
     monkeypatch.setattr(own_rank, "next", train)
     found._actors = {rank: ray.process(rank, rank, "other")}

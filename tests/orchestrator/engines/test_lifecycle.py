@@ -17,7 +17,8 @@ from orchestrator.disk.rows import compaction
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines import preemption
 from orchestrator.engines.assignment import Assignment
-from orchestrator.engines.lifecycle import Lifecycle, recording_failure
+from orchestrator.engines.failure_record import recording_failure
+from orchestrator.engines.lifecycle import Lifecycle
 from orchestrator.engines.preemption import PreemptionWatch, is_preempted
 from orchestrator.engines.rank_failures import DIED, RankFailed
 from orchestrator.errors import ConfigError, Problem, RunError, StorageError, TaskError, UsageError

@@ -78,7 +78,7 @@ def test_loss_of_a_peer_can_be_secondary() -> None:
 
 
 def failed(rank: int, at: float, secondary: bool = False, words: str = "x") -> RankFailed:
-    return RankFailed(rank, 4, words, at, secondary, False)
+    return RankFailed(rank, 4, words, at, secondary, False, "", None)
 
 
 ORDERS = [

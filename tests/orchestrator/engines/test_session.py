@@ -9,8 +9,9 @@ from torch import nn
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.assignment import Assignment
-from orchestrator.engines.gang_rank import GangRank, Rendezvous
+from orchestrator.engines.gang_rank import GangRank
 from orchestrator.engines.in_process import InProcess
+from orchestrator.engines.rendezvous import Rendezvous
 from orchestrator.engines.session import Session
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.load import to_yaml

@@ -14,7 +14,7 @@ from hooks import Hook, State
 from orchestrator import run
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.engines.lifecycle import recording_failure
+from orchestrator.engines.failure_record import recording_failure
 from orchestrator.errors import RunError, UsageError
 from tests.tasks import Points, PointSet, described
 
