@@ -1,5 +1,6 @@
 """The origin of an error: user code, a library, a GPU or a lost peer. Does not import ray."""
 
+import errno
 import os
 import sysconfig
 import traceback
@@ -23,6 +24,9 @@ USER_ERRORS = (
 )
 """Errors that user code would raise again."""
 
+_FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a disk that a retry would fill again."""
+
 _LIBRARY_PREFIXES = (
     *(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "purelib", "platlib")),
     *(f"{folder}{os.sep}" for folder in (*hooks.__path__, Path(__file__).parents[1])),
@@ -38,11 +42,12 @@ _DEVICE_ASSERT = "device-side assert"
 
 
 def is_user_error(error: BaseException) -> bool:
-    """Return whether user code, rather than a lost peer, a device or a disk, caused a failure.
+    """Return whether a failure would repeat, because user code caused it, rather than a lost peer,
+    a device or a disk.
 
     True for the classes in USER_ERRORS, and for other errors whose traceback contains user code. A
     RuntimeError or MemoryError counts only if user code raised it directly: PyTorch raises both for
-    device failures.
+    device failures. A full disk counts as well, whoever has written to it.
     """
     if can_be_secondary(error):
         return False
@@ -50,6 +55,8 @@ def is_user_error(error: BaseException) -> bool:
         return _DEVICE_ASSERT in str(find_root_cause(error))
     cause = error.__cause__ if isinstance(error, HookError) else error
     if isinstance(cause, USER_ERRORS):
+        return True
+    if isinstance(cause, OSError) and cause.errno in _FULL_DISK:
         return True
     root = find_root_cause(error)
     if not isinstance(cause, RuntimeError | MemoryError):

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from hooks.loop_services import Display
 from orchestrator.disk.hang import HangReports
-from orchestrator.disk.run_folder import PREDICTIONS
 from orchestrator.engines.assigned_run import AssignedRun
-from orchestrator.engines.assignment import Assignment, PredictionTarget
+from orchestrator.engines.assignment import Assignment
+from orchestrator.engines.attempt_loop import make_loop
 from orchestrator.engines.hang_watch import END_PROCESS, HangWatch, RankTermination
 from orchestrator.engines.ray_data import data_of
 from orchestrator.engines.run_attempt import RunAttempt
@@ -19,20 +19,12 @@ from orchestrator.engines.shared_checkpoints import choose_common_checkpoints
 from orchestrator.errors import HookyardError
 from orchestrator.experiment.resolve import ResolvedExperiment
 from orchestrator.loop.custom.custom_loop import CustomLoop
-from orchestrator.loop.data.phases import Data, DataOf, build_data
-from orchestrator.loop.data.predicted_data import (
-    build_data_to_predict,
-    build_dataset_to_predict,
-)
+from orchestrator.loop.data.phases import DataOf
 from orchestrator.loop.hooked_loop import HookedLoop
-from orchestrator.loop.inference_loops import EvaluationLoop, PredictionLoop
-from orchestrator.loop.loop import Loop
 from orchestrator.loop.model.torch_settings import thread_count, torch_threads
 from orchestrator.loop.report import Report, produce_within
 from orchestrator.loop.sharing.failed_run import mark_failed_run
-from orchestrator.loop.sharing.shared_runs import Member
 from orchestrator.loop.world import World
-from orchestrator.task import has_custom_loop
 
 if TYPE_CHECKING:
     from orchestrator.engines.mailbox import MailboxLink
@@ -103,7 +95,7 @@ class Session:
         hang_reports = HangReports(leader.folder, leader.number, self.world.world_size)
         limits = leader.resolved.experiment.hang
         with HangWatch(hang_reports, self.world, limits, self._end_hung) as watch:
-            loop = self._make_loop()
+            loop = make_loop(self.attempts, self._stop_requested, self._data_of)
             self._loop = loop
             self._restore(loop)
             watch.follow(loop.state)
@@ -113,63 +105,6 @@ class Session:
     def is_shared(self) -> bool:
         """True if several runs share the training."""
         return len(self._assigned) > 1
-
-    # The loop
-
-    def _make_loop(self) -> CustomLoop | HookedLoop:
-        leader, *followers = self.attempts
-        resolved = leader.resolved
-        context = leader.make_context(self._stop_requested)
-        parts = (resolved.task, resolved.experiment, resolved.hooks, context)
-        target = self.assignment.target
-        if has_custom_loop(type(resolved.task)) and not target:
-            return CustomLoop(*parts)
-
-        # Rank 0 reads the initial weights that were found when the run was created.
-        origin = None
-        if resolved.experiment.init and self.world.is_master:
-            origin = leader.folder.read_metadata().init
-        if isinstance(target, PredictionTarget):
-            return PredictionLoop(
-                *parts,
-                phase=target.phase,
-                folder=leader.folder.storage / PREDICTIONS,
-                provider=target.provider,
-                rewinds=target.rewinds,
-                origin=origin,
-                make_data=self._choose_data_to_predict(target),
-            )
-        make_data = partial(build_data, data_of=self._data_of)
-        if target:
-            return EvaluationLoop(
-                *parts,
-                kind=target.phase,
-                rewinds=target.rewinds,
-                origin=origin,
-                make_data=make_data,
-            )
-
-        members = [
-            Member(
-                attempt.resolved.experiment,
-                attempt.resolved.hooks,
-                attempt.make_context(self._stop_requested),
-            )
-            for attempt in followers
-        ]
-        resumes = leader.checkpoint is not None
-        return Loop(*parts, followers=members, resumes=resumes, origin=origin, make_data=make_data)
-
-    def _choose_data_to_predict(self, target: PredictionTarget) -> Callable[..., Data]:
-        """Return the function that builds the target's data, or that of the task."""
-        if target.data is None:
-            return partial(build_data_to_predict, data_of=self._data_of, phase=target.phase)
-        return partial(
-            build_dataset_to_predict,
-            phase=target.phase,
-            data=target.data,
-            epoch_iterations=target.epoch_iterations,
-        )
 
     def _restore(self, loop: CustomLoop | HookedLoop) -> None:
         """Restore the checkpoints of the runs, and record with which data and settings they

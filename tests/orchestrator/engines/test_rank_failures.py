@@ -2,6 +2,8 @@
 the text."""
 
 import copy
+import errno
+import os
 import pickle
 import random
 from pathlib import Path
@@ -52,6 +54,16 @@ def test_secondary_failure_is_recognized_by_type_and_origin(
     error: BaseException, secondary: bool
 ) -> None:
     assert can_be_secondary(error) is secondary
+
+
+@pytest.mark.parametrize(
+    ("number", "again"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EIO, False)]
+)
+def test_retry_on_a_full_disk_would_fail_again(number: int, again: bool) -> None:
+    """TensorBoard's writer raises such an error as it is, not as one of the storage."""
+    refused = OSError(number, os.strerror(number))
+    assert is_user_error(refused) is again
+    assert is_user_error(raised(HookError("tensorboard", "on_step", "x"), refused)) is again
 
 
 def _lose_a_peer(rank: int, world_size: int) -> list[bool]:

@@ -1,0 +1,92 @@
+"""The loop of an attempt: a training, a training of the task's own, an evaluation or a prediction.
+Used in workers."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from orchestrator.disk.run_folder import PREDICTIONS
+from orchestrator.engines.assignment import PredictionTarget
+from orchestrator.engines.run_attempt import RunAttempt
+from orchestrator.experiment.yaml.source import InitialWeights
+from orchestrator.loop.custom.custom_loop import CustomLoop
+from orchestrator.loop.data.phases import Data, DataOf, build_data
+from orchestrator.loop.data.predicted_data import (
+    build_data_to_predict,
+    build_dataset_to_predict,
+)
+from orchestrator.loop.hooked_loop import HookedLoop
+from orchestrator.loop.inference_loops import EvaluationLoop, PredictionLoop
+from orchestrator.loop.loop import Loop
+from orchestrator.loop.sharing.shared_runs import Member
+from orchestrator.task import has_custom_loop
+
+
+def make_loop(
+    attempts: Sequence[RunAttempt], stop_requested: Callable[[], bool], data_of: DataOf
+) -> CustomLoop | HookedLoop:
+    """Make the loop of runs that share a training, the leader first, or of a single run.
+
+    Args:
+        attempts: The attempt of each run.
+        stop_requested: Returns whether training should save and end.
+        data_of: Returns the data of a task.
+    """
+    leader, *followers = attempts
+    resolved = leader.resolved
+    context = leader.make_context(stop_requested)
+    parts = (resolved.task, resolved.experiment, resolved.hooks, context)
+    target = leader.assignment.target
+    if has_custom_loop(type(resolved.task)) and not target:
+        return CustomLoop(*parts)
+
+    origin = _read_origin(leader)
+    if isinstance(target, PredictionTarget):
+        return PredictionLoop(
+            *parts,
+            phase=target.phase,
+            folder=leader.folder.storage / PREDICTIONS,
+            provider=target.provider,
+            rewinds=target.rewinds,
+            origin=origin,
+            make_data=_choose_data_to_predict(target, data_of),
+        )
+    make_data = partial(build_data, data_of=data_of)
+    if target:
+        return EvaluationLoop(
+            *parts,
+            kind=target.phase,
+            rewinds=target.rewinds,
+            origin=origin,
+            make_data=make_data,
+        )
+
+    members = [
+        Member(
+            attempt.resolved.experiment,
+            attempt.resolved.hooks,
+            attempt.make_context(stop_requested),
+        )
+        for attempt in followers
+    ]
+    resumes = leader.checkpoint is not None
+    return Loop(*parts, followers=members, resumes=resumes, origin=origin, make_data=make_data)
+
+
+def _read_origin(leader: RunAttempt) -> InitialWeights | None:
+    """Return the initial weights that were found when the run was created; only rank 0 reads
+    them."""
+    if leader.resolved.experiment.init and leader.world.is_master:
+        return leader.folder.read_metadata().init
+    return None
+
+
+def _choose_data_to_predict(target: PredictionTarget, data_of: DataOf) -> Callable[..., Data]:
+    """Return the function that builds the target's data, or that of the task."""
+    if target.data is None:
+        return partial(build_data_to_predict, data_of=data_of, phase=target.phase)
+    return partial(
+        build_dataset_to_predict,
+        phase=target.phase,
+        data=target.data,
+        epoch_iterations=target.epoch_iterations,
+    )
