@@ -17,7 +17,7 @@ from benchmarks.accidents.processes import DONE, FAILED, INTERRUPTED, KILLED, MI
 from benchmarks.accidents.programs import MODELS
 from benchmarks.accidents.reference import Trained, train
 from orchestrator import Run, open_run, resume, run
-from orchestrator.runs.missing_checkpoint import open_checkpoints
+from orchestrator.runs.checkpoints import open_checkpoints
 from orchestrator.testing.differences import find_difference
 
 DISK = ("fill", "hide", "blink", "read-only")

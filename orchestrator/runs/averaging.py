@@ -1,8 +1,8 @@
 """Weight averages for any std, computed after training from the snapshots of `ema`. Needs neither
 Ray nor the task."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from hooks.model.power_average import LARGEST_STD, find_combination
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import CheckpointError, StorageError, UsageError
-from orchestrator.runs.missing_checkpoint import open_checkpoints
+from orchestrator.runs.checkpoints import open_checkpoints
 from orchestrator.storage import Storage
 from orchestrator.units import format_count
 
@@ -53,34 +53,39 @@ class Average:
         """Write a `.safetensors` file, or one of torch.save with the weights under `model`; raises
         UsageError."""
         file = path if isinstance(path, Storage) else Storage(path)
-        buffer = BytesIO()
         if file.name.endswith(".safetensors"):
-            try:
-                from safetensors.torch import save
-            except ImportError:
-                raise UsageError(
-                    "safetensors is not installed: pip install 'hookyard[safetensors]'"
-                ) from None
-            # safetensors refuses tensors that share memory.
-            buffer.write(
-                save({name: value.clone().contiguous() for name, value in self.weights.items()})
-            )
+            content = _to_safetensors(self.weights)
         else:
+            buffer = BytesIO()
             torch.save({"model": self.weights, "average": self.summary()}, buffer)
+            content = buffer.getvalue()
         try:
-            file.parent.write(file.name, buffer.getvalue())
+            file.parent.write(file.name, content)
         except (OSError, StorageError) as error:
             raise UsageError(f"cannot write {file}: {error}") from None
 
     def summary(self) -> dict[str, Any]:
-        terms = [asdict(term) for term in self.terms]
+        """Return all fields but the weights, as plain data."""
         return {
             "std": self.std,
             "checkpoint": self.checkpoint,
             "step": self.step,
             "error": self.error,
-            "terms": terms,
+            "terms": [asdict(term) for term in self.terms],
         }
+
+
+def _to_safetensors(weights: Mapping[str, Tensor]) -> bytes:
+    """Return the content of a `.safetensors` file; raises UsageError if the package is missing."""
+    try:
+        from safetensors.torch import save
+    except ImportError:
+        raise UsageError(
+            "safetensors is not installed: pip install 'hookyard[safetensors]'"
+        ) from None
+    # safetensors refuses tensors that share memory.
+    content: bytes = save({name: value.clone().contiguous() for name, value in weights.items()})
+    return content
 
 
 def make_average(
@@ -100,13 +105,12 @@ def make_average(
         stored: list[Term] = []
         for terms_there in snapshots.values():
             stored += [term for term in terms_there if term.step <= step]
-        factors, error = find_combination([(term.step, term.std) for term in stored], (step, std))
+
+        profiles = [(term.step, term.std) for term in stored]
+        factors, error = find_combination(profiles, (step, std))
         if error > MAX_ERROR:
             raise UsageError(_format_error(folder, std, error, stored, step))
-        terms = [
-            Term(term.checkpoint, term.step, term.std, factor)
-            for term, factor in zip(stored, factors, strict=True)
-        ]
+        terms = [replace(term, factor=factor) for term, factor in zip(stored, factors, strict=True)]
         return Average(_sum(store, hook, terms), std, name, step, error, terms)
     except CheckpointError as failure:
         raise UsageError(str(failure)) from None
@@ -123,11 +127,13 @@ def _choose_hook(folder: RunFolder, hook: str | None) -> str:
         raise UsageError(
             f"{folder} has no snapshots; train with hooks: {{ema: {{average: power, std: [0.05, 0.10]}}}}"
         )
-    if hook not in (*names, None) or (hook is None and len(names) > 1):
+    if hook is None and len(names) == 1:
+        return names[0]
+    if hook not in names:
         raise UsageError(
             f"--hook must be one of {', '.join(names)}, which keep snapshots in {folder}, got {hook}"
         )
-    return hook or names[0]
+    return hook
 
 
 def _find_snapshots(store: CheckpointStore, hook: str) -> dict[str, list[Term]]:
@@ -176,20 +182,42 @@ def _format_error(
 def _sum(store: CheckpointStore, hook: str, terms: Sequence[Term]) -> dict[str, Tensor]:
     """Sum the terms in float64; return the sum as a state dict like that of the last checkpoint."""
     total: dict[str, Tensor] = {}
-    record: Mapping[str, Any] = {}
+    snapshot: Mapping[str, Any] = {}
     for checkpoint in dict.fromkeys(term.checkpoint for term in terms):
-        record = store.load_weights(checkpoint, hook)
-        first = {**record["model"], **record["exact"]}
-        for number, term in enumerate(term for term in terms if term.checkpoint == checkpoint):
-            averages = record["further"][str(term.std)] if number else first
-            for parameter in {*record["averaged"].values()}:
-                value = averages[parameter]
-                exact = value.to(torch.promote_types(value.dtype, torch.float64))
-                share = term.factor * exact
-                total[parameter] = total[parameter] + share if parameter in total else share
-    model = record["model"]
-    averaged = record["averaged"]
+        snapshot = store.load_weights(checkpoint, hook)
+        of_snapshot = [term for term in terms if term.checkpoint == checkpoint]
+        averages = _read_averages(snapshot, [term.std for term in of_snapshot])
+        for term in of_snapshot:
+            _add(total, term.factor, averages[term.std], {*snapshot["averaged"].values()})
+    return _make_state_dict(snapshot, total)
+
+
+def _read_averages(
+    snapshot: Mapping[str, Any], stds: Sequence[float]
+) -> dict[float, Mapping[str, Tensor]]:
+    """Return the averages of a snapshot by their stds, which are in the order of the hook's."""
+    first, *others = stds
+    averages = {first: {**snapshot["model"], **snapshot["exact"]}}
+    return averages | {std: snapshot["further"][str(std)] for std in others}
+
+
+def _add(
+    total: dict[str, Tensor],
+    factor: float,
+    average: Mapping[str, Tensor],
+    parameters: Iterable[str],
+) -> None:
+    """Add an average's parameters, times a factor, to the total."""
+    for parameter in parameters:
+        value = average[parameter]
+        share = factor * value.to(torch.promote_types(value.dtype, torch.float64))
+        total[parameter] = total[parameter] + share if parameter in total else share
+
+
+def _make_state_dict(snapshot: Mapping[str, Any], total: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the model of a snapshot with the averaged parameters in their own types, under all of
+    their names."""
+    model = snapshot["model"]
     cast = {parameter: value.to(model[parameter].dtype) for parameter, value in total.items()}
-    return {
-        name: cast[averaged[name]] if name in averaged else value for name, value in model.items()
-    }
+    shared = {name: cast[parameter] for name, parameter in snapshot["averaged"].items()}
+    return {**model, **shared}

@@ -14,7 +14,7 @@ from orchestrator.errors import CheckpointError, UsageError
 from orchestrator.experiment.load import with_overrides
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.origins import ParentCheckpoint
-from orchestrator.runs.missing_checkpoint import open_checkpoints
+from orchestrator.runs.checkpoints import open_checkpoints
 from orchestrator.runs.resume_checks import check_same_optimizers
 from orchestrator.units import format_count
 

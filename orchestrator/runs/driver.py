@@ -20,10 +20,10 @@ from orchestrator.experiment.load import (
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.run_name import choose_run_name
 from orchestrator.experiment.sections.workers import make_rank_count_overrides
+from orchestrator.runs.checkpoints import open_checkpoints
 from orchestrator.runs.engine_choice import EngineChoice
 from orchestrator.runs.launch import collect_launch_metadata, drive
 from orchestrator.runs.launch_checks import check_can_run
-from orchestrator.runs.missing_checkpoint import open_checkpoints
 from orchestrator.runs.result import Run
 from orchestrator.runs.resume_checks import (
     check_same_initial_weights,

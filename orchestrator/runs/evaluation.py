@@ -21,6 +21,7 @@ from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.workers import make_rank_count_overrides
 from orchestrator.experiment.yaml.dotted_paths import is_within
 from orchestrator.experiment.yaml.source import ExperimentSource
+from orchestrator.runs.checkpoints import open_checkpoints
 from orchestrator.runs.engine_choice import EngineChoice
 from orchestrator.runs.evaluation_overrides import (
     check_added_hooks,
@@ -30,7 +31,6 @@ from orchestrator.runs.evaluation_overrides import (
 )
 from orchestrator.runs.launch import collect_launch_metadata, drive
 from orchestrator.runs.launch_checks import check_can_run
-from orchestrator.runs.missing_checkpoint import open_checkpoints
 from orchestrator.runs.model import make_import_error
 from orchestrator.task import has_custom_loop
 

@@ -14,7 +14,7 @@ from orchestrator.experiment.components import make_task
 from orchestrator.loop.model.frozen_weights import RECORD, add_frozen_weights
 from orchestrator.loop.model.initial_weights import describe_mismatches
 from orchestrator.randomness import seeded
-from orchestrator.runs.missing_checkpoint import open_checkpoints
+from orchestrator.runs.checkpoints import open_checkpoints
 
 if TYPE_CHECKING:
     from orchestrator.disk.run_folder import RunFolder

@@ -13,9 +13,9 @@ from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.assignment import PredictionTarget
 from orchestrator.engines.script_classes import pickle_dataset
 from orchestrator.errors import UsageError
+from orchestrator.runs.checkpoints import open_checkpoints
 from orchestrator.runs.engine_choice import EngineChoice
 from orchestrator.runs.evaluation import EvaluationJob
-from orchestrator.runs.missing_checkpoint import open_checkpoints
 from orchestrator.user_code import find_function
 
 

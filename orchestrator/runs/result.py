@@ -457,7 +457,7 @@ class Run(Result):
         return Predictions(Run(prediction.start(engine, address, local=local)))
 
     def _store(self) -> CheckpointStore:
-        from orchestrator.runs.missing_checkpoint import open_checkpoints
+        from orchestrator.runs.checkpoints import open_checkpoints
 
         return open_checkpoints(self.folder)
 

@@ -11,7 +11,7 @@ from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import ConfigError, UsageError
 from orchestrator.experiment.load import make_experiment_from_source
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.runs.missing_checkpoint import open_checkpoints
+from orchestrator.runs.checkpoints import open_checkpoints
 from orchestrator.units import format_count
 
 

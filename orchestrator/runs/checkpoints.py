@@ -1,4 +1,4 @@
-"""A run's checkpoints, and why one of them is missing. Used in the driver."""
+"""The checkpoints of a run, which say why one of them is missing. Used in the driver."""
 
 from collections.abc import Mapping
 from functools import partial
