@@ -84,18 +84,19 @@ def run(
     chosen = EngineChoice.make(engine, address, local=local)
     Storage(storage).reach()
     check_can_run(experiment, chosen)
+    read_folders = []
     parent = experiment.source.continued_from
-    sources = []
     if parent:
         folder = RunFolder(Storage(storage).at(parent.run))
         check_same_ranks(folder, parent.checkpoint, experiment, chosen.name)
         check_same_loader_workers(folder, parent.checkpoint, experiment, chosen.name)
-        sources.append(folder.storage)
+        read_folders.append(folder.storage)
     metadata = _collect_metadata(experiment, chosen)
     if metadata["init"]:
-        sources.append(Storage(metadata["init"]["path"]))
+        read_folders.append(Storage(metadata["init"]["path"]))
+
     wanted = RunFolder(storage, choose_run_name(name, experiment.name))
-    with taking_name(wanted, if_exists, sources) as (folder, lease):
+    with taking_name(wanted, if_exists, read_folders) as (folder, lease):
         folder = create_run(storage, folder.name, to_yaml(experiment), **metadata)
         drive(folder, experiment, chosen, lease, resume_with=format_resume_command(folder))
     return Run(folder)
@@ -160,6 +161,38 @@ def resume(
         )
 
 
+def resume_with_lease(
+    folder: RunFolder, lease: Lease, *, workers: int | None, address: str | None, from_start: bool
+) -> Run:
+    """Resume a run as `resume` does, while the caller holds its lease."""
+    with errors_before_start():
+        metadata = folder.read_metadata()
+        _check_can_resume(folder, metadata)
+        experiment = load_experiment_to_resume(folder, workers)
+        engine = EngineChoice.make(metadata.engine, address, local=metadata.local)
+        check_can_run(experiment, engine)
+        if from_start:
+            _delete_checkpoints(folder, experiment)
+        else:
+            _check_checkpoint_fits(folder, experiment, engine)
+        folder.write_experiment(to_yaml(experiment), experiment.source)
+        folder.resume()
+    drive(folder, experiment, engine, lease, resume_with=format_resume_command(folder))
+    return Run(folder)
+
+
+def _check_can_resume(folder: RunFolder, metadata: RunMetadata) -> None:
+    """Raise UsageError for a complete run, and for an evaluation."""
+    if metadata.status in COMPLETE:
+        raise UsageError(f"{folder} has {metadata.status}{_describe_longer(folder, metadata)}")
+    evaluated = metadata.evaluates
+    if evaluated:
+        raise UsageError(
+            f"{folder} is {evaluated.noun_with_article}, which cannot be resumed. Start it again:"
+            f" {evaluated.format_command(folder.parent_run)}"
+        )
+
+
 def _describe_longer(folder: RunFolder, metadata: RunMetadata) -> str:
     """Say how to train a complete run longer, or why that is no use."""
     if metadata.diverged:
@@ -167,45 +200,32 @@ def _describe_longer(folder: RunFolder, metadata: RunMetadata) -> str:
     return f". To train it longer, set a new total: {make_usage_hint(folder, 'last').command}"
 
 
-def resume_with_lease(
-    folder: RunFolder, lease: Lease, *, workers: int | None, address: str | None, from_start: bool
-) -> Run:
-    """Resume a run as `resume` does, while the caller holds its lease."""
-    with errors_before_start():
-        metadata = folder.read_metadata()
-        if metadata.status in COMPLETE:
-            raise UsageError(f"{folder} has {metadata.status}{_describe_longer(folder, metadata)}")
-        if evaluated := metadata.evaluates:
-            raise UsageError(
-                f"{folder} is {evaluated.noun_with_article}, which cannot be resumed. Start it again:"
-                f" {evaluated.format_command(folder.parent_run)}"
-            )
-        experiment = load_experiment_to_resume(folder, workers)
-        engine = EngineChoice.make(metadata.engine, address, local=metadata.local)
-        check_can_run(experiment, engine)
-        if from_start and (parent := experiment.source.continued_from):
-            raise UsageError(
-                f"{folder} was continued from {parent}. To start from there again: hookyard run"
-                f" {parent.run}@{parent.checkpoint}"
-            )
-        if checkpoint := _find_checkpoint_to_resume(folder, from_start):
-            check_same_initial_weights(folder, checkpoint, experiment)
-            check_same_optimizers(folder, open_checkpoints(folder), checkpoint, experiment)
-            check_same_ranks(folder, checkpoint, experiment, engine.name)
-            check_same_loader_workers(folder, checkpoint, experiment, engine.name)
-        folder.write_experiment(to_yaml(experiment), experiment.source)
-        folder.resume()
-    drive(folder, experiment, engine, lease, resume_with=format_resume_command(folder))
-    return Run(folder)
+def _delete_checkpoints(folder: RunFolder, experiment: Experiment) -> None:
+    """Delete all checkpoints, to train from the beginning; raises UsageError if that is another
+    run's checkpoint."""
+    parent = experiment.source.continued_from
+    if parent:
+        raise UsageError(
+            f"{folder} was continued from {parent}. To start from there again: hookyard run"
+            f" {parent.run}@{parent.checkpoint}"
+        )
+    open_checkpoints(folder).clear()
 
 
-def _find_checkpoint_to_resume(folder: RunFolder, from_start: bool) -> str | None:
-    """Return the newest checkpoint, if any; raises UsageError if all are damaged. `from_start`
-    deletes them."""
+def _check_checkpoint_fits(folder: RunFolder, experiment: Experiment, engine: EngineChoice) -> None:
+    """Raise UsageError if training cannot continue from the newest checkpoint with an experiment."""
+    checkpoint = _find_newest_checkpoint(folder)
+    if checkpoint is None:
+        return
+    check_same_initial_weights(folder, checkpoint, experiment)
+    check_same_optimizers(folder, open_checkpoints(folder), checkpoint, experiment)
+    check_same_ranks(folder, checkpoint, experiment, engine.name)
+    check_same_loader_workers(folder, checkpoint, experiment, engine.name)
+
+
+def _find_newest_checkpoint(folder: RunFolder) -> str | None:
+    """Return the newest checkpoint, if any; raises UsageError if all are damaged."""
     store = open_checkpoints(folder)
-    if from_start:
-        store.clear()
-        return None
     store.recover()
     # The ranks need these files, so a damaged one ends the resume here.
     store.index.read()
@@ -213,12 +233,11 @@ def _find_checkpoint_to_resume(folder: RunFolder, from_start: bool) -> str | Non
     try:
         return store.find_latest(check_hashes=False)
     except CheckpointError as error:
+        lost = "its training"
         reports = folder.read_current_reports()
-        lost = (
-            f"its {format_count(len(reports), 'report')}, up to step {reports[-1].get('step')}"
-            if reports
-            else "its training"
-        )
+        if reports:
+            count = format_count(len(reports), "report")
+            lost = f"its {count}, up to step {reports[-1].get('step')}"
         raise UsageError(
             f"{error}\nNothing was started. {format_resume_command(folder)} --from-start restarts it, and discards"
             f" these checkpoints and {lost}"
@@ -237,4 +256,5 @@ def load_experiment_to_resume(folder: RunFolder, workers: int | None = None) -> 
 
 
 def format_resume_command(folder: RunFolder) -> str:
+    """Return the command that resumes a run or a sweep."""
     return f"hookyard resume {shlex.quote(str(folder))}"
