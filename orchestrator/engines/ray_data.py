@@ -106,7 +106,8 @@ def _start_ray() -> None:
         Ray().__enter__()
     logging.getLogger("ray.data").setLevel(logging.WARNING)
     context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = context.print_on_execution_start = False
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
 
 
 def _explain_lack_of_cpus(experiment: Experiment, world: World) -> str | None:

@@ -45,7 +45,7 @@ def make_continuation(folder: RunFolder, label: str, overrides: Iterable[str] = 
         raise UsageError(
             f"init has no effect: the run starts with the weights of {store.get_path(name)}; remove init"
         )
-    check_same_optimizers(folder, store, name, experiment)
+    check_same_optimizers(folder, name, experiment)
     _check_is_longer(experiment, position, store.get_path(name))
     return experiment
 
@@ -53,7 +53,8 @@ def make_continuation(folder: RunFolder, label: str, overrides: Iterable[str] = 
 def _make_name(folder: RunFolder, checkpoint: str) -> str:
     """Return the default name of a continuation; a trial's has the name of its sweep."""
     run = folder.name
-    if trial := folder.read_metadata().trial:
+    trial = folder.read_metadata().trial
+    if trial:
         run = f"{folder.parent_run.name}-{trial}"
     return re.sub(r"[^\w.-]", "-", f"{run}-from-{checkpoint}")
 

@@ -218,7 +218,7 @@ def _check_checkpoint_fits(folder: RunFolder, experiment: Experiment, engine: En
     if checkpoint is None:
         return
     check_same_initial_weights(folder, checkpoint, experiment)
-    check_same_optimizers(folder, open_checkpoints(folder), checkpoint, experiment)
+    check_same_optimizers(folder, checkpoint, experiment)
     check_same_ranks(folder, checkpoint, experiment, engine.name)
     check_same_loader_workers(folder, checkpoint, experiment, engine.name)
 

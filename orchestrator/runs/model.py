@@ -72,15 +72,17 @@ def _offer_weights(folder: RunFolder, label: str) -> str:
 
 def make_import_error(folder: RunFolder, what: str, error: ConfigError) -> UsageError:
     """Make the error for a task whose code is missing or has changed."""
-    paths = folder.read_source().import_paths
+    place = ", ".join(folder.read_source().import_paths) or "the import path"
     return UsageError(
-        f"{folder} cannot be {what}: {error}\nIts code was in"
-        f" {', '.join(paths) or 'the import path'}{_describe_commit(folder)}; call this there. The weights need no"
-        f" code: open_run({str(folder)!r}).weights()"
+        f"{folder} cannot be {what}: {error}\nIts code was in {place}{_describe_commit(folder)};"
+        f" call this there. The weights need no code: open_run({str(folder)!r}).weights()"
     )
 
 
 def _describe_commit(folder: RunFolder) -> str:
+    """Return the commit of the run's code, to end a clause; empty if it is unknown."""
     git = folder.read_metadata().git
-    changes = " and changes to it" if git and git["dirty"] else ""
-    return f" (the run used commit {git['commit'][:12]}{changes})" if git else ""
+    if not git:
+        return ""
+    changes = " and changes to it" if git["dirty"] else ""
+    return f" (the run used commit {git['commit'][:12]}{changes})"

@@ -32,9 +32,7 @@ def render_result(
 ) -> str:
     """Render a run or a sweep as HTML: path, status, sentences and a table."""
     paragraphs = "".join(f"<div>{escape(sentence)}</div>" for sentence in sentences if sentence)
-    rows = (
-        ""
-        if table is None or table.empty
-        else table.to_html(escape=True, na_rep="", float_format="{:.4g}".format)
-    )
+    rows = ""
+    if table is not None and not table.empty:
+        rows = table.to_html(escape=True, na_rep="", float_format="{:.4g}".format)
     return f"<div><b>{escape(path)}</b>&ensp;{escape(status)}</div>{paragraphs}{rows}"

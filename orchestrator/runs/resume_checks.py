@@ -5,7 +5,6 @@ from typing import Any
 
 from hooks.optimizer_name import OptimizerName
 from orchestrator.disk.checkpoints.manifest import list_optimizers
-from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.metadata import EngineName
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import ConfigError, UsageError
@@ -15,15 +14,11 @@ from orchestrator.runs.checkpoints import open_checkpoints
 from orchestrator.units import format_count
 
 
-def check_same_optimizers(
-    folder: RunFolder, store: CheckpointStore, name: str, experiment: Experiment
-) -> None:
+def check_same_optimizers(folder: RunFolder, name: str, experiment: Experiment) -> None:
     """Raise UsageError if the optimizers of a checkpoint differ from those of the experiment."""
-    manifest = store.read_manifest(name)
-    stored = {
-        key: entries.get("optimizer", {}).get("type")
-        for key, entries in list_optimizers(manifest).items()
-    }
+    store = open_checkpoints(folder)
+    optimizers = list_optimizers(store.read_manifest(name))
+    stored = {key: entries.get("optimizer", {}).get("type") for key, entries in optimizers.items()}
     needed = {
         key: optimization.optimizer.type for key, optimization in experiment.optimizations.items()
     }
@@ -109,7 +104,8 @@ def _describe_rank_state(manifest: Mapping[str, Any]) -> str | None:
     """Say which state of a checkpoint belongs to single ranks; None if there is none."""
     if _has_iterable_train_data(manifest):
         return "the train data is iterable, and each rank has its own place in it"
-    if parts := manifest.get("per_rank"):
+    parts = manifest.get("per_rank")
+    if parts:
         return f"session.restore() has parts of each rank ({', '.join(parts)})"
     return None
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 import pandas as pd
 
@@ -57,15 +58,17 @@ def load_hook_costs(folder: RunFolder) -> pd.DataFrame:
     """Return the cost of each hook at each event on each rank, with the hook's `every`."""
     _prepare(folder)
     costs = load_costs(folder.storage, folder.read_attempts())
+    return costs.assign(every=costs["hook"].map(_read_intervals(folder)).astype(object))
+
+
+def _read_intervals(folder: RunFolder) -> dict[str, Any]:
+    """Return the field `every` of each hook; nothing if the experiment is damaged."""
+    entries: Mapping[str, Any] = {}
     with suppress(DamagedFile):
         entries = folder.read_experiment().get("hooks") or {}
-        every = {
-            name: entry.get("every")
-            for name, entry in entries.items()
-            if isinstance(entry, Mapping)
-        }
-        return costs.assign(every=costs["hook"].map(every).astype(object))
-    return costs
+    return {
+        name: entry.get("every") for name, entry in entries.items() if isinstance(entry, Mapping)
+    }
 
 
 def summarize(
