@@ -49,7 +49,11 @@ def describe_connection(address: str | None) -> str:
 
 class Ray:
     """Ray, started on this machine or joined at an address, as a context manager. Used in the
-    driver."""
+    driver.
+
+    `environment` has the variables that workers get, and `local_options` are those of `ray.init` for
+    a Ray on this machine. A Ray that this process has joined before is used, and stays.
+    """
 
     def __init__(
         self,
@@ -59,15 +63,9 @@ class Ray:
         **local_options: Any,
     ) -> None:
         self.address = choose_address(address)
+        self._environment = environment or {}
         self._options = local_options
-        # Only if a cluster lacks some, because Ray starts separate worker processes for each
-        # environment.
-        new = {
-            name: value
-            for name, value in (environment or {}).items()
-            if name not in variables_of_job()
-        }
-        self._environment = {"runtime_env": {"env_vars": new}} if new and self.address else {}
+        self._has_started = False
 
     def __enter__(self) -> Any:
         set_environment(self.address)
@@ -89,7 +87,7 @@ class Ray:
         where = f"could not join the cluster at {address}"
         try:
             _check_listening(address)
-            _initialize(on_this_machine=False, address=address, **self._environment)
+            _initialize(on_this_machine=False, address=address, **self._list_variables())
         except (OSError, ValueError, AuthenticationError) as error:
             raise UsageError(
                 f"{where}: {get_first_sentence(error)}; check --address or RAY_ADDRESS,"
@@ -97,6 +95,14 @@ class Ray:
             ) from error
         except RuntimeError as error:
             raise RunError(f"{where}: {error}") from error
+
+    def _list_variables(self) -> dict[str, Any]:
+        """Return the option of `ray.init` with the variables that the workers of a cluster lack; a
+        Ray on this machine inherits them."""
+        known = variables_of_job()
+        new = {name: value for name, value in self._environment.items() if name not in known}
+        # Ray starts separate worker processes for each environment.
+        return {"runtime_env": {"env_vars": new}} if new else {}
 
     def _start(self) -> None:
         """Start Ray on this machine."""

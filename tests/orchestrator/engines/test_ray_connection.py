@@ -14,7 +14,7 @@ from orchestrator.errors import RunError, UsageError
 
 def test_variables_of_the_job_are_not_set_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"HF_TOKEN": "one", "OTHER": "two"}
-    assert Ray("10.0.0.1:6379", environment=given)._environment == {
+    assert Ray("10.0.0.1:6379", environment=given)._list_variables() == {
         "runtime_env": {"env_vars": given}
     }
     job = {
@@ -22,10 +22,10 @@ def test_variables_of_the_job_are_not_set_twice(monkeypatch: pytest.MonkeyPatch)
         "metadata": {},
     }
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps(job))
-    assert Ray("10.0.0.1:6379", environment=given)._environment == {
+    assert Ray("10.0.0.1:6379", environment=given)._list_variables() == {
         "runtime_env": {"env_vars": {"OTHER": "two"}}
     }
-    assert Ray("10.0.0.1:6379", environment={"HF_TOKEN": "one"})._environment == {}
+    assert Ray("10.0.0.1:6379", environment={"HF_TOKEN": "one"})._list_variables() == {}
 
 
 @pytest.mark.parametrize(
