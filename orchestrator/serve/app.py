@@ -19,7 +19,8 @@ from orchestrator.report.comparison import outline_comparison
 from orchestrator.report.markup import concatenate, element
 from orchestrator.report.page import CHARTS, SCRIPT, STYLE, Page, read_resource
 from orchestrator.serve.access import Access
-from orchestrator.serve.live_runs import LivePages, LiveRuns, NoSuchRun
+from orchestrator.serve.live_pages import LivePages
+from orchestrator.serve.live_runs import LiveRuns, NoSuchRun
 from orchestrator.serve.log import render_log
 from orchestrator.serve.run_list import make_run_link, outline_runs
 from orchestrator.serve.selection import Selection

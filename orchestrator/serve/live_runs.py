@@ -1,9 +1,6 @@
-"""Cache of the live page: the rows of all runs, and the pages of some. Threads share it."""
+"""The rows of all runs in a storage, which the threads of the live page share."""
 
 import json
-from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from hashlib import sha256
 from threading import Lock
 from time import monotonic
@@ -17,8 +14,6 @@ from orchestrator.errors import UsageError
 from orchestrator.storage.read_only import ReadOnlyStorage
 from orchestrator.tables.run_index import RunIndex
 
-_MAX_PAGES = 32
-"""Maximum number of pages that are kept."""
 _PAUSE = 4.0
 """Pause after a read, as a multiple of the time that it took."""
 
@@ -61,38 +56,12 @@ class LiveRuns:
         is_own = pc.equal(table["path"], path)
         if not pc.any(is_own).as_py():
             raise NoSuchRun(f"There is no run {path} in {self.storage}")
+        folder = RunFolder(self.storage, path)
+        # A page also shows the trials and evaluations inside.
         is_inside = pc.starts_with(table["path"], f"{path}/")
         rows = table.filter(pc.or_(is_own, is_inside)).select(["path", "status", "signature"])
-        folder = RunFolder(self.storage, path)
         states = [rows.to_pylist(), *map(folder.storage.state, ("log.txt", MEDIA))]
-        if pc.any(pc.equal(table.filter(is_own)["status"], "running")).as_py():
+        is_running = pc.equal(table.filter(is_own)["status"], "running")
+        if pc.any(is_running).as_py():
             states.append([*folder.storage.tree("stats").items()])
         return folder, sha256(json.dumps(states).encode()).hexdigest()
-
-
-@dataclass
-class _LivePage:
-    lock: Lock = field(default_factory=Lock)
-    signature: str | None = None
-    html: str = ""
-
-
-class LivePages:
-    """The pages that were made last, which are made again once their signature has changed."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._pages: OrderedDict[str, _LivePage] = OrderedDict()
-
-    def get(self, address: str, signature: str, make: Callable[[], str]) -> str:
-        """Return the page at an address. Several requests for it wait for the first."""
-        with self._lock:
-            page = self._pages.setdefault(address, _LivePage())
-            self._pages.move_to_end(address)
-            while len(self._pages) > _MAX_PAGES:
-                self._pages.popitem(last=False)
-        with page.lock:
-            if page.signature != signature:
-                page.html = make()
-                page.signature = signature
-            return page.html
