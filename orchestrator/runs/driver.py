@@ -169,7 +169,7 @@ def resume_with_lease(
         metadata = folder.read_metadata()
         _check_can_resume(folder, metadata)
         experiment = load_experiment_to_resume(folder, workers)
-        engine = EngineChoice.make(metadata.engine, address, local=metadata.local)
+        engine = EngineChoice.of_run(metadata, address)
         check_can_run(experiment, engine)
         if from_start:
             _delete_checkpoints(folder, experiment)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Self
 
-from orchestrator.disk.metadata import EngineName
+from orchestrator.disk.metadata import EngineName, RunMetadata
 from orchestrator.engines.ray_connection import choose_address
 from orchestrator.errors import UsageError
 
@@ -31,6 +31,12 @@ class EngineChoice:
             name = "in-process"
         chosen = name or "train"
         return cls(chosen, choose_address(address, local=chosen == "in-process"))
+
+    @classmethod
+    def of_run(cls, metadata: RunMetadata, address: str | None) -> Self:
+        """Return the engine that a run has recorded, or the one for a trial of a sweep."""
+        is_local_sweep = metadata.engine is None and metadata.local
+        return cls.make(metadata.engine, address, local=is_local_sweep)
 
     @property
     def is_local(self) -> bool:

@@ -145,11 +145,10 @@ class EvaluationJob:
     ) -> EngineChoice:
         """Return the engine that was asked for, or that of the run; raises UsageError if it cannot
         have the number of ranks that was asked for."""
-        if name is None and not local:
-            launched = self.run.read_launch_metadata()
-            name = launched.engine
-            local = launched.local
-        chosen = EngineChoice.make(name, address, local=local)
+        if name or local:
+            chosen = EngineChoice.make(name, address, local=local)
+        else:
+            chosen = EngineChoice.of_run(self.run.read_launch_metadata(), address)
         ranks = self.experiment.workers.max_count
         if chosen.is_local and self.has_rank_override and ranks > 1:
             raise UsageError(

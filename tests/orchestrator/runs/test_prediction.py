@@ -23,6 +23,7 @@ from orchestrator.disk import predictions
 from orchestrator.disk.run_folder import EVALUATIONS
 from orchestrator.engines.assignment import Assignment, PredictionTarget
 from orchestrator.report import make_report
+from orchestrator.runs.engine_choice import EngineChoice
 from orchestrator.runs.prediction import PredictionJob
 from orchestrator.runs.result import Predictions
 from tests.orchestrator.runs.several_ranks import create, train
@@ -213,7 +214,7 @@ def to_predict(done: Run, name: str, data: Any, ranks: int, provider: str = "ema
     prepared = PredictionJob.prepare_for(done.folder, data, "best", "val", [], ranks)
     assert prepared.provider == provider
     created = create(prepared.experiment, Path(done.path) / EVALUATIONS, name)
-    return replace(created, target=prepared._make_target("gang", None))
+    return replace(created, target=prepared._make_target(EngineChoice("gang", None)))
 
 
 def test_two_ranks_predict_each_sample_once(done: Run) -> None:
@@ -327,7 +328,7 @@ def test_dataset_that_cannot_be_sent_is_refused(done: Run) -> None:
     dataset.lock = threading.Lock()
     prepared = PredictionJob.prepare_for(done.folder, dataset, "best", "val", [], 2)
     with pytest.raises(UsageError, match=r"the TensorDataset cannot be sent to the ranks \(.*lock"):
-        prepared._make_target("gang", None)
+        prepared._make_target(EngineChoice("gang", None))
 
 
 @pytest.mark.parametrize(
