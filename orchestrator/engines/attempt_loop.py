@@ -7,7 +7,7 @@ from functools import partial
 from orchestrator.disk.run_folder import PREDICTIONS
 from orchestrator.engines.assignment import PredictionTarget
 from orchestrator.engines.run_attempt import RunAttempt
-from orchestrator.experiment.yaml.source import InitialWeights
+from orchestrator.experiment.yaml.origins import InitialWeights
 from orchestrator.loop.custom.custom_loop import CustomLoop
 from orchestrator.loop.data.phases import Data, DataOf, build_data
 from orchestrator.loop.data.predicted_data import (
