@@ -111,7 +111,8 @@ def build_source(source: ExperimentSource, sections: Sections) -> ResolvedExperi
     """Build the task and the hooks of a source, whose sections are given; raise ConfigError."""
     resolved = build(sections)
     # Trials make their own task and hooks; a task may hold much memory.
-    resolved.experiment.attach(source, None if resolved.experiment.sweep else resolved)
+    kept = None if resolved.experiment.sweep else resolved
+    resolved.experiment.attach(source, kept)
     return resolved
 
 

@@ -22,13 +22,11 @@ def check_required_methods(task: type[Task]) -> None:
     missing = sorted(task.__abstractmethods__)
     if not missing:
         return
-    own_names = {name: near for name, near in _find_near_names(task) if near in missing}
-    renamed = [f"{name}() to {near}()" for name, near in own_names.items()]
-    raise ConfigError.at(
-        "task",
-        f"{task.__name__} must define {', '.join(f'{name}()' for name in missing)}",
-        suggestion=f"rename {' and '.join(renamed)}" if renamed else None,
-    )
+    names = ", ".join(f"{name}()" for name in missing)
+    near_names = [pair for pair in _find_near_names(task) if pair[1] in missing]
+    renamed = " and ".join(f"{name}() to {near}()" for name, near in near_names)
+    suggestion = f"rename {renamed}" if renamed else None
+    raise ConfigError.at("task", f"{task.__name__} must define {names}", suggestion)
 
 
 def find_wrong_arguments(task: Task) -> Iterator[Problem]:

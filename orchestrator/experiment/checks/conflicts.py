@@ -1,6 +1,7 @@
 """Conflicts between the parts of an experiment, each of which is valid on its own."""
 
 from collections.abc import Iterator, Mapping
+from typing import Literal
 
 from hooks import Hook
 from hooks.metrics.direction import Mode
@@ -52,8 +53,10 @@ def _check_hooks(
     experiment: Experiment, task: type[Task], hooks: Mapping[str, Hook]
 ) -> Iterator[Problem]:
     workers = experiment.workers
+    is_sharded = workers.strategy == "fsdp" and workers.count != 1
+    strategy: Literal["ddp", "fsdp"] = "fsdp" if is_sharded else "ddp"
     setup = Setup(
-        strategy="fsdp" if workers.strategy == "fsdp" and workers.count != 1 else "ddp",
+        strategy=strategy,
         custom_loop=has_custom_loop(task),
         several_optimizers=has_turns(task),
         splits_batches=experiment.accumulate == "auto",

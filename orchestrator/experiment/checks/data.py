@@ -74,8 +74,11 @@ def _is_data_swept(experiment: Experiment) -> bool:
     sweep = experiment.sweep
     if sweep is None:
         return False
-    paths = [*sweep.space, sweep.repeated_path]
-    return any(is_within(path, key) for path in paths for key in _KEYS_OF_DATA)
+    return any(map(_concerns_data, [*sweep.space, sweep.repeated_path]))
+
+
+def _concerns_data(path: str) -> bool:
+    return any(is_within(path, key) for key in _KEYS_OF_DATA)
 
 
 def _find_refused_settings(

@@ -35,10 +35,12 @@ def check_optimizer_arguments(
 
 
 def _check_schedule(optimization: Optimization, task: type[Task], timeline: Timeline) -> None:
+    """Raise ConfigError with the problems of each scheduler of an optimizer."""
     schedule = Schedule.make(optimization, task, timeline)
-    raise_problems(
-        problem for phase in schedule.phases for problem in find_problems(phase.check, task)
-    )
+    problems: list[Problem] = []
+    for phase in schedule.phases:
+        problems += find_problems(phase.check, task)
+    raise_problems(problems)
 
 
 # Conflicts

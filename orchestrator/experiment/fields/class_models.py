@@ -56,16 +56,20 @@ def make_signature_model(
     annotation takes the type of its default if that is a number.
     """
     arguments = list(inspect.signature(cls).parameters.values())[skip:]
-    # Mypy warns of subclasses with another `__init__`, but this is the one that is called.
-    hints = evaluate_annotations(cls.__init__ if isinstance(cls, type) else cls)  # type: ignore[misc]
+    function = cls
+    if isinstance(cls, type):
+        # Mypy warns of subclasses with another `__init__`, but this is the one that is called.
+        function = cls.__init__  # type: ignore[misc]
+    hints = evaluate_annotations(function)
     fields: dict[str, Any] = dict.fromkeys(extra_keys, (Any, None))
     for argument in arguments:
         is_named = argument.kind in (argument.POSITIONAL_OR_KEYWORD, argument.KEYWORD_ONLY)
         # The position of a scheduler is restored from a checkpoint.
         if is_named and argument.name != "last_epoch":
             fields[argument.name] = _describe_argument(argument, hints)
-    has_var_keyword = any(argument.kind is argument.VAR_KEYWORD for argument in arguments)
-    return create_fields_model(cls, fields, "allow" if has_var_keyword else "forbid")
+    if any(argument.kind is argument.VAR_KEYWORD for argument in arguments):
+        return create_fields_model(cls, fields, extra="allow")
+    return create_fields_model(cls, fields)
 
 
 def _describe_argument(argument: inspect.Parameter, hints: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -50,7 +50,8 @@ def convert_value(cls: type, name: str, value: Any) -> Any:
             raise LostValue("cannot be saved as YAML") from None
         return written  # reported with the other wrong values
 
-    if reason := explain_unwritable(written):
+    reason = explain_unwritable(written)
+    if reason:
         raise LostValue(reason)
     if not _is_same(_coerce(model, name, value), arrived):
         raise LostValue(

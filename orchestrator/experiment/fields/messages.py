@@ -142,16 +142,17 @@ def _explain_unknown_key(
         options = find_options_elsewhere(_KINDS.get(model.__name__, ""))
         advice = options.get(key.lower())
 
-    meant = find_key_to_write(advice) if advice else find_nearest(key, known)
-    owner = "" if above else f" to {model.__name__}"
     parent = dotted.removesuffix(key).removesuffix(".")
-    return Problem(
-        dotted,
-        "unknown key",
-        suggestion=advice or did_you_mean(key, known) or _list_keys(known, owner),
-        code=FOREIGN_KEY if advice else UNKNOWN_KEY,
-        meant=join(parent, meant) if meant else None,
-    )
+    if advice:
+        written = find_key_to_write(advice)
+        meant = join(parent, written) if written else None
+        return Problem(dotted, "unknown key", suggestion=advice, code=FOREIGN_KEY, meant=meant)
+
+    owner = "" if above else f" to {model.__name__}"
+    suggestion = did_you_mean(key, known) or _list_keys(known, owner)
+    nearest = find_nearest(key, known)
+    meant = join(parent, nearest) if nearest else None
+    return Problem(dotted, "unknown key", suggestion=suggestion, code=UNKNOWN_KEY, meant=meant)
 
 
 def _list_keys(keys: Sequence[str], owner: str = "") -> str:
@@ -248,4 +249,5 @@ def _suggest_mapping(value: Any, keys: Sequence[str]) -> str | None:
 
 def _format_value(value: Any) -> str:
     is_yaml_word = value is None or isinstance(value, bool)
-    return shorten(json.dumps(value) if is_yaml_word else repr(value))
+    text = json.dumps(value) if is_yaml_word else repr(value)
+    return shorten(text)

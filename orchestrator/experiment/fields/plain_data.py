@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from torch.optim import Optimizer
 
 from hooks import HOOKS, Hook, Interval
-from orchestrator.errors import ConfigError, Problem, collect_problems, shorten
+from orchestrator.errors import ConfigError, Problem, collect_problems, raise_problems, shorten
 from orchestrator.experiment.fields.class_models import make_fields_model
 from orchestrator.experiment.fields.field_values import LostValue, convert_value, is_default
 from orchestrator.experiment.fields.parameters import list_parameters
@@ -50,7 +50,8 @@ def to_config(value: Any, path: str = "") -> Any:
                 written["type"] = getattr(value, "type")  # noqa: B009
             return written
         case Mapping():
-            if reason := explain_unwritable(dict.fromkeys(value)):
+            reason = explain_unwritable(dict.fromkeys(value))
+            if reason:
                 raise ConfigError.at(path, reason)
             return _convert_all(value.items(), path)
         case list() | tuple():
@@ -74,8 +75,7 @@ def convert_sections(values: Mapping[str, Any]) -> dict[str, Any]:
         problems.append(
             Problem("task_args", "has no effect with a task instance; set its fields instead")
         )
-    if problems:
-        raise ConfigError(problems)
+    raise_problems(problems)
     return {**(task or {}), **data}
 
 
@@ -121,16 +121,11 @@ def convert_fields(value: Any, path: str, *, defaults: bool = True) -> dict[str,
         try:
             config[name] = convert_value(cls, name, item)
         except LostValue as error:
-            if not is_default(item, field):  # which the class sets itself
-                problems.append(
-                    Problem(
-                        join(path, name),
-                        f"{error}, got {_shorten(item)}",
-                        suggestion=error.suggestion,
-                    )
-                )
-    if problems:
-        raise ConfigError(problems)
+            if is_default(item, field):  # the class sets it itself
+                continue
+            message = f"{error}, got {_shorten(item)}"
+            problems.append(Problem(join(path, name), message, suggestion=error.suggestion))
+    raise_problems(problems)
     return config
 
 
@@ -167,25 +162,23 @@ def _convert_all(items: Iterable[tuple[Any, Any]], path: str) -> dict[Any, Any]:
     converted = {
         key: collect_problems(problems, to_config, value, join(path, key)) for key, value in items
     }
-    if problems:
-        raise ConfigError(problems)
+    raise_problems(problems)
     return converted
 
 
 def _convert_scalar(value: Any, path: str) -> Any:
     if value is None or isinstance(value, str | int | float):
-        if reason := explain_unwritable(value):
+        reason = explain_unwritable(value)
+        if reason:
             raise ConfigError.at(path, f"{reason}, got {_shorten(value)}")
         return value
     if isinstance(value, Interval):
         return str(value)
     with suppress(TypeError, ValueError, RuntimeError):
         return to_plain(value)
-    hint = (
-        "write its class and arguments: {'type': SGD, 'lr': 0.1}"
-        if isinstance(value, Optimizer)
-        else None
-    )
+    hint = None
+    if isinstance(value, Optimizer):
+        hint = "write its class and arguments: {'type': SGD, 'lr': 0.1}"
     raise ConfigError.at(
         path, f"must be a class or a value that YAML can hold, got {_shorten(value)}", hint
     )

@@ -186,11 +186,9 @@ def _merge_settings(
 def _find_layer(name: str, patterns: Sequence[str]) -> int:
     for pattern in patterns:
         fixed = "".join(takewhile(lambda letter: letter not in "*?[", pattern))
-        number = next(
-            (part for part in name.removeprefix(fixed).split(".") if part.isdigit()), None
-        )
-        if name.startswith(fixed) and number is not None:
-            return int(number)
+        numbers = [part for part in name.removeprefix(fixed).split(".") if part.isdigit()]
+        if name.startswith(fixed) and numbers:
+            return int(numbers[0])
     raise ValueError(
         f"matches '{name}', which has no layer number, as in blocks.3.weight, for layer_decay"
     )
@@ -199,5 +197,6 @@ def _find_layer(name: str, patterns: Sequence[str]) -> int:
 def find_rate(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> float | None:
     """Return the learning rate of an optimizer, written or by default; None if it has none."""
     argument = inspect.signature(cls).parameters.get("lr")
-    rate = arguments.get("lr", argument.default if argument else None)
+    default = argument.default if argument else None
+    rate = arguments.get("lr", default)
     return float(rate) if isinstance(rate, int | float) else None

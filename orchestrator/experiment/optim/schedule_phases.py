@@ -9,7 +9,12 @@ from orchestrator.experiment.fields.validation import validate
 from orchestrator.experiment.optim.component import Component, Optimization
 from orchestrator.experiment.optim.lr_phase import LRPhase
 from orchestrator.experiment.optim.scheduler import needs_metric, split_arguments
-from orchestrator.experiment.optim.scheduler_keys import PhaseBounds, WarmUp, WarmUpInSteps
+from orchestrator.experiment.optim.scheduler_keys import (
+    PhaseBounds,
+    WarmUp,
+    WarmUpInSteps,
+    choose_interval,
+)
 from orchestrator.experiment.optim.step_counts import add_length, count_from
 from orchestrator.experiment.optim.timeline import Timeline, divide_up
 from orchestrator.task import Task
@@ -60,7 +65,8 @@ def _read_warmup(keys: Mapping[str, Any], timeline: Timeline, path: str) -> Warm
     Raises ConfigError.
     """
     steps_with_optimizer = timeline.every is not None and timeline.every.unit == "steps"
-    warm = validate(WarmUpInSteps if steps_with_optimizer else WarmUp, keys, path)
+    model = WarmUpInSteps if steps_with_optimizer else WarmUp
+    warm = validate(model, keys, path)
     if keys and "warmup" not in keys:
         raise ConfigError.at(
             f"{path}.warmup_factor", "has no effect without `warmup`; set its length"
@@ -176,22 +182,21 @@ def _collect_bounds(
 
     all_bounds = []
     for index, bounds in enumerate(written):
-        following = (later.begin for later in written[index + 1 :])
-        next_begin = next((begin for begin in following if begin and begin.count), None)
+        following = [later.begin for later in written[index + 1 :]]
+        begins = [begin for begin in following if begin and begin.count]
+        next_begin = begins[0] if begins else None
         all_bounds.append(bounds.model_copy(update={"end": bounds.end or next_begin}))
     return all_bounds
 
 
 def find_list_interval(optimizations: Sequence[Optimization], task: type[Task]) -> Interval | None:
     """Return the interval at which the hook steps a list of schedulers; None without a valid one."""
-    units: set[str] = set()
+    durations: list[Interval] = []
     for optimization in optimizations:
         scheduler = optimization.scheduler
         if isinstance(scheduler, list):
             path = optimization.scheduler_path
             for bounds in collect_problems([], _collect_bounds, scheduler, task, path) or ():
-                intervals = (bounds.begin, bounds.end, bounds.interval)
-                units.update(at.unit for at in intervals if at)
-    if not units:
-        return None
-    return Interval(1, "steps" if "steps" in units else "epochs")
+                written = (bounds.begin, bounds.end, bounds.interval)
+                durations += [duration for duration in written if duration]
+    return choose_interval(durations) if durations else None

@@ -1,5 +1,6 @@
 """The keys of a scheduler beside its own arguments: its warm-up, or its part of a list."""
 
+from collections.abc import Iterable
 from typing import Annotated
 
 from annotated_types import Gt, Lt
@@ -42,5 +43,10 @@ class PhaseBounds(Model):
         """Interval of the steps, written or by default."""
         if self.every:
             return self.every
-        units = {bound.unit for bound in (self.begin, self.end) if bound}
-        return Interval(1, "steps" if "steps" in units else "epochs")
+        return choose_interval([bound for bound in (self.begin, self.end) if bound])
+
+
+def choose_interval(durations: Iterable[Interval]) -> Interval:
+    """Return one step if any of the durations is in steps, else one epoch."""
+    has_steps = any(duration.unit == "steps" for duration in durations)
+    return Interval(1, "steps") if has_steps else Interval(1)

@@ -29,12 +29,12 @@ def find_stepping_problems(
     `find_mode` returns the direction of a metric, if known.
     """
     scheduled = [optimization for optimization in optimizations if optimization.scheduler]
+    if not is_stepped(hooks):
+        message = "has no effect: the hook param_scheduler, which steps it, is off"
+        for optimization in scheduled:
+            yield Problem(optimization.scheduler_path, message)
     hook = find_stepping_hook(hooks)
     if hook is None:
-        if not is_stepped(hooks):
-            message = "has no effect: the hook param_scheduler, which steps it, is off"
-            for optimization in scheduled:
-                yield Problem(optimization.scheduler_path, message)
         return
 
     path, *others = [f"hooks.{name}" for name in hooks if isinstance(hooks[name], ParamScheduler)]
@@ -43,11 +43,7 @@ def find_stepping_problems(
             other, f"steps each scheduler a second time, after {path}; remove one of them"
         )
     if not scheduled:
-        message = "has no effect without a scheduler"
-        if hook.every != ParamScheduler.every:
-            yield Problem(f"{path}.every", message)
-        if hook.monitor is not None:
-            yield Problem(f"{path}.monitor", message)
+        yield from _find_unused_settings(hook, path)
         return
     if hook.every.count == 0:
         rule = "must be at least 1 to step the scheduler, got 0"
@@ -60,6 +56,15 @@ def find_stepping_problems(
         reason = "for a list of schedulers, which have their own `every`"
         message = f"must be {every} {reason}; got {hook.every}"
         yield Problem(f"{path}.every", message, suggestion="remove it")
+
+
+def _find_unused_settings(hook: ParamScheduler, path: str) -> Iterator[Problem]:
+    """Yield a problem for each setting of the hook, which steps no scheduler."""
+    message = "has no effect without a scheduler"
+    if hook.every != ParamScheduler.every:
+        yield Problem(f"{path}.every", message)
+    if hook.monitor is not None:
+        yield Problem(f"{path}.monitor", message)
 
 
 def _check_monitor(
@@ -86,7 +91,8 @@ def _check_monitor(
 
     better = find_mode(hook.monitor)
     # Another class may have another default.
-    mode = scheduler.arguments.get("mode", "min" if is_of_torch else better)
+    default = "min" if is_of_torch else better
+    mode = scheduler.arguments.get("mode", default)
     if better not in (None, mode):
         values = "higher values" if better == "max" else "lower values"
         reason = f"{values} of {hook.monitor} are better"

@@ -214,7 +214,8 @@ class Experiment(Model):
 
     @model_validator(mode="after")
     def _check_length(self) -> Self:
-        if problem := find_length_problem(self.epochs, self.steps):
+        problem = find_length_problem(self.epochs, self.steps)
+        if problem:
             raise make_value_error(problem.path, problem.message)
         return self
 

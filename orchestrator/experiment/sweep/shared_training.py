@@ -106,10 +106,13 @@ def _explain_sweep(sweep: SweepSettings) -> str:
         return "engine: train starts a job for each trial"
     if sweep.scheduler.unshareable:
         return sweep.scheduler.unshareable
-    return "several metrics have no single best trial" if len(sweep.metrics) > 1 else ""
+    if len(sweep.metrics) > 1:
+        return "several metrics have no single best trial"
+    return ""
 
 
 def _explain_fan_out_only(sweep: SweepSettings) -> str:
+    """Return why only `fan_out` values can share a training run; empty if others can too."""
     if sweep.search.type == "optuna":
         reason = "optuna learns from each trial"
     elif isinstance(sweep.scheduler, Fifo):
@@ -146,8 +149,11 @@ def _explain_path(path: str, sweep: SweepSettings, experiments: list[ResolvedExp
     if f"hooks.{name}.type" in sweep.space:
         return f"hooks.{name}.type is swept too"
 
-    hooks = [resolved.hooks.get(name) for resolved in experiments]
-    return next(filter(None, (_explain_hook(name, hook) for hook in hooks)), "")
+    for resolved in experiments:
+        reason = _explain_hook(name, resolved.hooks.get(name))
+        if reason:
+            return reason
+    return ""
 
 
 def _explain_hook(name: str, hook: Hook | None) -> str:
@@ -156,7 +162,9 @@ def _explain_hook(name: str, hook: Hook | None) -> str:
         return ""
     if isinstance(hook, Checkpoint) and hook.weights == "trainable":
         return f"the checkpoints of hooks.{name} have only the trainable weights"
-    return "" if hook.observes else f"hooks.{name} does not declare `observes`"
+    if not hook.observes:
+        return f"hooks.{name} does not declare `observes`"
+    return ""
 
 
 def _explain_training(resolved: ResolvedExperiment) -> str:
@@ -167,11 +175,15 @@ def _explain_training(resolved: ResolvedExperiment) -> str:
     averages = [
         name for name, hook in resolved.hooks.items() if hook.observes and hook.keeps_record
     ]
-    effects = (_explain_effect(name, hook, averages) for name, hook in resolved.hooks.items())
-    return next(filter(None, effects), "")
+    for name, hook in resolved.hooks.items():
+        effect = _explain_effect(name, hook, averages)
+        if effect:
+            return effect
+    return ""
 
 
 def _explain_settings(resolved: ResolvedExperiment) -> str:
+    """Return why the settings or the task exclude a shared training; empty if they do not."""
     if resolved.experiment.changes:
         return "changes sets values of hooks and the optimizer during training"
     if has_custom_loop(type(resolved.task)):

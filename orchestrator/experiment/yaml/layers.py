@@ -87,7 +87,9 @@ def _merge_data(below: dict[str, Any], above: Mapping[str, Any], path: str) -> l
     for key, value in above.items():
         inner = join(path, key)
         old = expand_short_form(below.get(key), inner)
-        if _can_merge(old, value):
+        # A hook without `type` is of the class that its name says.
+        default_type = key if path == "hooks" else None
+        if _can_merge(old, value, default_type):
             below[key] = old
             replaced += _merge_data(old, value, inner)
         else:
@@ -96,8 +98,9 @@ def _merge_data(below: dict[str, Any], above: Mapping[str, Any], path: str) -> l
     return replaced
 
 
-def _can_merge(old: Any, value: Any) -> bool:
+def _can_merge(old: Any, value: Any, default_type: str | None) -> bool:
+    """Return whether two values are mappings, and the second has no other `type`."""
     if not isinstance(old, dict) or not isinstance(value, dict):
         return False
-    kind = old.get("type")
+    kind = old.get("type", default_type)
     return bool(value.get("type", kind) == kind)

@@ -36,7 +36,11 @@ def explain_unwritable(value: Any) -> str | None:
             return "has a key with control characters"
         return explain_unwritable([*value.values()])
     if isinstance(value, list | tuple):
-        return next(filter(None, map(explain_unwritable, value)), None)
+        for item in value:
+            reason = explain_unwritable(item)
+            if reason:
+                return reason
+        return None
     if isinstance(value, str) and NO_CHARACTER.search(value):
         return "contains a character that cannot be encoded"
     if isinstance(value, int) and value not in INTEGERS:
