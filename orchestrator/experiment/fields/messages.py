@@ -7,14 +7,11 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from hooks import HOOKS
 from orchestrator.errors import (
-    FOREIGN_KEY,
     MISSING_KEY,
     UNKNOWN_KEY,
     Problem,
     did_you_mean,
-    find_nearest,
     shorten,
 )
 from orchestrator.experiment.fields.field_errors import (
@@ -27,11 +24,7 @@ from orchestrator.experiment.fields.field_errors import (
     find_field_errors,
 )
 from orchestrator.experiment.fields.known_keys import list_allowed_words, list_known_keys
-from orchestrator.experiment.fields.other_systems import (
-    EXPERIMENT,
-    find_key_to_write,
-    find_options_elsewhere,
-)
+from orchestrator.experiment.fields.unknown_keys import explain_unknown_key, format_keys
 from orchestrator.experiment.yaml.dotted_paths import join
 from orchestrator.units import format_count
 
@@ -70,13 +63,8 @@ _PATTERNS = {
 }
 """Rules by pattern of a string."""
 
-_KINDS = {"Experiment": EXPERIMENT, **{cls.__name__: name for name, cls in HOOKS.items()}}
-"""Names of models in the table of other systems."""
-
 _MAX_PROBLEMS = 50
 """Maximum number of problems reported for one mapping, because finding near names takes time."""
-_MAX_NAMES = 20
-"""Maximum number of keys in a message."""
 
 
 def convert_errors(
@@ -102,14 +90,10 @@ def convert_errors(
     ]
 
 
-_KINDS = {"Experiment": EXPERIMENT, **HOOKS.names}
-"""Names of models in the table of other systems."""
-
-
 def _convert(error: FieldError, model: type[BaseModel], values: Any, path: str) -> Problem:
     dotted = reduce(join, error.location, path)
     if error.code == UNKNOWN_KEY:
-        return _explain_unknown_key(dotted, error, model, values)
+        return explain_unknown_key(dotted, error, model, values)
     if error.code == MISSING_KEY:
         return Problem(dotted, "is missing", code=MISSING_KEY)
 
@@ -124,46 +108,6 @@ def _convert(error: FieldError, model: type[BaseModel], values: Any, path: str) 
     suggestion = _suggest_value(error, model, values)
     got = f"{message}, got {_format_value(value)}"
     return Problem(dotted, got, suggestion=suggestion, code=error.code)
-
-
-# Keys
-
-
-def _explain_unknown_key(
-    dotted: str, error: FieldError, model: type[BaseModel], values: Any
-) -> Problem:
-    *above, last = error.location
-    key = str(last)
-    known = list_known_keys(model, above, values)
-    advice = None
-    if ":" in key:
-        advice = "write a space after `:`"
-    elif not above:
-        options = find_options_elsewhere(_KINDS.get(model.__name__, ""))
-        advice = options.get(key.lower())
-
-    parent = dotted.removesuffix(key).removesuffix(".")
-    if advice:
-        written = find_key_to_write(advice)
-        meant = join(parent, written) if written else None
-        return Problem(dotted, "unknown key", suggestion=advice, code=FOREIGN_KEY, meant=meant)
-
-    owner = "" if above else f" to {model.__name__}"
-    suggestion = did_you_mean(key, known) or _list_keys(known, owner)
-    nearest = find_nearest(key, known)
-    meant = join(parent, nearest) if nearest else None
-    return Problem(dotted, "unknown key", suggestion=suggestion, code=UNKNOWN_KEY, meant=meant)
-
-
-def _list_keys(keys: Sequence[str], owner: str = "") -> str:
-    if not keys:
-        return "it has no keys"
-    if len(keys) > _MAX_NAMES:
-        return "`hookyard schema` lists the keys"
-    return f"known{owner}: {', '.join(sorted(keys))}"
-
-
-# Values
 
 
 def _describe(error: FieldError) -> str:
@@ -244,7 +188,7 @@ def _suggest_mapping(value: Any, keys: Sequence[str]) -> str | None:
     main_keys = ["type"] if "type" in keys else keys
     if isinstance(value, str) and len(main_keys) == 1:
         return f"write {{{main_keys[0]}: {shorten(value)}}}"
-    return _list_keys(keys) if len(keys) > 1 else None
+    return format_keys(keys) if len(keys) > 1 else None
 
 
 def _format_value(value: Any) -> str:
