@@ -4,7 +4,6 @@ import re
 
 LONGEST = 2_000
 """Maximum length of an error's text, in characters."""
-
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 """Terminal colors, which Ray puts around the names of tasks."""
 
@@ -48,6 +47,10 @@ class TrainingFailed(ArithmeticError):
     """A failure of the training, such as a loss that is NaN, for which a hook ends the run."""
 
 
+class WrongHook(TypeError):
+    """A class of hooks has a method or a field that cannot work."""
+
+
 def format_error(error: BaseException) -> str:
     """Return the text of an error, shortened and without colors."""
     try:
@@ -55,14 +58,12 @@ def format_error(error: BaseException) -> str:
     except Exception as failure:  # a __str__ of the user's own may raise anything
         return f"which has no message: its __str__ raises {type(failure).__name__}"
     text = _COLORS.sub("", text)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text):,} characters)"
+    if len(text) <= LONGEST:
+        return text
+    return f"{text[:LONGEST]}... ({len(text):,} characters)"
 
 
 def describe_error(error: BaseException) -> str:
     """Return the class of an error and its text."""
     text = format_error(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-class WrongHook(TypeError):
-    """A class of hooks has a method or a field that cannot work."""

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from enum import IntEnum, StrEnum
 from inspect import get_annotations, isroutine, signature
-from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hooks.errors import WrongHook
+from hooks.hook_state import get_state, set_state
 from hooks.interval import Interval
 from hooks.other_systems import find_counterpart
 
@@ -212,7 +212,7 @@ class Hook:
             Tensors, numbers, strings, and lists, tuples, sets, dicts, OrderedDict and Counter of
             them. A checkpoint refuses other types, and has the master's copy.
         """
-        return _get_state(self, "state_fields", "state_dict")
+        return get_state(self, "state_fields", "state_dict")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the result of `state_dict`, on every rank that runs the hook.
@@ -220,7 +220,7 @@ class Hook:
         Args:
             state: The result, with tensors on the CPU.
         """
-        _set_state(self, "state_fields", "load_state_dict", state)
+        set_state(self, "state_fields", "load_state_dict", state)
 
     def rank_state_dict(self) -> dict[str, Any]:
         """Return the state to save that differs between ranks, by default the attributes in
@@ -229,7 +229,7 @@ class Hook:
         Returns:
             What `state_dict` may hold; the checkpoint has one for each rank.
         """
-        return _get_state(self, "rank_state_fields", "rank_state_dict")
+        return get_state(self, "rank_state_fields", "rank_state_dict")
 
     def load_rank_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the result of `rank_state_dict` of this rank.
@@ -237,7 +237,7 @@ class Hook:
         Args:
             state: The result, with tensors on the CPU.
         """
-        _set_state(self, "rank_state_fields", "load_rank_state_dict", state)
+        set_state(self, "rank_state_fields", "load_rank_state_dict", state)
 
     def unsuitable(self, setup: Setup) -> str:
         """Return why this hook cannot work in a setup. The loop itself rejects a hook whose events a
@@ -338,43 +338,6 @@ def _check_attributes(cls: type[Hook]) -> None:
         raise WrongHook(
             f"{cls.__name__} is collective, so it must run on all ranks, not on {cls.ranks}"
         )
-
-
-def list_fields(hook: Hook, kind: str) -> list[str]:
-    """Return the attributes that a hook's classes name in `kind`, without duplicates."""
-    names = chain.from_iterable(vars(cls).get(kind, ()) for cls in type(hook).__mro__)
-    return list(dict.fromkeys(names))
-
-
-def list_state_fields(hook: Hook) -> list[str]:
-    """Return the attributes of a hook that checkpoints keep, for all ranks or for each."""
-    return [*list_fields(hook, "state_fields"), *list_fields(hook, "rank_state_fields")]
-
-
-def _get_state(hook: Hook, kind: str, method: str) -> dict[str, Any]:
-    """Return the values of attributes, by their names without an underscore in front."""
-    state = {}
-    for name in list_fields(hook, kind):
-        part = getattr(hook, name)
-        value = getattr(part, method)() if hasattr(part, method) else part
-        state[name.removeprefix("_")] = value
-    return state
-
-
-def _set_state(hook: Hook, kind: str, method: str, state: Mapping[str, Any]) -> None:
-    for name in list_fields(hook, kind):
-        key = name.removeprefix("_")
-        if key not in state:
-            raise ValueError(
-                f"the checkpoint has no '{key}', which {kind} names;"
-                " give the hook another name, under which it starts as new"
-            )
-        part = getattr(hook, name)
-        value = state[key]
-        if hasattr(part, method):
-            getattr(part, method)(value)
-        else:
-            setattr(hook, name, value)
 
 
 def find_hook_with_metric(name: str, hooks: Mapping[str, Hook]) -> str | None:

@@ -33,7 +33,9 @@ def copy_image(name: str, tensor: Tensor) -> Encode:
         raise ValueError(
             f"image '{name}' has the type {tensor.dtype}; expected uint8, or floats from 0 to 1"
         )
-    images = tensor.detach().reshape(-1, *(1, *shape)[-3:])[:MAX_IMAGES].to("cpu", copy=True)
+    channels, height, width = (1, *shape)[-3:]
+    batch = tensor.detach().reshape(-1, channels, height, width)
+    images = batch[:MAX_IMAGES].to("cpu", copy=True)
     if images.is_floating_point() and not bool(images.isfinite().all()):
         raise ValueError(f"image '{name}' has values that are NaN or infinite")
     return partial(_encode_images, images)

@@ -47,14 +47,18 @@ def format_number(value: float) -> str:
 
 def draw_matrix(data: bytes) -> bytes:
     """Return the PNG image of a matrix; its cells show their numbers if there are few."""
-    from PIL import Image, ImageDraw
-
     frame = read_matrix(data)
     shares = 0.6 * compute_shares(frame)[..., None]
     colors = (255 - shares * (255 - _COLOR)).round().astype(np.uint8)
     if max(frame.shape) > MAX_LABELED:
         scale = max(1, _LARGEST // max(frame.shape))
         return encode_png(colors.repeat(scale, 0).repeat(scale, 1))
+    return _draw_labeled(frame, colors)
+
+
+def _draw_labeled(frame: Any, colors: Any) -> bytes:
+    """Return the PNG image of a matrix with its labels, and with the number of each cell."""
+    from PIL import Image, ImageDraw
 
     rows, columns = frame.shape
     image = Image.new("RGB", (_MARGIN + columns * _CELL, _MARGIN + rows * _CELL), "white")

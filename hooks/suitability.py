@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-from hooks.hook import EVENTS, WITHIN_ITERATION, Hook, list_fields
+from hooks.hook import EVENTS, WITHIN_ITERATION, Hook
+from hooks.hook_state import list_fields
 from hooks.setup import Setup
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib.util import find_spec
 from io import BytesIO
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hooks.logs.shared.hyperparameters import flatten_config
 from hooks.logs.shared.tracker import Tracker
@@ -44,6 +44,16 @@ _LONGEST_KEY = 250
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
+class _Target:
+    """Where MLflow keeps runs."""
+
+    uri: str
+    """Server or database."""
+    files: str | None = None
+    """Folder of the files as a URI; None if the server decides."""
+
+
 @dataclass
 class MLflow(Tracker):
     """Send curves, metrics, hyperparameters, recorded images and tables, and the newest
@@ -67,6 +77,10 @@ class MLflow(Tracker):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._target = _Target("")
+        self._experiment_name = ""
+        self._run_name = ""
+        self._params: dict[str, Any] = {}
         self._connected: tuple[MlflowClient, str] | None = None
         """The client, and MLflow's ID of the run."""
 
@@ -76,14 +90,7 @@ class MLflow(Tracker):
                 "the mlflow hook needs MLflow, which is not installed:"
                 " pip install 'hookyard[mlflow]'"
             )
-        folder = state.artifacts / FOLDER
-        own_database = f"sqlite:///{folder}/mlflow.db"
-        self._uri = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or own_database
-        self._files: str | None = None
-        if self._uri.startswith(f"sqlite:///{folder}"):
-            folder.mkdir(parents=True, exist_ok=True)
-            # MLflow would put them into the current folder of this process.
-            self._files = (folder / "artifacts").absolute().as_uri()
+        self._target = _find_target(self.tracking_uri, state)
         self._experiment_name = self.experiment or str(state.config.get("name") or state.name)
         self._run_name = state.name
         self._params = flatten_config(state.config)
@@ -95,12 +102,11 @@ class MLflow(Tracker):
         if self._connected is None:
             from mlflow.tracking import MlflowClient
 
-            client = MlflowClient(tracking_uri=self._uri)
+            client = MlflowClient(tracking_uri=self._target.uri)
             experiment_id = self._find_experiment(client)
             reopened = self._reopen(client, experiment_id)
             mlflow_id = reopened or self._create(client, experiment_id)
-            self._connected = client, mlflow_id
-
+            self._connected = (client, mlflow_id)
             if reopened is None:
                 self._log_params(client, mlflow_id)
         return self._connected
@@ -108,7 +114,7 @@ class MLflow(Tracker):
     def _find_experiment(self, client: MlflowClient) -> str:
         experiment = client.get_experiment_by_name(self._experiment_name)
         if experiment is None:
-            return str(client.create_experiment(self._experiment_name, self._files))
+            return str(client.create_experiment(self._experiment_name, self._target.files))
         return str(experiment.experiment_id)
 
     def _reopen(self, client: MlflowClient, experiment_id: str) -> str | None:
@@ -166,6 +172,18 @@ class MLflow(Tracker):
     def finish(self, *, failed: bool) -> None:
         client, run_id = self._connect()
         client.set_terminated(run_id, "FAILED" if failed else "FINISHED")
+
+
+def _find_target(tracking_uri: str | None, state: State) -> _Target:
+    """Return where MLflow keeps the run, by default in a folder of the run, which is made."""
+    folder = state.artifacts / FOLDER
+    own_database = f"sqlite:///{folder}/mlflow.db"
+    uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or own_database
+    if not uri.startswith(f"sqlite:///{folder}"):
+        return _Target(uri)
+    folder.mkdir(parents=True, exist_ok=True)
+    # MLflow would put the files into the current folder of this process.
+    return _Target(uri, (folder / "artifacts").absolute().as_uri())
 
 
 def make_key(name: str) -> str:

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +14,19 @@ from hooks.model.averaged_parameters import (
     restore_average,
 )
 
-Slot = tuple[nn.Module, str]
-"""A module and the name of one of its buffers."""
+
+class _Slot(NamedTuple):
+    """A place of a buffer: a module and a name in it."""
+
+    module: nn.Module
+    name: str
+
+    def get(self) -> Tensor:
+        buffer: Tensor = getattr(self.module, self.name)
+        return buffer
+
+    def set(self, buffer: Tensor) -> None:
+        setattr(self.module, self.name, buffer)
 
 
 class AveragedBuffers:
@@ -22,8 +35,9 @@ class AveragedBuffers:
     def __init__(self, module: nn.Module, device: str | None) -> None:
         self._device = device
         self._slots = _find_slots(module)
+        """Places of each buffer by its first name."""
         self._averages = {
-            name: copy_in_full_precision(getattr(*slots[0]), device)
+            name: copy_in_full_precision(slots[0].get(), device)
             for name, slots in self._slots.items()
         }
 
@@ -32,7 +46,7 @@ class AveragedBuffers:
         """Move the averages towards the buffers by a fraction."""
         pairs = []
         for name, slots in self._slots.items():
-            buffer = getattr(*slots[0])
+            buffer = slots[0].get()
             if self._averages[name].shape != buffer.shape:  # a forward pass has enlarged it
                 self._averages[name] = copy_in_full_precision(buffer, self._device)
             pairs.append((self._averages[name], buffer))
@@ -53,28 +67,29 @@ class AveragedBuffers:
     def applied(self) -> Iterator[None]:
         """Put the averages into the module, and restore its own buffers on exit, even after an
         error."""
-        raw_buffers = [(slot, getattr(*slot)) for slots in self._slots.values() for slot in slots]
+        all_slots = chain.from_iterable(self._slots.values())
+        raw_buffers = [(slot, slot.get()) for slot in all_slots]
         try:
             for name, slots in self._slots.items():
-                buffer = getattr(*slots[0])
+                buffer = slots[0].get()
                 average = self._averages[name].to(buffer)
                 # A forward pass may have given a place a buffer of its own.
-                for slot in [slot for slot in slots if getattr(*slot) is buffer]:
-                    setattr(*slot, average)
+                for slot in [slot for slot in slots if slot.get() is buffer]:
+                    slot.set(average)
             yield
         finally:
             for slot, buffer in raw_buffers:
-                setattr(*slot, buffer)
+                slot.set(buffer)
 
 
-def _find_slots(module: nn.Module) -> dict[str, list[Slot]]:
+def _find_slots(module: nn.Module) -> dict[str, list[_Slot]]:
     """Return the places of each floating-point buffer in the state dict, by its first name."""
     saved = module.state_dict().keys()
     names: dict[int, str] = {}
-    slots: dict[str, list[Slot]] = {}
+    slots: dict[str, list[_Slot]] = {}
     for path, buffer in module.named_buffers(remove_duplicate=False):
         if path in saved and buffer.is_floating_point():
             owner, _, name = path.rpartition(".")
             first = names.setdefault(id(buffer), path)
-            slots.setdefault(first, []).append((module.get_submodule(owner), name))
+            slots.setdefault(first, []).append(_Slot(module.get_submodule(owner), name))
     return slots

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,16 @@ from hooks.state import State
 
 Pairs = list[tuple[Tensor, Tensor]]
 """Averages with their weights."""
+
+
+class _Turn(NamedTuple):
+    """The averages that are updated in a turn."""
+
+    averages: list[Tensor]
+    """Those whose weights have the same dtype and device, for one operation over all."""
+    weights: list[Tensor]
+    """Their weights."""
+    others: Pairs
 
 
 class AveragedParameters:
@@ -30,19 +41,18 @@ class AveragedParameters:
         weights = [shards.get_local(parameter) for parameter in self.parameters.values()]
         self.values = [copy_in_full_precision(weight, device) for weight in weights]
         self._pairs: Pairs = list(zip(self.values, weights, strict=True))
-        self._by_turn: dict[OptimizerName, tuple[list[Tensor], list[Tensor], Pairs]] = {}
-        """Averages and weights of equal dtype and device, and the other pairs, of each turn."""
+        self._turns: dict[OptimizerName, _Turn] = {}
 
     @torch.no_grad()
     def update(self, weight: float, state: State) -> None:
         """Move the averages towards the weights by a fraction; in a turn, only those of the turn's
         parameters."""
-        if state.turn not in self._by_turn:
-            self._by_turn[state.turn] = _split(self._pairs_in_turn(state))
-        averages, weights, others = self._by_turn[state.turn]
-        if averages:
-            foreach_lerp_(averages, weights, weight)
-        for average, value in move_to_averages(others):
+        if state.turn not in self._turns:
+            self._turns[state.turn] = _split(self._select_pairs(state))
+        turn = self._turns[state.turn]
+        if turn.averages:
+            foreach_lerp_(turn.averages, turn.weights, weight)
+        for average, value in move_to_averages(turn.others):
             average.lerp_(value.to(average), weight)
 
     def items(self) -> Iterator[tuple[str, Tensor]]:
@@ -83,7 +93,7 @@ class AveragedParameters:
             else:
                 parameter.data = value.to(parameter.data)
 
-    def _pairs_in_turn(self, state: State) -> Pairs:
+    def _select_pairs(self, state: State) -> Pairs:
         """Return the pairs whose weights the current turn trains, or all without turns."""
         if state.turn is None:
             return self._pairs
@@ -94,8 +104,7 @@ class AveragedParameters:
         return [pair for pair in self._pairs if id(pair[1]) in trained]
 
 
-def _split(pairs: Pairs) -> tuple[list[Tensor], list[Tensor], Pairs]:
-    """Return averages and weights of equal dtype and device as two lists, and the other pairs."""
+def _split(pairs: Pairs) -> _Turn:
     averages: list[Tensor] = []
     weights: list[Tensor] = []
     others: Pairs = []
@@ -105,7 +114,7 @@ def _split(pairs: Pairs) -> tuple[list[Tensor], list[Tensor], Pairs]:
             weights.append(weight)
         else:
             others.append((average, weight))
-    return averages, weights, others
+    return _Turn(averages, weights, others)
 
 
 def move_to_averages(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:

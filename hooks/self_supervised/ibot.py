@@ -1,7 +1,8 @@
 """iBOT: self-distillation of views and of masked patches."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Ge, Gt, Le
@@ -81,16 +82,11 @@ class IBOT(CenteredTeacher):
     def on_forward(self, state: State) -> None:
         views = state.batch[0]
         student = list(state.output)
-        are_pairs = all(isinstance(pair, tuple) and len(pair) == 2 for pair in student)
-        if len(student) != len(views) or not are_pairs:
-            kinds = ", ".join(type(output).__name__ for output in student)
-            raise ValueError(
-                f"forward() must return {format_count(len(views), 'pair')} (view, patches), one for"
-                f" each view, got {format_count(len(student), 'output')}: {kinds}"
-            )
+        _check_pairs(student, len(views))
         teacher = [self._teacher(view) for view in views[: self.global_views]]
         whole = torch.cat([output for output, _ in teacher])
         patches = torch.cat([output for _, output in teacher]).flatten(0, 1)
+
         temperature = warm_up(
             state.epoch, self.warmup_epochs, self.warmup_temperature, self.temperature
         )
@@ -102,11 +98,23 @@ class IBOT(CenteredTeacher):
         state.output = IBOTOutput(
             student, teacher, center, patch_center, temperature, patch_temperature
         )
-        if state.phase == "train":
-            self._center = update_center(center, whole, self.center_momentum, state.world_size)
-            self._patch_center = update_center(
-                patch_center, patches, self.patch_center_momentum, state.world_size
-            )
-            state.record(
-                teacher_temperature=temperature, teacher_patch_temperature=patch_temperature
-            )
+        if state.phase != "train":
+            return
+
+        self._center = update_center(center, whole, self.center_momentum, state.world_size)
+        self._patch_center = update_center(
+            patch_center, patches, self.patch_center_momentum, state.world_size
+        )
+        state.record(teacher_temperature=temperature, teacher_patch_temperature=patch_temperature)
+
+
+def _check_pairs(outputs: Sequence[Any], views: int) -> None:
+    """Raise ValueError unless the forward pass returned a pair for each view."""
+    are_pairs = all(isinstance(output, tuple) and len(output) == 2 for output in outputs)
+    if len(outputs) == views and are_pairs:
+        return
+    kinds = ", ".join(type(output).__name__ for output in outputs)
+    raise ValueError(
+        f"forward() must return {format_count(views, 'pair')} (view, patches), one for each view,"
+        f" got {format_count(len(outputs), 'output')}: {kinds}"
+    )

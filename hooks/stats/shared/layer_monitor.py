@@ -16,34 +16,7 @@ from hooks.interval import Interval, StepsOrNever, at_interval
 from hooks.model.layers import find_leaf_modules, run_uncompiled
 from hooks.setup import Setup
 from hooks.state import State
-
-PENDING = 100
-"""Maximum number of measurements that stay on their device before they are written."""
-
-
-@dataclass(frozen=True)
-class _Measurement:
-    """Statistics of the layers in one iteration."""
-
-    epoch: int
-    iteration: int
-    layers: Sequence[str]
-    statistics: Sequence[str]
-    values: Tensor
-    """On their device, of shape (statistics, layers)."""
-
-    def columns(self, values: Tensor) -> dict[str, Any]:
-        """Return the columns of a table, with a copy of the values on the CPU."""
-        count = len(self.layers)
-        columns: dict[str, Any] = {
-            "epoch": [self.epoch] * count,
-            "iteration": [self.iteration] * count,
-            "layer": list(self.layers),
-        }
-        rows = values.view(len(self.statistics), count)
-        for statistic, row in zip(self.statistics, rows, strict=True):
-            columns[statistic] = row.numpy()
-        return columns
+from hooks.stats.shared.measurement_files import Measurement, MeasurementFiles, drop_files_after
 
 
 @dataclass
@@ -70,9 +43,9 @@ class LayerMonitor(Cleanup):
     folder: ClassVar[str]
 
     def __post_init__(self) -> None:
-        self._files = Path()
-        self._pending: list[_Measurement] = []
+        self._files: MeasurementFiles | None = None
         self._watching = ExitStack()
+        """The module hooks of the measured iteration."""
 
     def unsuitable(self, setup: Setup) -> str:
         return setup.explain(splits_batches="it measures the forward pass of a whole batch, once")
@@ -90,20 +63,13 @@ class LayerMonitor(Cleanup):
         self._watching.enter_context(handle)
 
     def on_start(self, state: State) -> None:
-        import pyarrow.parquet  # noqa: F401  # here rather than during training
-
-        self._files = state.artifacts / self.folder / f"rank={state.rank}"
-        folders = [self._files]
+        folder = state.artifacts / self.folder
+        own = folder / f"rank={state.rank}"
+        folders = [own]
         if state.is_master:
-            folders += [
-                folder
-                for folder in self._files.parent.glob("rank=*")
-                if int(folder.name.removeprefix("rank=")) >= state.world_size
-            ]
-        for folder in folders:
-            for file in folder.glob("*.parquet"):
-                if int(file.stem) > state.iteration:
-                    file.unlink()
+            folders += _list_lost_ranks(folder, state.world_size)
+        drop_files_after(state.iteration, folders)
+        self._files = MeasurementFiles(own)
 
     @at_interval("every")
     def on_batch(self, state: State) -> None:
@@ -119,17 +85,13 @@ class LayerMonitor(Cleanup):
     def keep(self, state: State, layers: Sequence[str], statistics: Mapping[str, Tensor]) -> None:
         """Add a measurement in the current iteration: tensors of shape (layers,) and one dtype, by
         statistic."""
+        assert self._files is not None
         values = torch.stack(list(statistics.values())).detach()
-        self._pending.append(
-            _Measurement(state.epoch, state.iteration + 1, layers, list(statistics), values)
+        measurement = Measurement(
+            state.epoch, state.iteration + 1, layers, list(statistics), values
         )
-        newest: dict[str, Tensor] = {}
-        for statistic, row in zip(statistics, values.unbind(), strict=True):
-            for layer, value in zip(layers, row.unbind(), strict=True):
-                newest[f"{layer}/{statistic}"] = value
-        state.info[self.folder] = newest
-        if len(self._pending) >= PENDING:
-            self._write()
+        state.info[self.folder] = measurement.name_values()
+        self._files.add(measurement)
 
     def on_phase_end(self, state: State) -> None:
         self.close()
@@ -142,22 +104,14 @@ class LayerMonitor(Cleanup):
         self._write()
 
     def _write(self) -> None:
-        if not self._pending:
-            return
-        import pyarrow as pa
-        from pyarrow import parquet
+        if self._files is not None:
+            self._files.write()
 
-        pending = self._pending
-        self._pending = []
-        # One transfer for all.
-        flat = torch.cat([measurement.values.reshape(-1) for measurement in pending]).cpu()
-        numbers = torch.split(flat, [measurement.values.numel() for measurement in pending])
-        tables = [
-            pa.table(measurement.columns(values))
-            for measurement, values in zip(pending, numbers, strict=True)
-        ]
-        self._files.mkdir(parents=True, exist_ok=True)
-        last = pending[-1].iteration
-        unfinished = self._files / f".{last}"
-        parquet.write_table(pa.concat_tables(tables, promote_options="default"), unfinished)
-        unfinished.replace(self._files / f"{last:010d}.parquet")
+
+def _list_lost_ranks(folder: Path, world_size: int) -> list[Path]:
+    """Return the folders of ranks that no longer exist."""
+    folders = []
+    for rank in folder.glob("rank=*"):
+        if int(rank.name.removeprefix("rank=")) >= world_size:
+            folders.append(rank)
+    return folders

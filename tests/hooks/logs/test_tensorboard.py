@@ -15,14 +15,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import plugin_data_pb2
 from tensorboard.util.tensor_util import make_ndarray
 from torch import nn
-from torch.utils.tensorboard import SummaryWriter
 
 from hooks import Hook, Interval, Priority, State
 from hooks.logs.shared.hyperparameters import flatten_config
 from hooks.logs.tensorboard import FOLDER, TensorBoard
 from hooks.matrix import draw_matrix, encode_matrix
-from hooks.model.graph import add_graph
-from hooks.private_torch import compile_in_place
 from hooks.training.gradient_clip import GradientClip
 from orchestrator.disk.media import MediaWriter
 from orchestrator.loop.loop import Loop
@@ -30,6 +27,7 @@ from orchestrator.loop.run_context import RunContext
 from orchestrator.storage import Storage
 from tests.hooks.logs.conftest import Start
 from tests.hooks.logs.shared.test_hyperparameters import CONFIG
+from tests.hooks.model.test_graph import nodes
 from tests.hooks.phases import loss_rows, run_phase
 from tests.tasks import Points, experiment, numbers
 
@@ -249,13 +247,6 @@ def test_a_model_that_cannot_be_traced_trains(
 # The model's graph
 
 
-def nodes(folder: Path) -> set[str]:
-    """The names of a stored graph's nodes."""
-    events = EventAccumulator(str(folder))
-    events.Reload()
-    return {node.name for node in events.Graph().node}
-
-
 def trained(folder: Path, hooks: dict[str, Hook]) -> nn.Module:
     loop = Loop(
         Points(batch_norm=True, dropout=0.5, noisy=True),
@@ -276,26 +267,6 @@ def test_graph_has_the_layers_of_the_model_and_training_is_unchanged(tmp_path: P
             f"{layer} is missing in {sorted(names)}"
         )
     assert numbers(drawn) == numbers(plain)
-
-
-@pytest.mark.parametrize("compiled", [False, True])
-def test_batches_may_be_nested_and_hold_other_things(compiled: bool, tmp_path: Path) -> None:
-    module = nn.Linear(3, 1)
-    if compiled:
-        compile_in_place(module)
-    batch = {"views": [torch.ones(2, 3), torch.zeros(2, 3)], "names": ["a", "b"]}
-    state = State(
-        module=module,
-        config={"compile": compiled},
-        fresh_batches=lambda phase: iter([batch]),
-        forward=lambda model, batch: {
-            "first": model(batch["views"][0]),
-            "second": (model(batch["views"][1]), batch["names"]),
-        },
-    )
-    with SummaryWriter(str(tmp_path)) as writer:
-        add_graph(writer, state)
-    assert any("Linear" in name for name in nodes(tmp_path))
 
 
 def _record(state: State) -> None:
