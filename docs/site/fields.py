@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 
 from hooks.interval import Interval
 from hooks.needs import Needs
+from orchestrator.experiment.fields.parameters import get_field_docs
 from orchestrator.experiment.fields.type_names import format_type
 
 
@@ -50,13 +51,14 @@ class Entry:
 def list_entries(model: type[BaseModel], prefix: str = "") -> Iterator[Entry]:
     """Yield the keys of a section of a file, and after each one those of the sections in it."""
     hints = get_type_hints(model, include_extras=True)
+    docs = get_field_docs(model)
     for name, field in model.model_fields.items():
         path = prefix + (field.alias or name)
         yield Entry(
             path,
             _format_type(hints[name]),
             _describe_default(model, field),
-            field.description or "",
+            docs.get(name, ""),
             tuple(str(need) for need in field.metadata if isinstance(need, Needs)),
         )
         yield from _list_inner_entries(hints[name], path)

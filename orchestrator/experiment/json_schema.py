@@ -20,13 +20,24 @@ IMPORT_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 OFF = {"anyOf": [{"type": "null"}, {"type": "boolean"}]}
 
 
-class _Lenient(GenerateJsonSchema):
-    """A generator that leaves out types without a JSON form."""
+class _SchemaGenerator(GenerateJsonSchema):
+    """A generator that adds the docs of fields, and leaves out types without a JSON form."""
 
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
 
     def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
         raise PydanticOmit
+
+    def model_schema(self, schema: Any) -> dict[str, Any]:
+        made = super().model_schema(schema)
+        model: type[BaseModel] = schema["cls"]
+        properties = made.get("properties", {})
+        docs = get_field_docs(model)
+        for name, field in model.model_fields.items():
+            key = field.alias or name
+            if name in docs and key in properties:
+                properties[key]["description"] = docs[name]
+        return made
 
 
 def make_experiment_schema(hooks: Mapping[str, type[Hook]] = HOOKS) -> dict[str, Any]:
@@ -67,7 +78,7 @@ def _make_model_schemas(
     """Return the schema of each model, and the definitions that they share."""
     different = dict.fromkeys(models)
     references, shared = models_json_schema(
-        [(model, "validation") for model in different], schema_generator=_Lenient
+        [(model, "validation") for model in different], schema_generator=_SchemaGenerator
     )
     definitions: dict[str, Any] = shared["$defs"]
     own: dict[type[BaseModel], dict[str, Any]] = {}

@@ -19,7 +19,6 @@ class Model(FileModel):
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
-        use_attribute_docstrings=True,
         allow_inf_nan=False,
         ser_json_inf_nan="constants",
     )
