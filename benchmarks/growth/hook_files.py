@@ -8,19 +8,19 @@ from benchmarks.growth._slow_s3 import slow_s3
 from benchmarks.growth.law import print_growth
 from orchestrator.disk.artifacts import Artifacts
 from orchestrator.storage import Storage
-from orchestrator.storage.remote import Remote
+from orchestrator.storage.remote_files import RemoteFiles
 
 
 def main(sizes: Sequence[int]) -> None:
     sizes = sizes or (10, 30, 100)
     sent: list[int] = []
-    send = Remote.send
+    send = RemoteFiles.send
 
-    def counted(self: Remote, file: IO[bytes], path: str) -> None:
+    def counted(self: RemoteFiles, file: IO[bytes], path: str) -> None:
         sent.append(file.seek(0, 2))
         send(self, file, path)
 
-    Remote.send = counted
+    RemoteFiles.send = counted
     costs: dict[str, list[float]] = {"requests": [], "bytes sent": [], "bytes there": []}
     for reports in sizes:
         with slow_s3(delay_s=0.001) as requests:
@@ -39,5 +39,5 @@ def main(sizes: Sequence[int]) -> None:
                 float(sum(path.stat().st_size for path in artifacts.folder.iterdir()))
             )
             artifacts.close()
-    Remote.send = send
+    RemoteFiles.send = send
     print_growth("files of hooks on S3", "reports", sizes, costs)

@@ -12,7 +12,7 @@ from benchmarks.growth._slow_s3 import DELAY_S, slow_s3
 from benchmarks.growth.law import print_growth
 from orchestrator.cli.manage import ls
 from orchestrator.disk.new_run import create_run
-from orchestrator.storage.remote import CONNECTIONS
+from orchestrator.storage.remote_filesystem import CONNECTIONS
 
 
 def main(sizes: Sequence[int]) -> None:

@@ -26,23 +26,27 @@ def advice_on(error: OSError) -> str:
 
 
 class raising_storage_errors:
-    """Convert OSErrors to StorageErrors with the path and advice; FileNotFoundError only if
-    `missing`.
+    """Context manager that converts OSErrors to StorageErrors with the path and advice.
 
     A class, because an error that a generator raises keeps the callers' frames until the next
     garbage collection.
+
+    Args:
+        place: The file or folder that the message names.
+        keeps_missing: Whether a missing file stays a FileNotFoundError, which a file in the place of
+            one of its folders becomes too.
     """
 
-    def __init__(self, place: object, missing: bool = True) -> None:
+    def __init__(self, place: object, *, keeps_missing: bool = False) -> None:
         self._place = place
-        self._missing = missing
+        self._keeps_missing = keeps_missing
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if not isinstance(error, OSError):
             return
-        if isinstance(error, FileNotFoundError | NotADirectoryError) and not self._missing:
+        if self._keeps_missing and isinstance(error, FileNotFoundError | NotADirectoryError):
             raise FileNotFoundError(error.errno, error.strerror, str(self._place)) from error
         reason = error.strerror or error
         raise StorageError(f"{self._place}: {reason}. {advice_on(error)}") from error

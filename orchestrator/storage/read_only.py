@@ -1,6 +1,6 @@
 """A storage that is only read."""
 
-from typing import Any
+from typing import NoReturn
 
 from orchestrator.errors import StorageError
 from orchestrator.storage.storage import Storage
@@ -13,7 +13,6 @@ class ReadOnlyStorage(Storage):
     were missing.
     """
 
-    def _refuse(self, *_: Any, **__: Any) -> Any:
+    @property
+    def _writer(self) -> NoReturn:
         raise StorageError(f"{self} is only read here")
-
-    create = append = link = open_stream = rename = delete = delete_leftovers = _refuse

@@ -22,7 +22,7 @@ from orchestrator.disk import listing
 from orchestrator.runs.listing import query_runs
 from orchestrator.storage import Storage
 from orchestrator.storage.read_only import ReadOnlyStorage
-from orchestrator.storage.remote import Remote
+from orchestrator.storage.remote_files import RemoteFiles
 from tests.orchestrator.disk import test_media
 from tests.orchestrator.runs.written import written_run
 from tests.tasks import described
@@ -272,18 +272,18 @@ def test_table_of_runs_lists_a_bucket_once_and_reads_what_has_changed(
 
     reads: list[str] = []
     lists: list[str] = []
-    read, list_infos = Remote.read, Remote.list_infos
+    read, list_infos = RemoteFiles.read, RemoteFiles.list_infos
 
-    def count_read(self: Remote, path: str, start: int, size: int | None = None) -> bytes:
+    def count_read(self: RemoteFiles, path: str, start: int, size: int | None = None) -> bytes:
         reads.append(path.removeprefix("bucket/all-runs/"))
         return read(self, path, start, size)
 
-    def count_list(self: Remote, path: str, recursive: bool = False) -> list[Any]:
+    def count_list(self: RemoteFiles, path: str, recursive: bool = False) -> list[Any]:
         lists.append(path)
         return list_infos(self, path, recursive)
 
-    monkeypatch.setattr(Remote, "read", count_read)
-    monkeypatch.setattr(Remote, "list_infos", count_list)
+    monkeypatch.setattr(RemoteFiles, "read", count_read)
+    monkeypatch.setattr(RemoteFiles, "list_infos", count_list)
     rows = list_runs(str(storage))
     assert rows.sort_values("name")["best"].tolist() == [0.0, 0.25, 0.5]
     assert rows["path"].tolist() == [str(folder) for folder in folders]

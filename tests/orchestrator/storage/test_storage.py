@@ -236,8 +236,8 @@ def test_a_file_in_the_place_of_a_folder_and_a_folder_in_that_of_a_file_are_name
 def test_file_is_read_in_pieces_with_its_state(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.storage.storage._PIECE_BYTES", 4)
-    monkeypatch.setattr("orchestrator.storage.remote._PIECE_BYTES", 4)
+    monkeypatch.setattr("orchestrator.storage.local_files._PIECE_BYTES", 4)
+    monkeypatch.setattr("orchestrator.storage.remote_files._PIECE_BYTES", 4)
     storage.write("a/file", b"0123456789")
     assert [*storage.read_chunks("a/file")] == [b"0123", b"4567", b"89"]
     state = storage.state("a/file")

@@ -167,7 +167,7 @@ def test_followers_link_common_files_or_copy_them_where_links_fail(
 
     experiment = searching({"hooks.ema.decay": {"grid": [0.5, 0.9]}}, epochs=2)
     linked = sweep(experiment, tmp_path / "linked", local=True)
-    monkeypatch.setattr("orchestrator.storage.storage.os.link", refuse)
+    monkeypatch.setattr("orchestrator.storage.local_files.os.link", refuse)
     written = sweep(experiment, tmp_path / "written", local=True)
     for file, expected in {
         "model.pt": 1,
