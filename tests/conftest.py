@@ -20,7 +20,7 @@ import torch  # noqa: E402
 import typer.testing  # noqa: E402
 
 from orchestrator.engines.ray_environment import set_environment  # noqa: E402
-from orchestrator.storage.stored_data import warn_once  # noqa: E402
+from orchestrator.storage.omissions import warn_once  # noqa: E402
 from tests.docs.runner import PageRunner  # noqa: E402
 
 torch.set_num_threads(1)

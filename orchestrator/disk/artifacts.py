@@ -10,7 +10,8 @@ from weakref import finalize
 from orchestrator.errors import DamagedFile
 from orchestrator.storage import Storage
 from orchestrator.storage.disk_errors import raising_storage_errors
-from orchestrator.storage.stored_data import check_mapping, format_file, read_json
+from orchestrator.storage.json_files import format_file, read_json
+from orchestrator.storage.validation import check_mapping
 
 _LISTS = ".artifacts"
 """Folder with one list of files per rank, which a resume downloads."""

@@ -15,7 +15,9 @@ from orchestrator.disk.checkpoints.manifest import parse_position
 from orchestrator.disk.metadata import format_now, seconds_at
 from orchestrator.errors import MISSING, DamagedFile
 from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import read_json, validate, warn_once, write_json
+from orchestrator.storage.json_files import read_json, write_json
+from orchestrator.storage.omissions import warn_once
+from orchestrator.storage.validation import validate
 
 ADVICE = "Restore it from a backup; without it, the rows and reports of this attempt cannot be used"
 """Advice for a damaged `attempt.json`."""

@@ -7,7 +7,7 @@ from orchestrator.disk.checkpoints.index import read_checkpoints, warn_lost_inde
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import is_trial
 from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import warn_once
+from orchestrator.storage.omissions import warn_once
 
 
 def find_checkpoint_folder(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.experiment.yaml.reader import load_yaml
-from orchestrator.storage.stored_data import check_mapping, validate
+from orchestrator.storage.validation import check_mapping, validate
 
 
 @dataclass(frozen=True)

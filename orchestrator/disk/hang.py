@@ -10,7 +10,9 @@ from typing import Any
 
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import DamagedFile, HookyardError
-from orchestrator.storage.stored_data import format_json, read_json, validate
+from orchestrator.storage.json_files import read_json
+from orchestrator.storage.strict_json import format_json
+from orchestrator.storage.validation import validate
 
 FOLDER = ".hang"
 """Folder in which the ranks of a run report while one of them hangs; empty otherwise."""

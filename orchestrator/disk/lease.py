@@ -16,7 +16,8 @@ from typing import Literal, Self
 from orchestrator.disk.process import Process, is_pid_alive
 from orchestrator.errors import HookyardError, LeaseLost, StorageError, UsageError
 from orchestrator.storage import FileState, Storage
-from orchestrator.storage.stored_data import format_json, parse_json, validate
+from orchestrator.storage.strict_json import format_json, parse_json
+from orchestrator.storage.validation import validate
 
 FOLDER = ".driver"
 """Folder with the claims on a run."""

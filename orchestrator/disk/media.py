@@ -9,7 +9,7 @@ from threading import Thread
 
 from hooks.media import Encode, MediaEntry, measure_png
 from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import format_line, read_lines
+from orchestrator.storage.json_lines import format_line, read_lines
 
 INDEX = "media.jsonl"
 MAX_WAITING = 64

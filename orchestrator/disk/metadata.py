@@ -13,7 +13,7 @@ from annotated_types import Gt, Lt
 
 from orchestrator.disk.process import Process
 from orchestrator.experiment.yaml.origins import InitialWeights, ParentCheckpoint
-from orchestrator.storage.stored_data import validate
+from orchestrator.storage.validation import validate
 
 EngineName = Literal["train", "gang", "in-process"]
 """Engine of a run; a sweep uses one of the first two."""

@@ -10,7 +10,9 @@ from hooks.position import Position, Stage
 from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.metadata import RunMetadata, seconds_at
 from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import append_line, log_omission, parse_lines, validate
+from orchestrator.storage.json_lines import append_line, parse_lines
+from orchestrator.storage.omissions import log_omission
+from orchestrator.storage.validation import validate
 from orchestrator.units import format_count
 
 REPORTS = "metrics.jsonl"

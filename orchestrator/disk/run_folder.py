@@ -29,7 +29,8 @@ from orchestrator.errors import (
 )
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import check_mapping, read_json, write_json
+from orchestrator.storage.json_files import read_json, write_json
+from orchestrator.storage.validation import check_mapping
 
 DEFAULT_STORAGE = "runs"
 EVALUATIONS = "evaluations"

@@ -18,13 +18,10 @@ from orchestrator.errors import HookyardError
 from orchestrator.experiment.yaml.reader import parse_yaml
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import (
-    check_mapping,
-    collecting_omissions,
-    log_omission,
-    parse_file,
-    parse_lines,
-)
+from orchestrator.storage.json_files import parse_file
+from orchestrator.storage.json_lines import parse_lines
+from orchestrator.storage.omissions import collecting_omissions, log_omission
+from orchestrator.storage.validation import check_mapping
 from orchestrator.units import format_count
 
 FileStatus = Literal["intact", "readable", "unknown", "damaged", "missing"]

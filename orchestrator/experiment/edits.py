@@ -11,7 +11,7 @@ from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.dotted_paths import join
 from orchestrator.experiment.yaml.reader import parse_yaml
 from orchestrator.experiment.yaml.source import ExperimentSource
-from orchestrator.storage.stored_data import warn_once
+from orchestrator.storage.omissions import warn_once
 
 _FILE = "experiment.yaml"
 

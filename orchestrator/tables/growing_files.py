@@ -20,7 +20,7 @@ from orchestrator.disk.rows.recorded_files import (
     warn_lost_rows,
 )
 from orchestrator.storage import FileState, Storage
-from orchestrator.storage.stored_data import parse_lines
+from orchestrator.storage.json_lines import parse_lines
 from orchestrator.tables.frames import load
 
 WINDOW = 400

@@ -21,7 +21,7 @@ from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import StorageError
 from orchestrator.storage import Storage
 from orchestrator.storage.location import join_location
-from orchestrator.storage.stored_data import warn_once
+from orchestrator.storage.omissions import warn_once
 from orchestrator.tables.mixed_columns import unify_mixed_columns
 from orchestrator.tables.related_runs import (
     drop_infeasible,

@@ -14,7 +14,8 @@ from typing import Any
 from orchestrator.disk.lease import check_lease
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import DamagedFile, StorageError
-from orchestrator.storage.stored_data import format_file, format_line, parse_lines
+from orchestrator.storage.json_files import format_file
+from orchestrator.storage.json_lines import format_line, parse_lines
 from orchestrator.tables.trial_record import TrialRecord
 
 INDEX = "trials.jsonl"

@@ -16,7 +16,7 @@ from orchestrator.disk.run_folder import RunFolder
 from orchestrator.doctor import Finding, diagnose
 from orchestrator.doctor.rank_status import RankStatus, compare_ranks
 from orchestrator.storage import FileState
-from orchestrator.storage.stored_data import log_omission
+from orchestrator.storage.omissions import log_omission
 from orchestrator.tables.growing_files import AttemptTail, LineTail, RankTail
 from orchestrator.tables.query import Rows
 from orchestrator.terminal.estimates import compute_speed, estimate_progress

@@ -26,7 +26,8 @@ from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import DamagedFile, NewerFormat, UsageError
 from orchestrator.storage import Storage
 from orchestrator.storage.format_number import METADATA_KEY
-from orchestrator.storage.stored_data import check_mapping, read_json, write_json
+from orchestrator.storage.json_files import read_json, write_json
+from orchestrator.storage.validation import check_mapping
 from tests.tasks import Points, described
 
 SPACE = {"optimizer.lr": {"grid": [0.1, 0.01]}}

@@ -17,7 +17,9 @@ from orchestrator.disk.checkpoints.manifest import (
 )
 from orchestrator.errors import CheckpointError, DamagedFile, NewerFormat
 from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import read_json, validate, warn_once, write_json
+from orchestrator.storage.json_files import read_json, write_json
+from orchestrator.storage.omissions import warn_once
+from orchestrator.storage.validation import validate
 
 INDEX = "index.json"
 

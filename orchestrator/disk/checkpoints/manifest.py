@@ -13,7 +13,8 @@ from annotated_types import Ge, MinLen
 from hooks.optimizer_name import OptimizerName
 from hooks.position import Position
 from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import read_json, validate
+from orchestrator.storage.json_files import read_json
+from orchestrator.storage.validation import validate
 from orchestrator.units import format_count
 
 MANIFEST = "manifest.json"

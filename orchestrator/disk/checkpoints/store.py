@@ -28,7 +28,7 @@ from orchestrator.disk.checkpoints.index import INDEX, read_checkpoints
 from orchestrator.disk.checkpoints.manifest import MANIFEST, describe_difference
 from orchestrator.disk.checkpoints.reader import CheckpointReader
 from orchestrator.errors import CheckpointError
-from orchestrator.storage.stored_data import format_file, write_json
+from orchestrator.storage.json_files import format_file, write_json
 
 _THREADS = 4
 """Number of files written concurrently."""

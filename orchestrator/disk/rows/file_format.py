@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from orchestrator.storage.format_number import FORMAT, METADATA_KEY, check_metadata
-from orchestrator.storage.stored_data import log_omission
+from orchestrator.storage.omissions import log_omission
 
 END_OF_STREAM = struct.pack("<Ii", 0xFFFFFFFF, 0)
 """Last bytes of a complete stream."""

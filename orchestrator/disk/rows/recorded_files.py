@@ -14,7 +14,7 @@ from orchestrator.disk.attempts import Attempt
 from orchestrator.errors import DamagedFile
 from orchestrator.storage import Storage
 from orchestrator.storage.format_number import check_metadata
-from orchestrator.storage.stored_data import log_omission
+from orchestrator.storage.omissions import log_omission
 
 COMPACTED = {"rows": "stats.parquet", "costs": "hooks.parquet"}
 """Files of the tables of a finished, short run."""

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.rows.source import Source
-from orchestrator.storage.stored_data import format_json, parse_json
+from orchestrator.storage.strict_json import format_json, parse_json
 
 _PEAKS = {
     "rss_bytes": "process_peak_rss_bytes",

@@ -9,7 +9,7 @@ from orchestrator.errors import Problem, collect_problems
 from orchestrator.experiment.yaml.dotted_paths import with_value
 from orchestrator.experiment.yaml.origins import ParentCheckpoint
 from orchestrator.experiment.yaml.plain_values import to_plain_data
-from orchestrator.storage.stored_data import check_mapping, validate
+from orchestrator.storage.validation import check_mapping, validate
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from time import perf_counter
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.loop.state.prepared_checkpoint import Entries, PreparedCheckpoint
 from orchestrator.loop.world import World
-from orchestrator.storage.stored_data import format_json, parse_json
+from orchestrator.storage.strict_json import format_json, parse_json
 
 _POLL_S = 0.5
 """Maximum pause between two checks of the master for the files of other ranks."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.disk.metadata import format_now
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.storage.stored_data import append_line, read_lines
+from orchestrator.storage.json_lines import append_line, read_lines
 
 FILE = "population.jsonl"
 

@@ -14,7 +14,7 @@ from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import list_trial_folders, open_sweep_folder, trial_name
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.runs.result import Result, Run
-from orchestrator.storage.stored_data import warn_once
+from orchestrator.storage.omissions import warn_once
 from orchestrator.sweeps.results.configurations_table import (
     aggregate_repeats,
     make_configurations_table,

@@ -11,7 +11,7 @@ from orchestrator.disk.rows.recorded_files import warn_lost_rows
 from orchestrator.disk.rows.valid_rows import list_columns
 from orchestrator.errors import UsageError
 from orchestrator.runs.result import Run
-from orchestrator.storage.stored_data import warn_once
+from orchestrator.storage.omissions import warn_once
 from orchestrator.tables.conditions import check_columns, restrict_to_training
 from orchestrator.tables.exact_frames import concat_exactly
 

@@ -23,7 +23,7 @@ from orchestrator.experiment.sections.workers import Workers
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.private_api.ray_tune import PermanentFailure
 from orchestrator.process.streams import print_line
-from orchestrator.storage.stored_data import format_json, parse_json
+from orchestrator.storage.strict_json import format_json, parse_json
 from orchestrator.sweeps.search.search import TrialConfig, list_members
 from orchestrator.sweeps.trial_group import ActiveTrial, TrialGroup
 from orchestrator.sweeps.tune.trial_data import FAILED, REPORTED, SECONDS, TRIAL

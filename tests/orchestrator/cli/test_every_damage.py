@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from orchestrator import open_run, run, sweep
 from orchestrator.cli import app
-from orchestrator.storage.stored_data import warn_once
+from orchestrator.storage.omissions import warn_once
 from tests.ranks import FORKSERVER
 from tests.tasks import described
 

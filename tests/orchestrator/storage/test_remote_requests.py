@@ -103,7 +103,9 @@ class Overloaded(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def overloaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RemoteRequests, type[Overloaded]]]:
+def overloaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[tuple[RemoteRequests, type[Overloaded]]]:
     handler = type("Handler", (Overloaded,), {})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()

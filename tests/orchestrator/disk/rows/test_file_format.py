@@ -12,7 +12,7 @@ from orchestrator.disk.rows.file_format import END_OF_STREAM, read_stream
 from orchestrator.disk.rows.rank_files import RankFiles
 from orchestrator.errors import DamagedFile
 from orchestrator.storage import Storage
-from orchestrator.storage.stored_data import collecting_omissions
+from orchestrator.storage.omissions import collecting_omissions
 
 
 @pytest.fixture
