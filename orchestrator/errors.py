@@ -13,12 +13,8 @@ HookyardError
     └── LeaseLost       another driver has taken over the run
 """
 
-import dis
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from difflib import SequenceMatcher, get_close_matches
-from functools import lru_cache
-from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from orchestrator.units import format_count
@@ -27,8 +23,6 @@ _MAX_PROBLEMS = 200
 """Maximum number of problems that one error prints."""
 _MAX_TEXT = 2_000
 """Maximum length of a problem's message, path, file and suggestion, in characters."""
-_MAX_NAME = 100
-"""Length above which a name gets no suggestion."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -152,66 +146,6 @@ def shorten(text: str, length: int = 80) -> str:
     return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    """Suggest the nearest known name, ignoring case; None if none is near."""
-    nearest = find_nearest(name, known)
-    return f"did you mean '{nearest}'?" if nearest else None
-
-
-def find_nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the nearest known name, ignoring case; None if none is near."""
-    return _find_nearest(name, tuple(known)) if len(name) <= _MAX_NAME else None
-
-
-@lru_cache(maxsize=1000)
-def _find_nearest(name: str, known: tuple[str, ...]) -> str | None:
-    names = {candidate.lower(): candidate for candidate in known}
-    near = _list_near(name.lower(), names)
-    return names[near[0]] if near else None
-
-
-def _list_near(name: str, names: Collection[str]) -> list[str]:
-    """Return the names that may be meant, the nearest first; all are in lower case."""
-    matches = get_close_matches(name, names, cutoff=0.75)
-    near = [match for match in matches if _can_be_meant(name, match)]
-    if near:
-        return near
-
-    # `cosine` means CosineAnnealingLR, although they have few letters in common.
-    if len(name) > 2:
-        near = sorted((candidate for candidate in names if name in candidate), key=len)
-        if near:
-            return near
-
-    # `rl` and `learning_rate` mean `lr`.
-    letters = sorted(name)
-    initials = "".join(word[:1] for word in name.split("_"))
-    for candidate in names:
-        if candidate == initials or sorted(candidate) == letters:
-            return [candidate]
-
-    # One wrong letter is a large part of a short name.
-    return get_close_matches(name, names, n=1) if len(name) <= 5 else []
-
-
-def _can_be_meant(name: str, candidate: str) -> bool:
-    """Return whether no word of the name has another word in its place: `save_best` does not mean
-    `save_last`."""
-    fewer, more = sorted((name.split("_"), candidate.split("_")), key=len)
-
-    def has_counterpart(word: str) -> bool:
-        return any(_are_near(word, other) for other in more)
-
-    return all(has_counterpart(word) for word in fewer)
-
-
-def _are_near(word: str, other: str) -> bool:
-    short, long = sorted((word, other), key=len)
-    if len(short) < 3 or long.startswith(short):
-        return True
-    return SequenceMatcher(None, word, other).ratio() >= 0.6
-
-
 class CheckpointError(HookyardError):
     """A checkpoint is missing, incomplete or damaged."""
 
@@ -275,13 +209,3 @@ class RankMismatch(RunError):
 
 class LeaseLost(RunError):
     """Another driver has taken the run's lease; this one ends."""
-
-
-def raised_in_python(traceback: TracebackType | None) -> bool:
-    """Return whether the innermost frame was at a `raise`, not in a call into C++."""
-    if traceback is None:
-        return True
-    while traceback.tb_next:
-        traceback = traceback.tb_next
-    code = traceback.tb_frame.f_code.co_code
-    return dis.opname[code[traceback.tb_lasti]] == "RAISE_VARARGS"

@@ -8,7 +8,8 @@ from typing import Any, NoReturn
 
 import typer
 
-from orchestrator.errors import UsageError, did_you_mean, find_nearest
+from orchestrator.errors import UsageError
+from orchestrator.nearest_names import did_you_mean, find_nearest
 
 _TyperUsageError: type[Exception] = typer.BadParameter.__bases__[0]
 """Base of Typer's errors about a command line. Typer exports only `BadParameter`, so the attributes

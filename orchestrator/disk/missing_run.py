@@ -2,7 +2,7 @@
 
 import shlex
 
-from orchestrator.errors import find_nearest
+from orchestrator.nearest_names import find_nearest
 from orchestrator.storage import Storage
 
 _ALL_RUNS = "`hookyard ls` lists the runs"

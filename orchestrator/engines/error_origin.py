@@ -9,7 +9,8 @@ from pathlib import Path
 
 import hooks
 from hooks.errors import HookError
-from orchestrator.errors import HookyardError, raised_in_python
+from orchestrator.errors import HookyardError
+from orchestrator.user_code.failures import raised_in_python
 
 USER_ERRORS = (
     ArithmeticError,

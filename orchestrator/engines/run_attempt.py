@@ -32,7 +32,7 @@ from orchestrator.loop.hooked_run import HookedRun
 from orchestrator.loop.report import Report
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.training_run import TrainingRun
-from orchestrator.user_code import MAIN
+from orchestrator.user_code.origins import MAIN
 
 _ORDER_KEYS = ("seed", "batch_size", "loader", "task", "task_args")
 """Keys of an experiment that decide the order of its samples."""

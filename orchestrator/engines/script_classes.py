@@ -13,7 +13,7 @@ from hooks.errors import describe_error
 from orchestrator.engines.ray_environment import set_environment
 from orchestrator.errors import UsageError
 from orchestrator.experiment.yaml.source import ExperimentSource
-from orchestrator.user_code import MAIN, find_main_classes
+from orchestrator.user_code.origins import MAIN, find_main_classes
 
 LARGEST_BYTES = 64 * 2**20
 """Limit of the pickled classes, because every rank and every trial gets a copy."""

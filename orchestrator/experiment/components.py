@@ -6,15 +6,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from hooks import HOOKS, Hook, Priority
-from orchestrator.errors import ConfigError, Problem, collect_problems, did_you_mean, raise_problems
+from orchestrator.errors import ConfigError, Problem, collect_problems, raise_problems
 from orchestrator.experiment.fields.construction import construct
 from orchestrator.experiment.fields.other_systems import find_classes_elsewhere
 from orchestrator.experiment.fields.parameters import list_parameters
 from orchestrator.experiment.fields.plain_data import to_config
 from orchestrator.experiment.task_methods import check_required_methods, find_wrong_arguments
 from orchestrator.experiment.yaml.dotted_paths import join
+from orchestrator.nearest_names import did_you_mean
 from orchestrator.task import Task
-from orchestrator.user_code import find_class
+from orchestrator.user_code.named_classes import find_class
 
 ENTRY_POINTS = "hookyard.hooks"
 """The entry point group in which other packages offer hooks."""

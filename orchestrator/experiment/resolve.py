@@ -34,7 +34,9 @@ from orchestrator.experiment.sections.validation import NO_TASK, validate_sectio
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.randomness import seeded
 from orchestrator.task import Task, has_custom_loop
-from orchestrator.user_code import call_for_mapping, define_main_classes, find_class
+from orchestrator.user_code.failures import call_for_mapping
+from orchestrator.user_code.named_classes import find_class
+from orchestrator.user_code.origins import define_main_classes
 
 
 @dataclass(frozen=True)

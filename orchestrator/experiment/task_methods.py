@@ -10,7 +10,7 @@ from linecache import getlines
 
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.task import Task
-from orchestrator.user_code import find_source_location
+from orchestrator.user_code.failures import find_source_location
 
 _METHODS = tuple(name for name in vars(Task) if not name.startswith("_") and name != "progress")
 _MORE_ARGUMENTS = ("train", "optimizer", "scheduler")

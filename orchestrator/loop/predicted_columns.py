@@ -13,7 +13,7 @@ from orchestrator.disk.predictions import INDEX
 from orchestrator.errors import TaskError
 from orchestrator.loop.task_errors import make_return_error
 from orchestrator.units import format_count
-from orchestrator.user_code import find_source_location
+from orchestrator.user_code.failures import find_source_location
 
 _EXPECTED = "a tensor, an array or a list with an entry for each sample, or a mapping of these"
 

@@ -12,7 +12,7 @@ from orchestrator.loop.data.predicted_data import ConsecutiveSamples
 from orchestrator.loop.hooked_run import HookedRun
 from orchestrator.loop.predicted_columns import describe_columns, make_columns
 from orchestrator.storage import Storage
-from orchestrator.user_code import find_source_location
+from orchestrator.user_code.failures import find_source_location
 
 
 class Prediction:

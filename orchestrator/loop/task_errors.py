@@ -10,7 +10,7 @@ from hooks.hook import Hook, find_hook_with_metric
 from orchestrator.disk.rows.columns import COUNTER_TYPES, NAME_COLUMNS
 from orchestrator.errors import TaskError
 from orchestrator.units import TIMES
-from orchestrator.user_code import find_source_location
+from orchestrator.user_code.failures import find_source_location
 
 R = TypeVar("R")
 

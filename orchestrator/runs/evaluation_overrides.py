@@ -5,12 +5,13 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from hooks.hook import EVENTS, Hook
-from orchestrator.errors import ConfigError, Problem, UsageError, did_you_mean
+from orchestrator.errors import ConfigError, Problem, UsageError
 from orchestrator.experiment.resolve import ResolvedExperiment, get_resolved
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.document import Document
 from orchestrator.experiment.yaml.dotted_paths import is_within
 from orchestrator.experiment.yaml.overrides import add_overrides
+from orchestrator.nearest_names import did_you_mean
 
 USED_KEYS = (
     "task_args",

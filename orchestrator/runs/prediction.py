@@ -16,7 +16,7 @@ from orchestrator.errors import UsageError
 from orchestrator.runs.checkpoints import open_checkpoints
 from orchestrator.runs.engine_choice import EngineChoice
 from orchestrator.runs.evaluation import EvaluationJob
-from orchestrator.user_code import find_function
+from orchestrator.user_code.named_classes import find_function
 
 
 @dataclass(frozen=True)

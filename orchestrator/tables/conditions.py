@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from orchestrator.errors import UsageError, did_you_mean, shorten
+from orchestrator.errors import UsageError, shorten
+from orchestrator.nearest_names import did_you_mean
 from orchestrator.tables.database import get_internal_database
 
 MAX_CONDITION_LENGTH = 50_000

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from orchestrator.disk.rows.columns import check_case
 from orchestrator.disk.rows.source import Source
-from orchestrator.errors import UsageError, find_nearest, shorten
+from orchestrator.errors import UsageError, shorten
+from orchestrator.nearest_names import find_nearest
 from orchestrator.tables.conditions import advise_quotes
 from orchestrator.tables.database import open_database, quote
 

@@ -20,7 +20,8 @@ from orchestrator.disk.checkpoints.manifest import (
     find_damage,
     parse_position,
 )
-from orchestrator.errors import CheckpointError, did_you_mean
+from orchestrator.errors import CheckpointError
+from orchestrator.nearest_names import did_you_mean
 from orchestrator.storage import Storage
 
 _log = logging.getLogger("hookyard")

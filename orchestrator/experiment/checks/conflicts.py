@@ -18,7 +18,7 @@ from orchestrator.experiment.fields.needs import check_needs
 from orchestrator.experiment.optim.closures import find_closure_class
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.task import Task, has_custom_loop, has_turns
-from orchestrator.user_code import catch_user_errors
+from orchestrator.user_code.failures import catch_user_errors
 
 
 def find_conflicts(

@@ -21,7 +21,7 @@ from orchestrator.experiment.yaml.dotted_paths import is_within
 from orchestrator.randomness import seeded
 from orchestrator.task import Task, has_custom_loop
 from orchestrator.units import format_count
-from orchestrator.user_code import call_for_mapping, catch_user_errors
+from orchestrator.user_code.failures import call_for_mapping, catch_user_errors
 
 _KEYS_OF_DATA = (
     "task",

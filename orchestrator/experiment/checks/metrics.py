@@ -17,7 +17,7 @@ from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.notify import parse_target
 from orchestrator.task import Task, has_custom_loop
 from orchestrator.units import COSTS
-from orchestrator.user_code import catch_user_errors
+from orchestrator.user_code.failures import catch_user_errors
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from orchestrator.experiment.fields.field_values import LostValue, convert_value
 from orchestrator.experiment.fields.parameters import list_parameters
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.task import Task
-from orchestrator.user_code import find_class
+from orchestrator.user_code.named_classes import find_class
 
 
 def find_changed_values(given: Mapping[str, Any], experiment: Experiment) -> Iterator[Problem]:

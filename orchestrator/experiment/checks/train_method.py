@@ -7,13 +7,14 @@ from typing import Any
 from hooks import HOOKS
 from hooks.setup import Setup
 from hooks.suitability import find_reason_against
-from orchestrator.errors import Problem, did_you_mean
+from orchestrator.errors import Problem
 from orchestrator.experiment.components import DEFAULT_HOOKS
 from orchestrator.experiment.fields.needs import find_changed_keys
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.workers import Workers
+from orchestrator.nearest_names import did_you_mean
 from orchestrator.task import Task, has_weights
-from orchestrator.user_code import find_source_location
+from orchestrator.user_code.failures import find_source_location
 
 _ALWAYS_READ = {
     "name",

@@ -14,7 +14,7 @@ from orchestrator.experiment.optim.component import FROM_TASK
 from orchestrator.experiment.optim.optimizer import find_optimizer_class
 from orchestrator.experiment.optim.scheduler import list_argument_names
 from orchestrator.task import Task
-from orchestrator.user_code import find_class
+from orchestrator.user_code.named_classes import find_class
 
 
 @dataclass

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.fields.model import create_fields_model
 from orchestrator.experiment.fields.parameters import list_parameters, read_type_hints
-from orchestrator.user_code import catch_user_errors
+from orchestrator.user_code.failures import catch_user_errors
 
 
 def make_fields_model(cls: type, path: str = "") -> type[BaseModel]:

@@ -8,7 +8,7 @@ from orchestrator.experiment.fields.class_models import make_fields_model
 from orchestrator.experiment.fields.field_values import list_lost_defaults
 from orchestrator.experiment.fields.needs import check_needs
 from orchestrator.experiment.fields.validation import validate
-from orchestrator.user_code import catch_user_errors
+from orchestrator.user_code.failures import catch_user_errors
 
 T = TypeVar("T")
 

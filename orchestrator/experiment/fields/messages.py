@@ -7,13 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from orchestrator.errors import (
-    MISSING_KEY,
-    UNKNOWN_KEY,
-    Problem,
-    did_you_mean,
-    shorten,
-)
+from orchestrator.errors import MISSING_KEY, UNKNOWN_KEY, Problem, shorten
 from orchestrator.experiment.fields.field_errors import (
     LIST_TYPES,
     MAPPING_TYPES,
@@ -26,6 +20,7 @@ from orchestrator.experiment.fields.field_errors import (
 from orchestrator.experiment.fields.known_keys import list_allowed_words, list_known_keys
 from orchestrator.experiment.fields.unknown_keys import explain_unknown_key, format_keys
 from orchestrator.experiment.yaml.dotted_paths import join
+from orchestrator.nearest_names import did_you_mean
 from orchestrator.units import format_count
 
 INTEGER_CODES = ("int_type", "int_from_float")

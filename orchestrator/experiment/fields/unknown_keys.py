@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from hooks import HOOKS
-from orchestrator.errors import FOREIGN_KEY, UNKNOWN_KEY, Problem, did_you_mean, find_nearest
+from orchestrator.errors import FOREIGN_KEY, UNKNOWN_KEY, Problem
 from orchestrator.experiment.fields.field_errors import FieldError
 from orchestrator.experiment.fields.known_keys import list_known_keys
 from orchestrator.experiment.fields.other_systems import (
@@ -15,6 +15,7 @@ from orchestrator.experiment.fields.other_systems import (
     find_options_elsewhere,
 )
 from orchestrator.experiment.yaml.dotted_paths import join
+from orchestrator.nearest_names import did_you_mean, find_nearest
 
 _KINDS = {"Experiment": EXPERIMENT, **HOOKS.names}
 """Names of models in the table of other systems."""

@@ -15,7 +15,7 @@ from orchestrator.experiment.optim.scheduler import RATES, SCHEDULERS, find_sche
 from orchestrator.experiment.optim.step_counts import find_wrong_counts
 from orchestrator.experiment.optim.task_factories import fill_method_defaults
 from orchestrator.task import Task
-from orchestrator.user_code import find_source_location
+from orchestrator.user_code.failures import find_source_location
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from orchestrator.experiment.optim.parameter_groups import Group, GroupEntry, No
 from orchestrator.experiment.optim.task_factories import fill_method_defaults, has_own_method
 from orchestrator.experiment.yaml.dotted_paths import join
 from orchestrator.task import Task
-from orchestrator.user_code import find_class
+from orchestrator.user_code.named_classes import find_class
 
 OPTIMIZERS = find_subclasses(torch.optim, Optimizer)
 _GROUP_KEYS = tuple(Group.model_fields)

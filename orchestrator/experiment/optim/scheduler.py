@@ -13,7 +13,7 @@ from orchestrator.experiment.optim.component import FROM_TASK, Component
 from orchestrator.experiment.optim.construction import find_subclasses
 from orchestrator.experiment.optim.task_factories import make_method_model
 from orchestrator.task import Task
-from orchestrator.user_code import find_class
+from orchestrator.user_code.named_classes import find_class
 
 _UNWRITABLE = {
     **dict.fromkeys(

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from orchestrator.errors import Problem, did_you_mean, find_problems
+from orchestrator.errors import Problem, find_problems
 from orchestrator.experiment.fields.class_models import make_signature_model
 from orchestrator.experiment.fields.section import Model
 from orchestrator.experiment.fields.validation import validate
+from orchestrator.nearest_names import did_you_mean
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler

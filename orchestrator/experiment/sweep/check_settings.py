@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from hooks.metrics.direction import choose_modes
 from hooks.stats.row_stats import PREFIX, split_statistic
-from orchestrator.errors import Problem, did_you_mean
+from orchestrator.errors import Problem
 from orchestrator.experiment.fields.comparison import Comparison
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.schedulers.pbt import PBT
@@ -12,6 +12,7 @@ from orchestrator.experiment.sections.schedulers.race import Race
 from orchestrator.experiment.sections.search import OptunaSearch
 from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.yaml.dotted_paths import is_within, join
+from orchestrator.nearest_names import did_you_mean
 
 TRIAL_COLUMNS = (
     "step_s",

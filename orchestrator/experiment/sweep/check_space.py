@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.errors import Problem, did_you_mean, shorten
+from orchestrator.errors import Problem, shorten
 from orchestrator.experiment.sections.domain import Domain
 from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.sweep.space import find_enclosing_path, leaves_open
 from orchestrator.experiment.yaml.dotted_paths import join
+from orchestrator.nearest_names import did_you_mean
 
 
 def find_unsearchable(sweep: SweepSettings) -> Iterator[Problem]:

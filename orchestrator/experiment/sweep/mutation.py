@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from orchestrator.errors import Problem, did_you_mean
+from orchestrator.errors import Problem
 from orchestrator.experiment.checks.train_method import list_train_parameters
 from orchestrator.experiment.components import PLAN_KEYS
 from orchestrator.experiment.optim.component import parse_optimizer_path
@@ -11,6 +11,7 @@ from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.schedulers.pbt import PBT
 from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.sweep.trial_counts import count_trials
+from orchestrator.nearest_names import did_you_mean
 from orchestrator.task import has_custom_loop
 
 

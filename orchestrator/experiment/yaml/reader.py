@@ -6,10 +6,11 @@ from typing import Any
 
 import yaml
 
-from orchestrator.errors import ConfigError, Problem, did_you_mean, shorten
+from orchestrator.errors import ConfigError, Problem, shorten
 from orchestrator.experiment.yaml.dialect import TOO_DEEP, FastYamlLoader, YamlLoader
 from orchestrator.experiment.yaml.document import Document, Location
 from orchestrator.experiment.yaml.nodes import NodeReader
+from orchestrator.nearest_names import did_you_mean
 
 MAX_BYTES = 512 * 1024
 """Size limit of an experiment file; also the limit in characters once its aliases are expanded."""

@@ -29,7 +29,7 @@ from orchestrator.loop.training_run import RunParts
 from orchestrator.randomness import seed_all
 from orchestrator.task import Task, attach_progress, detach_progress
 from orchestrator.training_session import Part, TrainingSession
-from orchestrator.user_code import find_source_location
+from orchestrator.user_code.failures import find_source_location
 
 
 class CustomLoop(BaseLoop[CustomRun]):

@@ -13,7 +13,7 @@ from hooks.metrics.names import find_phase
 from orchestrator.errors import RankMismatch, TaskError
 from orchestrator.loop.task_errors import describe
 from orchestrator.loop.world import World
-from orchestrator.user_code import find_source_location
+from orchestrator.user_code.failures import find_source_location
 
 
 @dataclass(frozen=True)

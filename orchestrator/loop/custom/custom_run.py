@@ -6,7 +6,7 @@ from hooks.position import Stage
 from orchestrator.errors import TaskError
 from orchestrator.loop.custom.custom_contents import CheckpointedParts
 from orchestrator.loop.training_run import TrainingRun
-from orchestrator.user_code import find_source_location
+from orchestrator.user_code.failures import find_source_location
 
 
 class CustomRun(TrainingRun):

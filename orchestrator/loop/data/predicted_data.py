@@ -19,7 +19,7 @@ from orchestrator.loop.task_errors import describe
 from orchestrator.loop.world import World
 from orchestrator.randomness import seeded
 from orchestrator.task import Task
-from orchestrator.user_code import find_function
+from orchestrator.user_code.named_classes import find_function
 
 
 class ConsecutiveSamples(MapStyleData):

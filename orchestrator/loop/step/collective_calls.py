@@ -10,7 +10,7 @@ from hooks.state import State
 from orchestrator.errors import TaskError
 from orchestrator.task import Task
 from orchestrator.units import format_count
-from orchestrator.user_code import find_source_location
+from orchestrator.user_code.failures import find_source_location
 
 Loss = Callable[[Any, Any], Any]
 

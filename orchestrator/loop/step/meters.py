@@ -11,7 +11,7 @@ from torch import Tensor
 
 from orchestrator.errors import TaskError
 from orchestrator.task import Task
-from orchestrator.user_code import find_source_location
+from orchestrator.user_code.failures import find_source_location
 
 
 def flatten_value(name: str, value: Any) -> dict[str, Any]:

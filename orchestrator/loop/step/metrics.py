@@ -21,7 +21,7 @@ from orchestrator.loop.step.weights import make_zero_loss, tensors_with_gradient
 from orchestrator.loop.task_errors import require_loss_terms, require_metrics
 from orchestrator.loop.world import World
 from orchestrator.task import Task
-from orchestrator.user_code import find_source_location
+from orchestrator.user_code.failures import find_source_location
 
 Matrix = NDArray[Any]
 

@@ -9,7 +9,7 @@ from hooks.parameter_names import join_names
 from orchestrator.errors import TaskError
 from orchestrator.loop.world import World
 from orchestrator.task import Task
-from orchestrator.user_code import find_source_location
+from orchestrator.user_code.failures import find_source_location
 
 
 class TurnGradients:

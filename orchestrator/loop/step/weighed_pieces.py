@@ -9,7 +9,7 @@ from orchestrator.errors import TaskError
 from orchestrator.loop.step.batch_pieces import split_batch
 from orchestrator.loop.step.weights import weigh
 from orchestrator.task import Task
-from orchestrator.user_code import find_source_location
+from orchestrator.user_code.failures import find_source_location
 
 _ADVICE = "Set a smaller batch_size, and accumulate as a number"
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from hooks import HOOKS, Hook, Priority
-from orchestrator import user_code
 from orchestrator.errors import ConfigError
 from orchestrator.experiment import components
 from orchestrator.experiment.components import make_hooks, make_task
 from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.user_code import named_classes
 from tests.orchestrator.experiment.samples import HERE, Band, Shadow
 
 
@@ -110,7 +110,7 @@ def test_entry_points_provide_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
     points = {
         "hookyard.hooks": EntryPoints([EntryPoint("offered", f"{HERE}:Shadow", "hookyard.hooks")])
     }
-    monkeypatch.setattr(user_code, "_list_entry_points", points.__getitem__)
+    monkeypatch.setattr(named_classes, "_list_entry_points", points.__getitem__)
     assert made({"offered": {"keep": 9}, "mine": {"type": "offered"}}) == {
         "shadow": Shadow(),
         "offered": Shadow(keep=9),

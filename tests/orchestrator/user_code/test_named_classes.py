@@ -7,10 +7,10 @@ import pytest
 
 from hooks import Hook
 from hooks.import_path import extend_import_path
-from orchestrator import user_code
 from orchestrator.errors import ConfigError
 from orchestrator.task import Task
-from orchestrator.user_code import find_class
+from orchestrator.user_code import named_classes
+from orchestrator.user_code.named_classes import find_class
 from tests.orchestrator.experiment.samples import HERE, Band, Line, Shadow
 
 
@@ -39,7 +39,7 @@ def test_names_and_import_paths() -> None:
 
 def test_broken_entry_point_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        user_code,
+        named_classes,
         "_list_entry_points",
         lambda group: EntryPoints([EntryPoint("x", "no.where:X", group)]),
     )
