@@ -14,8 +14,8 @@ _SECRET_OPTION = re.compile(
 
 
 def is_url(location: str) -> bool:
-    """Return whether a location is a URL, and not a local folder."""
-    return "://" in location
+    """Return whether a location is a URL, and not the path of a local folder."""
+    return "://" in location or is_file_url(location)
 
 
 def is_file_url(location: str) -> bool:
@@ -59,14 +59,18 @@ def split_options(location: str) -> tuple[str, str]:
 
 
 def with_access_of(location: str, path: str) -> str:
-    """Return a path with the credentials and options of a location on the same store; a local one
-    has none."""
-    if not (is_url(path) and is_url(location)):
+    """Return a path with the credentials and options of a location, unless it is on another kind of
+    store, for which they are not meant."""
+    if not is_url(path) or _get_scheme(path) != _get_scheme(location):
         return path
     store, options = split_options(location)
     match = _CREDENTIALS.search(store)
     credentials = match[0] if match else ""
     return split_options(path)[0].replace("://", f"://{credentials}", 1) + options
+
+
+def _get_scheme(location: str) -> str:
+    return location.partition("://")[0]
 
 
 def without_credentials(text: str) -> str:

@@ -24,6 +24,13 @@ def test_file_is_found_by_its_whole_name(tmp_path: Path, name: str) -> None:
         assert read_weights(origin)["layer"].tolist() == [1, 1, 1]
 
 
+@pytest.mark.parametrize("scheme", ["file://", "file:", "FILE:"])
+def test_file_is_found_by_its_url(tmp_path: Path, scheme: str) -> None:
+    torch.save({"layer": torch.ones(3)}, tmp_path / "weights.pt")
+    origin = find_weights(init_from(f"{scheme}{tmp_path}/weights.pt"), [tmp_path / "other"])
+    assert read_weights(origin)["layer"].tolist() == [1, 1, 1]
+
+
 @pytest.mark.parametrize(
     ("file", "message"),
     [

@@ -3,7 +3,13 @@
 import pytest
 
 from orchestrator.storage import Storage, without_credentials
-from orchestrator.storage.location import join_location, list_secrets, split_options, with_access_of
+from orchestrator.storage.location import (
+    is_url,
+    join_location,
+    list_secrets,
+    split_options,
+    with_access_of,
+)
 
 KEYS = "s3://AKIA:hunter2@bucket/runs?region=eu-west-1"
 
@@ -64,6 +70,21 @@ def test_another_path_of_the_same_store_is_opened_with_the_same_keys() -> None:
     )
     assert with_access_of("s3://bucket/runs", "s3://bucket/other") == "s3://bucket/other"
     assert with_access_of("runs", "/other") == "/other"
+
+
+@pytest.mark.parametrize("path", ["gs://bucket/other", "ftp://host/other", "file:///other", "/x"])
+def test_another_store_does_not_get_the_keys(path: str) -> None:
+    assert with_access_of(KEYS, path) == path
+
+
+@pytest.mark.parametrize("location", ["s3://bucket", "file:///x", "file:/x", "FILE:/x"])
+def test_a_url_has_a_scheme(location: str) -> None:
+    assert is_url(location)
+
+
+@pytest.mark.parametrize("location", ["/x", "runs", "file", "C:/x"])
+def test_a_folder_has_none(location: str) -> None:
+    assert not is_url(location)
 
 
 def test_a_storage_is_handed_over_with_its_keys_and_shown_without() -> None:
