@@ -196,7 +196,7 @@ def rm(
 
     removals = [plan_removal(run) for run in runs]
     for removal in removals:
-        echo(str(removal), err=True)
+        echo(removal.describe(), err=True)
     if not yes:
         if not sys.stdin.isatty():
             raise UsageError(

@@ -1,6 +1,7 @@
 """Advice for a path where there is no run: what it is instead, or which run may be meant."""
 
 import shlex
+from pathlib import Path
 
 from orchestrator.nearest_names import find_nearest
 from orchestrator.storage import Storage
@@ -8,8 +9,25 @@ from orchestrator.storage import Storage
 _ALL_RUNS = "`hookyard ls` lists the runs"
 
 
+def find_lost_target(path: Storage) -> Path | None:
+    """Return the target of a link that leads nowhere; None for anything else."""
+    target = path.link_target
+    if target is None or path.exists():
+        return None
+    return target
+
+
+def describe_lost_target(path: Storage, target: Path) -> str:
+    """Say what can be done about a link whose target does not exist."""
+    command = f"hookyard rm {shlex.quote(str(path))}"
+    return f"{path} is a link to {target}, which does not exist. To remove the link: {command}"
+
+
 def explain_missing_run(path: Storage) -> str:
     """Return why a path is not a run, and what may be meant instead."""
+    target = find_lost_target(path)
+    if target is not None:
+        return describe_lost_target(path, target)
     parent = path.parent
     if parent.state(path.name):
         return _explain_file(path)

@@ -14,7 +14,8 @@ from orchestrator.disk.lease import FOLDER as CLAIMS
 from orchestrator.disk.lease import Lease, is_driven
 from orchestrator.disk.listing import list_run_folders
 from orchestrator.disk.metadata import IfExists, RunMetadata
-from orchestrator.disk.removal import is_within, plan_removal
+from orchestrator.disk.missing_run import describe_lost_target, find_lost_target
+from orchestrator.disk.removal import LinkRemoval, is_within, plan_removal
 from orchestrator.disk.reports import REPORTS
 from orchestrator.disk.run_folder import (
     EVALUATIONS,
@@ -106,8 +107,8 @@ def _remove(folder: RunFolder, sources: Iterable[Storage]) -> None:
                 f"{folder} cannot be replaced: the new run starts from it. Use --if-exists number"
             )
     removal = plan_removal(folder.location)
-    if target := folder.storage.link_target:
-        _log.warning("Replacing %s, a link to %s: the run there stays", folder, target)
+    if isinstance(removal, LinkRemoval):
+        _log.warning("Replacing %s, a link to %s: the run there stays", folder, removal.target)
     else:
         _log.warning("Replacing %s", folder)
     removal.execute()
@@ -147,6 +148,9 @@ def check_name_is_free(folder: RunFolder) -> None:
             return
         raise UsageError(_describe_taken_name(folder))
 
+    target = find_lost_target(folder.storage)
+    if target is not None:
+        raise UsageError(describe_lost_target(folder.storage, target))
     names = folder.storage.names()
     unfinished = tuple(f".{name}." for name in INITIAL_FILES)
     foreign = [

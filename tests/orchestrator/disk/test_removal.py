@@ -72,7 +72,7 @@ def test_checkpoints_outside_the_folder_go_with_the_run(tmp_path: Path) -> None:
     checkpoint(folder)
     (tmp_path / "kept" / "other").mkdir()
     removal = plan_removal(str(folder))
-    assert f"with its checkpoints in {tmp_path / 'kept' / 'one'}" in str(removal)
+    assert f"with its checkpoints in {tmp_path / 'kept' / 'one'}" in removal.describe()
     removal.execute()
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["other"]
 
@@ -84,7 +84,7 @@ def test_checkpoints_of_trials_outside_the_folder_go_with_the_sweep(tmp_path: Pa
         folder = made(tmp_path / "runs", name, experiment, sweep=objectives)
         checkpoint(made(f"{folder}/trials", "trial-0000", experiment))
     removal = plan_removal(str(tmp_path / "runs" / "first"))
-    lines = str(removal).splitlines()
+    lines = removal.describe().splitlines()
     assert lines[1:] == [f"  with its checkpoints in {tmp_path / 'kept' / 'first'}"]
     removal.execute()
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["second"]
@@ -111,7 +111,7 @@ def test_running_run_and_trial_are_not_removed(tmp_path: Path) -> None:
     trial = made(f"{sweep}/trials", "trial-0000")
     with pytest.raises(UsageError, match=f"is a trial.*hookyard rm {sweep}"):
         plan_removal(str(trial))
-    assert "a sweep of 1 trial," in str(plan_removal(str(sweep)))
+    assert "a sweep of 1 trial," in plan_removal(str(sweep)).describe()
     with pytest.raises(UsageError, match="is not a run"):
         plan_removal(str(tmp_path))
 
@@ -122,7 +122,7 @@ def test_damaged_run_can_be_removed(tmp_path: Path) -> None:
     folder.storage.write("run.json", "5")
     folder.storage.write("experiment.yaml", "[")
     removal = plan_removal(str(folder))
-    assert "a run, damaged" in str(removal)
+    assert "a run, damaged" in removal.describe()
     removal.execute()
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
@@ -179,6 +179,22 @@ def test_only_the_link_to_a_run_is_removed(tmp_path: Path) -> None:
     assert not target.exists()
 
 
+def test_link_whose_run_is_gone_is_named_and_removed(tmp_path: Path) -> None:
+    link, target = linked_run(tmp_path)
+    plan_removal(str(target)).execute()
+    reason = f"{link} is a link to {target}, which does not exist"
+    for use in (
+        lambda: RunFolder.open(link),
+        lambda: create_run(link.parent, "one", "hooks: {}\n"),
+    ):
+        with pytest.raises(UsageError, match=f"{reason}. To remove the link: hookyard rm {link}"):
+            use()
+    done = CliRunner().invoke(app, ["rm", str(link), "--yes"])
+    assert done.exit_code == 0
+    assert done.stderr == f"{link}: a link to {target}, which does not exist\n"
+    assert not link.is_symlink()
+
+
 def test_replaced_link_leaves_its_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     link, target = linked_run(tmp_path)
     with taking_name(RunFolder(link.parent, "one"), "replace"):
@@ -198,7 +214,7 @@ def test_target_of_a_link_in_a_run_stays(tmp_path: Path, name: str) -> None:
     link.parent.mkdir(exist_ok=True)
     link.symlink_to(target)
     removal = plan_removal(str(folder))
-    first, second = str(removal).splitlines()
+    first, second = removal.describe().splitlines()
     assert "3 files" in first
     assert second == f"  without {target}, to which {link} is a link"
     removal.execute()
@@ -215,7 +231,9 @@ def test_target_of_linked_checkpoints_outside_the_folder_stays(tmp_path: Path) -
     (kept / "one").symlink_to(target)
     checkpoint(folder)
     removal = plan_removal(str(folder))
-    assert f"  without {target}, to which {kept / 'one'} is a link" in str(removal).splitlines()
+    assert (
+        f"  without {target}, to which {kept / 'one'} is a link" in removal.describe().splitlines()
+    )
     removal.execute()
     assert not any(kept.iterdir())
     assert list_files(target) == ["epoch-0001/manifest.json"]
