@@ -1,28 +1,11 @@
-"""Reports of ranks while one makes no progress, and the rule to find the hung rank. Imports neither
-ray nor torch."""
+"""The rule that finds the hung rank of a run. Imports neither ray nor torch."""
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
-from orchestrator.disk.run_folder import RunFolder
-from orchestrator.errors import DamagedFile, HookyardError
-from orchestrator.storage.json_files import read_json
-from orchestrator.storage.strict_json import format_json
-from orchestrator.storage.validation import validate
-
-FOLDER = ".hang"
-"""Folder in which the ranks of a run report while one of them hangs; empty otherwise."""
-STACKS = f"{FOLDER}/stacks"
-"""Folder of the stacks that faulthandler writes if a rank's interpreter lock is held."""
-REQUEST = f"{FOLDER}/asked"
-"""File with which the driver requests every rank's stack, after Ctrl-C."""
 _SILENT_TICKS = 5
 """Ticks without a report after which a rank counts as silent; a live rank reports at each tick."""
-_HOLDS_INTERPRETER = "in a call that does not release Python's interpreter lock"
 
 
 def tick_s(after_s: float) -> float:
@@ -103,11 +86,12 @@ class HungRanks:
     @property
     def stacks(self) -> str:
         """Stacks of the hung ranks, for the log."""
-        return "\n".join(
-            f"stack{f' of rank {stack.rank}' if self.world_size > 1 else ''}:\n{stack.stack}"
-            for stack in self.hung or self.waiting
-            if stack.stack
-        )
+        texts = []
+        for stack in self.hung or self.waiting:
+            owner = f" of rank {stack.rank}" if self.world_size > 1 else ""
+            if stack.stack:
+                texts.append(f"stack{owner}:\n{stack.stack}")
+        return "\n".join(texts)
 
 
 def find_hung_ranks(stacks: Sequence[RankStack], world_size: int) -> HungRanks | None:
@@ -130,98 +114,7 @@ def find_hung_ranks(stacks: Sequence[RankStack], world_size: int) -> HungRanks |
     return HungRanks(hung, silent, waiting, world_size)
 
 
-class HangReports:
-    """Reports of the ranks of one attempt, in the run's folder."""
-
-    def __init__(self, folder: RunFolder, attempt: int, world_size: int) -> None:
-        self._storage = folder.storage
-        self._attempt = attempt
-        self._world_size = world_size
-
-    def _name(self, rank: int, over_limit: bool) -> str:
-        return f"{FOLDER}/{self._attempt}-{rank}.{'hangs' if over_limit else 'moves'}"
-
-    def write(self, stack: RankStack) -> None:
-        """Write a rank's report. Called on that rank."""
-        self._storage.write(self._name(stack.rank, stack.is_over_limit), format_json(asdict(stack)))
-        self._storage.delete(self._name(stack.rank, not stack.is_over_limit))
-
-    def withdraw(self, rank: int) -> None:
-        """Delete a rank's report. Called on that rank."""
-        for over_limit in (True, False):
-            self._storage.delete(self._name(rank, over_limit))
-
-    def ranks_over_limit(self) -> list[int]:
-        """Return the ranks over their limit. Takes one listing, because thousands of ranks call
-        this."""
-        names = [name for name in self._list_names() if name.endswith(".hangs")]
-        return sorted(int(name.split("-")[1].removesuffix(".hangs")) for name in names)
-
-    def _list_names(self) -> list[str]:
-        prefix = f"{self._attempt}-"
-        return [name for name in self._storage.names(FOLDER) if name.startswith(prefix)]
-
-    def stack_file(self, rank: int) -> Path | None:
-        """Return faulthandler's file for a rank's stack; None if the run is on an object store."""
-        return self._storage.local and self._storage.local / STACKS / f"{self._attempt}-{rank}"
-
-    def has_request(self) -> bool:
-        """Return whether the driver has requested stacks; only on a disk that can be read, where it
-        costs nothing."""
-        with suppress(HookyardError, OSError):
-            return self._storage.local is not None and self._storage.exists(REQUEST)
-        return False
-
-    def read(self) -> list[RankStack]:
-        """Return the ranks' reports, ordered by rank; skips reports that are being withdrawn."""
-        reports = self._storage.map(self._read, self._list_names())
-        stacks = {stack.rank: stack for stack in reports if stack}
-        if stacks or self._world_size == 1:
-            stacks.update(self._read_faulthandler_stacks())
-        return [stacks[rank] for rank in sorted(stacks)]
-
-    def _read(self, name: str) -> RankStack | None:
-        def read_stack(data: Any) -> RankStack:
-            return validate(data, RankStack)
-
-        with suppress(FileNotFoundError, DamagedFile):
-            return read_json(self._storage, f"{FOLDER}/{name}", read_stack, "It is left out.")
-        return None
-
-    def _read_faulthandler_stacks(self) -> dict[int, RankStack]:
-        """Return the stacks that faulthandler wrote, by rank."""
-        stacks = {}
-        for name, state in self._storage.tree(STACKS).items():
-            attempt, rank = map(int, name.split("-"))
-            if not state.size_bytes or attempt != self._attempt:
-                continue
-            stacks[rank] = RankStack(
-                rank,
-                node="",
-                at=state.modified or 0,
-                idle_s=0,
-                limit_s=0,
-                waits=False,
-                place=_HOLDS_INTERPRETER,
-                stack=self._storage.read(f"{STACKS}/{name}").decode(errors="replace"),
-            )
-        return stacks
-
-    def find_hung_ranks(self) -> HungRanks | None:
-        return find_hung_ranks(self.read(), self._world_size)
-
-
-def find_hang(folder: RunFolder) -> HungRanks | None:
-    """Return the hung ranks of a run's newest attempt; takes one listing if none hangs."""
-    names = folder.storage.names(FOLDER)
-    if not any("-" in name for name in names) and len(folder.storage.names(STACKS)) != 1:
-        return None
-    attempts = folder.read_attempts()
-    if not attempts:
-        return None
-    return HangReports(folder, attempts[-1].number, attempts[-1].world_size).find_hung_ranks()
-
-
 def _join_ranks(ranks: Sequence[int]) -> str:
+    noun = "ranks" if len(ranks) > 1 else "rank"
     rest = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:8]))}{rest}"
+    return f"{noun} {', '.join(map(str, ranks[:8]))}{rest}"

@@ -13,7 +13,7 @@ from hooks.loop_services import Display
 from orchestrator.disk.attempts import Attempt, Host
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.checkpoints.store import CheckpointStore
-from orchestrator.disk.hang import FOLDER as HANG_REPORTS
+from orchestrator.disk.hang_reports import FOLDER as HANG_REPORTS
 from orchestrator.disk.process import is_pid_alive
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.assignment import Assignment

@@ -10,7 +10,7 @@ from threading import Event, Thread
 from typing import Self
 
 from hooks.loop_services import Display
-from orchestrator.disk.hang import FOLDER, REQUEST, find_hang
+from orchestrator.disk.hang_reports import FOLDER, REQUEST, find_hang
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import HookyardError
 

@@ -14,7 +14,8 @@ from types import FrameType
 from typing import Any, Self
 
 from hooks.state import State
-from orchestrator.disk.hang import HangReports, RankStack, tick_s
+from orchestrator.disk.hang import RankStack, tick_s
+from orchestrator.disk.hang_reports import HangReports
 from orchestrator.engines.rank_progress import SLOW_FACTOR, describe_progress
 from orchestrator.engines.stack_dump import StackDump
 from orchestrator.errors import HookyardError

@@ -9,7 +9,7 @@ from typing import Self
 
 from hooks.errors import HookError, SettingError, describe_error, format_error
 from orchestrator.disk.attempts import Attempt
-from orchestrator.disk.hang import find_hang
+from orchestrator.disk.hang_reports import find_hang
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.error_origin import (
     can_be_secondary,

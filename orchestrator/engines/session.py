@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from hooks.loop_services import Display
-from orchestrator.disk.hang import HangReports
+from orchestrator.disk.hang_reports import HangReports
 from orchestrator.engines.assigned_run import AssignedRun
 from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.attempt_loop import make_loop

@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 
 from orchestrator.disk.attempts import Attempt
-from orchestrator.disk.hang import find_hang
+from orchestrator.disk.hang_reports import find_hang
 from orchestrator.disk.metadata import COMPLETE, RunMetadata
 from orchestrator.disk.reports import drop_superseded
 from orchestrator.disk.run_folder import RunFolder

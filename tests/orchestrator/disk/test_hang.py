@@ -1,12 +1,8 @@
 """Which ranks hang, which wait for them, and which do not report."""
 
-from pathlib import Path
-
 import pytest
 
-from orchestrator.disk.attempts import Host
-from orchestrator.disk.hang import REQUEST, HangReports, RankStack, find_hang, find_hung_ranks
-from orchestrator.disk.new_run import create_run
+from orchestrator.disk.hang import RankStack, find_hung_ranks
 
 
 def stack(
@@ -68,48 +64,3 @@ def test_hung_ranks_are_distinguished_from_waiting_ones(
 )
 def test_slow_ranks_do_not_hang(said: list[RankStack]) -> None:
     assert find_hung_ranks(said, 2) is None
-
-
-def test_hang_is_found_in_the_newest_attempt(tmp_path: Path) -> None:
-    folder = create_run(tmp_path, "run", "hooks: {}\n")
-    for _ in range(2):
-        folder.begin_attempt(
-            hosts=[Host(rank, "n1", rank, "cpu", "2") for rank in range(2)], world_size=2
-        )
-    assert find_hang(folder) is None
-    before, now = (HangReports(folder, attempt, 2) for attempt in (0, 1))
-    before.write(stack(1, 400))
-    assert find_hang(folder) is None
-    now.write(stack(1, 400))
-    (tmp_path / "run/.hang/1-0.hangs").write_text("{")
-    found = find_hang(folder)
-    assert str(found).endswith(": place 1")
-    assert "has made no progress since" in str(found)
-    assert found is not None
-    assert found.stacks == "stack of rank 1:\nstack 1\n"
-    now.withdraw(1)
-    assert find_hang(folder) is None
-
-
-def test_faulthandler_stack_shows_who_holds_the_interpreter_lock(tmp_path: Path) -> None:
-    folder = create_run(tmp_path, "run", "hooks: {}\n")
-    folder.begin_attempt(world_size=1)
-    path = HangReports(folder, 0, 1).stack_file(0)
-    assert path is not None
-    path.parent.mkdir(parents=True)
-    path.touch()
-    assert find_hang(folder) is None
-    path.write_text("File task.py, line 3")
-    found = find_hang(folder)
-    assert found is not None
-    assert str(found).startswith("training has made no progress since")
-    assert "does not release Python's interpreter lock" in str(found)
-    assert "task.py, line 3" in found.stacks
-
-
-def test_driver_requests_stacks(tmp_path: Path) -> None:
-    folder = create_run(tmp_path, "run", "hooks: {}\n")
-    notes = HangReports(folder, 0, 1)
-    assert not notes.has_request()
-    folder.storage.write(REQUEST, "")
-    assert notes.has_request()

@@ -11,7 +11,8 @@ from torch import nn
 
 from hooks import Hook, State
 from orchestrator import run
-from orchestrator.disk.hang import REQUEST, HangReports, RankStack
+from orchestrator.disk.hang import RankStack
+from orchestrator.disk.hang_reports import REQUEST, HangReports
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines import rank_progress
