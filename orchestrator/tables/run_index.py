@@ -15,9 +15,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from orchestrator.disk.lease import is_driver_dead
-from orchestrator.disk.listing import check_runs_folder, list_signatures
+from orchestrator.disk.listing import check_runs_folder
 from orchestrator.disk.process import Process
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.signatures import list_signatures
 from orchestrator.errors import StorageError
 from orchestrator.storage import Storage
 from orchestrator.storage.location import join_location

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from hooks import Hook, State
 from orchestrator import RunError, UsageError, list_runs, open_run, resume, run
 from orchestrator.cli import app
-from orchestrator.disk import listing
+from orchestrator.disk import signatures
 from orchestrator.runs.listing import query_runs
 from orchestrator.storage import Storage
 from orchestrator.storage.read_only import ReadOnlyStorage
@@ -268,7 +268,7 @@ def test_table_of_runs_lists_a_bucket_once_and_reads_what_has_changed(
         counters = {"attempt": 0, "epoch": 0, "step": 1, "iteration": 1}
         folder.append_metrics({**counters, "val/accuracy": number / 4})
         folder.end("finished", tags=["paper"] if number else [])
-    monkeypatch.setattr(listing, "_RECENT_S", 0.0)
+    monkeypatch.setattr(signatures, "_RECENT_S", 0.0)
 
     reads: list[str] = []
     lists: list[str] = []
@@ -312,7 +312,7 @@ def test_file_written_a_moment_ago_is_read_again(
     folder.update(notes="one")
     assert list_runs(f"{bucket}/recent")["notes"].tolist() == ["one"]
     folder.update(notes="two")
-    monkeypatch.setattr(listing, "_RECENT_S", 0.0)  # as a moment later
+    monkeypatch.setattr(signatures, "_RECENT_S", 0.0)  # as a moment later
     assert list_runs(f"{bucket}/recent")["notes"].tolist() == ["two"]
 
 
