@@ -20,6 +20,8 @@ H = TypeVar("H", bound=Callable[..., None])
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _thread = threading.local()
+"""Of a thread that forks: the signals that it had blocked before (`mask`), and whether its children
+get process groups of their own (`separates`)."""
 
 
 def for_children(handler: H) -> H:
@@ -49,6 +51,7 @@ def separate_children() -> Iterator[None]:
 
 
 def _hold_signals() -> None:
+    """Block the signals until the child has its handlers. Runs before each fork."""
     _thread.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
 
@@ -70,22 +73,22 @@ def _release_signals_in_child() -> None:
 def _end_only_with_parent(module: object) -> None:
     """Ignore SIGTERM unless the parent sends it, as `Process.terminate` does. Runs in a child of
     `multiprocessing`."""
-    if signal.getsignal(signal.SIGTERM) is _ignore and hasattr(
-        signal, "sigwaitinfo"
-    ):  # macOS does not tell the sender
-        # The processes of torch's loaders handle SIGTERM in C, so it must be blocked, and a thread
-        # waits for it.
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-        threading.Thread(
-            target=_wait_for_parent, args=(os.getppid(),), name="signals", daemon=True
-        ).start()
+    tells_sender = hasattr(signal, "sigwaitinfo")  # macOS does not
+    if not tells_sender or signal.getsignal(signal.SIGTERM) is not _ignore:
+        return
+    # The processes of torch's loaders handle SIGTERM in C, so it must be blocked, and a thread waits
+    # for it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    parent = os.getppid()
+    threading.Thread(target=_wait_for_parent, args=(parent,), name="signals", daemon=True).start()
 
 
 def _wait_for_parent(parent: int) -> None:
     """Exit at a SIGTERM of the parent, or at anyone's once the parent has died."""
-    while signal.sigwaitinfo([signal.SIGTERM]).si_pid != parent and os.getppid() == parent:
-        pass
-    os._exit(0)
+    while True:
+        sender = signal.sigwaitinfo([signal.SIGTERM]).si_pid
+        if sender == parent or os.getppid() != parent:
+            os._exit(0)
 
 
 os.register_at_fork(

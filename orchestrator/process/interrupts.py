@@ -7,18 +7,20 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 from typing import Any, Self
 
 from orchestrator.errors import RunError
 from orchestrator.process.child_signals import for_children
 from orchestrator.process.streams import is_notebook, print_line
+from orchestrator.process.wakeups import watching_signals
 
 _MAIN_THREAD_TIMEOUT_S = 0.5
 """Seconds to wait for the main thread, which may be in a call into C, before another thread handles
 a signal."""
 _CLOCK_ERROR_S = 1.0
+"""Seconds by which the clock of the processes' start times may differ."""
 
 
 @contextmanager
@@ -47,59 +49,53 @@ class Interrupts:
         self.requested = False
         self._resume_command = resume_command
         self._message = message
-        self._handlers: dict[int, Any] = {}
-        self._failure: str | None = None
+        self._started_at = time.time()
+        self._previous_handlers: dict[int, Any] = {}
+        """Handlers before the block, by signal; empty in another thread than the main thread."""
+        self._watch = ExitStack()
+        self._received = Counter[int]()
+        """Signals that have arrived, by number."""
         self._count = 0
+        """Signals that were handled, by either thread."""
         self._is_handled = False
+        """Whether the other thread has handled the signal that the main thread handles next."""
+        self._failure: str | None = None
 
     def __enter__(self) -> Self:
         self._started_at = time.time()
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-                    self._handlers[number] = signal.signal(number, self._handle)
-            # The event loop of a notebook owns the wakeup file descriptor.
-            if not is_notebook():
-                self._watch_wakeups()
+        if threading.current_thread() is not threading.main_thread():
+            return self
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+                self._previous_handlers[number] = signal.signal(number, self._handle)
+        # The event loop of a notebook owns the wakeup file descriptor.
+        if not is_notebook():
+            self._watch.enter_context(watching_signals(self._handle_late))
         return self
 
     def __exit__(self, *error: object) -> None:
-        for number, handler in self._handlers.items():
+        for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
-        if self._handlers and not is_notebook():
-            signal.set_wakeup_fd(self._previous_wakeup)
-            os.close(self._wakeup)
+        self._watch.close()
 
     def fail(self, reason: str) -> None:
         """Raise RunError in the main thread as soon as it runs Python code. Called in another
         thread."""
-        if not self._handlers:
+        if not self._previous_handlers:
             print_line(f"{reason}; this run is not in the main thread, and cannot be ended")
             return
         self._failure = reason
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
-    def _watch_wakeups(self) -> None:
-        read, self._wakeup = os.pipe()
-        os.set_blocking(self._wakeup, False)
-        self._previous_wakeup = signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
-        late = threading.Thread(
-            target=self._handle_late, args=(read,), name="interrupts", daemon=True
-        )
-        late.start()
-
-    def _handle_late(self, read: int) -> None:
-        """Handle signals that the main thread does not handle in time."""
-        counts = Counter[int]()
-        while numbers := os.read(read, 64):
-            counts.update(numbers)
-            received = counts[signal.SIGINT] + counts[signal.SIGTERM]
-            received = received or min(counts[signal.SIGHUP], 1)
-            time.sleep(_MAIN_THREAD_TIMEOUT_S)
-            while self._count < received and not self._failure:
-                self._is_handled = True
-                self._handle_interrupt()
-        os.close(read)
+    def _handle_late(self, numbers: bytes) -> None:
+        """Handle signals that the main thread does not handle in time. Called in another thread."""
+        self._received.update(numbers)
+        interrupts = self._received[signal.SIGINT] + self._received[signal.SIGTERM]
+        count = interrupts or min(self._received[signal.SIGHUP], 1)
+        time.sleep(_MAIN_THREAD_TIMEOUT_S)
+        while self._count < count and not self._failure:
+            self._is_handled = True
+            self._handle_interrupt()
 
     @for_children
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -124,7 +120,7 @@ class Interrupts:
         if is_notebook():
             raise KeyboardInterrupt
 
-        killed = self._kill_processes()
+        killed = _kill_children(self._started_at)
         if killed:
             names = ", ".join(killed[:8])
             more = ", ..." if len(killed) > 8 else ""
@@ -132,15 +128,17 @@ class Interrupts:
             print_line(f"Ended {len(killed)} {noun} of the run: {names}{more}")
         os._exit(130)
 
-    def _kill_processes(self) -> list[str]:
-        """Kill the child processes that started within the block, and return their names."""
-        import psutil
 
-        killed = []
-        for process in psutil.Process().children(recursive=True):
-            with suppress(psutil.Error):
-                if process.create_time() >= self._started_at - _CLOCK_ERROR_S:
-                    name = f"{process.name()} ({process.pid})"
-                    process.kill()
-                    killed.append(name)
-        return killed
+def _kill_children(started_at: float) -> list[str]:
+    """Kill the child processes of this process that started after a Unix time, and theirs; return
+    their names."""
+    import psutil  # a slow import
+
+    killed = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if process.create_time() >= started_at - _CLOCK_ERROR_S:
+                name = f"{process.name()} ({process.pid})"
+                process.kill()
+                killed.append(name)
+    return killed
