@@ -6,7 +6,7 @@ from typing import IO
 
 from benchmarks.growth._slow_s3 import slow_s3
 from benchmarks.growth.law import print_growth
-from orchestrator.disk.artifacts import Artifacts
+from orchestrator.disk.artifacts import open_artifacts
 from orchestrator.storage import Storage
 from orchestrator.storage.remote_files import RemoteFiles
 
@@ -24,7 +24,7 @@ def main(sizes: Sequence[int]) -> None:
     costs: dict[str, list[float]] = {"requests": [], "bytes sent": [], "bytes there": []}
     for reports in sizes:
         with slow_s3(delay_s=0.001) as requests:
-            artifacts = Artifacts(Storage("s3://bucket/run"))
+            artifacts = open_artifacts(Storage("s3://bucket/run"))
             for number in range(4):
                 (artifacts.folder / f"export-{number}.pt").write_bytes(bytes(8 * 2**20))
             sent.clear()

@@ -18,30 +18,48 @@ _LISTS = ".artifacts"
 
 
 class Artifacts:
-    """The files that one rank's hooks write. Used in workers.
+    """The files that one rank's hooks write, in the folder of a run on a disk, where nothing need be
+    transferred. Used in workers.
 
-    For a run on a disk, `folder` is its folder. Otherwise `folder` is temporary: `fetch` downloads
-    the files that the rank wrote in earlier attempts, so hooks can append to them; `send` uploads
-    changes. With fewer ranks than before, each rank also downloads the files of some missing ranks.
-    `close` or the end of the process removes the folder.
+    Attributes:
+        folder: Where hooks write.
     """
 
-    def __init__(self, run: Storage, rank: int = 0, world_size: int = 1) -> None:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with raising_storage_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def fetch(self) -> None:
+        """Make the files of earlier attempts available, so that hooks can append to them."""
+
+    def send(self) -> None:
+        """Make new, changed and removed files known to other processes."""
+
+    def close(self) -> None:
+        """End the use of the folder."""
+
+
+class UploadedArtifacts(Artifacts):
+    """The files that one rank's hooks write into a temporary folder, for a run on an object store.
+
+    With fewer ranks than before, each rank also fetches the files of some missing ranks. `close` or
+    the end of the process removes the folder.
+    """
+
+    def __init__(self, run: Storage, rank: int, world_size: int) -> None:
+        super().__init__(Path(tempfile.mkdtemp(prefix="hookyard-hooks-")))
         self._run = run
         self._rank = rank
         self._world_size = world_size
-        self.folder = run.local or Path(tempfile.mkdtemp(prefix="hookyard-hooks-"))
-        if not run.local:
-            self._remove = finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
-        with raising_storage_errors(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
+        self._remove = finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self._sent: dict[str, tuple[int, int]] = {}
+        """Size and time of each file when it was uploaded or downloaded."""
         self._listed: set[str] = set()
+        """Files in the stored list of this rank."""
 
     def fetch(self) -> None:
         """Download the files of earlier attempts."""
-        if self._run.local:
-            return
         names = self._run.names(_LISTS)
         lists = [name for name in names if _parse_rank(name) % self._world_size == self._rank]
         self._listed = set().union(*self._run.map(self._read_list, lists))
@@ -51,8 +69,6 @@ class Artifacts:
 
     def send(self) -> None:
         """Upload new and changed files, and delete removed ones; raises StorageError."""
-        if self._run.local:
-            return
         states = self._stat_files()
         changed = [name for name, state in states.items() if self._sent.get(name) != state]
         # Write the list first: it must name every uploaded file.
@@ -65,8 +81,7 @@ class Artifacts:
         self._sent = states
 
     def close(self) -> None:
-        if not self._run.local:
-            self._remove()
+        self._remove()
 
     def _stat_files(self) -> dict[str, tuple[int, int]]:
         """Return size and time of each file in the folder."""
@@ -108,6 +123,19 @@ class Artifacts:
             self._run.create(name) as copy,
         ):
             shutil.copyfileobj(file, copy)
+
+
+def open_artifacts(run: Storage, rank: int = 0, world_size: int = 1) -> Artifacts:
+    """Return the files that the hooks of a rank write for a run.
+
+    Args:
+        run: The run's folder.
+        rank: The rank.
+        world_size: Number of ranks.
+    """
+    if run.local is not None:
+        return Artifacts(run.local)
+    return UploadedArtifacts(run, rank, world_size)
 
 
 def _parse_rank(name: str) -> int:

@@ -87,7 +87,7 @@ class Evaluated(ParentCheckpoint):
 
     @property
     def noun_with_article(self) -> str:
-        return f"a{'n' * (self.verb == 'evaluate')} {self.noun}"
+        return "a prediction" if self.verb == "predict" else "an evaluation"
 
     def format_command(self, run: object) -> str:
         """Return what does it again with a checkpoint of a run: a command, or Python for a dataset

@@ -50,14 +50,20 @@ def list_packages() -> dict[str, str]:
     metadata takes 0.1 s.
     """
     versions: dict[str, str] = {}
-    for folder in sys.path:
-        with suppress(OSError):
-            for name in os.listdir(folder or "."):
-                if match := _INSTALLED.fullmatch(name):
-                    package = re.sub(r"[-_.]+", "-", match[1]).lower()
-                    # Python imports the first on its path.
-                    versions.setdefault(package, match[2])
+    # Python imports the first on its path.
+    for folder in reversed(sys.path):
+        versions.update(_list_packages_in(folder or "."))
     return dict(sorted(versions.items()))
+
+
+def _list_packages_in(folder: str) -> dict[str, str]:
+    """Return the versions of the packages that are installed in a folder; none if it cannot be
+    listed."""
+    names: list[str] = []
+    with suppress(OSError):
+        names = os.listdir(folder)
+    matches = filter(None, map(_INSTALLED.fullmatch, names))
+    return {re.sub(r"[-_.]+", "-", match[1]).lower(): match[2] for match in matches}
 
 
 def installed_version(package: str) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 
-from orchestrator.disk.artifacts import Artifacts
+from orchestrator.disk.artifacts import Artifacts, open_artifacts
 from orchestrator.disk.attempts import (
     Attempt,
     DataOrder,
@@ -60,7 +60,7 @@ class RunAttempt:
 
     @cached_property
     def _artifacts(self) -> Artifacts:
-        return Artifacts(self.folder.storage, self.world.rank, self.world.world_size)
+        return open_artifacts(self.folder.storage, self.world.rank, self.world.world_size)
 
     @property
     def checkpoint(self) -> str | None:

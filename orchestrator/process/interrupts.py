@@ -49,7 +49,8 @@ class Interrupts:
         self.requested = False
         self._resume_command = resume_command
         self._message = message
-        self._started_at = time.time()
+        self._started_at = 0.0
+        """Unix time at which the block began."""
         self._previous_handlers: dict[int, Any] = {}
         """Handlers before the block, by signal; empty in another thread than the main thread."""
         self._watch = ExitStack()

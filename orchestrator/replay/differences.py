@@ -1,5 +1,7 @@
 """The first difference between two recorded trainings, and its causes."""
 
+import math
+
 from orchestrator.replay.recorded_training import TrainingRecord
 from orchestrator.units import get_unit
 
@@ -8,21 +10,44 @@ _MAX_CAUSES = 6
 
 def find_difference(whole: TrainingRecord, other: TrainingRecord) -> str:
     """Return the first difference in samples, losses, metrics, or the state at the end; empty if
-    there is none."""
+    there is none.
+
+    Args:
+        whole: Record of all iterations.
+        other: Record of the same training, perhaps only of its last iterations.
+    """
+    for compare in (_compare_iterations, _compare_metrics, _compare_ends):
+        difference = compare(whole, other)
+        if difference:
+            return difference
+    return ""
+
+
+def _compare_iterations(whole: TrainingRecord, other: TrainingRecord) -> str:
     for iteration, loss in other.losses.items():
         if other.samples[iteration] != whole.samples.get(iteration):
             return f"the samples of iteration {iteration} differ"
         expected = whole.losses[iteration]
-        if loss != expected and (loss == loss or expected == expected):
+        both_are_nan = math.isnan(loss) and math.isnan(expected)
+        if loss != expected and not both_are_nan:
             return f"the loss of iteration {iteration} is {loss}, not {expected}"
+    return ""
+
+
+def _compare_metrics(whole: TrainingRecord, other: TrainingRecord) -> str:
     for iteration, metrics in other.metrics.items():
+        expected = whole.metrics.get(iteration, {})
         for name, value in metrics.items():
-            before = whole.metrics.get(iteration, {}).get(name)
-            if repr(value) != repr(before) and _is_repeatable(name) and isinstance(value, float):
-                return f"{name} after iteration {iteration} is {value}, not {before}"
-    different = [
-        name for name in {**whole.end, **other.end} if whole.end.get(name) != other.end.get(name)
-    ]
+            is_compared = isinstance(value, float) and _is_repeatable(name)
+            # By their text, because NaN differs from itself.
+            if is_compared and repr(value) != repr(expected.get(name)):
+                return f"{name} after iteration {iteration} is {value}, not {expected.get(name)}"
+    return ""
+
+
+def _compare_ends(whole: TrainingRecord, other: TrainingRecord) -> str:
+    names = {**whole.end, **other.end}
+    different = [name for name in names if whole.end.get(name) != other.end.get(name)]
     return f"at the end {', '.join(different[:4])} differ" if different else ""
 
 

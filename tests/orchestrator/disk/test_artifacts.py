@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.disk.artifacts import Artifacts
+from orchestrator.disk.artifacts import Artifacts, open_artifacts
 from orchestrator.storage import Storage
 
 
@@ -39,7 +39,7 @@ def sent_by(monkeypatch: pytest.MonkeyPatch, run: Storage) -> list[str]:
 def test_changed_files_are_uploaded_and_removed_ones_deleted(
     run: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    artifacts = Artifacts(run)
+    artifacts = open_artifacts(run)
     sent = sent_by(monkeypatch, run)
     (artifacts.folder / "board").mkdir()
     (artifacts.folder / "board/events").write_text("a")
@@ -62,7 +62,7 @@ def test_changed_files_are_uploaded_and_removed_ones_deleted(
 
 
 def test_temporary_folder_of_a_rank_that_could_not_begin_is_removed(run: Storage) -> None:
-    folder = Artifacts(run).folder
+    folder = open_artifacts(run).folder
     assert not folder.exists()
 
 
@@ -75,12 +75,12 @@ def appended(artifacts: Artifacts, name: str, text: str) -> None:
 
 def test_resumed_rank_appends_to_its_files(run: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     for rank in range(3):
-        first = Artifacts(run, rank, 3)
+        first = open_artifacts(run, rank, 3)
         appended(first, f"own/rank={rank}.txt", "before\n")
         first.send()
         first.close()
     sent = sent_by(monkeypatch, run)
-    later = [Artifacts(run, rank, 2) for rank in range(2)]
+    later = [open_artifacts(run, rank, 2) for rank in range(2)]
     for one in later:
         one.fetch()
         one.send()
@@ -99,7 +99,7 @@ def test_list_cannot_name_files_outside_the_folder(run: Storage, tmp_path: Path)
     run.write(
         ".artifacts/rank-0000.json", b'{"files": ["../../outside", "/etc/passwd", 5, "none"]}'
     )
-    later = Artifacts(run)
+    later = open_artifacts(run)
     later.fetch()
     assert list(later.folder.iterdir()) == []
 
@@ -110,7 +110,7 @@ def test_kill_at_any_operation_loses_no_uploaded_file(
 ) -> None:
     """Killed while it sends, a rank takes up at least what it had sent before, and at most what it
     was about to."""
-    first = Artifacts(run)
+    first = open_artifacts(run)
     appended(first, "a.log", "1\n")
     first.send()
     appended(first, "a.log", "2\n")
@@ -130,7 +130,7 @@ def test_kill_at_any_operation_loses_no_uploaded_file(
         patch.setattr(Storage, "create", killing(Storage.create))
         with suppress(KeyboardInterrupt):
             first.send()
-    later = Artifacts(run)
+    later = open_artifacts(run)
     later.fetch()
     assert (later.folder / "a.log").read_text() in ("1\n", "1\n2\n")
     for name in ("a.log", "b.log"):
@@ -138,3 +138,14 @@ def test_kill_at_any_operation_loses_no_uploaded_file(
     later.send()
     assert run.read("a.log") in (b"1\n3\n", b"1\n2\n3\n")
     assert run.read("b.log") in (b"3\n", b"1\n3\n")
+
+
+def test_files_of_a_run_on_a_disk_are_in_its_folder(tmp_path: Path) -> None:
+    artifacts = open_artifacts(Storage(tmp_path) / "run")
+    appended(artifacts, "board/events", "a")
+    artifacts.send()
+    artifacts.close()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["board"]
+    again = open_artifacts(Storage(tmp_path) / "run")
+    again.fetch()
+    assert (again.folder / "board/events").read_text() == "a"
