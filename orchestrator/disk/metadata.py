@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Gt, Lt
 
+from hooks.metrics.direction import Mode
 from orchestrator.disk.process import Process
 from orchestrator.experiment.yaml.origins import InitialWeights, ParentCheckpoint
 from orchestrator.storage.validation import validate
@@ -24,7 +25,6 @@ Status = Literal["running", "finished", "stopped", "interrupted", "failed"]
 STATUSES = ("running", "finished", "stopped", "interrupted", "failed", "lost")
 COMPLETE = ("finished", "stopped")
 """Statuses after which there is nothing to resume."""
-Mode = Literal["max", "min"]
 
 
 def format_now() -> str:

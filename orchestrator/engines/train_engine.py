@@ -21,7 +21,7 @@ from orchestrator.experiment.resolve import ResolvedExperiment, resolve
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.loop.report import Report
-from orchestrator.private_api.ray_core import without_extra_actors
+from orchestrator.private_api.ray_train import without_extra_actors
 
 if TYPE_CHECKING:
     from ray.train.torch import TorchTrainer

@@ -12,7 +12,7 @@ from ray.train import UserCallback
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.rank_failures import RankFailed, find_root_failure, format_failure_line
 from orchestrator.errors import HookyardError, RunError
-from orchestrator.private_api.ray_core import unwrap
+from orchestrator.private_api.ray_train import unwrap
 
 _RESTART_DELAY_S = 2.0
 """Seconds before a controller replaces workers. Meanwhile Ray ends a controller whose trial has

@@ -1,5 +1,4 @@
-"""Ray core and Ray Train: the import path of workers, a local Ray's processes, drained nodes,
-wrapped failures."""
+"""Ray core: the import path of workers, a local Ray's processes, drained nodes."""
 
 import os
 import sys
@@ -10,9 +9,6 @@ from typing import Any
 from ray._private.node import Node
 from ray._private.state import state
 from ray.job_config import JobConfig
-
-_CAUSES = ("_base_exc", "cause", "controller_failure")
-"""Attributes of Ray's errors that hold the error that they wrap."""
 
 
 class DriversImportPath(JobConfig):
@@ -62,35 +58,3 @@ def with_few_processes() -> Iterator[None]:
     finally:
         for name, start in started.items():
             setattr(Node, name, start)
-
-
-def without_extra_actors(trainer: Any) -> Any:
-    """Return a class of trainers without actors for datasets and placement groups.
-
-    The loop loads its own data, and a local Ray ends with its run. An actor is a process that takes
-    seconds to start.
-    """
-    from ray.train.v2._internal.callbacks import DatasetsCallback
-    from ray.train.v2._internal.callbacks.placement_group_callback import (
-        PlacementGroupCleanerCallback,
-    )
-
-    class LeanTrainer(trainer):
-        def _create_default_callbacks(self) -> list[Any]:
-            unneeded = (DatasetsCallback, PlacementGroupCleanerCallback)
-            return [
-                callback
-                for callback in super()._create_default_callbacks()
-                if not isinstance(callback, unneeded)
-            ]
-
-    return LeanTrainer
-
-
-def unwrap(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and the errors that Ray has wrapped in it."""
-    inner: Any = error
-    while isinstance(inner, BaseException):
-        yield inner
-        causes = [getattr(inner, name, None) for name in _CAUSES]
-        inner = next(filter(None, causes), None)

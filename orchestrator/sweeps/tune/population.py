@@ -11,7 +11,7 @@ from ray.tune.result import TRAINING_ITERATION
 from orchestrator.disk.sweep_folder import trial_name
 from orchestrator.experiment.sections.schedulers.pbt import PBT
 from orchestrator.experiment.sections.sweep import SweepSettings
-from orchestrator.private_api.ray_tune import Exploiting
+from orchestrator.private_api.ray_tune_schedulers import Exploiting
 from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.search.mutation import mutate
 from orchestrator.sweeps.tune.trial_data import TRIAL, make_tune_config

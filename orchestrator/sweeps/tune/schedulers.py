@@ -12,7 +12,7 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from orchestrator.experiment.sections.schedulers.hyperband import HyperBand
 from orchestrator.experiment.sections.schedulers.pbt import PBT
 from orchestrator.experiment.sections.sweep import SweepSettings
-from orchestrator.private_api.ray_tune import Bands, call_before_next_step
+from orchestrator.private_api.ray_tune_schedulers import Bands, call_before_next_step
 from orchestrator.sweeps.pruner import Pruner
 from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.scores import Scores

@@ -13,9 +13,12 @@ from orchestrator.private_api.ray_settings import (
 )
 from tests.private_names import assert_there
 
-CORE, TUNE, IN_SETTINGS = (
-    f"orchestrator/private_api/{name}.py" for name in ("ray_core", "ray_tune", "ray_settings")
-)
+FOLDER = "orchestrator/private_api"
+CORE = f"{FOLDER}/ray_core.py"
+TRAIN = f"{FOLDER}/ray_train.py"
+TUNE = f"{FOLDER}/ray_tune.py"
+TUNE_SCHEDULERS = f"{FOLDER}/ray_tune_schedulers.py"
+IN_SETTINGS = f"{FOLDER}/ray_settings.py"
 
 NODE, CONTROLLER = "ray._private.node:Node", "ray.tune.execution.tune_controller:TuneController"
 SCHEDULERS = "ray.tune.schedulers"
@@ -29,6 +32,8 @@ USES = {
     ),
     (CORE, "starting fewer processes"): (
         *(f"{NODE}.{name}" for name in ("start_monitor", "start_api_server", "start_log_monitor")),
+    ),
+    (TRAIN, "starting fewer actors"): (
         "ray.train.v2._internal.callbacks:DatasetsCallback",
         "ray.train.v2._internal.callbacks.placement_group_callback:PlacementGroupCleanerCallback",
         "ray.train.torch:TorchTrainer._create_default_callbacks",
@@ -36,7 +41,7 @@ USES = {
     (CORE, "leaving nodes that will be taken away"): (
         "ray._private.state:state.get_draining_nodes",
     ),
-    (CORE, "the message of a rank's error"): (
+    (TRAIN, "the message of a rank's error"): (
         "ray.train.v2._internal.util:UserExceptionWithTraceback _base_exc",
         "ray.exceptions:RayTaskError cause",
     ),
@@ -56,15 +61,15 @@ USES = {
         f"{CONTROLLER}._unstage_trial_with_resources",
         f"{CONTROLLER} _resetting_trials",
     ),
-    (TUNE, "ending one of the trials that share a training"): (
+    (TUNE_SCHEDULERS, "ending one of the trials that share a training"): (
         "ray.tune.execution.tune_controller:TrialRunnerWrapper _tune_controller",
     ),
     (TUNE, "showing progress"): ("ray.tune.progress_reporter:TrialProgressCallback",),
-    (TUNE, "ending trials whose bracket has ended"): (
+    (TUNE_SCHEDULERS, "ending trials whose bracket has ended"): (
         f"{SCHEDULERS}:HyperBandScheduler _hyperbands",
         *(f"{SCHEDULERS}.hyperband:_Bracket.{name}" for name in ("finished", "cleanup_full")),
     ),
-    (TUNE, "the values and the history of a population"): (
+    (TUNE_SCHEDULERS, "the values and the history of a population"): (
         *(f"{PBT}.{name}" for name in ("_get_new_config", "_exploit")),
         *(f"{PBT} {name}" for name in ("_perturbation_interval", "_next_perturbation_sync")),
         *(f"{PBT} {name}" for name in ("_trial_state", "_metric_op")),
