@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from benchmarks.timing import print_table
 from orchestrator import Sweep, open_sweep
+from orchestrator.column_names import SPANS
 from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.rows.file_format import write_parquet
 from orchestrator.disk.rows.recorded_files import COMPACTED
@@ -32,7 +33,6 @@ from orchestrator.disk.rows.usage import add_usage
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import trial_name
 from orchestrator.tables.trial_index import TrialIndex
-from orchestrator.units import SPANS
 
 EPOCHS = 10
 ATTEMPT = Attempt(0)

@@ -20,12 +20,12 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.timing import print_table
+from orchestrator.column_names import SPANS
 from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.rows.compaction import compact
 from orchestrator.disk.rows.file_format import make_stream
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.units import SPANS
 
 READ = """
 import re, sys

@@ -1,5 +1,4 @@
-"""Spans of an iteration, and formatting of numbers with their units. A column's name gives its
-unit."""
+"""Formats of numbers with their units. A column's name gives its unit."""
 
 import math
 from numbers import Real
@@ -7,21 +6,6 @@ from typing import Any
 
 from hooks.counts import format_count as format_count
 
-SPANS = (
-    "data_wait_s",
-    "to_device_s",
-    "forward_s",
-    "loss_s",
-    "backward_s",
-    "all_reduce_wait_s",
-    "optimizer_s",
-    "hooks_s",
-    "checkpoint_s",
-    "other_s",
-)
-"""Columns of the spans of an iteration, which add up to `step_s`."""
-TIMES = (*SPANS, "step_s", "host_step_s")
-"""All time columns of a row: the spans, their sum, and the host's time."""
 _SUFFIXES = {
     "_per_s": "/s",
     "_s": "s",
@@ -32,10 +16,6 @@ _SUFFIXES = {
     "_clock_mhz": "MHz",
 }
 """Unit of each suffix of a name; the first match applies."""
-CONFIG = "config/"
-"""Prefix of a column that holds a setting of an experiment: `config/optimizer.lr`."""
-COSTS = ("_s", "_bytes")
-"""Suffixes of reported costs, as opposed to metrics of the model."""
 _COUNTS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 

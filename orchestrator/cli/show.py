@@ -9,9 +9,10 @@ import typer
 
 from orchestrator.cli.options import AsJson, RunOrSweep
 from orchestrator.cli.output import echo, format_cell, print_json, print_table
+from orchestrator.column_names import CONFIG, COSTS
 from orchestrator.errors import UsageError
 from orchestrator.terminal.printable import escape_controls, escape_data
-from orchestrator.units import CONFIG, COSTS, format_count, format_parameter, number_epoch
+from orchestrator.units import format_count, format_parameter, number_epoch
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.disk.checkpoints.index import read_checkpoints, warn_lost_index
+from orchestrator.disk.checkpoints.index import warn_lost_index
+from orchestrator.disk.checkpoints.listing import read_checkpoints
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import is_trial
 from orchestrator.storage import Storage

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import pandas as pd
 
+from orchestrator.column_names import SPANS
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.doctor.finding import Finding
 from orchestrator.doctor.gradient_syncs import WAIT, GradientSyncs, extract_gradient_syncs
@@ -21,7 +22,7 @@ from orchestrator.doctor.time_breakdown import (
 )
 from orchestrator.tables.conditions import check_columns
 from orchestrator.tables.query import TRAINING, Rows
-from orchestrator.units import SPANS, format_count, format_seconds
+from orchestrator.units import format_count, format_seconds
 
 MAX_ROWS = 2**20
 """A run with more rows is sampled."""

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from orchestrator.column_names import SPANS
 from orchestrator.doctor.robust_statistics import Floats
-from orchestrator.units import SPANS
 
 OWN_WORK = ("data_wait_s", "to_device_s", "forward_s", "loss_s", "optimizer_s")
 """Spans of a rank's own work, in which it does not wait for other ranks."""

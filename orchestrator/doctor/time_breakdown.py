@@ -7,13 +7,13 @@ from typing import Any
 import pandas as pd
 
 from orchestrator import units
+from orchestrator.column_names import SPANS
 from orchestrator.doctor.finding import Finding
 from orchestrator.doctor.gradient_syncs import find_rank_with_max
 from orchestrator.tables.database import quote
 from orchestrator.tables.hook_costs import compute_hook_shares, suggest_every
 from orchestrator.tables.query import TRAINING, Rows
 from orchestrator.tables.row_blocks import merge_blocks
-from orchestrator.units import SPANS
 
 DATA_SHARE = 0.1
 """Smallest share of time that is a finding, here and below."""

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from orchestrator.column_names import SPANS
 from orchestrator.loop.device_spans import DeviceSpan, DeviceTimestamp
 from orchestrator.loop.span_columns import SPAN_COLUMNS, Column, get_wall_time
 from orchestrator.loop.spans import INTERVALS
-from orchestrator.units import SPANS
 
 
 class SpanClock:

@@ -7,8 +7,8 @@ from operator import add
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.column_names import SPANS
 from orchestrator.loop.spans import INTERVALS, NUMBERS, TIMESTAMPS
-from orchestrator.units import SPANS
 
 Column = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 """Function that computes a column from the numbers that `SpanClock.close` returns, shape (rows,

@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from hooks.hook import Hook, find_hook_with_metric
+from orchestrator.column_names import TIMES
 from orchestrator.disk.rows.columns import COUNTER_TYPES, NAME_COLUMNS
 from orchestrator.errors import TaskError
-from orchestrator.units import TIMES
 from orchestrator.user_code.failures import find_source_location
 
 R = TypeVar("R")

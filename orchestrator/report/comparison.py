@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
+from orchestrator.column_names import COSTS
 from orchestrator.disk.reports import list_reported_names
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import UsageError
@@ -14,7 +15,6 @@ from orchestrator.runs.result import Run
 from orchestrator.sweeps.results.comparison_text import ComparisonText, describe_comparison
 from orchestrator.sweeps.results.folder_comparison import compare_folders
 from orchestrator.tables.run_comparison import RunComparison
-from orchestrator.units import COSTS
 
 MAX_SIDES = len(COLORS)
 """Maximum number of runs or sweeps: each curve has a color of its own."""

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from orchestrator import units
+from orchestrator.column_names import COSTS
 from orchestrator.disk.reports import list_reported_names
 from orchestrator.doctor import Diagnosis, Finding, diagnose_run
 from orchestrator.report import page
@@ -111,7 +112,7 @@ def _make_metric_tiles(
 ) -> list[Tile]:
     """Make tiles of the metrics' best values, or last ones if unknown: metrics of val and test if
     there are any."""
-    names = [name for name in list_reported_names(reports) if not name.endswith(units.COSTS)]
+    names = [name for name in list_reported_names(reports) if not name.endswith(COSTS)]
     evaluated = [name for name in names if name.startswith(("val/", "test/"))]
     shown = evaluated or [name for name in names if name.startswith("train/")]
     tiles = []

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from orchestrator.column_names import CONFIG
 from orchestrator.report import page
 from orchestrator.report.figures import SPAN_COLORS
 from orchestrator.report.markup import Quantity, element, list_values
@@ -22,7 +23,6 @@ from orchestrator.report.views.experiment import render_best_checkpoint, render_
 from orchestrator.sweeps.results.ranking import select_candidates, sort_best_first
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.tables.query import TRAINING
-from orchestrator.units import CONFIG
 
 MAX_BARS = 32
 """Maximum number of trials whose rows are read."""

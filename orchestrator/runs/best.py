@@ -10,7 +10,8 @@ from hooks.metrics.monitored import find_declared_modes
 from orchestrator import units
 from orchestrator.disk.attempts import get_meter_modes
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
-from orchestrator.disk.checkpoints.index import read_index, read_position, warn_lost_index
+from orchestrator.disk.checkpoints.index import read_index, warn_lost_index
+from orchestrator.disk.checkpoints.listing import read_position
 from orchestrator.disk.reports import list_reported_names
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import HookyardError

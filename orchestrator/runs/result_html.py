@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import TYPE_CHECKING
 
-from orchestrator.units import COSTS
+from orchestrator.column_names import COSTS
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from orchestrator import units
+from orchestrator.column_names import CONFIG
 from orchestrator.report.markup import (
     Markup,
     concatenate,
@@ -25,7 +26,6 @@ from orchestrator.serve.selection import (
     list_keys,
     sort_rows,
 )
-from orchestrator.units import CONFIG
 
 MAX_ROWS = 1000
 """Maximum number of rows of the table."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from orchestrator import units
-from orchestrator.units import CONFIG
+from orchestrator.column_names import CONFIG
 
 SORTABLE = ("name", "status", "best", "tags", "notes", "kind", "started", "total_s")
 """Columns by which runs can be sorted."""

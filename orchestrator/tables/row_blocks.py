@@ -10,8 +10,8 @@ except for spans, `X low`. It also has `rank`, `phase`, `rows`, its `first` iter
 import math
 from collections.abc import Collection, Mapping, Sequence
 
+from orchestrator.column_names import SPANS
 from orchestrator.tables.database import quote
-from orchestrator.units import SPANS
 
 MAX_ROWS_AS_BLOCKS = 2**18
 """Largest number of rows of a run whose blocks are single rows."""

@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from orchestrator.column_names import CONFIG
 from orchestrator.tables.mixed_columns import concat_columns, make_column
-from orchestrator.units import CONFIG
 
 TEXT = pa.string()
 _NUMBER = pa.float64()

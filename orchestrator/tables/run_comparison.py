@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hooks.metrics.direction import find_direction
+from orchestrator.column_names import COSTS
 from orchestrator.tables.compared_values import (
     ComparedValues,
     Series,
@@ -21,7 +22,7 @@ from orchestrator.tables.compared_values import (
 from orchestrator.tables.config_differences import find_config_differences
 from orchestrator.tables.cost_comparison import compare_costs, load_halves
 from orchestrator.tables.query import Rows
-from orchestrator.units import COSTS, is_number
+from orchestrator.units import is_number
 
 MIN_REPORTS = 8
 """Smallest number of reports that shows how much a metric fluctuates."""

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
+from orchestrator.column_names import CONFIG
 from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.checkpoints.index import read_index
@@ -18,7 +19,6 @@ from orchestrator.tables.best_report import find_best_report, find_divergence, f
 from orchestrator.tables.config_differences import flatten
 from orchestrator.tables.gpu_count import count_gpus
 from orchestrator.tables.trial_record import find_leader, load_usage
-from orchestrator.units import CONFIG
 
 _LEFT_OUT = ("name", "tags", "notes", "sweep")
 """Keys of an experiment that have a column of their own, or describe a sweep's trials."""

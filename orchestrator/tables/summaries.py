@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from hooks.metrics.names import sort_phases
+from orchestrator.column_names import SPANS
 from orchestrator.errors import UsageError
 from orchestrator.tables.database import quote
 from orchestrator.tables.query import Rows
-from orchestrator.units import SPANS
 
 _LEADING_COLUMNS: Mapping[str, Mapping[str, str]] = {
     "rank": {"node": "string_agg(distinct node, ', ' order by node)"},

@@ -6,10 +6,10 @@ from typing import Any
 from rich.console import RenderableType, group
 from rich.text import Text
 
+from orchestrator.column_names import COSTS
 from orchestrator.terminal.frame_parts import make_bar_line, make_heading, make_table
 from orchestrator.terminal.run_view import RankView, RunProgress, RunView
 from orchestrator.units import (
-    COSTS,
     format_count,
     format_duration,
     format_seconds,

@@ -1,5 +1,4 @@
-"""The stored checkpoints of a run, and the index of their owners and labels. Does not import
-torch."""
+"""The index of a run's checkpoints: their owners and labels. Does not import torch."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -8,14 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from hooks.position import Position
-from orchestrator.disk.checkpoints.manifest import (
-    MANIFEST,
-    check_inside,
-    parse_position,
-    read_manifest,
-)
-from orchestrator.errors import CheckpointError, DamagedFile, NewerFormat
+from orchestrator.disk.checkpoints.manifest import MANIFEST, check_inside
 from orchestrator.storage import Storage
 from orchestrator.storage.json_files import read_json, write_json
 from orchestrator.storage.omissions import warn_once
@@ -113,58 +105,6 @@ def _make_empty_index() -> dict[str, Any]:
 def _list_owned(index: Mapping[str, Any]) -> set[str]:
     """Return the names of the checkpoints that have an owner."""
     return set().union(*index["owners"].values())
-
-
-def read_checkpoints(
-    storage: Storage,
-) -> tuple[dict[str, dict[str, Any]], dict[str, CheckpointError]]:
-    """Return the manifests of the stored checkpoints, oldest first, and the errors of those with
-    damaged manifests."""
-    names = [name for name in storage.names() if not name.startswith(".")]
-    results = storage.map(partial(read_manifest_or_error, storage), names)
-
-    manifests = {}
-    positions = {}
-    errors = {}
-    for name, manifest in zip(names, results, strict=True):
-        if isinstance(manifest, CheckpointError):
-            errors[name] = manifest
-        elif manifest is not None:
-            manifests[name] = manifest
-            positions[name] = parse_position(manifest["position"])
-    return {name: manifests[name] for name in sorted(positions, key=positions.__getitem__)}, errors
-
-
-def read_position(storage: Storage, name: str) -> Position | None:
-    """Return the position of a checkpoint; None if it is missing, or with a warning if it is
-    damaged."""
-    manifest = read_manifest_or_error(storage, name)
-    if isinstance(manifest, CheckpointError):
-        warn_once(str(manifest))
-        return None
-    return parse_position(manifest["position"]) if manifest else None
-
-
-def read_manifest_or_error(storage: Storage, name: str) -> dict[str, Any] | CheckpointError | None:
-    """Return a checkpoint's manifest, or its error if it is damaged; None if there is no
-    checkpoint.
-
-    Raises NewerFormat: training that went on from an older checkpoint instead would delete this
-    one.
-    """
-    try:
-        return read_manifest(storage, name)
-    except NewerFormat:
-        raise
-    except DamagedFile as error:
-        return CheckpointError(str(error))
-    except FileNotFoundError:
-        # On an object store, a missing manifest may mean an unfinished save: it is written last.
-        if storage.local and storage.exists(f"{name}/model.pt"):
-            return CheckpointError(
-                f"the checkpoint {storage / name} is damaged: its {MANIFEST} is missing"
-            )
-    return None
 
 
 def warn_lost_index(storage: Storage) -> None:

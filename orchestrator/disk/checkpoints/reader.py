@@ -12,7 +12,8 @@ import torch
 from hooks.metrics.names import find_evaluation_label
 from hooks.position import Position
 from orchestrator.disk.checkpoints import placeholders
-from orchestrator.disk.checkpoints.index import Index, read_checkpoints, read_manifest_or_error
+from orchestrator.disk.checkpoints.index import Index
+from orchestrator.disk.checkpoints.listing import read_checkpoints, read_manifest_or_error
 from orchestrator.disk.checkpoints.manifest import (
     MANIFEST,
     Entries,

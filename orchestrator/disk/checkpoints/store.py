@@ -24,7 +24,8 @@ import torch
 from hooks.position import Position
 from orchestrator.disk.checkpoints import placeholders
 from orchestrator.disk.checkpoints.files import HashingWriter, write_file, write_object
-from orchestrator.disk.checkpoints.index import INDEX, read_checkpoints
+from orchestrator.disk.checkpoints.index import INDEX
+from orchestrator.disk.checkpoints.listing import read_checkpoints
 from orchestrator.disk.checkpoints.manifest import MANIFEST, describe_difference
 from orchestrator.disk.checkpoints.reader import CheckpointReader
 from orchestrator.errors import CheckpointError

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from orchestrator.column_names import CONFIG
 from orchestrator.report import page
 from orchestrator.report.figures import draw_curves, draw_scatter, draw_stacks
 from orchestrator.report.markup import Quantity, Share, concatenate, element, make_table
@@ -20,7 +21,6 @@ from orchestrator.sweeps.results.configurations_table import (
 from orchestrator.sweeps.results.importance import MIN_TRIALS, make_importance_table
 from orchestrator.sweeps.results.pareto import find_pareto_front
 from orchestrator.sweeps.results.ranking import select_candidates
-from orchestrator.units import CONFIG
 
 MOST_LINES = 400
 """Maximum number of lines of parallel coordinates."""

@@ -7,6 +7,7 @@ import numpy as np
 
 from hooks.metrics.direction import explain_unknown_direction, find_direction
 from hooks.metrics.names import PHASES, find_phase
+from orchestrator.column_names import COSTS
 from orchestrator.disk.reports import list_reported_names
 from orchestrator.report import page
 from orchestrator.report.binning import Floats, compute_envelope
@@ -15,7 +16,7 @@ from orchestrator.report.markup import Markup, Quantity, concatenate, element, m
 from orchestrator.tables.best_report import find_best_report
 from orchestrator.tables.query import TRAINING, Rows
 from orchestrator.tables.row_blocks import merge_blocks
-from orchestrator.units import COSTS, format_count, is_number, number_epoch
+from orchestrator.units import format_count, is_number, number_epoch
 
 MAX_BINS = 240
 """Maximum number of points of a chart."""

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 
+from orchestrator.column_names import SPANS
 from orchestrator.doctor.gradient_syncs import WAIT
 from orchestrator.report import page
 from orchestrator.report.binning import compute_max_per_bin, group_neighbors
@@ -12,7 +13,6 @@ from orchestrator.report.views.learning import Reports, draw_metric, group_metri
 from orchestrator.tables.hook_costs import summarize_hooks
 from orchestrator.tables.query import TRAINING, Rows
 from orchestrator.tables.row_blocks import OWN_WORK, merge_blocks
-from orchestrator.units import SPANS
 
 BARS = 64
 """Maximum number of bars."""

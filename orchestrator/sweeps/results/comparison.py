@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from orchestrator.column_names import CONFIG
 from orchestrator.sweeps.results.configurations_table import aggregate_repeats
 from orchestrator.sweeps.results.ranking import (
     list_configurations,
@@ -38,7 +39,7 @@ from orchestrator.tables.significance import (
     run_paired_test,
     run_welch_test,
 )
-from orchestrator.units import CONFIG, is_number
+from orchestrator.units import is_number
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from typing import Any
 
 import pandas as pd
 
+from orchestrator.column_names import CONFIG
 from orchestrator.sweeps.results.ranking import list_configurations, select_candidates
 from orchestrator.tables.configurations import Configuration
-from orchestrator.units import CONFIG
 
 
 def make_configurations_table(

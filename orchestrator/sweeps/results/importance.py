@@ -9,7 +9,8 @@ no more than the worst one, and a logarithmic domain equals a linear one.
 import numpy as np
 import pandas as pd
 
-from orchestrator.units import CONFIG, is_number
+from orchestrator.column_names import CONFIG
+from orchestrator.units import is_number
 
 MIN_TRIALS = 10
 """Minimum number of trials, or with repeats of configurations, for parameter importance."""

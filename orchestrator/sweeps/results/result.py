@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from hooks.metrics.direction import find_direction
+from orchestrator.column_names import CONFIG
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import list_trial_folders, open_sweep_folder, trial_name
 from orchestrator.errors import DamagedFile, UsageError
@@ -29,7 +30,7 @@ from orchestrator.tables.constraints import Constraints
 from orchestrator.tables.exact_frames import concat_exactly
 from orchestrator.tables.trial_index import TrialIndex
 from orchestrator.tables.trial_record import TrialRecord
-from orchestrator.units import CONFIG, format_count, is_number
+from orchestrator.units import format_count, is_number
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -6,11 +6,11 @@ from typing import Any
 
 import pandas as pd
 
+from orchestrator.column_names import CONFIG
 from orchestrator.errors import DamagedFile
 from orchestrator.runs.reports import make_frame
 from orchestrator.tables.constraints import Constraints, make_measured_cells
 from orchestrator.tables.trial_record import TrialRecord
-from orchestrator.units import CONFIG
 
 Records = Mapping[str, TrialRecord | DamagedFile]
 

@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 
 from hooks.hook import WITHIN_ITERATION
+from orchestrator.column_names import SPANS
 from orchestrator.doctor.finding import Finding
 from orchestrator.doctor.gradient_syncs import WAIT, extract_gradient_syncs
 from orchestrator.doctor.stragglers import find_stragglers
 from orchestrator.loop.step import stages
-from orchestrator.units import SPANS
 from tests.orchestrator.doctor.runs import costs, slower, training, unmeasured
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hooks import Hook, Interval, State
+from orchestrator.column_names import SPANS
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.loop import span_clock as clock_module
 from orchestrator.loop import training_run
@@ -22,7 +23,6 @@ from orchestrator.loop.span_clock import CudaClock, SpanClock
 from orchestrator.loop.spans import INTERVALS
 from orchestrator.loop.step.backward_timer import BackwardTimer
 from orchestrator.storage import Storage
-from orchestrator.units import SPANS
 from tests.device_stand_in import Device
 from tests.ranks import on_ranks
 from tests.tasks import Points, Rows, experiment
