@@ -57,7 +57,8 @@ class MixtureSampler(Sampler[int]):
             )
         self._starts = [0, *dataset.cumulative_sizes[:-1]]
         self._sizes = sizes
-        self._counts = _apportion(len(dataset) if length is None else length, weights)
+        total = len(dataset) if length is None else length
+        self._counts = _apportion(total, weights)
 
     def __iter__(self) -> Iterator[int]:
         parts = []

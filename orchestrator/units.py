@@ -37,9 +37,9 @@ def format_seconds(value: float) -> str:
 
 def format_bytes(value: float) -> str:
     """Format bytes: `12.3 MiB`, `1.5 GiB`."""
-    return (
-        f"{value / 2**20:.3g} MiB" if abs(value) < 999.5 * 2**20 else f"{_round(value / 2**30)} GiB"
-    )
+    if abs(value) < 999.5 * 2**20:
+        return f"{value / 2**20:.3g} MiB"
+    return f"{_round(value / 2**30)} GiB"
 
 
 def _round(value: float) -> str:
@@ -85,14 +85,18 @@ def format_value(name: str, value: Any) -> str:
     if name.endswith("share"):
         return f"{value:.1%}"
     text = format_number(value)
-    return f"{text}{'' if unit == '/s' else ' '}{unit}" if unit else text
+    if not unit:
+        return text
+    return f"{text}/s" if unit == "/s" else f"{text} {unit}"
 
 
 def format_parameter(value: Any) -> str:
     """Format a value of a parameter as it can be written in an experiment file: `1000`, `0.0125`,
     `true`."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
     if not is_number(value) or math.isinf(value):
         return str(value)
     return str(int(value)) if _is_short_integer(value) else f"{value:.4g}"
@@ -119,10 +123,12 @@ def format_number(value: float) -> str:
 
 def _format_with_prefix(value: float) -> str:
     value = float(f"{value:.4g}")
-    letter, size = next(
-        ((letter, size) for letter, size in _COUNTS if abs(value) >= size), ("", 1.0)
-    )
-    return f"{value / size:.4g}{letter}" if abs(value) < 1e16 else f"{value:.3g}"
+    if abs(value) >= 1e16:
+        return f"{value:.3g}"
+    for letter, size in _COUNTS:
+        if abs(value) >= size:
+            return f"{value / size:.4g}{letter}"
+    return f"{value:.4g}"
 
 
 def _format_clock(value: float) -> str:

@@ -31,6 +31,7 @@ def collect_provenance(import_paths: Sequence[str]) -> dict[str, Any]:
     """Return command line, versions, environment variables, and the git state of the first import
     path, else of `.`."""
     versions = {name: installed_version(name) for name in _PACKAGES}
+    code = Path(import_paths[0]) if import_paths else Path(".")
     return {
         "argv": [without_credentials(argument) for argument in sys.argv],
         "python": platform.python_version(),
@@ -38,7 +39,7 @@ def collect_provenance(import_paths: Sequence[str]) -> dict[str, Any]:
         "versions": {name: version for name, version in versions.items() if version},
         "packages": list_packages(),
         "environment": {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
-        "git": _git(Path(import_paths[0] if import_paths else ".")),
+        "git": _read_git_state(code),
     }
 
 
@@ -74,7 +75,7 @@ def installed_version(package: str) -> str | None:
         return None
 
 
-def _git(folder: Path) -> dict[str, Any] | None:
+def _read_git_state(folder: Path) -> dict[str, Any] | None:
     commit = _ask_git(folder, "rev-parse", "HEAD")
     if commit is None:
         return None

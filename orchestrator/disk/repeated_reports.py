@@ -159,8 +159,9 @@ def _is_repeated(other: Attempt, attempt: Attempt, *, trains: bool) -> bool:
     return all(attempt.settings[name] == other.settings.get(name) for name in names)
 
 
-def _get_data_sizes(attempt: Attempt) -> Any:
-    return attempt.order and attempt.order.sizes
+def _get_data_sizes(attempt: Attempt) -> Mapping[str, int] | None:
+    """Return the number of samples of each phase; None if the task has a loop of its own."""
+    return None if attempt.order is None else attempt.order.sizes
 
 
 def _is_loss(metric: str, value: object) -> bool:

@@ -330,5 +330,6 @@ class RunFolder:
     # The log
 
     def log(self, text: str) -> None:
+        """Append lines to `log.txt`; an empty text appends none."""
         if text:
-            self.storage.append("log.txt", text if text.endswith("\n") else f"{text}\n")
+            self.storage.append("log.txt", text.removesuffix("\n") + "\n")

@@ -64,7 +64,8 @@ def train_in_processes(train: Callable[[World], Any], world_size: int, threads: 
                 pass
         except ProcessException as error:
             message = Path(folder, "failed")
-            raise RunError(message.read_text() if message.exists() else str(error)) from None
+            reason = message.read_text() if message.exists() else str(error)
+            raise RunError(reason) from None
         finally:
             for process in processes.processes:
                 process.kill()

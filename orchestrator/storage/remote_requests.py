@@ -60,9 +60,9 @@ class RemoteRequests:
             NotADirectoryError: A file is in the place of a folder.
             StorageError: The store does not answer, or refuses.
         """
-        is_unresponsive = self._store in _unresponsive
+        filesystem = self._impatient if self._store in _unresponsive else self.filesystem
         try:
-            answer = call(self._impatient if is_unresponsive else self.filesystem)
+            answer = call(filesystem)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             raise
         except OSError as error:

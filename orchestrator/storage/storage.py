@@ -189,8 +189,9 @@ class Storage:
 
     def write(self, name: str, data: bytes | str) -> None:
         """Write a whole file; text in UTF-8, with backslashes for what it cannot encode."""
+        content = _encode(data) if isinstance(data, str) else data
         with self.create(name) as file:
-            file.write(_encode(data) if isinstance(data, str) else data)
+            file.write(content)
 
     def append(self, name: str, data: str) -> None:
         """Append text to a file. A remote file is uploaded again, so keep it small; it must have

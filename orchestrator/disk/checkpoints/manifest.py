@@ -91,7 +91,10 @@ def parse_position(entries: Any) -> Position:
 
 def list_optimizers(manifest: Mapping[str, Any]) -> Mapping[OptimizerName, Mapping[str, Any]]:
     """Return what a manifest says of each optimizer, by name."""
-    return manifest.get("optimizers") or {None: manifest}
+    optimizers: Mapping[OptimizerName, Mapping[str, Any]] = manifest.get("optimizers", {})
+    if not optimizers:
+        return {None: manifest}
+    return optimizers
 
 
 def check_inside(name: str) -> None:
@@ -130,7 +133,7 @@ def find_damage(
             describe_difference(file, entry, sizes.get(file)) for file, entry in entries.items()
         ]
     reason = next(filter(None, reasons), None)
-    return reason and f"checkpoint {storage}/{folder}: {reason}"
+    return None if reason is None else f"checkpoint {storage}/{folder}: {reason}"
 
 
 def check_file(storage: Storage, folder: str, file: str, entry: Mapping[str, Any]) -> str | None:

@@ -103,7 +103,8 @@ def _encode_container(tree: Any, sharded: Sharded | None, place: str) -> Any:
             )
 
     def encode_entry(key: Any, value: Any) -> Any:
-        return encode(value, sharded, f"{place}[{key!r}]" if place else str(key))
+        entry_place = f"{place}[{key!r}]" if place else str(key)
+        return encode(value, sharded, entry_place)
 
     return _replace(tree, encode_entry)
 
@@ -158,9 +159,12 @@ def _parts(value: Any) -> list[Any] | None:
 
 
 def _rebuild(name: str, *parts: Any) -> Any:
-    if name == "defaultdict":
-        return defaultdict(_FACTORIES[parts[0]] if parts[0] else None, parts[1])
-    return deque(*parts) if name == "deque" else frozenset(*parts)
+    if name == "deque":
+        return deque(*parts)
+    if name == "frozenset":
+        return frozenset(*parts)
+    factory, entries = parts
+    return defaultdict(_FACTORIES[factory] if factory else None, entries)
 
 
 def _values(tree: Any) -> Any:

@@ -126,10 +126,13 @@ class CheckpointReader:
         return hashlib.sha256(self.storage.read(f"{name}/{MANIFEST}")).hexdigest()
 
     def check_files(self, folder: str, entries: Entries, *, check_hashes: bool = True) -> None:
+        """Raise CheckpointError for the first damaged file; not `check_hashes` compares only sizes."""
         reason = find_damage(self.storage, folder, entries, check_hashes=check_hashes)
-        if reason:
-            others = ", ".join(other for other in self.list_names() if other != folder)
-            raise CheckpointError(f"{reason}; other checkpoints: {others}" if others else reason)
+        if not reason:
+            return
+        others = [other for other in self.list_names() if other != folder]
+        hint = f"; other checkpoints: {', '.join(others)}" if others else ""
+        raise CheckpointError(f"{reason}{hint}")
 
     # Reading
 
@@ -210,7 +213,9 @@ class CheckpointReader:
         """Return the keys of a state dict in a checkpoint, such as `model` or `ema/model`."""
         file, _, key = entry.partition("/")
         content = self.load(name, f"{file}.pt")
-        return list(content[key] if key else content)
+        if key:
+            content = content[key]
+        return list(content)
 
     def load_buffers(self, label: str) -> tuple[dict[str, Any], list[str]]:
         """Return the verified buffers of rank 0, including those outside the state dict

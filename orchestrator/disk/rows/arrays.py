@@ -63,8 +63,9 @@ def _make_number_array(values: list[Any], kinds: set[type]) -> pa.Array | None:
     """
     if not kinds <= {int, float}:
         return None
+    dtype = np.float64 if float in kinds else np.int64
     with suppress(OverflowError):
-        return pa.array(np.array(values, dtype=np.float64 if float in kinds else np.int64))
+        return pa.array(np.array(values, dtype))
     return None
 
 
