@@ -1,4 +1,4 @@
-"""The files of one rank: growing Arrow streams, later rewritten as Parquet segments."""
+"""The files of one rank: parts that grow, later rewritten as Parquet segments."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -11,73 +11,16 @@ from typing import Any
 import pyarrow as pa
 
 from orchestrator.disk.rows.columns import check_case, merge_types
-from orchestrator.disk.rows.file_format import END_OF_STREAM, make_stream, make_stream_start
+from orchestrator.disk.rows.parts import Part, open_part
 from orchestrator.disk.rows.recorded_files import RecordedFile
 from orchestrator.storage import Storage
 from orchestrator.storage.disk_errors import raising_storage_errors
 
-PART_ROWS = 2**11
-"""Maximum rows of a part on an object store, where each upload sends all of it. Also the minimum
-rows of a segment."""
+MIN_SEGMENT_ROWS = 2**11
+"""Minimum rows of a segment, as long as its run records."""
 SEGMENT_ROWS = 2**16
 
 logger = logging.getLogger("hookyard")
-
-
-class _DiskPart:
-    """An Arrow stream that grows on a disk, where other processes see each batch immediately."""
-
-    def __init__(self, storage: Storage, path: str, schema: pa.Schema) -> None:
-        self.rows = 0
-        self.schema = schema
-        self._file = storage.open_stream(path, make_stream_start(schema))
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        self._file.write(batch.serialize())
-        self._file.flush()
-        self.rows += batch.num_rows
-
-    def sync(self) -> None:
-        """Do nothing: each write is flushed."""
-
-    def end(self) -> None:
-        with self._file:
-            self._file.write(END_OF_STREAM)
-
-
-class _ObjectPart:
-    """An Arrow stream on an object store, uploaded as a whole whenever it has grown."""
-
-    def __init__(self, storage: Storage, path: str, schema: pa.Schema) -> None:
-        self.rows = 0
-        self.schema = schema
-        self._storage = storage
-        self._path = path
-        self._uploaded = b""
-        self._new: list[pa.RecordBatch] = []
-        self._has_ended = False
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        self._new.append(batch)
-        self.rows += batch.num_rows
-
-    def sync(self) -> None:
-        # In this order, because another thread writes and ends.
-        has_ended = self._has_ended
-        new = self._new[:]
-        if not new:
-            if has_ended:
-                self._uploaded = b""
-            return
-
-        [batch] = pa.Table.from_batches(new).combine_chunks().to_batches()
-        batches = self._uploaded + bytes(batch.serialize())
-        self._storage.write(self._path, make_stream(self.schema, batches))
-        self._uploaded = batches
-        del self._new[: len(new)]
-
-    def end(self) -> None:
-        self._has_ended = True
 
 
 @dataclass
@@ -87,9 +30,9 @@ class _Table:
     name: str
     columns: dict[str, pa.DataType] = field(default_factory=dict)
     """Columns seen so far. None is ever removed, so the schema stops changing."""
-    current_part: _DiskPart | _ObjectPart | None = None
+    current_part: Part | None = None
     """Part to which rows are appended."""
-    parts: list[tuple[RecordedFile, _DiskPart | _ObjectPart]] = field(default_factory=list)
+    parts: list[tuple[RecordedFile, Part]] = field(default_factory=list)
     """Parts not yet rewritten as segments."""
     number: int = 0
     """Number of the next part."""
@@ -106,7 +49,7 @@ class _Table:
     def should_rewrite(self) -> bool:
         """True once open rows are a fifth of all rows. This bounds the numbers of segments and of
         open rows."""
-        due_rows = min(max(self.rows // 4, PART_ROWS), SEGMENT_ROWS)
+        due_rows = min(max(self.rows // 4, MIN_SEGMENT_ROWS), SEGMENT_ROWS)
         return self.open_rows >= max(self.retry_rows, due_rows)
 
     def end_part(self) -> None:
@@ -145,7 +88,7 @@ class RankFiles:
         batch = self._make_batch(target, arrays, count)
         with self._write_lock, raising_storage_errors(self._storage / self._folder):
             part = target.current_part
-            if part is None or not self._has_room(part, batch):
+            if part is None or not part.has_room_for(batch):
                 target.end_part()
                 part = self._start_part(target, batch.schema)
             part.write(batch)
@@ -155,12 +98,6 @@ class RankFiles:
                 self._start_thread(self._upload)
         elif target.should_rewrite and not (self._thread and self._thread.is_alive()):
             self._start_thread(self._rewrite_parts)
-
-    def _has_room(self, part: _DiskPart | _ObjectPart, batch: pa.RecordBatch) -> bool:
-        """Return whether a batch can be appended to a part."""
-        if part.schema != batch.schema:
-            return False
-        return not self._is_remote or part.rows < PART_ROWS
 
     def sync(self) -> None:
         """Wait until other processes can read everything written so far. Raises StorageError."""
@@ -181,7 +118,7 @@ class RankFiles:
             for table in self._tables.values():
                 ends.callback(table.end_part)
         self.sync()
-        self._rewrite_parts(PART_ROWS)
+        self._rewrite_parts(MIN_SEGMENT_ROWS)
 
     def _start_thread(self, work: Callable[[], None]) -> None:
         self._thread = Thread(target=work, name="rows", daemon=True)
@@ -203,10 +140,9 @@ class RankFiles:
                 columns[name] = pa.nulls(count, data_type)
         return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
-    def _start_part(self, table: _Table, schema: pa.Schema) -> _DiskPart | _ObjectPart:
+    def _start_part(self, table: _Table, schema: pa.Schema) -> Part:
         path = f"{self._folder}/{table.name}-{table.number:05d}.arrow"
-        kind = _ObjectPart if self._is_remote else _DiskPart
-        part = kind(self._storage, path, schema)
+        part = open_part(self._storage, path, schema)
         attempt = int(self._identity.get("attempt", 0))
         rank = int(self._identity.get("rank", 0))
         table.parts.append((RecordedFile(attempt, rank, table.number, path), part))

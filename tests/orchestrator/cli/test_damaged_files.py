@@ -19,7 +19,7 @@ from orchestrator import Run, open_run, resume, run
 from orchestrator.cli import app
 from orchestrator.disk.rows import rank_files
 from orchestrator.errors import HookyardError, RunError, UsageError
-from orchestrator.storage import storage
+from orchestrator.storage import local_files
 from tests.tasks import described
 
 VERBS = ("ls", "show", "stats", "report", "watch", "compare", "doctor")
@@ -303,11 +303,11 @@ def test_run_recovers_from_any_refused_file_operation(
         tmp_path / "cut",
         count(1),
     )
-    telling = storage.raising_storage_errors
+    telling = local_files.raising_storage_errors
 
     @contextmanager
-    def refusing(place: object, missing: bool = True) -> Iterator[None]:
-        with telling(place, missing):
+    def refusing(place: object, *, keeps_missing: bool = False) -> Iterator[None]:
+        with telling(place, keeps_missing=keeps_missing):
             call = next(calls)
             if call == number or (lasting and call > number):
                 raise OSError(refusal, os.strerror(refusal))
@@ -315,7 +315,7 @@ def test_run_recovers_from_any_refused_file_operation(
 
     failure: HookyardError | None = None
     with monkeypatch.context() as patched:
-        for module in (storage, rank_files):
+        for module in (local_files, rank_files):
             patched.setattr(module, "raising_storage_errors", refusing)
         try:
             run(described(epochs=2, hooks=LASTING), tmp_path, "cut", local=True)

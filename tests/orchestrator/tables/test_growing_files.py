@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.disk.rows import rank_files
+from orchestrator.disk.rows import parts, rank_files
 from orchestrator.disk.rows.compaction import compact
 from orchestrator.disk.rows.recorded_files import parse_recorded_path
 from orchestrator.disk.rows.recorder import Recorder
@@ -115,7 +115,8 @@ def test_rows_rewritten_as_segments_are_followed(
 ) -> None:
     """Segments are written between two looks and amid a part that was begun; whoever comes later
     sees the same."""
-    monkeypatch.setattr(rank_files, "PART_ROWS", 60)
+    monkeypatch.setattr(rank_files, "MIN_SEGMENT_ROWS", 60)
+    monkeypatch.setattr(parts, "PART_ROWS", 60)
     monkeypatch.setattr(growing_files, "WINDOW", 20)
     monkeypatch.setattr(rank_files, "Thread", Immediately)
     rank = recorder(storage)

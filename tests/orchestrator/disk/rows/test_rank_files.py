@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pytest
 
-from orchestrator.disk.rows import rank_files
+from orchestrator.disk.rows import parts, rank_files
 from orchestrator.disk.rows.dataset import open_recorded
 from orchestrator.disk.rows.file_format import read_stream
 from orchestrator.disk.rows.rank_files import RankFiles
@@ -164,7 +164,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, storage: Storage) -> S
 
 def test_long_parts_become_segments(place: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten rows are worth a segment at first, and later a quarter of those that are in one."""
-    monkeypatch.setattr(rank_files, "PART_ROWS", 10)
+    monkeypatch.setattr(rank_files, "MIN_SEGMENT_ROWS", 10)
+    monkeypatch.setattr(parts, "PART_ROWS", 10)
     monkeypatch.setattr(rank_files, "Thread", Immediately)
     files = RankFiles(place, FOLDER, {"rank": 0, "attempt": 0}, upload_interval_s=30)
     names = []
@@ -213,7 +214,7 @@ class Immediately(threading.Thread):
 def test_failed_segment_keeps_its_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(rank_files, "PART_ROWS", 3)
+    monkeypatch.setattr(rank_files, "MIN_SEGMENT_ROWS", 3)
     monkeypatch.setattr(rank_files, "Thread", Immediately)
     place = Storage(tmp_path)
     files = RankFiles(place, FOLDER, {"rank": 0, "attempt": 0}, upload_interval_s=30)
@@ -234,9 +235,9 @@ def test_failure_to_end_a_file_closes_the_others(
     files = RankFiles(Storage(tmp_path), FOLDER, {"rank": 0, "attempt": 0}, upload_interval_s=30)
     for table in ("rows", "costs"):
         files.write(table, {"n": pa.array([1.0])}, 1)
-    parts = {name: table.current_part for name, table in files._tables.items()}
-    monkeypatch.setattr(parts[failing], "end", Mock(side_effect=OSError("the disk is full")))
+    current = {name: table.current_part for name, table in files._tables.items()}
+    monkeypatch.setattr(current[failing], "end", Mock(side_effect=OSError("the disk is full")))
     with pytest.raises(StorageError, match="the disk is full"):
         files.close()
-    assert [part._file.closed for name, part in parts.items() if name != failing] == [True]
-    parts[failing]._file.close()
+    assert [part._file.closed for name, part in current.items() if name != failing] == [True]
+    current[failing]._file.close()
