@@ -250,7 +250,7 @@ class CheckpointReader:
             return content
         from orchestrator.disk.checkpoints import sharded_tensors as shards
 
-        tensors = shards.read(partial(self.load, name), keys, mesh)
+        tensors = shards.read_tensors(partial(self.load, name), keys, mesh)
         filled: dict[str, Any] = placeholders.fill(content, tensors)
         return filled
 

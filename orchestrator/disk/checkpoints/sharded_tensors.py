@@ -5,8 +5,8 @@ Tensors are sharded along their first dimension, as `torch.chunk` does. Each ran
 shards to its `shards-0000.pt`, and `shards.pt` describes in which file each shard of a tensor is.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from torch.distributed.tensor import empty as empty_shards
 from orchestrator.disk.checkpoints.placeholders import INDEX, shard_file
 
 
-def files_with_shards(tensors: Mapping[str, DTensor], rank: int, world_size: int) -> dict[str, Any]:
+def make_shard_files(tensors: Mapping[str, DTensor], rank: int, world_size: int) -> dict[str, Any]:
     """Return this rank's shards by file, as copies on the CPU; collective."""
     local = [tensor.redistribute(placements=[Shard(0)]).to_local() for tensor in tensors.values()]
     # Copy: a shard is a view of a padded tensor, which torch.save would write completely.
@@ -31,32 +31,56 @@ def files_with_shards(tensors: Mapping[str, DTensor], rank: int, world_size: int
     return files
 
 
-def read(
+class _Copy(NamedTuple):
+    """A copy of rows from a shard to this rank's part of a tensor."""
+
+    number: int
+    """Number of the shard in its file."""
+    part: Tensor
+    offset: int
+    """First row of the shard, counted from the part's first row; negative if it is before it."""
+
+    def execute(self, shards: Sequence[Tensor]) -> None:
+        """Copy the rows that the shard and the part have in common."""
+        rows = shards[self.number][max(0, -self.offset) : len(self.part) - self.offset]
+        start = max(0, self.offset)
+        self.part[start : start + len(rows)] = rows
+
+
+def read_tensors(
     load: Callable[[str], Any], keys: Iterable[str], mesh: DeviceMesh | None = None
 ) -> dict[str, Tensor]:
     """Return sharded tensors by key: this rank's shards on a mesh, or full tensors on the CPU.
 
-    `load` reads a file of the checkpoint.
+    Args:
+        load: Reads a file of the checkpoint.
+        keys: Keys of the tensors.
+        mesh: Ranks that share the tensors; None for full tensors.
     """
     index = load(INDEX)
     tensors = {key: _empty(index[key], mesh) for key in keys}
-    copies: dict[str, list[tuple[int, Tensor, int]]] = {}
-    """Copies to make by file: shard number, this rank's part of the tensor, and the shard's first
-    row in that part."""
+    copies: dict[str, list[_Copy]] = {}
     for key, tensor in tensors.items():
-        part = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-        start = 0
-        if mesh is not None:
-            start = _rows(len(tensor), mesh.get_local_rank(), mesh.size()).start
-        for (first, *_), (rows, *_), file, number in index[key]["pieces"]:
-            if first < start + len(part) and start < first + rows:
-                copies.setdefault(file, []).append((number, part, first - start))
+        for file, copy in _list_copies(tensor, index[key]["pieces"], mesh):
+            copies.setdefault(file, []).append(copy)
     for file in sorted(copies):
         shards = load(file)
-        for number, part, first in copies[file]:
-            shard = shards[number][max(0, -first) : len(part) - first]
-            part[max(0, first) : max(0, first) + len(shard)] = shard
+        for copy in copies[file]:
+            copy.execute(shards)
     return tensors
+
+
+def _list_copies(
+    tensor: Tensor, pieces: Iterable[Any], mesh: DeviceMesh | None
+) -> Iterator[tuple[str, _Copy]]:
+    """Yield the file of each shard that this rank needs of a tensor, and what to copy from it."""
+    part = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    start = 0
+    if mesh is not None:
+        start = _rows(len(tensor), mesh.get_local_rank(), mesh.size()).start
+    for (first, *_), (rows, *_), file, number in pieces:
+        if first < start + len(part) and start < first + rows:
+            yield file, _Copy(number, part, first - start)
 
 
 def _describe(tensor: DTensor, number: int, world_size: int) -> dict[str, Any]:

@@ -112,9 +112,9 @@ class CheckpointSaver(Saver):
         files, details = self._detach((files, details))
         if sharded:
             # Its import takes long, and most runs have no sharded tensors.
-            from orchestrator.disk.checkpoints.sharded_tensors import files_with_shards
+            from orchestrator.disk.checkpoints.sharded_tensors import make_shard_files
 
-            files |= files_with_shards(sharded, self._world.rank, self._world.world_size)
+            files |= make_shard_files(sharded, self._world.rank, self._world.world_size)
         position = self._collector.cursor.position()
         commit = partial(self._store.commit, name, position=position, details=details)
         return PreparedCheckpoint(name, files, commit, has_shards=bool(sharded))
