@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.cluster.submission import Submission, check_storage
-from orchestrator.disk.new_run import check_name_is_free
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.taken_name import check_name_is_free
 from orchestrator.engines.ray_environment import read_environment
 from orchestrator.engines.resources import Resources
 from orchestrator.errors import UsageError
