@@ -60,6 +60,12 @@ class RepeatedReports:
     An attempt repeats them if its settings, ranks and devices are the same. Other metrics are left
     out, because some measure time. Where sums may have another order each time, differences grow
     during training, so only the losses of a validation right after the checkpoint are compared.
+
+    Args:
+        folder: The run that reported them.
+        earlier: Its attempts before this one.
+        attempt: The attempt that repeats them.
+        is_deterministic: Whether each sum has the same order each time.
     """
 
     def __init__(
@@ -70,29 +76,19 @@ class RepeatedReports:
         *,
         is_deterministic: bool,
     ) -> None:
-        """Read the reports of `earlier` attempts in a folder.
-
-        `is_deterministic` says whether each sum has the same order each time.
-        """
         self._folder = folder
         self._tolerance = _TOLERANCE if is_deterministic else _TOLERANCE_OF_VALIDATION
         self._losses: dict[tuple[int, str], _ReportedLoss] = {}
         attempts = {other.number: other for other in earlier}
         for report in drop_superseded(folder.read_reports(), earlier):
             other = attempts.get(report["attempt"])
-            iteration = report["iteration"]
-            follows = attempt.position < Position(iteration=iteration, stage=Stage.REPORTED)
-            if other is None or other.started is None or not follows:
+            if other is None or other.started is None:
                 continue
-
-            trains = iteration > attempt.position.iteration
-            if trains and not is_deterministic:
-                continue
-            if not _is_repeated(other, attempt, trains=trains):
+            if not _will_be_repeated(report, other, attempt, is_deterministic=is_deterministic):
                 continue
             for metric, value in report.items():
                 if _is_loss(metric, value):
-                    self._losses[iteration, metric] = _ReportedLoss(value, other.started)
+                    self._losses[report["iteration"], metric] = _ReportedLoss(value, other.started)
 
     def find_difference(self, report: Mapping[str, Any]) -> str | None:
         """Describe the first loss of a report that differs beyond rounding, unless code has changed
@@ -144,6 +140,20 @@ def find_repeated_reports(
     # The parent may be gone, or damaged.
     except (HookyardError, OSError):
         return None
+
+
+def _will_be_repeated(
+    report: Mapping[str, Any], other: Attempt, attempt: Attempt, *, is_deterministic: bool
+) -> bool:
+    """Return whether an attempt will repeat a report of another one, and its losses can be
+    compared."""
+    iteration = report["iteration"]
+    if attempt.position >= Position(iteration=iteration, stage=Stage.REPORTED):
+        return False
+    trains = iteration > attempt.position.iteration
+    if trains and not is_deterministic:
+        return False
+    return _is_repeated(other, attempt, trains=trains)
 
 
 def _is_repeated(other: Attempt, attempt: Attempt, *, trains: bool) -> bool:

@@ -3,7 +3,6 @@ have different types, and the order of rows."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -60,8 +59,9 @@ def merge_types(first: pa.DataType, second: pa.DataType) -> pa.DataType:
 def merge_schemas(schemas: Iterable[pa.Schema]) -> pa.Schema:
     """Return all columns of some schemas, each with one type."""
     types: dict[str, pa.DataType] = {}
-    for field in chain.from_iterable(dict.fromkeys(schemas)):
-        types[field.name] = merge_types(types.get(field.name, field.type), field.type)
+    for schema in dict.fromkeys(schemas):
+        for field in schema:
+            types[field.name] = merge_types(types.get(field.name, field.type), field.type)
     return pa.schema([*types.items()])
 
 
@@ -70,12 +70,12 @@ def conform_to(table: pa.Table, schema: pa.Schema) -> pa.Table:
     to floats."""
     if table.schema == schema:
         return table
-    columns = [
-        pa.nulls(len(table), field.type)
-        if field.name not in table.column_names or pa.types.is_null(field.type)
-        else table[field.name].cast(field.type, safe=False)
-        for field in schema
-    ]
+    columns = []
+    for field in schema:
+        if field.name not in table.column_names or pa.types.is_null(field.type):
+            columns.append(pa.nulls(len(table), field.type))
+        else:
+            columns.append(table[field.name].cast(field.type, safe=False))
     return pa.table(columns, schema=schema)
 
 

@@ -66,21 +66,21 @@ def make_source(
 def _can_cast(storage: Storage, path: str, own: pa.Schema, merged: pa.Schema) -> bool:
     """Return whether a dataset casts a file's columns. It refuses text, and floats of integers
     beyond 2^53."""
-    new_types = {
-        field.name: merged.field(field.name).type for field in own if field.type != pa.null()
-    }
-    changed = {
-        name: new
-        for name, new in new_types.items()
-        if own.field(name).type != new and not pa.types.is_integer(new)
-    }
-    if not all(map(pa.types.is_floating, changed.values())):
-        return False
-    return not changed or _fit_into_floats(storage, path, list(changed))
+    new_floats = []
+    for field in own:
+        new_type = merged.field(field.name).type
+        if field.type in (pa.null(), new_type) or pa.types.is_integer(new_type):
+            continue
+        if not pa.types.is_floating(new_type):
+            return False
+        new_floats.append(field.name)
+    return _fit_into_floats(storage, path, new_floats)
 
 
 def _fit_into_floats(storage: Storage, path: str, columns: Sequence[str]) -> bool:
     """Return whether all integers of a file's columns are exact as floats, by its statistics."""
+    if not columns:
+        return True
     system = storage.filesystem or LocalFileSystem()
     for group in _FORMAT.make_fragment(f"{storage.root}/{path}", system).row_groups:
         for column in columns:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from hooks.position import Stage
-from orchestrator.disk.attempts import Attempt
+from orchestrator.disk.attempts import Attempt, LeadingAttempt
 from orchestrator.disk.rows.columns import merge_schemas
 from orchestrator.disk.rows.dataset import make_source, open_recorded
 from orchestrator.disk.rows.file_rows import read_row_schema, read_schemas
@@ -46,10 +46,11 @@ def open_valid_rows(storage: Storage, attempts: Sequence[Attempt]) -> Source:
     """Return the valid rows, in no particular order. `storage` is the run's folder."""
     files = list_recorded_files(storage, "rows")
     own = read_schemas(storage, files)
-    schemas = own._replace(merged=merge_schemas([own.merged, _leader_schema(storage, attempts)]))
+    merged = merge_schemas([own.merged, _read_leader_schema(storage, attempts)])
+    schemas = own._replace(merged=merged)
     if not schemas.merged.names:
         return Source(ds.dataset(pa.table({name: pa.nulls(0) for name in LEADING_COLUMNS})))
-    source = make_source(storage, files, schemas, _leader_rows(storage, attempts))
+    source = make_source(storage, files, schemas, _read_leader_rows(storage, attempts))
     # A filter copies the rows that are read.
     if len(attempts) > 1 or any(attempt.until is not None for attempt in attempts):
         return Source(source.data, ~make_superseded_filter(attempts, own.merged.names))
@@ -58,12 +59,11 @@ def open_valid_rows(storage: Storage, attempts: Sequence[Attempt]) -> Source:
 
 def list_columns(storage: Storage, attempts: Sequence[Attempt]) -> list[str]:
     """Return the columns of a run's rows, its own and its leader's."""
-    return list(
-        dict.fromkeys([*read_row_schema(storage).names, *_leader_schema(storage, attempts).names])
-    )
+    names = read_row_schema(storage).names + _read_leader_schema(storage, attempts).names
+    return list(dict.fromkeys(names))
 
 
-def _leader_schema(storage: Storage, attempts: Sequence[Attempt]) -> pa.Schema:
+def _read_leader_schema(storage: Storage, attempts: Sequence[Attempt]) -> pa.Schema:
     leaders = {attempt.leader.trial for attempt in attempts if attempt.leader}
     for leader in leaders:
         if not (storage.parent / leader).exists():
@@ -71,26 +71,33 @@ def _leader_schema(storage: Storage, attempts: Sequence[Attempt]) -> pa.Schema:
     return merge_schemas(read_row_schema(storage.parent / leader) for leader in leaders)
 
 
-def _leader_rows(storage: Storage, attempts: Sequence[Attempt]) -> Iterator[pa.Table]:
+def _read_leader_rows(storage: Storage, attempts: Sequence[Attempt]) -> Iterator[pa.Table]:
     """Yield the rows of shared training, with this run's number as `attempt`."""
     for attempt in attempts:
-        source = open_recorded(storage.parent / attempt.leader.trial) if attempt.leader else None
-        if source is None or attempt.leader is None or not source.schema.names:
+        if attempt.leader is None:
             continue
-        last_iterations = [
-            later.position.iteration for later in attempts if later.number > attempt.number
-        ]
-        if attempt.until is not None:
-            last_iterations.append(attempt.until)
-        is_own = (pc.field("attempt") == attempt.leader.attempt) & (pc.field("phase") == "train")
-        if last_iterations:
-            is_own &= pc.field("iteration") <= min(last_iterations)
-
-        for batch in source.batches(where=is_own):
+        source = open_recorded(storage.parent / attempt.leader.trial)
+        if not source.schema.names:
+            continue
+        for batch in source.batches(where=_make_leader_filter(attempt, attempt.leader, attempts)):
             number = pa.scalar(attempt.number, batch.schema.field("attempt").type)
             table = pa.Table.from_batches([batch])
             index = table.column_names.index("attempt")
             yield table.set_column(index, "attempt", pa.repeat(number, len(batch)))
+
+
+def _make_leader_filter(
+    attempt: Attempt, leader: LeadingAttempt, attempts: Sequence[Attempt]
+) -> Any:
+    """Return a pyarrow filter for the rows of a leader that belong to an attempt of a follower: up
+    to its end, or the start of the next attempt."""
+    ends = [later.position.iteration for later in attempts if later.number > attempt.number]
+    if attempt.until is not None:
+        ends.append(attempt.until)
+    is_own = (pc.field("attempt") == leader.attempt) & (pc.field("phase") == "train")
+    if ends:
+        is_own &= pc.field("iteration") <= min(ends)
+    return is_own
 
 
 @cache
