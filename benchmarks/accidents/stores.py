@@ -18,7 +18,7 @@ from benchmarks.accidents.cases import Case
 from benchmarks.accidents.outcome import Outcome
 from benchmarks.accidents.processes import DONE, FAILED, INTERRUPTED, KILLED, MISUSED
 from orchestrator import UsageError, open_run, resume, run
-from orchestrator.storage import remote
+from orchestrator.storage import remote_requests
 
 BUCKET = "bucket"
 ENVIRONMENT = {
@@ -89,7 +89,7 @@ def _environment(url: str) -> dict[str, str]:
 def _run(case: Case, folder: Path, seed: int, url: str, retries: int) -> str:
     """Begin or resume the run, and return its status."""
     os.environ |= _environment(url)
-    remote.S3_RETRIES = retries
+    remote_requests.S3_RETRIES = retries
     try:
         return resume(_location(seed)).status
     except UsageError as error:

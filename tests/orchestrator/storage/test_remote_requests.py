@@ -128,10 +128,10 @@ def test_requests_to_a_store_that_did_not_answer_are_hardly_repeated(
 ) -> None:
     requests, server = overloaded
     server.remaining = 14
-    for requests in (8, 14):
+    for count in (8, 14):
         with pytest.raises(StorageError, match="did not answer"):
             list_root(requests)
-        assert server.requests == requests
+        assert server.requests == count
 
     assert list_root(requests) == []
     server.remaining = 7
