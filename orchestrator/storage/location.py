@@ -1,6 +1,7 @@
 """Locations of a storage: a folder, or a URL whose options come last
 (`s3://bucket/runs?region=eu-west-1`)."""
 
+import posixpath
 import re
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
@@ -48,6 +49,20 @@ def join_location(location: str, part: str) -> str:
     """Return the location of a part; a URL's options stay last."""
     path, options = split_options(location)
     return f"{path.rstrip('/')}/{part}{options}"
+
+
+def get_parent_location(location: str) -> str:
+    """Return the location of the folder around; a bucket and the root of this machine are their
+    own, as the root is in pathlib."""
+    folder, options = split_options(location)
+    credentials = _CREDENTIALS.search(folder)
+    start = folder.find("://") + 3 if is_url(folder) else 0
+    if credentials:
+        start = credentials.end()
+    path = folder[start:].rstrip("/")
+    if is_url(folder) and "/" not in path:
+        return location
+    return folder[:start] + (posixpath.dirname(path) or "/") + options
 
 
 def split_options(location: str) -> tuple[str, str]:

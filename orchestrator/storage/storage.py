@@ -12,6 +12,7 @@ from orchestrator.storage.backend import Answer, Backend, Item
 from orchestrator.storage.file_states import FileState
 from orchestrator.storage.local_files import LocalFiles
 from orchestrator.storage.location import (
+    get_parent_location,
     is_file_url,
     is_url,
     join_location,
@@ -69,8 +70,10 @@ class Storage:
 
     @property
     def parent(self) -> Self:
-        folder, options = split_options(self.location)
-        location = posixpath.dirname(folder.rstrip("/")) + options
+        """The folder around; a bucket and the root of this machine are their own."""
+        location = get_parent_location(self.location)
+        if location == self.location:
+            return self
         return self._move(location, posixpath.dirname(self.root))
 
     def _move(self, location: str, root: str) -> Self:

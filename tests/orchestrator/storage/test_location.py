@@ -4,6 +4,7 @@ import pytest
 
 from orchestrator.storage import Storage, without_credentials
 from orchestrator.storage.location import (
+    get_parent_location,
     is_url,
     join_location,
     list_secrets,
@@ -29,6 +30,23 @@ KEYS = "s3://AKIA:hunter2@bucket/runs?region=eu-west-1"
 )
 def test_options_stay_at_the_end_of_a_url(location: str, part: str, inside: str) -> None:
     assert join_location(location, part) == inside
+
+
+@pytest.mark.parametrize(
+    ("location", "parent"),
+    [
+        ("/data/runs/one", "/data/runs"),
+        ("/data", "/"),
+        ("/", "/"),
+        ("s3://bucket/runs/one/", "s3://bucket/runs"),
+        ("s3://bucket/runs?region=x", "s3://bucket?region=x"),
+        ("s3://bucket?region=x", "s3://bucket?region=x"),
+        ("s3://AKIA:sec/ret@bucket/runs", "s3://AKIA:sec/ret@bucket"),
+        ("s3://AKIA:sec/ret@bucket", "s3://AKIA:sec/ret@bucket"),
+    ],
+)
+def test_a_bucket_and_the_root_are_their_own_parents(location: str, parent: str) -> None:
+    assert get_parent_location(location) == parent
 
 
 def test_only_urls_have_options() -> None:
@@ -100,3 +118,10 @@ def test_a_storage_is_handed_over_with_its_keys_and_shown_without() -> None:
         storage.at("s3://bucket/runs/second").location
         == "s3://AKIA:hunter2@bucket/runs/second?region=eu-west-1"
     )
+
+
+def test_a_root_has_itself_as_its_parent() -> None:
+    for location in ("/", "memory://bucket"):
+        root = Storage(location)
+        assert (root.parent.location, root.parent.root) == (root.location, root.root)
+        assert (root / "a").parent.location == location
