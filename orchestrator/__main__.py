@@ -6,7 +6,7 @@ from orchestrator.cli import app
 
 
 def main() -> None:
-    """Runs the command line and exits with its code."""
+    """Run the command line, and exit with its code."""
     # A daemon may have closed its standard streams; the next files would get their numbers.
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
