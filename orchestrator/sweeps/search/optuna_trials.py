@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -139,7 +140,7 @@ class OptunaTrials(Search):
         if best is None:
             self._study.tell(trial, state=TrialState.FAIL)
         else:
-            for column, excess in zip(self._settings.constraints, best.excesses, strict=False):
+            for column, excess in zip(self._settings.constraints, best.excesses, strict=True):
                 trial.set_constraint(column, excess)
             self._study.tell(trial, best.scores)
         del self._results[suggestion]
@@ -149,9 +150,11 @@ def _make_study(settings: SweepSettings, search: OptunaSearch, n_previous: int) 
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna.create_study(
-        directions=["maximize" if mode == "max" else "minimize" for _, mode in settings.objectives],
+    with warnings.catch_warnings():
+        # The user has chosen the sampler.
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         # Each attempt of the sweep needs a different seed, because Optuna would repeat its first
         # suggestions.
-        sampler=search.make_sampler(settings.seed + n_previous),
-    )
+        sampler = search.make_sampler(settings.seed + n_previous)
+    directions = ["maximize" if mode == "max" else "minimize" for _, mode in settings.objectives]
+    return optuna.create_study(directions=directions, sampler=sampler)

@@ -97,6 +97,22 @@ def test_optuna_suggests_the_ends_of_steps_as_often_as_the_values_between(
         assert found.count(value) == pytest.approx(100, abs=30)
 
 
+@pytest.mark.parametrize(
+    "search",
+    [
+        {"sampler": "QMCSampler"},
+        {"sampler": "TPESampler", "multivariate": True, "group": True},
+    ],
+)
+def test_an_experimental_sampler_of_optuna_warns_nobody(
+    search: dict[str, Any], recwarn: pytest.WarningsRecorder
+) -> None:
+    """The user has chosen it, and cannot change what Optuna will make of it."""
+    settings = sweep(search={"type": "optuna", **search}, trials=3)
+    assert len(searched(settings, lambda values: {"val/score": bowl(values)})) == 3
+    assert [str(warning.message) for warning in recwarn] == []
+
+
 def test_optuna_tries_points_first_and_learns_from_them() -> None:
     space = {**SPACE, "batch_size": {"choice": [8, 16, 32]}}
     points = [
