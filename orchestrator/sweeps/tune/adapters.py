@@ -124,13 +124,13 @@ class TrialEvents(_Unsaved, tune.Callback):
             # The process may have died before its next result, which would have told of the failure.
             if config["followers"] and _has_failed_permanently(folder):
                 self._record_failure_alone(config, member)
-            else:
+            elif not _is_complete(folder):
                 self._sweep.show_recovery(member["number"], _read_error(folder))
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         for member in list_members(trial.config[TRIAL]):
             folder = self._find_folder(member)
-            if folder.exists() and folder.read_metadata().status in COMPLETE:
+            if _is_complete(folder):
                 self._sweep.record_end(member["number"], member["values"])
             else:
                 self._record_failure(member)
@@ -157,6 +157,10 @@ class TrialEvents(_Unsaved, tune.Callback):
         remove_placement_group_of(folder)
         metric_missing = folder.read_metadata().metric_missing
         sweep.record_failure(number, values, error, metric_missing=metric_missing)
+
+
+def _is_complete(trial: RunFolder) -> bool:
+    return trial.exists() and trial.read_metadata().status in COMPLETE
 
 
 def _has_failed_permanently(trial: RunFolder) -> bool:

@@ -61,8 +61,12 @@ def test_a_trial_that_failed_alone_is_recorded_once_and_left_out_of_a_restart(
 def test_a_failure_that_no_result_told_of_is_recorded_before_the_others_restart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Trial 1 failed in its own code; trial 2 with the process that all of them lost."""
+    """Trial 0 has ended, trial 1 failed in its own code, and trial 2 with the process that all of
+    them lost."""
     trial = make_shared_trial(tmp_path)
+    ended = trial_folder(str(tmp_path), 0)
+    ended.begin("", values={})
+    ended.end("stopped")
     for number, is_user_error in ((1, True), (2, False)):
         folder = trial_folder(str(tmp_path), number)
         folder.begin("", values={})
@@ -72,3 +76,4 @@ def test_a_failure_that_no_result_told_of_is_recorded_before_the_others_restart(
     lines = capsys.readouterr().err
     assert "trial-0001 [1/3] : failed: error 1" in lines
     assert "trial-0002: error 2; it begins on new processes" in lines
+    assert "trial-0000" not in lines, "it does not restart"
