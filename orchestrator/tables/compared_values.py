@@ -83,7 +83,10 @@ def summarize(series: Sequence[Series], summary: Callable[[Series], Any]) -> lis
     return [float(summary(numbers)) if len(numbers) else None for numbers in series]
 
 
-def describe_direction(difference: float) -> Literal["less", "more"]:
+def make_verdict(difference: float, *, is_real: bool) -> Verdict:
+    """Return the direction of a difference; `noise` if it is not real."""
+    if not is_real:
+        return "noise"
     return "more" if difference > 0 else "less"
 
 

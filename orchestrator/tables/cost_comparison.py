@@ -19,9 +19,9 @@ from orchestrator.tables.compared_values import (
     Series,
     Verdict,
     compare_with_first,
-    describe_direction,
     drop_unmeasured,
     get_numbers,
+    make_verdict,
     summarize,
 )
 from orchestrator.tables.query import TRAINING, Rows
@@ -157,7 +157,7 @@ def classify_cost_difference(difference: float, first: Series, other: Series) ->
     `noise`."""
     if not len(first) or not len(other):
         return "unknown"
-    return describe_direction(difference) if is_significant(first, other, np.mean) else "noise"
+    return make_verdict(difference, is_real=is_significant(first, other, np.mean))
 
 
 def classify_memory_difference(difference: float, first: Series, other: Series) -> Verdict:
@@ -165,5 +165,5 @@ def classify_memory_difference(difference: float, first: Series, other: Series) 
     otherwise `noise`."""
     if min(len(first), len(other)) < 2:
         return "unknown"
-    largest_range = max(np.ptp(first), np.ptp(other))
-    return describe_direction(difference) if abs(difference) > largest_range else "noise"
+    largest_range = max(float(np.ptp(first)), float(np.ptp(other)))
+    return make_verdict(difference, is_real=abs(difference) > largest_range)

@@ -16,7 +16,7 @@ from orchestrator.tables.compared_values import (
     Series,
     Verdict,
     compare_with_first,
-    describe_direction,
+    make_verdict,
     summarize,
 )
 from orchestrator.tables.config_differences import find_config_differences
@@ -137,7 +137,7 @@ def classify_metric_difference(difference: float, first: Series, other: Series) 
     if min(len(first), len(other)) < MIN_REPORTS:
         return "unknown"
     variance = _estimate_variance(first) + _estimate_variance(other)
-    return describe_direction(difference) if abs(difference) > 3 * math.sqrt(variance) else "noise"
+    return make_verdict(difference, is_real=abs(difference) > 3 * math.sqrt(variance))
 
 
 def _estimate_variance(curve: Series) -> float:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestrator.tables.compared_values import Series, Verdict, describe_direction
+from orchestrator.tables.compared_values import Series, Verdict, make_verdict
 from orchestrator.tables.configurations import Configuration
 from orchestrator.tables.student_t import compute_tail_probability
 
@@ -74,6 +74,6 @@ def _run_t_test(difference: float, error: float, freedom: int) -> Verdict:
     if difference == 0:
         return "noise"
     if error == 0:
-        return describe_direction(difference)
+        return make_verdict(difference, is_real=True)
     probability = 2 * compute_tail_probability(abs(difference) / error, freedom)
-    return describe_direction(difference) if probability < SIGNIFICANCE_LEVEL else "noise"
+    return make_verdict(difference, is_real=probability < SIGNIFICANCE_LEVEL)

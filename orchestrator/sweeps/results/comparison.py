@@ -26,9 +26,9 @@ from orchestrator.tables.compared_values import (
     Series,
     Verdict,
     compare_with_first,
-    describe_direction,
     drop_unmeasured,
     get_numbers,
+    make_verdict,
     summarize,
 )
 from orchestrator.tables.config_differences import find_config_differences
@@ -204,7 +204,7 @@ def _permute_trials(summary: Callable[..., Any]) -> Classify:
         # The factor 2 is there because the test is two-sided.
         if 2 / comb(len(first) + len(other), len(first)) >= SIGNIFICANCE_LEVEL:
             return "unknown"
-        return describe_direction(difference) if is_significant(first, other, summary) else "noise"
+        return make_verdict(difference, is_real=is_significant(first, other, summary))
 
     return classify
 
@@ -275,4 +275,6 @@ def _average_by_values(table: pd.DataFrame, paths: list[str], metric: str) -> "p
 def _make_key(value: Any) -> str:
     """Return a value as text; the same for 8 and 8.0, as a column with empty cells makes floats of
     whole numbers."""
-    return repr(float(value)) if is_number(value) and value == float(value) else str(value)
+    if is_number(value) and value == float(value):
+        return repr(float(value))
+    return str(value)

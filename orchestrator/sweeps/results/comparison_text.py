@@ -134,7 +134,9 @@ def _make_changes_table(title: str, compared: Mapping[str, ComparedValues]) -> D
 
 def _format_change(name: str, change: ValueChange) -> str:
     """Format a value, with its change from the first."""
-    shown = "-" if change.value is None else units.format_value(name, change.value) or "nan"
+    if change.value is None:
+        return "-"
+    shown = units.format_value(name, change.value) or "nan"
     difference = change.difference
     if difference is None:
         return shown

@@ -156,5 +156,7 @@ def _make_study(settings: SweepSettings, search: OptunaSearch, n_previous: int) 
         # Each attempt of the sweep needs a different seed, because Optuna would repeat its first
         # suggestions.
         sampler = search.make_sampler(settings.seed + n_previous)
-    directions = ["maximize" if mode == "max" else "minimize" for _, mode in settings.objectives]
-    return optuna.create_study(directions=directions, sampler=sampler)
+    return optuna.create_study(
+        directions=["maximize" if mode == "max" else "minimize" for _, mode in settings.objectives],
+        sampler=sampler,
+    )
