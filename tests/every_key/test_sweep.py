@@ -109,7 +109,7 @@ SWEEP: dict[str, Key] = {
 SWEEP_NOT_SHOWN = {
     "aggregate": "needs trials with noise: tests/orchestrator/sweeps/results/test_result.py",
     "race.level": "needs trials with noise: tests/orchestrator/sweeps/search/test_race.py",
-    "max_concurrent": "is asked of Ray: tests/orchestrator/config/checks/test_space.py",
+    "max_concurrent": "is asked of Ray: tests/orchestrator/experiment/sweep/test_concurrent_trials.py",
     "engine": "needs Ray: tests/ray/test_sweep.py",
 }
 """Also schedulers `hyperband` and `pbt`, which need concurrent trials (tests/ray); one

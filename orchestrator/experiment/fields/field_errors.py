@@ -84,6 +84,7 @@ def _is_branch(part: int | str, values: Any) -> bool:
 
 
 def _has(values: Any, part: int | str) -> bool:
+    """Return whether a part of a location leads to a value."""
     if isinstance(values, dict):
         return part in values
     return isinstance(values, list) and isinstance(part, int)
@@ -91,9 +92,11 @@ def _has(values: Any, part: int | str) -> bool:
 
 def get_child(values: Any, part: int | str) -> Any:
     """Return a value inside a mapping or a list, or None."""
-    if isinstance(values, list):
-        return values[part] if isinstance(part, int) and part < len(values) else None
-    return values.get(part) if isinstance(values, dict) else None
+    if isinstance(values, list) and isinstance(part, int) and part < len(values):
+        return values[part]
+    if isinstance(values, dict):
+        return values.get(part)
+    return None
 
 
 def _select_relevant(details: Sequence[Detail]) -> Sequence[Detail]:

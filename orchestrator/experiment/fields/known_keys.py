@@ -50,10 +50,12 @@ def _find(
             break
         field = map_fields_by_key(current).get(str(part))
         values = get_child(values, part)
-        # Otherwise a key of a mapping, or an index of a list, of the models of the field before.
-        if field is not None:
-            annotation = field.annotation
-            current = _choose_model(list(find_models(annotation)), values)
+        if field is None:
+            # A key of a mapping, or an index of a list, whose values are models that the field
+            # before has named.
+            continue
+        annotation = field.annotation
+        current = _choose_model(list(find_models(annotation)), values)
     return current, annotation
 
 
@@ -70,6 +72,7 @@ def _choose_model(models: list[type[BaseModel]], values: Any) -> type[BaseModel]
 
 
 def _find_words(annotation: Any) -> Iterator[Any]:
+    """Yield the values that an annotation names: of literals, of enums, and of models' `type`."""
     if get_origin(annotation) is Literal:
         yield from get_args(annotation)
         return
