@@ -15,8 +15,9 @@ Patterns = str | Annotated[list[str], MinLen(1)]
 
 def compile_pattern(pattern: str, match: Match = "glob") -> re.Pattern[str]:
     """Compile a pattern for full names; raises ValueError for an invalid regular expression."""
+    expression = translate(pattern) if match == "glob" else pattern
     try:
-        return re.compile(translate(pattern) if match == "glob" else pattern)
+        return re.compile(expression)
     except re.error as error:
         raise ValueError(
             f"pattern '{pattern}' is not a regular expression: {error}; for * and ? write match: glob"

@@ -171,7 +171,8 @@ class MLflow(Tracker):
 
     def finish(self, *, failed: bool) -> None:
         client, run_id = self._connect()
-        client.set_terminated(run_id, "FAILED" if failed else "FINISHED")
+        status = "FAILED" if failed else "FINISHED"
+        client.set_terminated(run_id, status)
 
 
 def _find_target(tracking_uri: str | None, state: State) -> _Target:

@@ -64,11 +64,13 @@ class ModelCall:
 
     def double(self) -> "ModelCall":
         """Return the call with each sample twice."""
-        return self._map(
-            lambda tensor: (
-                torch.cat([tensor, tensor]) if _is_batched(tensor, self.batch_size) else tensor
-            )
-        )
+
+        def double(tensor: Tensor) -> Tensor:
+            if not _is_batched(tensor, self.batch_size):
+                return tensor
+            return torch.cat([tensor, tensor])
+
+        return self._map(double)
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> "ModelCall":
         arguments, named = tree_map(
@@ -87,8 +89,8 @@ def export_pt2(call: ModelCall, path: Path, *, dynamic_batch: bool) -> Any:
     from torch.export.passes import move_to_device_pass
 
     shapes = torch.export.ShapesCollection()
-    for tensor in call.list_tensors() if dynamic_batch else ():
-        if _is_batched(tensor, call.batch_size):
+    for tensor in call.list_tensors():
+        if dynamic_batch and _is_batched(tensor, call.batch_size):
             shapes[tensor] = {0: torch.export.Dim("batch")}
     dynamic = shapes.dynamic_shapes(call.module, call.arguments, call.named)
     program = torch.export.export(call.module, call.arguments, call.named, dynamic_shapes=dynamic)

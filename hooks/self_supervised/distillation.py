@@ -57,10 +57,12 @@ class Distillation(Hook):
         self._module: nn.Module = nn.Identity()
 
     def unsuitable(self, setup: Setup) -> str:
-        reason = (
-            "without a callable that builds it, the teacher is a copy of the model; set teacher"
-        )
-        return setup.explain_need_of_output(fsdp=reason if self.teacher is None else "")
+        reason = ""
+        if self.teacher is None:
+            reason = (
+                "without a callable that builds it, the teacher is a copy of the model; set teacher"
+            )
+        return setup.explain_need_of_output(fsdp=reason)
 
     def on_start(self, state: State) -> None:
         module = self._builder() if self._builder else deepcopy(state.module)

@@ -69,10 +69,10 @@ class MoCo(MomentumTeacher):
 
     def on_forward(self, state: State) -> None:
         view = state.batch[0][1]
-        output = state.output
-        query = _normalize(output if isinstance(output, Tensor) else output[0])
-        training = state.phase == "train"
-        key = self._compute_keys(view, state) if training else _normalize(self._teacher(view))
+        first = state.output if isinstance(state.output, Tensor) else state.output[0]
+        query = _normalize(first)
+        is_training = state.phase == "train"
+        key = self._compute_keys(view, state) if is_training else _normalize(self._teacher(view))
         state.output = MoCoOutput(query, key, self._prepare_queue(query))
 
     def _compute_keys(self, view: Tensor, state: State) -> Tensor:

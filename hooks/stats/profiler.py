@@ -96,7 +96,8 @@ class Profiler(Cleanup):
         self._mark("loss")
 
     def on_loss(self, state: State) -> None:
-        self._mark("backward" if state.phase == "train" else "")
+        span = "backward" if state.phase == "train" else ""
+        self._mark(span)
 
     def on_backward(self, state: State) -> None:
         self._mark("")
@@ -116,8 +117,8 @@ class Profiler(Cleanup):
                 state.request_stop(f"the hook '{self.name}' has written its traces")
 
     def _start(self, state: State) -> None:
-        on_gpu = state.device.type == "cuda"
-        activities = self.activities or (("cpu", "cuda") if on_gpu else ("cpu",))
+        present = ["cpu", "cuda"] if state.device.type == "cuda" else ["cpu"]
+        activities = self.activities or present
         first = state.iteration
         self._profile = profile(
             activities=[getattr(ProfilerActivity, activity.upper()) for activity in activities],
@@ -139,7 +140,7 @@ class Profiler(Cleanup):
             running.stop()
 
     def _mark(self, span: str) -> None:
-        """End the last span of the iteration, and start the next."""
+        """End the last span of the iteration, and start the next unless its name is empty."""
         if self._profile is None:
             return
         self._span.close()

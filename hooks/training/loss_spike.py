@@ -64,8 +64,9 @@ class LossSpike(Hook):
 
     def on_backward(self, state: State) -> None:
         if state.loss is not None:
+            weight = 1.0 if state.loss_weight is None else state.loss_weight
             self._micro_losses.append(state.loss.detach())
-            self._micro_weights.append(1.0 if state.loss_weight is None else state.loss_weight)
+            self._micro_weights.append(weight)
 
     def on_gradients(self, state: State) -> None:
         losses = torch.stack(self._micro_losses).double()
@@ -76,6 +77,7 @@ class LossSpike(Hook):
         if state.world_size > 1:
             collectives.total([sums])
         total, weight = sums.tolist()
+
         if weight == 0:  # a step without anything to average trains nothing
             return
         loss = total / weight

@@ -51,4 +51,7 @@ class TimeLimit(Hook):
         self._earlier_s = state["used_s"]
 
     def _elapsed_s(self) -> float:
-        return self._earlier_s + (0.0 if self._start is None else monotonic() - self._start)
+        """Return the wall time of all attempts so far."""
+        if self._start is None:
+            return self._earlier_s
+        return self._earlier_s + (monotonic() - self._start)
