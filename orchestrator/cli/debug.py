@@ -121,7 +121,7 @@ def _make_hook(argument: str) -> Hook:
 
 def _make_debugger_hook(iteration: int) -> Hook:
     from hooks import Hook, State
-    from orchestrator.terminal.display import Debugger
+    from orchestrator.terminal.debugger import Debugger
 
     class StopAtBatch(Hook):
         def on_batch(self, state: State) -> None:
@@ -155,7 +155,7 @@ def _start_debugger(error: Exception) -> None:
         count_frames_below_user_code,
         find_root_cause_in_user_code,
     )
-    from orchestrator.terminal.display import Debugger
+    from orchestrator.terminal.debugger import Debugger
 
     first = find_root_cause_in_user_code(error)
     if isinstance(first, BdbQuit):

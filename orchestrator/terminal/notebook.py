@@ -11,7 +11,7 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Self
 
 from orchestrator.storage import Storage
-from orchestrator.terminal.display import DriverLog
+from orchestrator.terminal.driver_log import DriverLog
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

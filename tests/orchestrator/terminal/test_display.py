@@ -1,16 +1,13 @@
-"""The display and the driver's log."""
+"""The display of a driver on a terminal and elsewhere."""
 
-import io
 import re
-import sys
-import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.storage import Storage
-from orchestrator.terminal.display import DriverLog, TerminalDisplay, has_other_debugger
+from orchestrator.terminal.display import TerminalDisplay
 
 
 class Time:
@@ -127,67 +124,3 @@ def test_without_a_terminal_a_frame_is_never_drawn(capsys: pytest.CaptureFixture
     with TerminalDisplay(frame=frame) as display:
         display.line("one is over")
     assert capsys.readouterr().err == "one is over\n"
-
-
-def test_object_store_gets_lines_in_batches() -> None:
-    storage = Storage(f"memory://log-{uuid.uuid4().hex}")
-    log = DriverLog(storage)
-    for number in range(21):
-        log.add(f"line {number}")
-    assert len(storage.read("log.txt").splitlines()) == 20
-    log.flush()
-    assert storage.read("log.txt").splitlines()[20].endswith(b" line 20")
-
-
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.delenv("PYTHONBREAKPOINT", raising=False)
-
-
-def typed(monkeypatch: pytest.MonkeyPatch, *commands: str) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(commands) + "\n"))
-
-
-def stopping(display: TerminalDisplay) -> int:
-    seen = 7
-    breakpoint()
-    return seen
-
-
-def test_display_pauses_at_a_breakpoint(
-    terminal: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    typed(monkeypatch, "p seen, display._live", "n", "p display._live", "c")
-    before = sys.breakpointhook
-    with TerminalDisplay() as display:
-        display.progress("train", 1, 10)
-        assert stopping(display) == 7
-        assert display._live is not None
-    assert sys.breakpointhook is before
-    shown = capsys.readouterr().out
-    assert "(7, None)" in shown
-    assert __file__ in shown.splitlines()[0]
-    assert "-> return seen" in shown
-    assert shown.count("None") == 2
-
-
-def test_display_is_off_with_another_debugger(
-    terminal: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PYTHONBREAKPOINT", "builtins.print")
-    assert has_other_debugger()
-    with TerminalDisplay() as display:
-        display.progress("train", 1, 10)
-        breakpoint("stopped")
-    shown = capsys.readouterr()
-    assert shown.out == "stopped\n"
-    assert shown.err == ""
-
-
-def test_disabled_breakpoints_stay_disabled(
-    terminal: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONBREAKPOINT", "0")
-    with TerminalDisplay() as display:
-        assert stopping(display) == 7
