@@ -15,7 +15,7 @@ from orchestrator.terminal.frame_parts import (
     make_table,
 )
 from orchestrator.terminal.run_frame import format_slowness
-from orchestrator.terminal.sweep_status import SweepView, TrialView
+from orchestrator.terminal.sweep_view import SweepView, TrialView
 from orchestrator.units import format_count, format_duration, format_parameter, format_value
 
 _SWEEP_LINES = 8
@@ -72,13 +72,13 @@ def _draw_trials(view: SweepView, lines: int | None) -> Iterator[RenderableType]
 def _make_trial_cells(
     trial: TrialView, names: Mapping[str, str], is_best: bool
 ) -> dict[str, str | Text]:
-    run = trial.run
-    eta_s = run.progress.eta_s if run else None
+    share = trial.run.progress.share if trial.run else None
+    eta_s = trial.run.progress.eta_s if trial.run else None
     values = [f"{names[path]}={format_parameter(value)}" for path, value in trial.values.items()]
     return {
         "trial": Text(trial.name, "bold green" if is_best else ""),
         "status": Text(trial.status, STYLES.get(trial.status, "")),
-        "done": format_percent(run.progress.share) if run else "",
+        "done": format_percent(share),
         "eta": "" if eta_s is None else format_duration(eta_s),
         "last": format_value("", trial.last),
         "best": format_value("", trial.best),

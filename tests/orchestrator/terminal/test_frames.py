@@ -15,7 +15,7 @@ from orchestrator.terminal.frames import LiveFrame
 from orchestrator.terminal.run_frame import MAX_FINDINGS, MAX_RANKS, draw_run_frame
 from orchestrator.terminal.run_view import RankView, RunProgress, RunView, Speed
 from orchestrator.terminal.sweep_frame import draw_sweep_frame, shorten_names
-from orchestrator.terminal.sweep_status import SweepView, TrialView
+from orchestrator.terminal.sweep_view import SweepView, TrialView
 from tests.orchestrator.runs.written import written_run
 from tests.orchestrator.terminal.test_sweep_status import trial as written_trial
 from tests.orchestrator.terminal.test_sweep_status import written_sweep
