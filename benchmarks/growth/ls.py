@@ -10,7 +10,7 @@ from time import perf_counter
 
 from benchmarks.growth._slow_s3 import DELAY_S, slow_s3
 from benchmarks.growth.law import print_growth
-from orchestrator.cli.manage import ls
+from orchestrator.cli.ls import ls
 from orchestrator.disk.new_run import create_run
 from orchestrator.storage.remote_filesystem import CONNECTIONS
 

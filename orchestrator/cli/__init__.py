@@ -4,21 +4,31 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.checkpoints import average, evaluate, predict
+from orchestrator.cli.average import average
 from orchestrator.cli.commands import ExperimentCommand, Subcommand, Subcommands
 from orchestrator.cli.compare import compare
-from orchestrator.cli.debug import replay
 from orchestrator.cli.doctor import doctor
-from orchestrator.cli.export import export_optuna
+from orchestrator.cli.evaluate import evaluate
+from orchestrator.cli.export_optuna import export_optuna
+from orchestrator.cli.hooks import hooks
 from orchestrator.cli.init import init
-from orchestrator.cli.jobs import logs, status, stop, submit
-from orchestrator.cli.manage import ls, note, rm
-from orchestrator.cli.reference import hooks, schema
+from orchestrator.cli.jobs import logs, status, stop
+from orchestrator.cli.ls import ls
+from orchestrator.cli.note import note
+from orchestrator.cli.predict import predict
+from orchestrator.cli.query import query
+from orchestrator.cli.replay import replay
 from orchestrator.cli.report import report
+from orchestrator.cli.resume import resume
+from orchestrator.cli.rm import rm
+from orchestrator.cli.run import run
+from orchestrator.cli.samples import samples
+from orchestrator.cli.schema import schema
 from orchestrator.cli.serve import serve
 from orchestrator.cli.show import show
-from orchestrator.cli.stats import query, samples, stats
-from orchestrator.cli.training import resume, run, sweep
+from orchestrator.cli.stats import stats
+from orchestrator.cli.submit import submit
+from orchestrator.cli.sweep import sweep
 from orchestrator.cli.validate import validate
 from orchestrator.cli.verify import verify
 from orchestrator.cli.watch import watch

@@ -30,19 +30,24 @@ def verify(config: Config, overrides: Overrides = None, as_json: AsJson = False)
 
     with stdout_to_stderr(), interrupt_at_sigterm():
         continuations = list(continue_training(load_experiment(config, overrides or [])))
-    has_failed = any(continuation.difference for continuation in continuations)
     if as_json:
         print_json(summarize(continuations))
-    for continuation in [] if as_json else continuations:
-        start = f"from {continuation.checkpoint} ({_describe_start(continuation)})"
-        if not continuation.difference:
-            echo(f"{start}: the same samples, losses, weights, optimizer and random states")
-            continue
-        echo(f"{start}: {continuation.difference}")
-        for cause in continuation.causes:
-            echo(f"  {cause}")
-    if has_failed:
+    else:
+        for continuation in continuations:
+            _print_continuation(continuation)
+    if any(continuation.difference for continuation in continuations):
         raise typer.Exit(FAILED)
+
+
+def _print_continuation(continuation: Continuation) -> None:
+    start = f"from {continuation.checkpoint} ({_describe_start(continuation)})"
+    if not continuation.difference:
+        echo(f"{start}: the same samples, losses, weights, optimizer and random states")
+        return
+
+    echo(f"{start}: {continuation.difference}")
+    for cause in continuation.causes:
+        echo(f"  {cause}")
 
 
 def _describe_start(continuation: Continuation) -> str:

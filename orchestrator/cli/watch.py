@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,14 +13,15 @@ from orchestrator.cli.options import AsJson, RunOrSweep
 from orchestrator.cli.output import echo, print_json
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from orchestrator.disk.run_folder import RunFolder
     from orchestrator.terminal.frames import LiveFrame
+    from orchestrator.terminal.run_view import RunView
+    from orchestrator.terminal.sweep_view import SweepView
 
 _WIDTH = 160
 """Columns of a frame that goes to a pipe."""
 _CODES = {"failed": FAILED, "lost": FAILED, "interrupted": INTERRUPTED}
+"""Exit code by status."""
 
 
 def watch(
@@ -49,25 +50,40 @@ def watch(
         PrintableConsole(width=width).print(frame.draw(view, None))
     else:
         try:
-            view = _watch(PrintableConsole(), folder, frame, view)
+            view = _watch(frame, view, folder)
         except KeyboardInterrupt:
             echo(f"Stopped watching. {folder} is still running.", err=True)
             raise typer.Exit(INTERRUPTED) from None
-    some_failed = getattr(view, "failed", 0) and view.status != "running"
-    raise typer.Exit(_CODES.get(view.status, SOME_FAILED if some_failed else 0))
+    raise typer.Exit(_choose_exit_code(view))
 
 
-def _watch(console: Console, folder: RunFolder, frame: LiveFrame, view: Any) -> Any:
+def _choose_exit_code(view: RunView | SweepView) -> int:
+    """Return the exit code of a run or a sweep; 0 while it is running."""
+    from orchestrator.terminal.sweep_view import SweepView
+
+    if view.status in _CODES:
+        return _CODES[view.status]
+    if isinstance(view, SweepView) and view.failed and view.status != "running":
+        return SOME_FAILED
+    return 0
+
+
+def _watch(frame: LiveFrame, view: RunView | SweepView, folder: RunFolder) -> RunView | SweepView:
+    """Draw a run or a sweep until it ends, and return its last view."""
     from rich.live import Live
 
+    from orchestrator.disk.run_folder import RunFolder
+    from orchestrator.terminal.frames import PrintableConsole
+
+    console = PrintableConsole()
     with Live(console=console, auto_refresh=False) as live:
-        while True:
-            live.update(frame.draw(view, console.height), refresh=True)
-            if view.status != "running":
-                return view
+        live.update(frame.draw(view, console.height), refresh=True)
+        while view.status == "running":
+            time.sleep(frame.every_s)
             try:
-                time.sleep(frame.every_s)
                 view = frame.read_view()
             except OSError:
                 # A file may be rewritten at this moment; if the run was removed, this raises.
-                type(folder).open(str(folder))
+                RunFolder.open(str(folder))
+            live.update(frame.draw(view, console.height), refresh=True)
+    return view

@@ -1,4 +1,4 @@
-"""`hookyard hooks` and `schema`: what an experiment file can contain."""
+"""`hookyard hooks`: the hooks that an experiment can have."""
 
 from __future__ import annotations
 
@@ -10,16 +10,6 @@ import typer
 
 from orchestrator.cli.options import AsJson, complete_hooks
 from orchestrator.cli.output import print_json, print_table
-
-
-def schema() -> None:
-    """Print the JSON Schema of experiment files, for editors.
-
-    Example: hookyard schema
-    """
-    from orchestrator.experiment.json_schema import make_experiment_schema
-
-    print_json(make_experiment_schema())
 
 
 def hooks(
@@ -40,13 +30,20 @@ def hooks(
     from orchestrator.experiment.components import find_hook_class
     from orchestrator.experiment.hook_reference import describe_hook
 
-    if name is None:
-        entries = [describe_hook(key, cls) for key, cls in sorted(HOOKS.items())]
-        return print_json(entries) if as_json else _print_hooks(entries)
+    if name is not None:
+        extend_import_path([Path.cwd()])
+        entry = describe_hook(name, find_hook_class(name))
+        if as_json:
+            print_json(entry)
+        else:
+            _print_hook(entry)
+        return
 
-    extend_import_path([Path.cwd()])
-    entry = describe_hook(name, find_hook_class(name))
-    return print_json(entry) if as_json else _print_hook(entry)
+    entries = [describe_hook(key, cls) for key, cls in sorted(HOOKS.items())]
+    if as_json:
+        print_json(entries)
+    else:
+        _print_hooks(entries)
 
 
 def _print_hooks(entries: Sequence[Mapping[str, Any]]) -> None:
@@ -58,9 +55,26 @@ def _print_hooks(entries: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _print_hook(entry: Mapping[str, Any]) -> None:
-    # A hook of the user's own is named by its class.
+    # The name of a hook of the user's own is its class.
     title = "  ".join(dict.fromkeys((entry["name"], entry["class"])))
     typer.echo(f"{title}\n\n{entry['doc']}\n")
+    for label, value in _list_facts(entry).items():
+        typer.echo(f"{label + ':':10}{value}")
+    typer.echo("")
+
+    if not entry["parameters"]:
+        typer.echo("no parameters")
+        return
+
+    rows = []
+    for field in entry["parameters"]:
+        default = "(required)" if field["required"] else field["default"]
+        rows.append((field["name"], field["type"], default, field["doc"]))
+    print_table(("parameter", "type", "default", "description"), rows)
+
+
+def _list_facts(entry: Mapping[str, Any]) -> dict[str, str]:
+    """Return when and where a hook runs, by label."""
     traits = [name.replace("_", " ") for name in ("collective", "best_effort") if entry[name]]
     facts = {
         "ranks": ", ".join([entry["ranks"], *traits]),
@@ -72,19 +86,4 @@ def _print_hook(entry: Mapping[str, Any]) -> None:
         facts["waits"] = f"for the device in {', '.join(entry['waits_for_device'])}"
     if entry["mutable"]:
         facts["mutable"] = f"{', '.join(entry['mutable'])} (may change during a run)"
-    for key, value in facts.items():
-        typer.echo(f"{key + ':':10}{value}")
-    typer.echo("")
-    rows = [
-        (
-            field["name"],
-            field["type"],
-            "(required)" if field["required"] else field["default"],
-            field["doc"],
-        )
-        for field in entry["parameters"]
-    ]
-    if rows:
-        print_table(("parameter", "type", "default", "description"), rows)
-    else:
-        typer.echo("no parameters")
+    return facts

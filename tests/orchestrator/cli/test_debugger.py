@@ -5,8 +5,10 @@ import json
 import sys
 
 import pytest
+from typer.testing import CliRunner
 
-from orchestrator.cli.debug import check_terminal, post_mortem
+from orchestrator.cli import app
+from orchestrator.cli.debugger import check_terminal, post_mortem
 from orchestrator.errors import UsageError
 
 
@@ -50,11 +52,17 @@ def test_usage_errors_are_not_debugged(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().out == ""
 
 
-def test_pdb_needs_a_terminal_and_a_local_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="--pdb debugs training in this process: add --local"):
-        check_terminal(False)
+def test_pdb_needs_a_local_run() -> None:
+    told = CliRunner().invoke(app, ["run", "spirals.yaml", "--pdb"])
+    assert (told.exit_code, told.stderr) == (
+        2,
+        "--pdb debugs training in this process: add --local\n",
+    )
+
+
+def test_pdb_needs_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     with pytest.raises(UsageError, match="--pdb needs a terminal"):
-        check_terminal(True)
+        check_terminal()
     monkeypatch.setattr(sys, "stdin", Terminal())
-    check_terminal(True)
+    check_terminal()
