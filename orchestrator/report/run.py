@@ -80,8 +80,9 @@ def _read_costs_of_ranks(rows: Rows) -> pd.DataFrame:
 
 def render_findings(diagnosis: Diagnosis, path: str) -> page.Section:
     """Render the findings on a run, most serious first. `path` is the path of the run."""
-    verdict = "No findings." if diagnosis.is_healthy else "There are too few rows for a diagnosis."
-    content = _make_cards(diagnosis.findings, path) if diagnosis.findings else verdict
+    content: str = f"{diagnosis.verdict.capitalize()}."
+    if diagnosis.findings:
+        content = _make_cards(diagnosis.findings, path)
     return page.Section("findings", "Findings", content, f"{diagnosis}. By hookyard doctor.")
 
 

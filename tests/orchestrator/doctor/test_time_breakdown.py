@@ -5,8 +5,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from orchestrator.column_names import SPANS
-from orchestrator.doctor.diagnosis import diagnose, sample_iterations
+from orchestrator.doctor.diagnosis import diagnose
+from orchestrator.doctor.iteration_sample import sample_iterations
 from orchestrator.doctor.time_breakdown import (
     find_checkpoint_stalls,
     find_costly_hooks,
@@ -16,6 +16,7 @@ from orchestrator.doctor.time_breakdown import (
 )
 from orchestrator.tables import row_blocks
 from orchestrator.tables.query import Rows
+from orchestrator.units import SPANS
 from tests.orchestrator.doctor.runs import costs, slower, training
 
 

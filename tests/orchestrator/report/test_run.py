@@ -5,7 +5,7 @@ import pandas as pd
 
 from orchestrator.disk.metadata import RunMetadata
 from orchestrator.doctor import Diagnosis, Finding
-from orchestrator.doctor.diagnosis import KeyFigures
+from orchestrator.doctor.key_figures import KeyFigures
 from orchestrator.report.run import MAX_FINDINGS, make_run_page, render_findings
 from orchestrator.tables.query import Rows
 from tests.orchestrator.doctor.runs import costs, slower, training
