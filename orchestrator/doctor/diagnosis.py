@@ -9,14 +9,15 @@ from orchestrator.disk.run_folder import RunFolder
 from orchestrator.doctor.failure import find_failure
 from orchestrator.doctor.finding import Finding
 from orchestrator.doctor.gradient_syncs import extract_gradient_syncs
+from orchestrator.doctor.hook_costs import find_costly_hooks
 from orchestrator.doctor.iteration_sample import sample_iterations
 from orchestrator.doctor.key_figures import KeyFigures, compute_key_figures
 from orchestrator.doctor.loss_anomalies import find_loss_anomalies
 from orchestrator.doctor.memory import find_memory_problems
+from orchestrator.doctor.memory_leaks import find_memory_leaks
 from orchestrator.doctor.stragglers import find_stragglers
 from orchestrator.doctor.time_breakdown import (
     find_checkpoint_stalls,
-    find_costly_hooks,
     find_data_waits,
     find_time_outside_spans,
     sum_times,
@@ -89,7 +90,11 @@ def diagnose(stats: Rows | pd.DataFrame, hooks: pd.DataFrame | None = None) -> D
     seconds = sum_times(rows)
     syncs = extract_gradient_syncs(sample.rows)
     figures = compute_key_figures(sample, seconds, syncs)
-    findings = [*find_memory_problems(rows), *find_loss_anomalies(rows)]
+    findings = [
+        *find_memory_leaks(rows),
+        *find_memory_problems(rows),
+        *find_loss_anomalies(rows),
+    ]
     if not figures.is_too_short:
         findings += find_data_waits(sample.rows, seconds)
         findings += find_checkpoint_stalls(rows, seconds)

@@ -91,12 +91,12 @@ def _describe_non_finite(rows: Rows, bad_ranks: pd.Series, n_ranks: int) -> Find
             "ranks": ranks,
             "iterations": len(bad_ranks),
         },
-        "run.stats.query('not abs(loss) < 1e308')[['rank', 'iteration', 'loss']]",
-        f"hookyard samples RUN --where 'iteration = {first}'{rank_option} lists the samples,"
+        query="run.stats.query('not abs(loss) < 1e308')[['rank', 'iteration', 'loss']]",
+        advice=f"hookyard samples RUN --where 'iteration = {first}'{rank_option} lists the samples,"
         f" hookyard replay RUN --iteration {first} --rank {ranks[0]} repeats it; the hook"
         " nan_guard ('hooks.nan_guard={action: skip}') skips such steps;"
         " anomaly_detection finds the operation; a lower learning rate or bf16 may avoid it",
-        _WEIGHT,
+        weight=_WEIGHT,
     )
 
 

@@ -1,43 +1,26 @@
-"""Memory: leaks, imbalance across ranks, and memory that is nearly full."""
+"""Use of memory: imbalance across ranks, and memory that is nearly full."""
 
 from collections.abc import Iterator
-from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from orchestrator import units
-from orchestrator.doctor.finding import Finding, format_rank, format_ranks
+from orchestrator.doctor.finding import Finding, format_rank
 from orchestrator.doctor.gradient_syncs import find_rank_with_max
 from orchestrator.doctor.robust_statistics import estimate_lower_spread
 from orchestrator.tables.database import quote
 from orchestrator.tables.query import TRAINING, Rows
 from orchestrator.tables.row_blocks import merge_blocks
 
-LEAK_COLUMNS = ("rss_bytes", "cuda_allocated_bytes")
-"""Columns that show a leak. PyTorch's reserved memory does not: it also grows without one."""
 IMBALANCE_COLUMNS = ("rss_bytes", "cuda_peak_allocated_bytes")
-WARM_UP_SHARE = 0.25
-"""Share of a run in which buffers and caches reach their size."""
-N_STRETCHES = 10
-"""Number of equal stretches of the rest of the run."""
-MIN_READINGS = 4
-"""Smallest number of readings in each stretch."""
-N_IGNORED_RISES = 3
-"""Number of largest rises from one stretch to the next that are ignored, because buffers grow
-too."""
-MIN_GROWTH = 0.042
-"""Smallest growth over all stretches at the mean of the other rises, relative to the memory in
-use."""
 MIN_IMBALANCE = 0.2
+"""Smallest excess of a rank over the others, relative to their memory."""
 MIN_FREE_SHARE = 0.1
+"""Share of the memory below which it is nearly full."""
 
 
 def find_memory_problems(rows: Rows) -> Iterator[Finding]:
-    for column in LEAK_COLUMNS:
-        if column in rows.columns:
-            yield from _find_leaks(rows, column)
-
+    """Yield findings on ranks that use more memory than others, and on full memory."""
     for column in IMBALANCE_COLUMNS:
         if column in rows.columns:
             yield from _find_imbalance(rows, column)
@@ -48,93 +31,8 @@ def find_memory_problems(rows: Rows) -> Iterator[Finding]:
         yield from _find_full_gpu(rows)
 
 
-# Leaks
-
-
-def _find_leaks(rows: Rows, column: str) -> Iterator[Finding]:
-    """Yield a finding if memory grows from stretch to stretch even without the largest rises."""
-    stretches = _summarize_stretches(rows, column)
-    if stretches is None:
-        return
-
-    is_read = (stretches["readings"] >= MIN_READINGS).all(axis=1)
-    used = stretches["held"][is_read]
-    if used.shape[1] < N_STRETCHES:
-        return
-
-    rises = np.sort(used.diff(axis=1).iloc[:, 1:], axis=1)
-    growth = rises[:, :-N_IGNORED_RISES].mean(axis=1) * rises.shape[1]
-    leaking = used[growth >= MIN_GROWTH * used.iloc[:, 0]]
-    if len(leaking):
-        yield _make_leak_finding(column, leaking, stretches["at"], len(stretches))
-
-
-def _summarize_stretches(rows: Rows, column: str) -> Any:
-    """Return each rank's median memory, number of readings and mean iteration in each stretch, as a
-    table; None if memory was never read.
-
-    Medians ignore peaks that come and go.
-    """
-    is_read = f'{TRAINING} and "{column} known" > 0'
-    columns = {"first": "min(first)", "last": "max(iteration)"}
-    ends = rows.aggregate(columns, where=is_read, table=rows.blocks).dropna()
-    if ends.empty:
-        return None
-
-    first = float(ends["first"].iloc[0])
-    last = float(ends["last"].iloc[0])
-    begin = first + WARM_UP_SHARE * (last - first)
-    stretch = f"floor({N_STRETCHES} * (iteration - {begin}) / ({last} - {begin} + 1))"
-    columns = {
-        "held": f"median({quote(f'{column} total')} / {quote(f'{column} known')})",
-        "readings": merge_blocks(column, "known"),
-        "at": "avg(iteration)",
-    }
-    where = f"{is_read} and iteration >= {begin}"
-    table = rows.aggregate(columns, ["rank", stretch], where, rows.blocks)
-    return table.unstack().astype(float)
-
-
-def _make_leak_finding(
-    column: str, leaking: pd.DataFrame, at: pd.DataFrame, n_ranks: int
-) -> Finding:
-    """Make the finding on the ranks whose memory `leaking` has, by stretch."""
-    start = leaking.iloc[:, 0]
-    end = leaking.iloc[:, -1]
-    iterations = (at.iloc[:, -1] - at.iloc[:, 0])[leaking.index]
-    per_1000 = 1000 * (end - start) / iterations
-
-    rank = find_rank_with_max(per_1000)
-    ranks = leaking.index.tolist()
-    share = float(end[rank] / start[rank] - 1)
-    speed = units.format_bytes(per_1000[rank])
-    place = format_rank(rank, n_ranks)
-    others = f"; it grows{format_ranks(ranks, n_ranks)}" if n_ranks > 1 else ""
-    return Finding(
-        "memory",
-        f"{column} grows without stopping: {speed} per 1000 iterations{place},"
-        f" {share:.0%} since the first quarter of the run{others}",
-        {
-            "problem": "leak",
-            "column": column,
-            "rank": rank,
-            "ranks": ranks,
-            "bytes_per_1000_iterations": float(per_1000[rank]),
-            "bytes_per_1000_iterations_by_rank": per_1000.to_dict(),
-            "grown_share": share,
-        },
-        f"run.stats.dropna(subset=['{column}'])"
-        f".pivot_table(index='iteration', columns='rank', values='{column}')",
-        "look for tensors kept with their graph (losses appended without .item()), lists that"
-        " grow, caches without a bound; memory_snapshot shows who allocated",
-        min(0.5, share / 2),
-    )
-
-
-# Imbalance
-
-
 def _find_imbalance(rows: Rows, column: str) -> Iterator[Finding]:
+    """Yield a finding if one rank uses far more memory than the others."""
     value = f"{merge_blocks(column, 'total')} / {merge_blocks(column, 'known')}"
     if column.startswith("cuda_peak"):
         value = merge_blocks(column, "high")
@@ -162,17 +60,15 @@ def _find_imbalance(rows: Rows, column: str) -> Iterator[Finding]:
             "more_share": more / typical,
             "bytes_by_rank": used.to_dict(),
         },
-        f"run.stats.groupby('rank')['{column}'].agg(['median', 'max'])",
-        "look at what this rank alone does (loggers, validation, data kept) and at the sizes of"
+        query=f"run.stats.groupby('rank')['{column}'].agg(['median', 'max'])",
+        advice="look at what this rank alone does (loggers, validation, data kept) and at the sizes of"
         " its samples",
-        min(0.5, 0.1 * more / typical),
+        weight=min(0.5, 0.1 * more / typical),
     )
 
 
-# Full memory
-
-
 def _find_full_memory(rows: Rows) -> Iterator[Finding]:
+    """Yield a finding if a machine's memory was nearly full."""
     used = _get_maxima(rows, "system_memory_percent") / 100
     if used.empty or used.max() <= 1 - MIN_FREE_SHARE:
         return
@@ -189,14 +85,15 @@ def _find_full_memory(rows: Rows) -> Iterator[Finding]:
             "rank": rank,
             "left_share": free_share,
         },
-        "1 - run.stats.groupby('rank')['system_memory_percent'].max() / 100",
-        "smaller batches with `accumulate`, fewer DataLoader workers, or a larger machine, before it"
+        query="1 - run.stats.groupby('rank')['system_memory_percent'].max() / 100",
+        advice="smaller batches with `accumulate`, fewer DataLoader workers, or a larger machine, before it"
         " fails",
-        0.5,
+        weight=0.5,
     )
 
 
 def _find_full_gpu(rows: Rows) -> Iterator[Finding]:
+    """Yield a finding if PyTorch's allocator had to empty its cache."""
     retries = _get_maxima(rows, "cuda_alloc_retries")
     if retries.empty or retries.max() <= 0:
         return
@@ -214,10 +111,10 @@ def _find_full_gpu(rows: Rows) -> Iterator[Finding]:
             "rank": rank,
             "retries": int(retries.max()),
         },
-        "run.stats.groupby('rank')['cuda_alloc_retries'].max()",
-        "smaller batches with `accumulate`, which can be `auto`, or"
+        query="run.stats.groupby('rank')['cuda_alloc_retries'].max()",
+        advice="smaller batches with `accumulate`, which can be `auto`, or"
         " PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-        0.3,
+        weight=0.3,
     )
 
 

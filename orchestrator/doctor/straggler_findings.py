@@ -110,10 +110,10 @@ def _make_finding(
         "straggler",
         sentence,
         numbers,
-        "run.stats.query(\"phase == 'train'\")"
+        query="run.stats.query(\"phase == 'train'\")"
         f".pivot(index='iteration', columns='rank', values='{slow_rank.span}')",
-        _ADVICE[slow_rank.span],
-        share,
+        advice=_ADVICE[slow_rank.span],
+        weight=share,
     )
 
 
