@@ -19,7 +19,7 @@ from benchmarks.growth.rows import write_run
 READ = """
 import re, sys
 from time import perf_counter, process_time
-from orchestrator.report.run import make_run_page
+from orchestrator.report import make_report
 from orchestrator.runs.comparison import compare_runs
 from orchestrator.runs.result import open_run
 from orchestrator.doctor import diagnose
@@ -33,7 +33,7 @@ print(seconds, work, int(re.search("VmHWM:\\\\s+(\\\\d+)", open("/proc/self/stat
 CALLS = {
     "by rank": "run.summary('rank')",
     "doctor": "diagnose(run.rows(), run.hook_costs)",
-    "report": "make_run_page(run, 'now')",
+    "report": "make_report(run.folder)",
     "compare": "compare_runs([run, run])",
 }
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def make_report(folder: RunFolder) -> str:
     """Make the page of a run or sweep, which may still be running, as one file."""
-    from orchestrator.report.page import make_file
+    from orchestrator.report.document import make_file
 
     return make_file(outline(folder), str(folder), format_now())
 

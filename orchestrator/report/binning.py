@@ -94,3 +94,7 @@ def _make_group_number(column: str, groups: pd.IntervalIndex) -> str:
     first = groups.left[0]
     size = groups.right[0] - first + 1
     return f"({column} - {first}) // {size}"
+
+
+MAX_BINS = 240
+"""Maximum number of points of a chart."""

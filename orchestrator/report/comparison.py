@@ -8,9 +8,11 @@ from orchestrator.disk.reports import list_reported_names
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import UsageError
 from orchestrator.report import page
-from orchestrator.report.figures import COLORS, Line, draw_lines
-from orchestrator.report.markup import Markup, concatenate, element, make_table
-from orchestrator.report.views.learning import Reports, select_points
+from orchestrator.report.charts.chart import COLORS
+from orchestrator.report.charts.lines import Line, draw_lines
+from orchestrator.report.markup import Markup, concatenate, element
+from orchestrator.report.metrics import Reports, select_points
+from orchestrator.report.tables import make_table
 from orchestrator.runs.result import Run
 from orchestrator.sweeps.results.comparison_text import ComparisonText, describe_comparison
 from orchestrator.sweeps.results.folder_comparison import compare_folders

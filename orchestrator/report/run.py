@@ -1,7 +1,6 @@
 """The page of a run."""
 
 import math
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,36 +9,30 @@ import pandas as pd
 from orchestrator import units
 from orchestrator.column_names import COSTS
 from orchestrator.disk.reports import list_reported_names
-from orchestrator.doctor import Diagnosis, Finding, diagnose_run
+from orchestrator.doctor import diagnose_run
 from orchestrator.report import page
-from orchestrator.report.markup import Markup, Quantity, element
-from orchestrator.report.page import Tile
-from orchestrator.report.views.experiment import render_best_checkpoint, render_experiment
-from orchestrator.report.views.learning import (
-    find_best_and_last,
-    render_learning,
-    render_memory,
-    render_other_columns,
-)
+from orchestrator.report.headline import Tile, make_headline
+from orchestrator.report.metrics import find_best_and_last
+from orchestrator.report.tables import Quantity
+from orchestrator.report.views.best_checkpoint import render_best_checkpoint
+from orchestrator.report.views.experiment import render_experiment
+from orchestrator.report.views.findings import render_findings
+from orchestrator.report.views.hooks import render_hooks
+from orchestrator.report.views.learning import render_learning
 from orchestrator.report.views.media import Link, render_media
-from orchestrator.report.views.time import render_hooks, render_spans
+from orchestrator.report.views.memory import render_memory
+from orchestrator.report.views.other_columns import render_other_columns
+from orchestrator.report.views.time import render_spans
 from orchestrator.runs.result import Run
 from orchestrator.tables.query import Rows
 from orchestrator.tables.row_blocks import merge_blocks
 
 MAX_METRIC_TILES = 4
 """Maximum number of metrics in the headline."""
-MAX_FINDINGS = 8
-"""Maximum number of findings on the page."""
 _PEAKS = {
     "rss_bytes": "peak memory of a process",
     "cuda_peak_allocated_bytes": "peak memory of a device",
 }
-
-
-def make_run_page(run: Run, made: str) -> str:
-    """Make the page of a run, which may still be running. `made` is the time of creation."""
-    return page.make_file(outline_run(run), str(run.folder), made)
 
 
 def outline_run(run: Run, link: Link | None = None) -> page.Page:
@@ -64,7 +57,7 @@ def outline_run(run: Run, link: Link | None = None) -> page.Page:
         render_experiment(run.folder.read_experiment_text(), metadata, run.folder.read_attempts()),
     ]
     tiles = [*_make_metric_tiles(reports, modes), *_make_cost_tiles(by_rank)]
-    header = page.make_headline(run.name, run.status, metadata, tiles)
+    header = make_headline(run.name, run.status, metadata, tiles)
     return page.Page(run.name, header, sections)
 
 
@@ -76,36 +69,6 @@ def _read_costs_of_ranks(rows: Rows) -> pd.DataFrame:
     peaks = [name for name in _PEAKS if name in rows.columns]
     columns |= {name: merge_blocks(name, "high") for name in peaks}
     return rows.aggregate(columns, ["rank"], table=rows.blocks)
-
-
-def render_findings(diagnosis: Diagnosis, path: str) -> page.Section:
-    """Render the findings on a run, most serious first. `path` is the path of the run."""
-    content: str = f"{diagnosis.verdict.capitalize()}."
-    if diagnosis.findings:
-        content = _make_cards(diagnosis.findings, path)
-    return page.Section("findings", "Findings", content, f"{diagnosis}. By hookyard doctor.")
-
-
-def _make_cards(findings: Sequence[Finding], path: str) -> Markup:
-    shown = findings[:MAX_FINDINGS]
-    children = [_make_card(number, finding) for number, finding in enumerate(shown, start=1)]
-    omitted = len(findings) - len(shown)
-    if omitted:
-        note = f"And {units.format_count(omitted, 'less serious finding')}: hookyard doctor {shlex.quote(path)}"
-        children.append(page.make_note(note))
-    return element("div", *children, class_="cards")
-
-
-def _make_card(number: int, finding: Finding) -> Markup:
-    query = element("p", "See: ", element("code", finding.query)) if finding.query else None
-    return element(
-        "article",
-        element("h3", f"{number}. {finding.kind}"),
-        element("p", finding.sentence),
-        element("p", "Try: ", finding.advice),
-        query,
-        class_="card",
-    )
 
 
 def _make_metric_tiles(

@@ -6,21 +6,21 @@ import pandas as pd
 
 from orchestrator.column_names import CONFIG
 from orchestrator.report import page
-from orchestrator.report.figures import SPAN_COLORS
-from orchestrator.report.markup import Quantity, element, list_values
-from orchestrator.report.page import Tile
-from orchestrator.report.views.comparison import (
-    render_configurations,
-    render_coordinates,
-    render_front,
-    render_importance,
-    render_progress,
-    render_spending,
-    render_trials,
-    select_trials,
-)
-from orchestrator.report.views.experiment import render_best_checkpoint, render_experiment
-from orchestrator.sweeps.results.ranking import select_candidates, sort_best_first
+from orchestrator.report.charts.stacks import SPAN_COLORS
+from orchestrator.report.headline import Tile, make_headline
+from orchestrator.report.markup import element
+from orchestrator.report.tables import Quantity, list_values
+from orchestrator.report.trial_selection import select_trials
+from orchestrator.report.views.best_checkpoint import render_best_checkpoint
+from orchestrator.report.views.configurations import render_configurations
+from orchestrator.report.views.coordinates import render_coordinates
+from orchestrator.report.views.experiment import render_experiment
+from orchestrator.report.views.front import render_front
+from orchestrator.report.views.importance import render_importance
+from orchestrator.report.views.progress import render_progress
+from orchestrator.report.views.spending import render_spending
+from orchestrator.report.views.trials import render_trials
+from orchestrator.sweeps.results.analysis import select_candidates, sort_best_first
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.tables.query import TRAINING
 
@@ -64,7 +64,7 @@ def outline_sweep(sweep: Sweep) -> page.Page:
         Tile("trials", Quantity("", len(ordered)), counts_text),
         *make_cost_tiles(ordered),
     ]
-    header = page.make_headline(sweep.name, sweep.status, metadata, tiles)
+    header = make_headline(sweep.name, sweep.status, metadata, tiles)
     return page.Page(sweep.name, header, sections)
 
 

@@ -16,8 +16,9 @@ from starlette.routing import Route
 from orchestrator.errors import HookyardError, UsageError
 from orchestrator.report import outline
 from orchestrator.report.comparison import outline_comparison
+from orchestrator.report.document import CHARTS, SCRIPT, STYLE, read_resource
 from orchestrator.report.markup import concatenate, element
-from orchestrator.report.page import CHARTS, SCRIPT, STYLE, Page, read_resource
+from orchestrator.report.page import Page
 from orchestrator.serve.access import Access
 from orchestrator.serve.live_pages import LivePages
 from orchestrator.serve.live_runs import LiveRuns, NoSuchRun

@@ -10,7 +10,8 @@ from hooks.matrix import MAX_LABELED, compute_shares, draw_matrix, format_number
 from hooks.media import FOLDER, MediaEntry, read_table
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.report import page
-from orchestrator.report.markup import Content, Markup, concatenate, element, make_table
+from orchestrator.report.markup import Content, Markup, concatenate, element
+from orchestrator.report.tables import make_table
 from orchestrator.units import number_epoch
 
 Link = Callable[[str], str]

@@ -7,10 +7,10 @@ from orchestrator.column_names import SPANS
 from orchestrator.doctor.gradient_syncs import WAIT
 from orchestrator.report import page
 from orchestrator.report.binning import compute_max_per_bin, group_neighbors
-from orchestrator.report.figures import SPAN_COLORS, draw_heat_maps, draw_stacks
-from orchestrator.report.markup import Markup, Share, concatenate, element, make_table
-from orchestrator.report.views.learning import Reports, draw_metric, group_metrics
-from orchestrator.tables.hook_costs import summarize_hooks
+from orchestrator.report.charts.heat_maps import draw_heat_maps
+from orchestrator.report.charts.stacks import SPAN_COLORS, draw_stacks
+from orchestrator.report.markup import Markup, concatenate, element
+from orchestrator.report.metrics import Reports, draw_metric, group_metrics
 from orchestrator.tables.query import TRAINING, Rows
 from orchestrator.tables.row_blocks import OWN_WORK, merge_blocks
 
@@ -72,30 +72,3 @@ def _draw_heat_maps(rows: Rows) -> Markup | None:
         "The colors end at the 95th percentile of the cells."
     )
     return draw_heat_maps("Seconds by rank and iteration", shown, note)
-
-
-def render_hooks(costs: pd.DataFrame, all_s: float) -> page.Section:
-    """Render calls and seconds of each hook, the costliest first. `all_s` is the time of all
-    iterations, in seconds."""
-    note = (
-        "Seconds of all ranks on the host's clock; shares of all iterations' time. Saving between"
-        " phases is (loop) at save, and writing in the background is (loop) at write."
-    )
-    if not len(costs):
-        return page.Section("hooks", "Hooks", "No hook was called yet, or perf_stats is off.")
-    summary = summarize_hooks(costs, all_s).reset_index().astype(object)
-    summary = summary.rename(columns={"seconds": "seconds_s", "costliest_rank": "rank"})
-    summary["each_s"] = summary["seconds_s"] / summary["calls"].clip(lower=1)
-    summary["share"] = summary["share"].map(Share)
-    columns = ["hook", "event", "calls", "seconds_s", "each_s", "rank", "share"]
-    headings = {
-        "seconds_s": "seconds",
-        "each_s": "each call",
-        "rank": "costliest rank",
-        "share": "share of the time",
-    }
-    cells = summary[columns].itertuples(index=False, name=None)
-    drawn = make_table(
-        "Cost of each hook", columns, cells, headings=headings, class_="sortable shares"
-    )
-    return page.Section("hooks", "Hooks", drawn, note)

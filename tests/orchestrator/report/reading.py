@@ -8,10 +8,17 @@ from xml.etree import ElementTree
 
 import numpy as np
 
+from orchestrator.report.document import make_file
 from orchestrator.report.markup import Content
-from orchestrator.report.page import make_file
+from orchestrator.report.run import outline_run
 from orchestrator.report.sweep import outline_sweep
+from orchestrator.runs.result import Run
 from orchestrator.sweeps.results.result import Sweep
+
+
+def make_run_page(run: Run) -> str:
+    """Return the page of a run, perhaps of one with tables that only the test has made."""
+    return make_file(outline_run(run), str(run.folder), "now")
 
 
 def make_sweep_page(sweep: Sweep) -> str:

@@ -8,10 +8,9 @@ import pytest
 from orchestrator import run as train
 from orchestrator import sweep
 from orchestrator.report import make_report
-from orchestrator.report.run import make_run_page
 from tests.browser import CHROMIUM, inspect_pages, open_tab
 from tests.orchestrator.disk.test_media import pictured
-from tests.orchestrator.report.reading import make_sweep_page
+from tests.orchestrator.report.reading import make_run_page, make_sweep_page
 from tests.orchestrator.report.test_run import run_of
 from tests.tasks import described
 
@@ -46,7 +45,7 @@ LOOK = """(async () => {
 def test_pages_render_in_a_browser(tmp_path: Path) -> None:
     run = tmp_path / "run.html"
     run.write_text(
-        make_run_page(run_of(name=HOSTILE, reports=[{"step": 1, f"val/{HOSTILE}": 0.5}]), "now")
+        make_run_page(run_of(name=HOSTILE, reports=[{"step": 1, f"val/{HOSTILE}": 0.5}]))
     )
     space = {"optimizer.lr": {"grid": [0.01, 0.2]}}
     settings = {"metric": "val/accuracy", "mode": "max", "search": "grid", "space": space}

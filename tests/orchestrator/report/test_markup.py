@@ -4,15 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.report.markup import (
-    Markup,
-    Quantity,
-    Share,
-    concatenate,
-    element,
-    format_exactly,
-    make_table,
-)
+from orchestrator.report.markup import Markup, concatenate, element
+from orchestrator.report.tables import Quantity, Share, format_exactly, make_table
 from tests.orchestrator.report.reading import parsed, tables_of, text_of
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0"))

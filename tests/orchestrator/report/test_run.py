@@ -6,10 +6,10 @@ import pandas as pd
 from orchestrator.disk.metadata import RunMetadata
 from orchestrator.doctor import Diagnosis, Finding
 from orchestrator.doctor.key_figures import KeyFigures
-from orchestrator.report.run import MAX_FINDINGS, make_run_page, render_findings
+from orchestrator.report.views.findings import MAX_FINDINGS, render_findings
 from orchestrator.tables.query import Rows
 from tests.orchestrator.doctor.runs import costs, slower, training
-from tests.orchestrator.report.reading import main_of, parsed, text_of
+from tests.orchestrator.report.reading import main_of, make_run_page, parsed, text_of
 
 SECTIONS = ("findings", "best", "learning", "time", "memory", "hooks", "recorded", "experiment")
 
@@ -52,7 +52,7 @@ def run_of(
 
 
 def tiles(run: Any) -> dict[str, str]:
-    tree = main_of(make_run_page(run, "now"))
+    tree = main_of(make_run_page(run))
     return {
         text_of(name): text_of(value)
         for name, value in zip(tree.iter("dt"), tree.iter("dd"), strict=True)
@@ -92,9 +92,9 @@ def test_every_section_exists_for_any_run() -> None:
         config="",
     )
     for run in (run_of(), empty):
-        html = make_run_page(run, "now")
+        html = make_run_page(run)
         assert [html.count(f'<section id="{name}"') for name in SECTIONS] == [1] * len(SECTIONS)
-    assert make_run_page(empty, "now").count('class="nothing"') == len(SECTIONS) - 1
+    assert make_run_page(empty).count('class="nothing"') == len(SECTIONS) - 1
 
 
 def test_running_run_has_no_wall_time() -> None:

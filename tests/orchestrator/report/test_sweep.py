@@ -6,8 +6,8 @@ import pytest
 from orchestrator import sweep
 from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.report.markup import Quantity
 from orchestrator.report.sweep import compute_mean_spans, make_cost_tiles
+from orchestrator.report.tables import Quantity
 from orchestrator.sweeps.results.result import Sweep
 from tests.orchestrator.report.reading import (
     charts_of,

@@ -4,21 +4,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from orchestrator.report.views.learning import (
-    MAX_CHARTS,
-    MAX_LINES,
-    find_best_and_last,
-    group_metrics,
-    render_learning,
-    render_memory,
-    render_other_columns,
-    select_points,
-)
+from orchestrator.report.metrics import find_best_and_last
+from orchestrator.report.views.learning import render_learning
 from orchestrator.report.views.time import render_spans
 from orchestrator.tables.query import Rows
 from orchestrator.units import format_value
 from tests.orchestrator.doctor.runs import training
-from tests.orchestrator.report.reading import charts_of, lines_of, parsed, tables_of, text_of
+from tests.orchestrator.report.reading import charts_of, parsed, tables_of, text_of
 
 REPORTS = [
     {
@@ -41,11 +33,6 @@ REPORTS = [
     },
 ]
 EMPTY = Rows.wrap(pd.DataFrame(columns=["rank", "phase", "step"]))
-
-
-def test_metrics_are_grouped_by_name() -> None:
-    assert group_metrics(REPORTS)["loss"] == {"train": "train/loss", "val": "val/loss"}
-    assert [*group_metrics(REPORTS)] == ["loss", "accuracy", "iteration_s"]
 
 
 def test_the_best_is_the_smallest_loss_and_the_largest_accuracy() -> None:
@@ -119,56 +106,3 @@ def test_losses_that_are_not_finite_are_counted() -> None:
     )
     rows = Rows.wrap(table.set_column(table.column_names.index("loss"), "loss", some))
     assert said.replace("400", "200") in render_learning(rows, [], {}).content
-
-
-def test_metric_without_numbers_has_no_points() -> None:
-    steps, values = select_points(
-        "val/loss", [{"step": 1, "val/loss": None}, {"val/loss": 2.0}, {"step": 3, "val/loss": 0.5}]
-    )
-    assert (steps.tolist(), values.tolist()) == ([3], [0.5])
-
-
-def test_memory_has_a_line_for_each_rank() -> None:
-    held = np.full((200, 2), np.nan)
-    held[::100] = [2**30, 2**31]
-    charts = charts_of(
-        render_memory(Rows.wrap(training(2, rss_bytes=held, cuda_reserved_bytes=2.0))).content
-    )
-    assert [*charts] == ["rss_bytes", "cuda_reserved_bytes"]
-    assert lines_of(charts["rss_bytes"]) == {
-        "rank 0": ([1, 101], [1, 1]),
-        "rank 1": ([1, 101], [2, 2]),
-    }
-    assert "memory_stats is off" in render_memory(Rows.wrap(training(2))).content
-
-
-def test_memory_of_many_ranks_shows_the_largest_and_a_band() -> None:
-    ranks = MAX_LINES + 4
-    held = np.arange(1, ranks + 1) * 2**20 * np.ones((200, 1))
-    chart = charts_of(render_memory(Rows.wrap(training(ranks, rss_bytes=held))).content)[
-        "rss_bytes"
-    ]
-    assert [*lines_of(chart)] == ["all ranks", *(f"rank {rank}" for rank in range(4, ranks))]
-    low, high, mean = (trace["y"][0] for trace in chart["data"][:3])
-    assert (low, mean, high) == (1, 6.5, 12)
-
-
-def test_a_column_that_no_other_view_shows_has_a_chart() -> None:
-    charts = charts_of(
-        render_other_columns(Rows.wrap(training(2, grad_norm=2.5, loss=1.0, rss_bytes=5.0))).content
-    )
-    assert [*charts] == ["grad_norm"]
-    assert lines_of(charts["grad_norm"])["grad_norm"][1][0] == 2.5
-    assert "No other column" in render_other_columns(Rows.wrap(training(2))).content
-
-
-def test_columns_without_a_chart_are_named() -> None:
-    content = str(
-        render_other_columns(
-            Rows.wrap(
-                training(2, iterations=4, **{f"x{place}": 1.0 for place in range(MAX_CHARTS + 2)})
-            )
-        ).content
-    )
-    assert len(charts_of(content)) == MAX_CHARTS
-    assert f"Without a chart: x{MAX_CHARTS}, x{MAX_CHARTS + 1}." in content

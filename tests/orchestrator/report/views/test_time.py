@@ -3,10 +3,10 @@ import pandas as pd
 import pytest
 
 from orchestrator.report.page import Section
-from orchestrator.report.views.time import BARS, CELLS_ACROSS, render_hooks, render_spans
+from orchestrator.report.views.time import BARS, CELLS_ACROSS, render_spans
 from orchestrator.tables.query import Rows
-from tests.orchestrator.doctor.runs import costs, slower, training
-from tests.orchestrator.report.reading import charts_of, lines_of, tables_of
+from tests.orchestrator.doctor.runs import slower, training
+from tests.orchestrator.report.reading import charts_of, lines_of
 
 
 def drawn(table: pd.DataFrame) -> Section:
@@ -67,18 +67,3 @@ def test_heat_maps_keep_maxima_and_omit_empty_spans() -> None:
 )
 def test_missing_times_are_explained(columns: list[str], words: str) -> None:
     assert words in drawn(training(2)[columns]).content
-
-
-def test_the_costliest_hook_comes_first() -> None:
-    rows = training(2)
-    ledger = costs(
-        (0, "ema", "on_update", 100, 0.1),
-        (1, "ema", "on_update", 100, 0.3),
-        (0, "checkpoint", "on_save", 2, 1.0),
-    )
-    total = rows["step_s"].sum()
-    assert tables_of(render_hooks(ledger, total).content)["Cost of each hook"][1:] == [
-        ["checkpoint", "on_save", "2", "1 s", "500 ms", "0", f"{1 / (total + 1):.1%}"],
-        ["ema", "on_update", "200", "400 ms", "2 ms", "1", f"{0.4 / total:.1%}"],
-    ]
-    assert "No hook was called" in render_hooks(costs(), 1.0).content

@@ -9,9 +9,10 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from orchestrator import units
-from orchestrator.report.axes import needs_log_axis
 from orchestrator.report.binning import Floats
-from orchestrator.report.figures import draw_chart, make_trial_style
+from orchestrator.report.charts.axes import needs_log_axis
+from orchestrator.report.charts.chart import draw_chart
+from orchestrator.report.charts.curves import make_trial_style
 from orchestrator.report.markup import Markup
 from orchestrator.units import is_number
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pandas as pd
 
-from orchestrator.report.parallel_coordinates import draw_parallel_coordinates
+from orchestrator.report.charts.parallel_coordinates import draw_parallel_coordinates
 from tests.orchestrator.report.reading import charts_of
 
 
