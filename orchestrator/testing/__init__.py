@@ -4,9 +4,9 @@ Nothing that trains imports this package.
 """
 
 from orchestrator.testing.check import check_hook as check_hook
-from orchestrator.testing.training import Screen as Screen
-from orchestrator.testing.training import SmallTask as SmallTask
+from orchestrator.testing.check_failure import HookCheckFailed as HookCheckFailed
+from orchestrator.testing.ready_state import ready_state as ready_state
+from orchestrator.testing.small_loop import Screen as Screen
+from orchestrator.testing.small_task import SmallTask as SmallTask
 from orchestrator.testing.training import Trained as Trained
-from orchestrator.testing.training import ready_state as ready_state
 from orchestrator.testing.training import train as train
-from orchestrator.testing.watching import HookCheckFailed as HookCheckFailed

@@ -15,13 +15,15 @@ from orchestrator.disk.checkpoints import placeholders
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.experiment.optim.task_factories import has_own_method
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.randomness import random_state
 from orchestrator.storage import Storage
 from orchestrator.task import Task, has_turns
+from orchestrator.testing.check_failure import CheckFailure
 from orchestrator.testing.differences import copy_tree, find_difference
-from orchestrator.testing.training import KeepingRecorder, Screen, make_loop
-from orchestrator.testing.watching import CheckFailure, watch_calls
+from orchestrator.testing.small_loop import KeepingRecorder, Screen, make_small_loop
+from orchestrator.testing.watching import watch_calls
 
 NAME = "checked"
 """Name of the hook in its loop."""
@@ -40,6 +42,7 @@ class Situation:
 
     @property
     def settings(self) -> dict[str, Any]:
+        """The keys of an experiment that make this loop."""
         is_sharded = self.strategy == "fsdp"
         return {
             "epochs": 1 if is_sharded else 2,
@@ -97,23 +100,23 @@ class CheckedRuns:
         loop = self._make_loop(hook, folder, recorder)
         reports = loop.run()
         with self._convert_errors():
-            while (report := next(reports, None)) is not None:
+            report = next(reports, None)
+            while report is not None:
                 run.reports.append(self._take_snapshot(hook, report.metrics, loop))
                 checkpoint = loop.save()
                 number = len(run.reports)
-                if changes and number == 1:
-                    _change_fields(loop, changes)
+                if number == 1:
+                    _change_fields(loop, changes or {})
 
                 next_hook = None if report.is_final else successor(number)
-                if next_hook is None or checkpoint is None:
-                    continue
-
-                # The recorder stays, because recent rows are not part of a checkpoint.
-                reports.close()
-                hook = next_hook
-                loop = self._make_loop(hook, folder, recorder)
-                loop.restore(checkpoint)
-                reports = loop.run()
+                if next_hook and checkpoint:
+                    # The recorder stays, because recent rows are not part of a checkpoint.
+                    reports.close()
+                    hook = next_hook
+                    loop = self._make_loop(hook, folder, recorder)
+                    loop.restore(checkpoint)
+                    reports = loop.run()
+                report = next(reports, None)
 
         run.rows = recorder.rows
         run.end = _copy_training_state(loop)
@@ -122,21 +125,21 @@ class CheckedRuns:
     def _make_loop(self, hook: Hook, folder: Path, recorder: KeepingRecorder) -> Loop:
         folder.mkdir(parents=True, exist_ok=True)
         checkpoints = Storage(folder / "checkpoints")
-        loop, _ = make_loop(
-            self._task,
-            {NAME: hook},
-            {**_make_optimization(self._task), **self._situation.settings},
-            recorder,
+        context = RunContext(
+            recorder=recorder,
             world=self._world,
             store=CheckpointStore(checkpoints, NAME, is_master=self._world.is_master),
             artifacts=folder,
             display=Screen(),
             name=NAME,
         )
-        if NAME in loop.runs[0].plan.hooks:
+        settings = {**_make_optimization(self._task), **self._situation.settings}
+        loop = make_small_loop(self._task, {NAME: hook}, settings, context)
+        plan = loop.runs[0].plan
+        if NAME in plan.hooks:
             may_communicate = self._situation.strategy == "fsdp" and hook.ranks is Ranks.ALL
             observes = hook.observes and self._situation.ranks == 1
-            watch_calls(hook, loop.runs[0].plan, collectives=may_communicate, observes=observes)
+            watch_calls(hook, plan, collectives=may_communicate, observes=observes)
         return loop
 
     @contextmanager

@@ -25,7 +25,7 @@ from orchestrator.experiment.load import to_yaml
 from orchestrator.experiment.yaml.origins import ParentCheckpoint
 from orchestrator.loop.world import World
 from orchestrator.runs.continuation import copy_parent_checkpoint, make_continuation
-from orchestrator.testing.training import Screen
+from orchestrator.testing.small_loop import Screen
 from tests.ranks import on_ranks, until_killed
 from tests.tasks import Points, described
 

@@ -20,7 +20,7 @@ from orchestrator.experiment.load import make_experiment
 from orchestrator.replay.differences import find_difference
 from orchestrator.replay.recorded_training import TrainingRecord
 from orchestrator.replay.verify import verify
-from orchestrator.testing.training import SmallTask
+from orchestrator.testing.small_task import SmallTask
 from tests.tasks import described
 
 RNG = np.random.default_rng(0)

@@ -19,7 +19,7 @@ from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
-from orchestrator.testing.training import Screen
+from orchestrator.testing.small_loop import Screen
 from tests.ranks import on_ranks
 from tests.raw import raw_training
 from tests.tasks import Points, described, experiment, numbers, plain

@@ -24,7 +24,7 @@ from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
-from orchestrator.testing.training import Screen
+from orchestrator.testing.small_loop import Screen
 from tests.ranks import on_ranks
 from tests.tasks import Points, Rows, Seen, experiment, numbers, plain
 

@@ -17,7 +17,8 @@ from hooks import Hook, State
 from orchestrator import Task
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
-from orchestrator.testing.training import Screen, SmallTask
+from orchestrator.testing.small_loop import Screen
+from orchestrator.testing.small_task import SmallTask
 from tests.tasks import experiment
 
 

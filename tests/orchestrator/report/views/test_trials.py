@@ -9,6 +9,7 @@ from orchestrator.report.views.trials import (
 )
 from tests.orchestrator.report.reading import parsed, tables_of, text_of
 
+OBJECTIVES = {"val/accuracy": "max"}
 ERROR = "<script>alert(1)</script>" + "x" * 100
 TABLE = pd.DataFrame(
     {
