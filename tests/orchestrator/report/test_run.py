@@ -136,4 +136,4 @@ def test_only_the_most_serious_findings_are_shown() -> None:
 
 def test_healthy_run_and_run_with_too_few_rows() -> None:
     assert "No findings" in str(render_findings(diagnosis_of(0), "x").content)
-    assert "too few rows" in str(render_findings(Diagnosis(()), "x").content)
+    assert "Too few rows" in str(render_findings(Diagnosis(()), "x").content)
