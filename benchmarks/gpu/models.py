@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from experiments.char_lm import Block
+from experiments.char_transformer import Block
 
 
 def _convolution(channels: int, out: int, size: int, stride: int = 1) -> list[nn.Module]:

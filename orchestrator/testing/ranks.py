@@ -45,25 +45,30 @@ class RanksFailed(RuntimeError):
 def on_two_ranks(function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """Return `function(world, *arguments)` of each rank, in rank order.
 
-    Omits a rank that is waiting for a rank which has already returned. Raises RanksFailed.
+    Omits a rank that is waiting for a rank which has already returned.
+
+    Raises:
+        RanksFailed: With the first error, or if both ranks wait.
     """
     try:
         call = pickle.dumps((function, arguments))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise RanksFailed(f"the hook or task cannot be sent to other processes: {error}") from None
+
     if not _pools:
         _start()
-    pending = [
-        pool.apply_async(_call, (rank, [*sys.path], call)) for rank, pool in enumerate(_pools)
-    ]
-    answers = _wait(pending)
-    is_complete = len(answers) == SIZE
+    path = [*sys.path]
+    answers = _wait(
+        [pool.apply_async(_call, (rank, path, call)) for rank, pool in enumerate(_pools)]
+    )
     errors = [f"rank {rank}: {answer.error}" for rank, answer in answers.items() if answer.error]
-    values = [answers[rank].value for rank in sorted(answers)]
+    is_complete = len(answers) == SIZE
     if errors or not is_complete:
         _stop()
     if errors:
         raise RanksFailed(errors[0])
+
+    values = [answers[rank].value for rank in sorted(answers)]
     if not is_complete and all(value is None for value in values):
         raise RanksFailed(f"a rank still waits for another after {TIMEOUT_S:.0f} s")
     return values
@@ -85,7 +90,7 @@ def _stop() -> None:
 
 
 def _wait(pending: Sequence[AsyncResult[_Answer]]) -> dict[int, _Answer]:
-    """Return the answers by rank."""
+    """Return the answers by rank, the first that came first."""
     answers: dict[int, _Answer] = {}
     deadline = monotonic() + TIMEOUT_S
     while len(answers) < SIZE and monotonic() < deadline:

@@ -11,15 +11,9 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import Dataset
 
-from experiments.char_lm import (
-    VOCABULARY,
-    CharLM,
-    Documents,
-    documents,
-    encode,
-    ngram_bits,
-    sources,
-)
+from experiments.char_documents import VOCABULARY, Documents, encode, read_sources, split_documents
+from experiments.char_lm import CharLM
+from experiments.ngrams import compute_ngram_bits
 from orchestrator.experiment.optim.component import Component
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
@@ -76,7 +70,7 @@ def task() -> CharLM:
 
 
 def test_documents_begin_at_functions_and_classes_and_are_the_whole_source() -> None:
-    pieces = documents(SOURCE, 1000)
+    pieces = split_documents(SOURCE, 1000)
     assert "".join(pieces) == SOURCE
     assert [piece.split("(")[0].split(":")[0].strip() for piece in pieces] == [
         "import os",
@@ -94,7 +88,7 @@ def test_the_data_is_the_standard_library_s_first_files_split_by_file(data: dict
     ]
     parts = [torch.cat(part.tokens) for part in (data["train"], data["val"])]
     assert sorted(torch.cat(parts).tolist()) == sorted(encode(text).tolist())
-    tenth = encode(sources(200_000)[9])
+    tenth = encode(read_sources(200_000)[9])
     assert torch.equal(parts[1][: len(tenth)], tenth)
 
 
@@ -102,13 +96,13 @@ def test_too_few_files_to_validate_on_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"10000 characters of .* come from 0 \.py files; 10 are needed"
     ):
-        sources(10_000, tmp_path)
+        read_sources(10_000, tmp_path)
     for index in range(9):
         (tmp_path / f"{index}.py").write_text("x = 1\n")
     with pytest.raises(ValueError, match=r"come from 9 \.py files"):
-        sources(10_000, tmp_path)
+        read_sources(10_000, tmp_path)
     (tmp_path / "z.py").write_text("y = 2\n")
-    assert sources(10_000, tmp_path) == ["x = 1\n"] * 9 + ["y = 2\n"]
+    assert read_sources(10_000, tmp_path) == ["x = 1\n"] * 9 + ["y = 2\n"]
 
 
 # The model
@@ -168,10 +162,12 @@ def test_counting_by_hand() -> None:
     train, val = [encode("aab")], [encode("ab")]
     share = 1 / VOCABULARY
     a, b = (2 + VOCABULARY * share) / (3 + VOCABULARY), (1 + VOCABULARY * share) / (3 + VOCABULARY)
-    assert ngram_bits(train, val, 1).tolist() == pytest.approx([-math.log2(a), -math.log2(b)])
+    assert compute_ngram_bits(train, val, 1).tolist() == pytest.approx(
+        [-math.log2(a), -math.log2(b)]
+    )
     # a follows the boundary once of once, b follows a once of twice
     first, second = (1 + VOCABULARY * a) / (1 + VOCABULARY), (1 + VOCABULARY * b) / (2 + VOCABULARY)
-    assert ngram_bits(train, val, 2).tolist() == pytest.approx(
+    assert compute_ngram_bits(train, val, 2).tolist() == pytest.approx(
         [-math.log2(first), -math.log2(second)]
     )
 
@@ -191,4 +187,4 @@ def test_model_beats_a_bigram_model() -> None:
         loss = task.loss(task.forward(model, batch), batch)
         loss.backward()
         optimizer.step()
-    assert loss.item() / math.log(2) < ngram_bits(texts, texts, 2).mean().item() - 0.5
+    assert loss.item() / math.log(2) < compute_ngram_bits(texts, texts, 2).mean().item() - 0.5

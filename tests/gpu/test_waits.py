@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from experiments.char_lm import CharLM, Documents
+from experiments.char_documents import Documents
+from experiments.char_lm import CharLM
 from hooks import HOOKS, Hook, Priority, State
 from hooks.hook import WITHIN_ITERATION
 from orchestrator.disk.rows.recorder import Recorder
