@@ -1,13 +1,9 @@
 """`hookyard stats`, on rows written as ranks write them."""
 
-import csv
 import json
 from dataclasses import asdict
-from io import StringIO
-from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -122,42 +118,6 @@ def test_a_summary_of_some_rows_and_columns(run: str) -> None:
     assert [one["rows"] for one in data(run, "--by", "rank", "--where", "epoch == 0")] == [2, 2]
 
 
-def test_csv_to_stdout_and_to_a_file(run: str, tmp_path: Path) -> None:
-    arguments = [
-        run,
-        "--by",
-        "row",
-        "--columns",
-        "rank,iteration,step_s",
-        "--where",
-        "iteration == 2",
-    ]
-    printed = call(*arguments, "--format", "csv").stdout
-    assert list(csv.reader(StringIO(printed))) == [
-        ["rank", "iteration", "step_s"],
-        ["0", "2", "2.0"],
-        ["1", "2", "3.0"],
-    ]
-    assert call(*arguments, "--format", "csv", "--output", str(tmp_path / "rows.csv")).stdout == ""
-    assert (tmp_path / "rows.csv").read_text() == printed
-
-
-def test_parquet_to_a_file(run: str, tmp_path: Path) -> None:
-    file = tmp_path / "rows.parquet"
-    arguments = [
-        run,
-        "--by",
-        "row",
-        "--columns",
-        "step_s",
-        "--where",
-        "rank == 0 and phase == 'train'",
-    ]
-    done = call(*arguments, "--format", "parquet", "--output", str(file))
-    assert done.exit_code == 0, done.output
-    assert pd.read_parquet(file)["step_s"].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
-
-
 def test_a_table_for_people(run: str) -> None:
     where = "rank == 0 and iteration < 3 and phase == 'train'"
     lines = call(
@@ -205,29 +165,3 @@ def test_a_query_in_sql(run: str) -> None:
     assert wrong.exit_code == 2
     assert "LINE 1: select step_z from rows" in wrong.stderr
     assert "leave out --by" in call(run, "--by", "rank", "--query", longest).stderr
-
-
-def test_query_of_all_runs_prints_a_table_and_data(run: str, tmp_path: Path) -> None:
-    storage = str(Path(run).parent)
-
-    def ask(*arguments: str) -> Any:
-        return CliRunner().invoke(app, ["query", *arguments, "--storage", storage])
-
-    assert ask("select name, [1, 2] as pair from runs").stdout.splitlines() == [
-        "name  pair",
-        f"{Path(run).name}  1, 2",
-    ]
-    sql = "select name, kind, tags from runs"
-    expected = [{"name": Path(run).name, "kind": "run", "tags": []}]
-    assert json.loads(ask(sql, "--json").stdout) == expected
-    assert ask(sql, "--format", "csv").stdout == f"name,kind,tags\n{Path(run).name},run,[]\n"
-    file = tmp_path / "runs.parquet"
-    assert ask(sql, "--format", "parquet", "--output", str(file)).exit_code == 0
-    assert pd.read_parquet(file)["name"].tolist() == [Path(run).name]
-
-    wrong = ask("select nam from runs")
-    assert (wrong.exit_code, wrong.stdout) == (2, "")
-    assert wrong.stderr == 'query: there is no column nam; did you mean "name"?\n'
-    nowhere = CliRunner().invoke(app, ["query", sql, "--storage", f"{tmp_path}/nowhere"])
-    assert nowhere.exit_code == 2
-    assert nowhere.stderr.startswith(f"the folder {tmp_path}/nowhere does not exist; ")

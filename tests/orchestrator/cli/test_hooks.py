@@ -1,4 +1,4 @@
-"""`hookyard hooks` and `schema`."""
+"""`hookyard hooks`: the list of hooks, and one of them."""
 
 import json
 
@@ -6,7 +6,6 @@ from typer.testing import CliRunner
 
 import hooks
 from orchestrator.cli import app
-from orchestrator.experiment.json_schema import make_experiment_schema
 from tests.orchestrator.experiment.samples import HERE
 
 
@@ -35,8 +34,3 @@ def test_hooks_names_the_fields_that_may_change_during_a_run() -> None:
     shown = CliRunner().invoke(app, ["hooks", "gradient_clip"]).stdout
     assert "mutable:  max_norm, max_value (may change during a run)" in shown.splitlines()
     assert "mutable:" not in CliRunner().invoke(app, ["hooks", "console"]).stdout
-
-
-def test_schema_prints_the_json_schema() -> None:
-    result = CliRunner().invoke(app, ["schema"])
-    assert (result.exit_code, json.loads(result.stdout)) == (0, make_experiment_schema())

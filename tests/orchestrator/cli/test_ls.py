@@ -1,27 +1,17 @@
-"""`hookyard ls`, `note` and `rm`."""
+"""`hookyard ls`: its filters, its columns, and what it refuses."""
 
 import json
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from orchestrator import run
 from orchestrator.cli import app
 from orchestrator.disk.new_run import create_run
-from tests.tasks import described
 
 
 def call(*arguments: str) -> Result:
     return CliRunner().invoke(app, [*arguments])
-
-
-@pytest.mark.parametrize("more", [[], ["--json"]])
-def test_missing_storage_exits_with_2(tmp_path: Path, more: list[str]) -> None:
-    listed = call("ls", "--storage", f"{tmp_path}/nowhere", *more)
-    assert (listed.exit_code, listed.stdout) == (2, "")
-    assert listed.stderr.startswith(f"the folder {tmp_path}/nowhere does not exist; ")
 
 
 def test_ls_refuses_a_run_as_storage(tmp_path: Path) -> None:
@@ -35,25 +25,6 @@ def test_ls_refuses_a_run_as_storage(tmp_path: Path) -> None:
         call("ls", "--storage", str(tmp_path))
         .stdout.splitlines()[1]
         .startswith("digits  run   running")
-    )
-
-
-@pytest.mark.parametrize(
-    "verb", ["show", "stats", "doctor", "report", "watch", "resume", "compare"]
-)
-def test_every_verb_reports_a_missing_run(tmp_path: Path, verb: str) -> None:
-    told = call(verb, f"{tmp_path}/nowhere", *([f"{tmp_path}/b"] if verb == "compare" else []))
-    assert (told.exit_code, told.stdout) == (2, "")
-    assert f"{tmp_path}/nowhere is not a run: " in told.stderr
-
-
-def test_checkpoint_of_a_run_is_not_taken_for_a_run(tmp_path: Path) -> None:
-    create_run(tmp_path, "first", "hooks: {}\n")
-    told = call("show", f"{tmp_path}/first@best")
-    assert (told.exit_code, told.stdout) == (2, "")
-    assert told.stderr == (
-        f"{tmp_path}/first@best is not a run: this takes a run without a checkpoint,"
-        f" {tmp_path}/first\n"
     )
 
 
@@ -112,45 +83,3 @@ def test_ls_refuses_unknown_filters(storage: str) -> None:
         "--status must be one of running, finished, stopped, interrupted, failed, lost, got 'done'\n",
     )
     assert call("ls", "nothing", "--storage", storage).stderr == f"no matching runs in {storage}\n"
-
-
-def test_run_starts_with_the_notes_and_tags_of_its_experiment(tmp_path: Path) -> None:
-    folder = run(
-        described(epochs=1, tags=["baseline", "small"], notes="The first."), tmp_path, local=True
-    ).folder
-    assert (folder.read_metadata().tags, folder.read_metadata().notes) == (
-        ["baseline", "small"],
-        "The first.",
-    )
-    assert (
-        call(
-            "note", str(folder), "Too slow.", "--tag=slow", "--tag=small", "--untag=baseline"
-        ).exit_code
-        == 0
-    )
-    assert (folder.read_metadata().tags, folder.read_metadata().notes) == (
-        ["small", "slow"],
-        "Too slow.",
-    )
-    assert call("note", str(folder), "--tag", "kept").exit_code == 0
-    assert (folder.read_metadata().tags, folder.read_metadata().notes) == (
-        ["small", "slow", "kept"],
-        "Too slow.",
-    )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ([], "nothing to note"),
-        (["--untag", "slow"], "has no tag slow; it has no tags"),
-        (["--tag", ""], "--tag must not be empty"),
-        (["text"], "is still running"),
-    ],
-)
-def test_note_refuses_wrong_usage(tmp_path: Path, arguments: list[str], says: str) -> None:
-    folder = create_run(tmp_path, "one", "hooks: {}\n")
-    with folder.lease() if arguments == ["text"] else nullcontext():
-        refused = call("note", str(folder), *arguments)
-    assert refused.exit_code == 2
-    assert says in refused.stderr

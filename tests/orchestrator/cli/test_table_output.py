@@ -1,0 +1,81 @@
+"""Tables on stdout and in files."""
+
+import csv
+import json
+from dataclasses import asdict
+from io import StringIO
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner, Result
+
+from orchestrator.cli import app
+from orchestrator.disk.new_run import create_run
+from orchestrator.storage import Storage
+from tests.orchestrator.tables.test_frames import FRESH, record, row
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Two ranks; an iteration takes as many seconds as its number, and half as much again on rank
+    1."""
+    folder = create_run(tmp_path_factory.mktemp("runs"), "made", "hooks: {}\n")
+    steps = [
+        row(
+            0,
+            "train",
+            n // 3,
+            n,
+            n,
+            rank,
+            step_s=n * (1 + rank / 2),
+            data_wait_s=0.25 * n,
+            loss=float("nan") if n == 4 else 1.0 / n,
+        )
+        for rank in (0, 1)
+        for n in range(1, 6)
+    ]
+    record(Storage(str(folder)), [*steps, row(0, "val", 1, 1, 5, accuracy=0.5)])
+    folder.storage.write("stats/attempt=0/attempt.json", json.dumps(asdict(FRESH)))
+    return str(folder)
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["stats", *arguments])
+
+
+def test_csv_to_stdout_and_to_a_file(run: str, tmp_path: Path) -> None:
+    arguments = [
+        run,
+        "--by",
+        "row",
+        "--columns",
+        "rank,iteration,step_s",
+        "--where",
+        "iteration == 2",
+    ]
+    printed = call(*arguments, "--format", "csv").stdout
+    assert list(csv.reader(StringIO(printed))) == [
+        ["rank", "iteration", "step_s"],
+        ["0", "2", "2.0"],
+        ["1", "2", "3.0"],
+    ]
+    assert call(*arguments, "--format", "csv", "--output", str(tmp_path / "rows.csv")).stdout == ""
+    assert (tmp_path / "rows.csv").read_text() == printed
+
+
+def test_parquet_to_a_file(run: str, tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    arguments = [
+        run,
+        "--by",
+        "row",
+        "--columns",
+        "step_s",
+        "--where",
+        "rank == 0 and phase == 'train'",
+    ]
+    done = call(*arguments, "--format", "parquet", "--output", str(file))
+    assert done.exit_code == 0, done.output
+    assert pd.read_parquet(file)["step_s"].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
