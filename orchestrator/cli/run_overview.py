@@ -53,13 +53,14 @@ def _print_facts(run: Mapping[str, Any], keys: Sequence[str]) -> None:
 
 def _print_best(run: Mapping[str, Any]) -> None:
     """Print the best report of a run, or why no report of a validated run is the best."""
-    from hooks.metrics.direction import explain_unknown_direction, val_metrics
+    from hooks.metrics.direction import explain_unknown_direction
+    from hooks.metrics.main_metric import list_val_metrics
 
     if run["best"]:
         echo(f"Best: {run['best']}")
         return
 
-    validated = val_metrics(run["metrics"])
+    validated = list_val_metrics(run["metrics"])
     if validated and not run["evaluates"] and not run["diverged"]:
         echo(explain_unknown_direction(validated))
 

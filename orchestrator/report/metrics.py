@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from hooks.metrics.direction import direction
+from hooks.metrics.direction import find_direction
 from hooks.metrics.names import PHASES, find_phase
 from orchestrator.disk.reports import list_reported_names
 from orchestrator.report.binning import Floats
@@ -44,7 +44,7 @@ def find_best_and_last(
     """Yield each reported metric with its best report, None if the direction is unknown, and its
     last report."""
     for name in names:
-        mode = direction(name, modes)
+        mode = find_direction(name, modes)
         best = find_best_report(reports, name, mode) if mode else None
         last = next((report for report in reversed(reports) if is_number(report.get(name))), None)
         if last is not None:
