@@ -11,34 +11,39 @@ from torch.nn.parallel import DistributedDataParallel
 
 from orchestrator import Task, TrainingSession
 
-GRAVITY, CART, POLE, HALF_LENGTH, FORCE, SECONDS = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
-"""Metres, kilograms and newtons, as Barto, Sutton and Anderson (1983) have them."""
+# The cart of Barto, Sutton and Anderson (1983), in metres, kilograms, newtons and seconds.
+GRAVITY = 9.8
+CART = 1.0
+POLE = 0.1
+HALF_LENGTH = 0.5
+FORCE = 10.0
+SECONDS = 0.02
 LONGEST = 200
 """Pushes after which an episode is over though the pole stands."""
 
 
-def pushed(carts: Tensor, to_the_right: Tensor) -> Tensor:
-    """Carts (n, 4), each its place, speed, angle of the pole and that one's speed, a fiftieth of a
-    second after a push."""
-    place, speed, angle, spin = carts.unbind(1)
-    force, sine, cosine = FORCE * (2 * to_the_right - 1), angle.sin(), angle.cos()
-    common = (force + POLE * HALF_LENGTH * spin**2 * sine) / (CART + POLE)
-    falls = (GRAVITY * sine - cosine * common) / (
-        HALF_LENGTH * (4 / 3 - POLE * cosine**2 / (CART + POLE))
-    )
-    accelerates = common - POLE * HALF_LENGTH * falls * cosine / (CART + POLE)
-    return torch.stack(
-        [
-            place + SECONDS * speed,
-            speed + SECONDS * accelerates,
-            angle + SECONDS * spin,
-            spin + SECONDS * falls,
-        ],
-        dim=1,
-    )
+def push(carts: Tensor, to_the_right: Tensor) -> Tensor:
+    """Return the carts a fiftieth of a second after a push.
+
+    Args:
+        carts: Place, speed, angle of the pole and its angular speed of each cart, (n, 4).
+        to_the_right: 1 for a push to the right, 0 for one to the left, (n,).
+    """
+    _, speed, angle, angular_speed = carts.unbind(1)
+    force = FORCE * (2 * to_the_right - 1)
+    sine = angle.sin()
+    cosine = angle.cos()
+    mass = CART + POLE
+
+    common = (force + POLE * HALF_LENGTH * angular_speed**2 * sine) / mass
+    inertia = HALF_LENGTH * (4 / 3 - POLE * cosine**2 / mass)
+    angular_acceleration = (GRAVITY * sine - cosine * common) / inertia
+    acceleration = common - POLE * HALF_LENGTH * angular_acceleration * cosine / mass
+    changes = [speed, acceleration, angular_speed, angular_acceleration]
+    return carts + SECONDS * torch.stack(changes, dim=1)
 
 
-def stand(carts: Tensor) -> Tensor:
+def find_standing(carts: Tensor) -> Tensor:
     """Return which carts are within 2.4 metres, with poles within 12 degrees."""
     return (carts[:, 0].abs() < 2.4) & (carts[:, 2].abs() < 0.2095)
 
@@ -63,44 +68,59 @@ class CartPole(Task):
         trained = DistributedDataParallel(policy) if session.world_size > 1 else policy
         optimizer = torch.optim.Adam(policy.parameters(), self.lr)
         if not session.restore(model=policy, optimizer=optimizer):
-            torch.manual_seed(
-                session.config["seed"] + session.rank
-            )  # each rank's carts are its own from here on
+            # Each rank's carts are its own from here on.
+            torch.manual_seed(session.config["seed"] + session.rank)
         while True:
-            stood = 0.0
+            total = 0.0
             for _ in range(self.updates):
-                seen, pushes, lasted = self.episodes(policy, session.device)
-                gains = (lasted - (lasted.sum() - lasted) / (self.carts - 1)) / LONGEST
-                chances = trained(seen).log_softmax(1).gather(1, pushes[:, None])[:, 0]
-                # The carts that still stood at each push, in the order in which they were seen.
-                weights = torch.cat([gains[lasted > moment] for moment in range(int(lasted.max()))])
-                loss = -(chances * weights).sum() / self.carts
+                seen, pushes, lasted = self.run_episodes(policy, session.device)
+                loss = self.compute_loss(trained(seen), pushes, lasted)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
+
                 session.record(batch_size=len(seen), loss=loss, lasted=lasted.mean())
-                stood += float(lasted.mean())
+                total += float(lasted.mean())
                 if session.stop_requested:
                     return
-            yield {"train/lasted": stood / self.updates}
+            yield {"train/lasted": total / self.updates}
+
+    def compute_loss(self, logits: Tensor, pushes: Tensor, lasted: Tensor) -> Tensor:
+        """Return the loss of REINFORCE.
+
+        Args:
+            logits: Output of the policy for each observation, (m, 2).
+            pushes: The push that was chosen there, (m,).
+            lasted: Steps that each cart lasted, (n,).
+        """
+        mean_of_others = (lasted.sum() - lasted) / (self.carts - 1)
+        gains = (lasted - mean_of_others) / LONGEST
+        # The carts that still stood at each push, in the order in which they were seen.
+        weights = torch.cat([gains[lasted > moment] for moment in range(int(lasted.max()))])
+        chosen = logits.log_softmax(1).gather(1, pushes[:, None])[:, 0]
+        return -(chosen * weights).sum() / self.carts
 
     @torch.no_grad()
-    def episodes(self, policy: nn.Module, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    def run_episodes(
+        self, policy: nn.Module, device: torch.device
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Let every cart go until its pole falls; return the observations (m, 4), the pushes (m,),
         and the steps that each cart lasted (n,)."""
         carts = torch.rand(self.carts, 4, device=device) * 0.1 - 0.05
-        lasted, numbers = (
-            torch.zeros(self.carts, device=device),
-            torch.arange(self.carts, device=device),
-        )
-        seen, pushes = [], []
+        lasted = torch.zeros(self.carts, device=device)
+        numbers = torch.arange(self.carts, device=device)
+        seen = []
+        pushes = []
         for _ in range(LONGEST):
             right = torch.distributions.Categorical(logits=policy(carts)).sample()
             seen.append(carts)
             pushes.append(right)
             lasted[numbers] += 1
-            carts = pushed(carts, right)
-            numbers, carts = numbers[stand(carts)], carts[stand(carts)]
+
+            carts = push(carts, right)
+            is_standing = find_standing(carts)
+            numbers = numbers[is_standing]
+            carts = carts[is_standing]
             if not len(carts):
                 break
         return torch.cat(seen), torch.cat(pushes), lasted

@@ -29,7 +29,7 @@ class Digits(Task):
     """Channels of the two convolutions."""
 
     def model(self) -> nn.Module:
-        """Two convolutions with batch norm and a linear layer; (B, 1, 8, 8) to (B, 10) logits."""
+        """Return two convolutions with batch norm and a linear layer; (B, 1, 8, 8) to (B, 10) logits."""
         return nn.Sequential(
             nn.Conv2d(1, self.width, 3, padding=1, bias=False),
             nn.BatchNorm2d(self.width),
@@ -42,24 +42,25 @@ class Digits(Task):
         )
 
     def data(self) -> Mapping[str, Dataset[Any]]:
-        """`train` and `val`, split by a fixed shuffle: the same samples in every run and on every
-        rank."""
+        """Return `train` and `val`, split by a fixed shuffle: the same samples in every run and on
+        every rank."""
         from sklearn.datasets import load_digits
 
         digits = load_digits()
         images = torch.from_numpy(digits.images).float().unsqueeze(1) / 16
         labels = torch.from_numpy(digits.target).long()
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SPLIT_SEED))
-        train, val = order[:TRAIN_SAMPLES], order[TRAIN_SAMPLES:]
+        train = order[:TRAIN_SAMPLES]
+        val = order[TRAIN_SAMPLES:]
         return {
             "train": TensorDataset(images[train], labels[train]),
             "val": TensorDataset(images[val], labels[val]),
         }
 
     def loss(self, output: Tensor, batch: Any) -> Tensor:
-        """Cross entropy, the mean over the batch."""
+        """Return the cross entropy, the mean over the batch."""
         return functional.cross_entropy(output, batch[1])
 
     def metrics(self, output: Tensor, batch: Any) -> Mapping[str, Tensor]:
-        """`accuracy`: 1 where the largest logit is the label's, else 0; shape (B,)."""
+        """Return `accuracy`: 1 where the largest logit is the label's, else 0; shape (B,)."""
         return {"accuracy": (output.argmax(dim=1) == batch[1]).float()}

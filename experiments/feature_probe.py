@@ -8,9 +8,13 @@ import torch
 import torch.distributed as dist
 from annotated_types import Ge, Gt
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.utils.data import DataLoader, Subset
 
+from experiments.classifiers import (
+    classify_by_neighbours,
+    draw_of_each_class,
+    fit_logistic_regression,
+)
 from hooks.distributed.collectives import gather
 from hooks.hook import Hook, Priority
 from hooks.import_path import import_callable
@@ -22,8 +26,6 @@ from hooks.state import State
 
 DRAWS = 5
 """Number of draws of the few labels; their mean accuracy counts."""
-PENALTY = 1e-2
-"""Weight decay of the linear classifier: half the square of its weights times this."""
 
 
 @dataclass
@@ -92,9 +94,8 @@ class FeatureProbe(Hook):
         for label, weights in state.evaluations.items():
             with weights(state):
                 measured = self._measure(find_part(state.module, self.encoder), state)
-            values |= {
-                f"{label}/{name}" if label else name: value for name, value in measured.items()
-            }
+            prefix = f"{label}/" if label else ""
+            values |= {f"{prefix}{name}": value for name, value in measured.items()}
         values |= self._baselines or {}
         state.metrics |= {f"{state.phase}/{name}": value for name, value in values.items()}
 
@@ -110,18 +111,20 @@ class FeatureProbe(Hook):
             bank, labels = self._gather("train", encoder, state)
             features, targets = self._encode("val", encoder, state)
         classes = int(labels.max()) + 1
-        nearest = knn_classes(bank, labels, features, classes, self.neighbours, self.temperature)
+        nearest = classify_by_neighbours(
+            bank, labels, features, classes, self.neighbours, self.temperature
+        )
         counts = [nearest == targets]
-        mean, deviation = bank.mean(0), bank.std(0) + 1e-6
+
+        mean = bank.mean(0)
+        deviation = bank.std(0) + 1e-6
         for draw in range(DRAWS):
             few = draw_of_each_class(labels, self.labels_per_class, draw)
-            classify = logistic_regression((bank[few] - mean) / deviation, labels[few], classes)
+            classify = fit_logistic_regression((bank[few] - mean) / deviation, labels[few], classes)
             counts.append(classify((features - mean) / deviation).argmax(1) == targets)
-        total = torch.tensor(
-            [len(targets), *(float(count.sum()) for count in counts)],
-            dtype=torch.float64,
-            device=state.device,
-        )
+
+        sums = [float(count.sum()) for count in counts]
+        total = torch.tensor([len(targets), *sums], dtype=torch.float64, device=state.device)
         if state.world_size > 1:
             dist.all_reduce(total)
         size, knn, *linear = total.tolist()
@@ -136,71 +139,14 @@ class FeatureProbe(Hook):
             (encoder(inputs.to(state.device)).flatten(1).float(), labels.to(state.device))
             for inputs, labels in loader
         ]
-        return torch.cat([features for features, _ in pairs]), torch.cat(
-            [labels for _, labels in pairs]
-        )
+        features, labels = zip(*pairs, strict=True)
+        return torch.cat(features), torch.cat(labels)
 
     def _gather(self, phase: str, encoder: nn.Module, state: State) -> tuple[Tensor, Tensor]:
         """Return features and labels of all samples in the order of the dataset."""
         features, labels = self._encode(phase, encoder, state)
-        length, ranks = len(self._datasets[phase]), range(state.world_size)
-        shares = [torch.arange(rank, length, state.world_size) for rank in ranks]
+        length = len(self._datasets[phase])
+        shares = [torch.arange(rank, length, state.world_size) for rank in range(state.world_size)]
         back = torch.cat(shares).argsort().to(state.device)
         sizes = [len(share) for share in shares]
         return gather(features, sizes)[back], gather(labels, sizes)[back]
-
-
-def knn_classes(
-    bank: Tensor,
-    labels: Tensor,
-    features: Tensor,
-    classes: int,
-    neighbours: int,
-    temperature: float,
-) -> Tensor:
-    """Return the class (n,) of features (n, D) by the weighted vote of the nearest rows of the bank
-    (m, D)."""
-    bank = functional.normalize(bank, dim=1).t()
-    chosen = []
-    for part in torch.split(functional.normalize(features, dim=1), 1024):
-        similarities, nearest = (part @ bank).topk(min(neighbours, len(labels)), dim=1)
-        votes = torch.zeros(len(part), classes, device=part.device)
-        votes.scatter_add_(1, labels[nearest], (similarities / temperature).exp())
-        chosen.append(votes.argmax(1))
-    return torch.cat(chosen) if chosen else labels[:0]
-
-
-def draw_of_each_class(labels: Tensor, count: int, draw: int) -> Tensor:
-    """Return the indices of `count` random samples of each class, the same for the same draw."""
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(draw)).to(
-        labels.device
-    )
-    return torch.cat([order[labels[order] == label][:count] for label in torch.unique(labels)])
-
-
-@torch.enable_grad()
-def logistic_regression(
-    features: Tensor, labels: Tensor, classes: int
-) -> Callable[[Tensor], Tensor]:
-    """Fit a linear classifier to features (n, D) and labels (n,), and return it: features to
-    logits.
-
-    Minimizes the mean cross entropy + PENALTY / 2 * |weights|^2 to convergence in float64. The
-    problem is convex, so the result depends only on the data.
-    """
-    features = features.double()
-    weights = features.new_zeros(classes, features.shape[1], requires_grad=True)
-    bias = features.new_zeros(classes, requires_grad=True)
-    optimizer: torch.optim.Optimizer = torch.optim.LBFGS(
-        [weights, bias], max_iter=100, line_search_fn="strong_wolfe"
-    )
-
-    def objective() -> float:
-        optimizer.zero_grad()
-        loss = functional.cross_entropy(functional.linear(features, weights, bias), labels)
-        loss = loss + PENALTY / 2 * weights.square().sum()
-        torch.autograd.backward(loss)
-        return loss.item()
-
-    optimizer.step(objective)
-    return lambda features: functional.linear(features.double(), weights.detach(), bias.detach())

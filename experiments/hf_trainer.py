@@ -1,10 +1,9 @@
-"""Hugging Face's Trainer, which tells of itself by callbacks: a task with a loop of its own.
+"""Hugging Face's Trainer, which reports by callbacks: a task with a loop of its own.
 
 Needs transformers and accelerate: `pip install "hookyard[demo,transformers]"`.
 """
 
 import os
-import sysconfig
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ class TrainedByTrainer(GPT):
         from transformers import PrinterCallback, Trainer, TrainingArguments
 
         if session.world_size > 1:
-            # By these accelerate knows that the ranks are there already.
+            # These tell accelerate that the ranks have been started.
             os.environ.update(
                 RANK=str(session.rank),
                 WORLD_SIZE=str(session.world_size),
@@ -58,35 +57,26 @@ class TrainedByTrainer(GPT):
             trainer = Trainer(
                 model,
                 arguments,
-                train_dataset=self.blocks("train"),
-                eval_dataset=self.blocks("val"),
+                train_dataset=self.list_blocks("train"),
+                eval_dataset=self.list_blocks("val"),
             )
             trainer.remove_callback(PrinterCallback)
-            trainer.add_callback(_callback(session))
+            trainer.add_callback(_make_callback(session))
             saved = Saved(Path(folder))
-            goes_on = session.restore(
-                model=model,
-                trainer=saved,
-                per_rank={"generators": Saved(Path(folder), "rng_state*")},
-            )
+            generators = Saved(Path(folder), "rng_state*")
+            checkpoint = None
+            if session.restore(model=model, trainer=saved, per_rank={"generators": generators}):
+                checkpoint = str(saved.find_newest())
             yield from session.run_in_thread(
-                lambda: trainer.train(
-                    resume_from_checkpoint=str(saved.newest()) if goes_on else None
-                )
+                lambda: trainer.train(resume_from_checkpoint=checkpoint)
             )
 
-    def blocks(self, phase: str) -> list[dict[str, Tensor]]:
-        """Blocks of bytes as the Trainer takes them."""
-        files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[: self.files]
-        chosen = (
-            files[::10]
-            if phase == "val"
-            else [file for place, file in enumerate(files) if place % 10]
-        )
-        return [
-            {"input_ids": block[:-1], "labels": block[:-1]}
-            for block in Sources(chosen, self.context)
-        ]
+    def list_blocks(self, phase: str) -> list[dict[str, Tensor]]:
+        """Return blocks of bytes as the Trainer takes them."""
+        blocks = []
+        for block in Sources(self.list_files(phase), self.context):
+            blocks.append({"input_ids": block[:-1], "labels": block[:-1]})
+        return blocks
 
 
 class Saved:
@@ -94,32 +84,34 @@ class Saved:
     by its name."""
 
     def __init__(self, folder: Path, pattern: str = "*") -> None:
-        self.folder, self.pattern = folder, pattern
+        self.folder = folder
+        self.pattern = pattern
 
-    def newest(self) -> Path:
-        """The folder of the last step that was saved."""
-        return max(
-            self.folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2])
-        )
+    def find_newest(self) -> Path:
+        """Return the folder of the last step that was saved."""
+        folders = self.folder.glob("checkpoint-*")
+        return max(folders, key=lambda path: int(path.name.rpartition("-")[2]))
 
     def state_dict(self) -> dict[str, Any]:
-        newest = self.newest()
-        files = {
-            path.name: torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)
-            for path in newest.glob(self.pattern)
-        }
+        """Return the content of the files of the newest checkpoint."""
+        newest = self.find_newest()
+        files = {}
+        for path in newest.glob(self.pattern):
+            files[path.name] = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)
         return {"name": newest.name, "files": files}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        (self.folder / state["name"]).mkdir(exist_ok=True)
+        """Write the files."""
+        folder = self.folder / state["name"]
+        folder.mkdir(exist_ok=True)
         for name, content in state["files"].items():
-            (self.folder / state["name"] / name).write_bytes(content.numpy().tobytes())
+            (folder / name).write_bytes(content.numpy().tobytes())
 
 
-def _callback(session: TrainingSession) -> Any:
+def _make_callback(session: TrainingSession) -> Any:
     from transformers import TrainerCallback
 
-    class Tells(TrainerCallback):  # type: ignore[misc]  # its types are not read
+    class SessionCallback(TrainerCallback):  # type: ignore[misc]  # its types are not read
         """Records each step, and reports where the Trainer has saved, which it does last in an
         epoch."""
 
@@ -144,4 +136,4 @@ def _callback(session: TrainingSession) -> Any:
                 {"train/loss": sum(losses) / len(losses), "val/loss": of_epoch[-1]["eval_loss"]}
             )
 
-    return Tells()
+    return SessionCallback()

@@ -20,8 +20,8 @@ from orchestrator import Task
 MEASUREMENTS = ("sepal_length", "sepal_width", "petal_length", "petal_width")
 
 
-def write(folder: Path) -> None:
-    """Writes the flowers, 120 to train on and 30 to validate with, as Parquet files with a row for
+def write_flowers(folder: Path) -> None:
+    """Write the flowers, 120 to train on and 30 to validate with, as Parquet files with a row for
     each."""
     features, species = load_iris(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(species))
@@ -35,8 +35,8 @@ def write(folder: Path) -> None:
         os.replace(unfinished, folder / f"{phase}.parquet")
 
 
-def prepared(batch: dict[str, Any]) -> dict[str, Any]:
-    """Rows in a task of Ray's: the measurements as one array, around 0."""
+def prepare(batch: dict[str, Any]) -> dict[str, Any]:
+    """Return a batch of rows with the measurements as one array around 0, in a task of Ray."""
     features = np.stack([batch[name] for name in MEASUREMENTS], axis=1).astype(np.float32)
     return {
         "features": (features - [5.8, 3.1, 3.8, 1.2]).astype(np.float32),
@@ -62,13 +62,13 @@ class IrisParquet(Task):
     def data(self) -> Mapping[str, Any]:
         folder = self.folder or f"{tempfile.gettempdir()}/hookyard-iris"
         if not self.folder:
-            write(Path(folder))
+            write_flowers(Path(folder))
         train, val = (
             ray.data.read_parquet(f"{folder}/{phase}.parquet") for phase in ("train", "val")
         )
         return {
-            "train": train.random_shuffle().map_batches(prepared),
-            "val": val.map_batches(prepared),
+            "train": train.random_shuffle().map_batches(prepare),
+            "val": val.map_batches(prepare),
         }
 
     def forward(self, model: nn.Module, batch: Any) -> Tensor:

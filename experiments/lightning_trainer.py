@@ -1,4 +1,4 @@
-"""PyTorch Lightning's Trainer, which tells of itself by callbacks: a task with a loop of its own.
+"""PyTorch Lightning's Trainer, which reports by callbacks: a task with a loop of its own.
 
 Needs pytorch-lightning: `pip install "hookyard[demo,pytorch-lightning]"`.
 """
@@ -31,8 +31,7 @@ class TrainedByLightning(Digits):
         from pytorch_lightning.plugins.environments import TorchElasticEnvironment
 
         if session.world_size > 1:
-            # By these Lightning knows that the ranks are there already; to it each has a node of
-            # its own.
+            # These tell Lightning that the ranks have been started, each on a node of its own.
             os.environ.update(
                 RANK=str(session.rank), WORLD_SIZE=str(session.world_size), LOCAL_RANK="0"
             )
@@ -47,7 +46,7 @@ class TrainedByLightning(Digits):
                 num_nodes=session.world_size,
                 strategy="ddp" if session.world_size > 1 else "auto",
                 plugins=[TorchElasticEnvironment()] if session.world_size > 1 else None,
-                callbacks=[_callback(session, saved.path)],
+                callbacks=[_make_callback(session, saved.path)],
                 default_root_dir=folder,
                 num_sanity_val_steps=0,
                 enable_checkpointing=False,
@@ -55,15 +54,17 @@ class TrainedByLightning(Digits):
                 enable_model_summary=False,
                 logger=False,
             )
-            module = _module(self)
+            module = _make_module(self)
             sets = self.data()
             loaders = [
                 DataLoader(sets[phase], batch_size, shuffle=phase == "train")
                 for phase in ("train", "val")
             ]
-            goes_on = session.restore(model=module.model, lightning=saved)
+            checkpoint = None
+            if session.restore(model=module.model, lightning=saved):
+                checkpoint = saved.path
             yield from session.run_in_thread(
-                lambda: trainer.fit(module, *loaders, ckpt_path=saved.path if goes_on else None)
+                lambda: trainer.fit(module, *loaders, ckpt_path=checkpoint)
             )
 
 
@@ -75,14 +76,16 @@ class Saved:
         self.path = path
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the content of the file; of a rank that writes none, a zero."""
         content = self.path.read_bytes() if self.path.exists() else b"\0"
         return {"file": torch.frombuffer(bytearray(content), dtype=torch.uint8)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Write the file."""
         self.path.write_bytes(state["file"].numpy().tobytes())
 
 
-def _module(task: TrainedByLightning) -> Any:
+def _make_module(task: TrainedByLightning) -> Any:
     import pytorch_lightning as lightning
 
     class Module(lightning.LightningModule):  # type: ignore[misc]  # its types are not read
@@ -109,10 +112,10 @@ def _module(task: TrainedByLightning) -> Any:
     return Module()
 
 
-def _callback(session: TrainingSession, path: Path) -> Any:
+def _make_callback(session: TrainingSession, path: Path) -> Any:
     import pytorch_lightning as lightning
 
-    class Tells(lightning.Callback):  # type: ignore[misc]  # its types are not read
+    class SessionCallback(lightning.Callback):  # type: ignore[misc]  # its types are not read
         """Records each batch, and reports where an epoch and its validation are over."""
 
         def on_train_batch_end(
@@ -127,12 +130,7 @@ def _callback(session: TrainingSession, path: Path) -> Any:
 
         def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
             trainer.save_checkpoint(path)
-            session.report(
-                {
-                    name: value.item()
-                    for name, value in trainer.callback_metrics.items()
-                    if "/" in name
-                }
-            )
+            metrics = trainer.callback_metrics
+            session.report({name: value.item() for name, value in metrics.items() if "/" in name})
 
-    return Tells()
+    return SessionCallback()

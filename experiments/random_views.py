@@ -1,11 +1,13 @@
-"""Random views of images, a batch at a time, in torch alone."""
+"""Random views of images, a batch at a time, in torch alone, and a dataset of them."""
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils.data import Dataset
 
 
 @dataclass(frozen=True)
@@ -33,35 +35,56 @@ class RandomView:
     """Share of the views that are blurred, by the mean of 3x3 pixels."""
 
     def __call__(self, images: Tensor) -> Tensor:
+        """Return a view of each image."""
+        count = len(images)
         grid = functional.affine_grid(
-            self._maps(len(images)), [len(images), 1, self.size, self.size], align_corners=False
+            self._draw_maps(count), [count, 1, self.size, self.size], align_corners=False
         )
         views = functional.grid_sample(images, grid, align_corners=False)
         blurred = functional.avg_pool2d(views, 3, stride=1, padding=1)
-        views = torch.where(torch.rand(len(views), 1, 1, 1) < self.blur, blurred, views)
-        return views + torch.rand(len(views), 1, 1, 1) * self.noise * torch.randn_like(views)
+        views = torch.where(torch.rand(count, 1, 1, 1) < self.blur, blurred, views)
+        return views + torch.rand(count, 1, 1, 1) * self.noise * torch.randn_like(views)
 
-    def _maps(self, count: int) -> Tensor:
-        """Return the affine maps (count, 2, 3) of views into their images, on [-1, 1]."""
+    def _draw_maps(self, count: int) -> Tensor:
+        """Draw the affine maps (count, 2, 3) of views into their images, on [-1, 1]."""
 
-        def within(limit: float) -> Tensor:
+        def draw_within(limit: float) -> Tensor:
             return (2 * torch.rand(count) - 1) * limit
 
         low, high = self.scale
         side = low + torch.rand(count) * (high - low)
-        angle, ratio, shear = (
-            within(math.radians(self.rotation)),
-            within(self.stretch),
-            within(self.stretch),
-        )
-        cosine, sine = side * angle.cos(), side * angle.sin()
-        wide, high_side = 1 + ratio, 1 - ratio
-        rows = [
-            torch.stack(
-                [cosine * wide, -sine * high_side + cosine * shear, 2 * within(self.shift)], dim=1
-            ),
-            torch.stack(
-                [sine * wide, cosine * high_side + sine * shear, 2 * within(self.shift)], dim=1
-            ),
-        ]
-        return torch.stack(rows, dim=1)
+        angle = draw_within(math.radians(self.rotation))
+        stretch = draw_within(self.stretch)
+        shear = draw_within(self.stretch)
+        cosine = side * angle.cos()
+        sine = side * angle.sin()
+        wider = 1 + stretch
+        lower = 1 - stretch
+
+        x = [cosine * wider, -sine * lower + cosine * shear, 2 * draw_within(self.shift)]
+        y = [sine * wider, cosine * lower + sine * shear, 2 * draw_within(self.shift)]
+        return torch.stack([torch.stack(x, dim=1), torch.stack(y, dim=1)], dim=1)
+
+
+class Views(Dataset[Any]):
+    """Random views of images: a batch is `(views, indices)`, a list of tensors (B, 1, size, size)
+    and the places (B,).
+
+    Views are made for a whole batch at once (`__getitems__`), which a loader must not collate
+    again.
+    """
+
+    def __init__(self, images: Tensor, views: list[RandomView]) -> None:
+        self.images = images
+        self.views = views
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[list[Tensor], int]:
+        views, _ = self.__getitems__([index])
+        return [view[0] for view in views], index
+
+    def __getitems__(self, indices: list[int]) -> tuple[list[Tensor], Tensor]:
+        images = self.images[indices]
+        return [view(images) for view in self.views], torch.tensor(indices)

@@ -19,8 +19,7 @@ class DINOLoss:
     p_teacher is the softmax of (output - center) / teacher temperature, p_student of output /
     temperature.
     Source: "Emerging Properties in Self-Supervised Vision Transformers" (Caron et al., 2021),
-        equation 3 and algorithm
-    1.
+    equation 3 and algorithm 1.
     """
 
     temperature: float = 0.1

@@ -27,7 +27,8 @@ class DistillationLoss:
         return {"distillation": {}}
 
     def __call__(self, output: DistillationOutput, labels: Tensor) -> Tensor:
-        student, teacher = output.student.float(), output.teacher.float()
+        student = output.student.float()
+        teacher = output.teacher.float()
         divergence = functional.kl_div(
             functional.log_softmax(student / self.temperature, dim=1),
             functional.log_softmax(teacher / self.temperature, dim=1),

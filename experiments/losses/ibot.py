@@ -21,8 +21,7 @@ class IBOTLoss:
     (output - center) / teacher temperature, p_student of output / temperature. A sample without a
     masked patch adds nothing to the second.
     Source: "iBOT: Image BERT Pre-Training with Online Tokenizer" (Zhou et al., 2022), equations 2
-        and 3 and algorithm
-    1.
+    and 3 and algorithm 1.
     """
 
     temperature: float = 0.1
@@ -34,8 +33,12 @@ class IBOTLoss:
         return {"ibot": {}}
 
     def __call__(self, output: IBOTOutput, masks: Sequence[Tensor]) -> Tensor:
-        """`masks` has (B, N) for each global view, true where a patch was hidden from the
-        student."""
+        """Return the loss.
+
+        Args:
+            output: What the hook makes of the views.
+            masks: (B, N) for each global view, true where a patch was hidden from the student.
+        """
         targets = [
             ((whole - output.center) / output.temperature).softmax(-1)
             for whole, _ in output.teacher
@@ -46,19 +49,16 @@ class IBOTLoss:
             for j, (whole, _) in enumerate(output.student)
             if i != j
         ]
-        patches = [
-            self._masked(student, (teacher - output.patch_center) / output.patch_temperature, mask)
-            for (_, student), (_, teacher), mask in zip(
-                output.student, output.teacher, masks, strict=False
-            )
-        ]
-        return (
-            self.view_weight * torch.stack(views).mean()
-            + self.patch_weight * torch.stack(patches).mean()
-        )
+        patches = []
+        pairs = zip(output.student, output.teacher, masks, strict=False)
+        for (_, student), (_, teacher), mask in pairs:
+            target = ((teacher - output.patch_center) / output.patch_temperature).softmax(-1)
+            patches.append(self._compute_patch_loss(student, target, mask))
+        view_loss = self.view_weight * torch.stack(views).mean()
+        return view_loss + self.patch_weight * torch.stack(patches).mean()
 
-    def _masked(self, student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
-        losses = -(teacher.softmax(-1) * (student.float() / self.temperature).log_softmax(-1)).sum(
-            -1
-        )
+    def _compute_patch_loss(self, student: Tensor, target: Tensor, mask: Tensor) -> Tensor:
+        """Return the mean over the masked patches of each sample, then over the samples."""
+        predicted = (student.float() / self.temperature).log_softmax(-1)
+        losses = -(target * predicted).sum(-1)
         return ((losses * mask).sum(1) / mask.sum(1).clamp(min=1)).mean()

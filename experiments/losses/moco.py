@@ -17,7 +17,7 @@ class MoCoLoss:
     over the batch.
 
     Source: "Momentum Contrast for Unsupervised Visual Representation Learning" (He et al., 2020),
-        equation 1.
+    equation 1.
     """
 
     temperature: float = 0.07

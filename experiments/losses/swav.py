@@ -18,13 +18,12 @@ class SwAVLoss:
 
     q_s are the codes of s, p_t is the softmax of the scores of t / temperature.
     Source: "Unsupervised Learning of Visual Features by Contrasting Cluster Assignments" (Caron et
-        al., 2020), equation
-    2.
+    al., 2020), equation 2.
     """
 
     temperature: float = 0.1
     momentum_encoder: bool = False
-    """Whether the codes are those of a momentum encoder."""
+    """True for the codes of a momentum encoder."""
 
     def required_hooks(self) -> Mapping[str, Any]:
         """Return the hook that makes the codes."""

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments.cart_pole import CartPole, pushed, stand
+from experiments.cart_pole import CartPole, find_standing, push
 from hooks.checkpointing.checkpoint import Checkpoint
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.loop.custom.custom_loop import CustomLoop
@@ -28,8 +28,10 @@ def test_a_push_is_that_of_the_equations() -> None:
         spin + 0.02 * falls,
     ]
     carts = torch.tensor([[place, speed, angle, spin]], dtype=torch.float64)
-    assert pushed(carts, torch.tensor([0]))[0].tolist() == pytest.approx(expected, rel=1e-12)
-    assert stand(torch.tensor([[2.3, 0, 0.2, 0], [2.5, 0, 0, 0], [0, 0, -0.21, 0]])).tolist() == [
+    assert push(carts, torch.tensor([0]))[0].tolist() == pytest.approx(expected, rel=1e-12)
+    assert find_standing(
+        torch.tensor([[2.3, 0, 0.2, 0], [2.5, 0, 0, 0], [0, 0, -0.21, 0]])
+    ).tolist() == [
         True,
         False,
         False,

