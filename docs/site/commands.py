@@ -33,9 +33,11 @@ def make_command_entry(verb: Callable[..., None]) -> str:
     arguments = [parameter for parameter in parameters if parameter.is_argument]
     options = [parameter for parameter in parameters if not parameter.is_argument]
     form = ["hookyard", verb.__name__, *(argument.form for argument in arguments)]
+    if options:
+        form.append("[OPTIONS]")
     parts = [
         f"### `{verb.__name__}` {{ #{verb.__name__} }}",
-        f"```text\n{' '.join(form)}{' [OPTIONS]' if options else ''}\n```",
+        f"```text\n{' '.join(form)}\n```",
         _EXAMPLE.sub(r"```console\n$ \1\n```", inspect.cleandoc(verb.__doc__ or "")),
         "\n".join(parameter.to_markdown() for parameter in [*arguments, *options]),
     ]
@@ -50,10 +52,10 @@ class Parameter:
         (info,) = (note for note in notes if isinstance(note, ArgumentInfo | OptionInfo))
         self.is_argument = isinstance(info, ArgumentInfo)
         # Typer takes the first name of an annotation for a default, and corrects that later.
-        names = [info.default, *(info.param_decls or ())]
-        self._names = [name for name in names if isinstance(name, str)] or [
-            f"--{name.replace('_', '-')}"
-        ]
+        declared = [info.default, *(info.param_decls or ())]
+        self._names = [entry for entry in declared if isinstance(entry, str)]
+        if not self._names:
+            self._names = [f"--{name.replace('_', '-')}"]
         self._metavar = info.metavar or name.upper()
         self._hint = plain_hint
         self._default = default

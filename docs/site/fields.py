@@ -124,14 +124,11 @@ def format_default(value: Any) -> str:
 
 def make_entries(parameters: list[Mapping[str, Any]], prefix: str) -> list[Entry]:
     """Return entries of the parameters as `describe_hook` lists them."""
-    return [
-        Entry(
-            prefix + parameter["name"],
-            parameter["type"],
-            "**required**"
-            if parameter["required"]
-            else f"default `{format_default(parameter['default'])}`",
-            parameter["doc"],
-        )
-        for parameter in parameters
-    ]
+    entries = []
+    for parameter in parameters:
+        default = "**required**"
+        if not parameter["required"]:
+            default = f"default `{format_default(parameter['default'])}`"
+        path = prefix + parameter["name"]
+        entries.append(Entry(path, parameter["type"], default, parameter["doc"]))
+    return entries

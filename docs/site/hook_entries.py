@@ -67,8 +67,9 @@ def _list_facts(hook: dict[str, Any], source: str) -> Iterator[str]:
     if hook["default"]:
         yield "* On by default"
     ranks = "every rank" if hook["ranks"] == "all" else f"ranks `{hook['ranks']}`"
-    collective = ", with collective calls" if hook["collective"] else ""
-    yield f"* Runs on {ranks}{collective}, with priority {hook['priority']}"
+    if hook["collective"]:
+        ranks += ", with collective calls"
+    yield f"* Runs on {ranks}, with priority {hook['priority']}"
     yield f"* Events: {', '.join(f'`{event}`' for event in hook['events'])}"
     if hook["waits_for_device"]:
         events = ", ".join(f"`{event}`" for event in hook["waits_for_device"])

@@ -25,14 +25,19 @@ def rm(
     """
     from orchestrator.disk.removal import plan_removal
 
-    removals = [plan_removal(run) for run in runs]
+    removals = [plan_removal(run) for run in dict.fromkeys(runs)]
     for removal in removals:
         echo(str(removal), err=True)
     if not yes:
-        if not sys.stdin.isatty():
-            raise UsageError(
-                "nothing was removed: stdin is not a terminal, so Hookyard cannot ask for confirmation; use --yes"
-            )
-        typer.confirm("Remove this permanently?", abort=True, err=True)
+        _ask_for_confirmation()
     for removal in removals:
         removal.execute()
+
+
+def _ask_for_confirmation() -> None:
+    """Ask the user; exit if the answer is no, and raise UsageError if nobody can answer."""
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "nothing was removed: stdin is not a terminal, so Hookyard cannot ask for confirmation; use --yes"
+        )
+    typer.confirm("Remove this permanently?", abort=True, err=True)

@@ -61,7 +61,8 @@ def run(
             f"{config} has a `sweep` section; use hookyard sweep {shlex.quote(config)}"
         )
     if plan:
-        from orchestrator.cli.plan import make_plan, show_plan
+        from orchestrator.cli.plan import make_plan
+        from orchestrator.cli.plan_text import show_plan
 
         return show_plan(make_plan(experiment, storage, name, address, if_exists), as_json)
 

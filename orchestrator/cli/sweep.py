@@ -40,7 +40,8 @@ def sweep(
             f"{config} has no `sweep` section; add one, or use `hookyard run {shlex.quote(str(config))}`"
         )
     if plan:
-        from orchestrator.cli.plan import make_plan, show_plan
+        from orchestrator.cli.plan import make_plan
+        from orchestrator.cli.plan_text import show_plan
 
         return show_plan(make_plan(experiment, storage, name, address, if_exists), as_json)
 

@@ -86,22 +86,26 @@ def _describe(error: Any, parameters: Sequence[Any], maybe_overrides: Sequence[s
         return _describe_value(error)
     if not hasattr(error, "option_name"):
         return _as_clause(error.message)
+
     flags: dict[str, Any] = {}
     for parameter in parameters:
         flags.update(dict.fromkeys(parameter.opts, parameter))
-    if error.option_name not in flags:
-        return _describe_unknown_flag(error.option_name, flags, maybe_overrides)
-    need = "takes no" if flags[error.option_name].is_flag else "needs a"
-    return f"{error.option_name} {need} value"
+    name = error.option_name
+    if name not in flags:
+        return _describe_unknown_flag(name, flags, maybe_overrides)
+    if flags[name].is_flag:
+        return f"{name} takes no value"
+    return f"{name} needs a value"
 
 
 def _describe_unknown_flag(flag: str, flags: Iterable[str], maybe_overrides: Sequence[str]) -> str:
     nearest = did_you_mean(flag, flags)
     if nearest:
         return f"no flag {flag} ({nearest})"
-    override = _make_override(flag, maybe_overrides) if maybe_overrides else None
-    hint = f"; to change the experiment, write {override}" if override else ""
-    return f"no flag {flag}{hint}"
+    override = _make_override(flag, maybe_overrides)
+    if override:
+        return f"no flag {flag}; to change the experiment, write {override}"
+    return f"no flag {flag}"
 
 
 def _describe_value(error: typer.BadParameter) -> str:
@@ -111,10 +115,12 @@ def _describe_value(error: typer.BadParameter) -> str:
     parameter: Any = error.param
     is_option = parameter.param_type_name == "option"
     name = parameter.opts[0] if is_option else parameter.metavar
+    # Only Typer's error about a missing value has this attribute.
     if hasattr(error, "param_type"):
         return f"{name} is missing"
     if not isinstance(error.__cause__, ValidationError):
         return f"{name}: {_as_clause(error.message)}"
+
     problem = error.__cause__.errors()[0]
     choices = parameter.type_descriptor.choices
     if choices:
@@ -132,19 +138,20 @@ def _describe_choice(name: str, value: str, choices: Iterable[str]) -> str:
 
 
 def _as_clause(sentence: str) -> str:
+    """Return a sentence to go on with after a colon or a comma."""
     return f"{sentence[:1].lower()}{sentence[1:].rstrip('.')}"
 
 
 def _make_override(flag: str, arguments: Sequence[str]) -> str | None:
     """Return the override that a flag was probably meant as, such as `epochs=3` for
     `--epochs 3`."""
-    key = _find_key(flag)
     for argument, following in itertools.pairwise([*arguments, "-"]):
         name, equals, value = argument.partition("=")
-        if name == flag and key:
+        if name == flag:
             if not equals and not following.startswith("-"):
                 value = following
-            return f"{key}={shlex.quote(value or 'VALUE')}"
+            key = _find_key(flag)
+            return f"{key}={shlex.quote(value or 'VALUE')}" if key else None
     return None
 
 
@@ -152,7 +159,9 @@ def _find_key(flag: str) -> str | None:
     """Return the key of an experiment with the name of a flag, or a similar name."""
     from orchestrator.experiment.sections.experiment import Experiment
 
+    if not flag.startswith("--"):
+        return None
     first, dot, rest = flag.lstrip("-").replace("-", "_").partition(".")
     known = Experiment.model_fields
     nearest = first if first in known else find_nearest(first, known)
-    return f"{nearest}{dot}{rest}" if nearest and flag.startswith("--") else None
+    return f"{nearest}{dot}{rest}" if nearest else None

@@ -67,11 +67,13 @@ def _list_written_intervals(experiment: Experiment) -> Iterator[tuple[str, Inter
     if "validate_every" in written:
         yield "validate_every", experiment.validate_every
 
-    hooks = written.get("hooks") or {}
-    for name, hook in get_resolved(experiment).hooks.items():
-        fields = hooks.get(name)
-        for key in fields if isinstance(fields, Mapping) else ():
-            value = getattr(hook, key, None)
+    hooks = get_resolved(experiment).hooks
+    for name, fields in (written.get("hooks") or {}).items():
+        # A hook may be written as null, false or true instead of its fields.
+        if name not in hooks or not isinstance(fields, Mapping):
+            continue
+        for key in fields:
+            value = getattr(hooks[name], key, None)
             if isinstance(value, Interval):
                 yield f"hooks.{name}.{key}", value
 

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+import numpy as np
+import pandas as pd
+
 _RUN = re.compile(r"(hookyard \w+ )RUN\b")
 
 
@@ -50,3 +53,7 @@ def format_ranks(ranks: list[int], world_size: int) -> str:
     if len(ranks) == 1:
         return f" on rank {ranks[0]} alone"
     return f" on ranks {', '.join(map(str, ranks))} of {world_size}"
+
+
+def find_rank_with_max(values: "pd.Series[Any]") -> int:
+    return int(values.index[int(np.nanargmax(values.to_numpy(dtype=float)))])

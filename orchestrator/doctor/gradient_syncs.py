@@ -4,7 +4,6 @@ between them."""
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -170,7 +169,3 @@ def _number_syncs(rows: pd.DataFrame) -> tuple[NDArray[np.int64], bool]:
     is_consecutive = in_order["iteration"].diff().abs() <= 1
     sync[order] = previous_step.where(is_consecutive, in_order["step"])
     return sync, True
-
-
-def find_rank_with_max(values: "pd.Series[Any]") -> int:
-    return int(values.index[int(np.nanargmax(values.to_numpy(dtype=float)))])

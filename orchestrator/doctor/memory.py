@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from orchestrator import units
-from orchestrator.doctor.finding import Finding, format_rank
-from orchestrator.doctor.gradient_syncs import find_rank_with_max
+from orchestrator.doctor.finding import Finding, find_rank_with_max, format_rank
 from orchestrator.doctor.robust_statistics import estimate_lower_spread
 from orchestrator.tables.database import quote
 from orchestrator.tables.query import TRAINING, Rows

@@ -7,8 +7,7 @@ import numpy as np
 import pandas as pd
 
 from orchestrator import units
-from orchestrator.doctor.finding import Finding, format_rank, format_ranks
-from orchestrator.doctor.gradient_syncs import find_rank_with_max
+from orchestrator.doctor.finding import Finding, find_rank_with_max, format_rank, format_ranks
 from orchestrator.tables.query import TRAINING, Rows
 from orchestrator.tables.row_blocks import merge_blocks, quote
 

@@ -6,8 +6,7 @@ from typing import Any
 import pandas as pd
 
 from orchestrator import units
-from orchestrator.doctor.finding import Finding
-from orchestrator.doctor.gradient_syncs import find_rank_with_max
+from orchestrator.doctor.finding import Finding, find_rank_with_max
 from orchestrator.doctor.hook_costs import SAVING_SHARE
 from orchestrator.tables.query import TRAINING, Rows
 from orchestrator.tables.row_blocks import merge_blocks, quote

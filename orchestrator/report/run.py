@@ -82,7 +82,7 @@ def _make_metric_tiles(
     tiles = []
     for name, best, last in find_best_and_last(shown, reports, modes):
         report = best or last
-        title = f"{'best' if best else 'last'} {name}"
+        title = f"best {name}" if best else f"last {name}"
         note = f"epoch {units.number_epoch(report.get('epoch', 0))}, step {report.get('step')}"
         tiles.append(Tile(title, Quantity(name, report[name]), note))
     return tiles[:MAX_METRIC_TILES]

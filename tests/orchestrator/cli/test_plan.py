@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli.plan import SweepPlan, make_plan, show_plan
+from orchestrator.cli.plan import SweepPlan, make_plan
+from orchestrator.cli.plan_text import show_plan
 from orchestrator.experiment.load import make_experiment, to_dict
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.reader import parse_yaml
