@@ -25,7 +25,8 @@ def exit_on_error() -> Iterator[None]:
         echo(error, err=True)
         if isinstance(error, RunError) and error.traceback_file:
             echo(f"The traceback is in {error.traceback_file}", err=True)
-        raise typer.Exit(WRONG_USAGE if isinstance(error, UsageError) else FAILED) from None
+        code = WRONG_USAGE if isinstance(error, UsageError) else FAILED
+        raise typer.Exit(code) from None
     except OSError as error:
         echo(f"{error}. {advice_on(error)}", err=True)
         raise typer.Exit(FAILED) from None

@@ -67,13 +67,14 @@ def _list_written_intervals(experiment: Experiment) -> Iterator[tuple[str, Inter
     if "validate_every" in written:
         yield "validate_every", experiment.validate_every
 
-    hooks = get_resolved(experiment).hooks
-    for name, fields in (written.get("hooks") or {}).items():
-        # A hook may be written as null, false or true instead of its fields.
-        if name not in hooks or not isinstance(fields, Mapping):
+    written_hooks = written.get("hooks") or {}
+    for name, hook in get_resolved(experiment).hooks.items():
+        fields = written_hooks.get(name)
+        # A hook may be written as true or as its type instead of its fields.
+        if not isinstance(fields, Mapping):
             continue
         for key in fields:
-            value = getattr(hooks[name], key, None)
+            value = getattr(hook, key, None)
             if isinstance(value, Interval):
                 yield f"hooks.{name}.{key}", value
 

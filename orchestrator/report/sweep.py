@@ -37,7 +37,11 @@ def outline_sweep(sweep: Sweep) -> page.Page:
     metric = next(iter(objectives))
     ordered = sort_best_first(sweep.trials, objectives, sweep.aggregate)
     names = [*map(str, ordered.index)]
-    best = names[0] if len(select_candidates(ordered, metric)) else None
+    best = None
+    best_report = None
+    if len(select_candidates(ordered, metric)):
+        best = names[0]
+        best_report = sweep.trial(best).best
     reported = [*map(str, ordered.index[ordered[metric].notna()])] if names else []
     drawn = select_trials(reported, MAX_CURVES)
     reports = sweep.folder.storage.map(lambda name: sweep.trial(name).reports(), drawn)
@@ -49,7 +53,7 @@ def outline_sweep(sweep: Sweep) -> page.Page:
         )
     sections += [
         render_trials(ordered, objectives, str(sweep.folder)),
-        render_best_checkpoint(sweep.folder, sweep.trial(best).best if best else None, best),
+        render_best_checkpoint(sweep.folder, best_report, best),
         render_coordinates(ordered, objectives, best),
         render_importance(ordered, objectives, sweep.aggregate, sweep.repeated_path),
         render_front(ordered, objectives),

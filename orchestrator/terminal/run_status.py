@@ -11,6 +11,7 @@ from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.hang import find_hang
 from orchestrator.disk.metadata import COMPLETE, RunMetadata
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.doctor import Finding
 from orchestrator.tables.growing_files import AttemptTail, RankTail
 from orchestrator.terminal.estimates import compute_speed, estimate_progress
 from orchestrator.terminal.rank_comparison import RankComparison
@@ -67,10 +68,14 @@ class LiveRun:
         live = self._follow_attempt(attempts)
         rows = pd.DataFrame()
         ranks: Sequence[RankView] = ()
+        tails: Mapping[int, RankTail] = {}
+        findings: Sequence[Finding] = ()
         if live:
             self._read_rows(live, attempts, reports, has_ended=status in COMPLETE)
             rows = live.tail.training_rows().to_pandas()
             ranks = self._make_rank_views(live, rows)
+            tails = live.tail.ranks
+            findings = live.comparison.findings
 
         ages = [rank.row_age_s for rank in ranks if rank.row_age_s is not None]
         row_age_s = min(ages, default=None)
@@ -83,7 +88,7 @@ class LiveRun:
             ended=metadata.ended,
             error=metadata.error,
             stopped=tuple(metadata.stopped),
-            progress=self._find_progress(status, attempt, live.tail.ranks if live else {}),
+            progress=self._find_progress(status, attempt, tails),
             speed=compute_speed(rows),
             reports=len(reports),
             report=reports[-1] if reports else {},
@@ -91,7 +96,7 @@ class LiveRun:
             resumed_from=attempt.checkpoint if attempt else None,
             row_age_s=row_age_s,
             ranks=ranks,
-            findings=live.comparison.findings if live else (),
+            findings=findings,
             notice=self._find_notice(status, row_age_s, metadata),
         )
 

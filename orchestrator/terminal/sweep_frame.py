@@ -72,11 +72,12 @@ def _draw_trials(view: SweepView, lines: int | None) -> Iterator[RenderableType]
 def _make_trial_cells(
     trial: TrialView, names: Mapping[str, str], is_best: bool
 ) -> dict[str, str | Text]:
+    style = "bold green" if is_best else ""
     share = trial.run.progress.share if trial.run else None
     eta_s = trial.run.progress.eta_s if trial.run else None
     values = [f"{names[path]}={format_parameter(value)}" for path, value in trial.values.items()]
     return {
-        "trial": Text(trial.name, "bold green" if is_best else ""),
+        "trial": Text(trial.name, style),
         "status": Text(trial.status, STYLES.get(trial.status, "")),
         "done": format_percent(share),
         "eta": "" if eta_s is None else format_duration(eta_s),

@@ -56,7 +56,8 @@ class DeviceReads(TorchFunctionMode):
         is_known = on_host or any(tensor in self._inspected for tensor in tensors)
         is_masked = name == "__getitem__" and _has_mask(tensors[1:])
         if not is_known and (name in READS or is_masked):
-            self._report("indexing by a mask" if is_masked else name.strip("_"))
+            what = "indexing by a mask" if is_masked else name.strip("_")
+            self._report(what)
 
         result = func(*args, **kwargs)
         may_move = name == "to" or kwargs.get("device") is not None

@@ -83,5 +83,5 @@ def _find_tensor_difference(actual: Tensor, expected: Tensor, path: str) -> str:
 
 
 def _format_tensor(tensor: Tensor) -> str:
-    values = tensor.flatten()[:4].tolist()
-    return f"{tensor.dtype} {tuple(tensor.shape)} {values}{'...' if tensor.numel() > 4 else ''}"
+    text = f"{tensor.dtype} {tuple(tensor.shape)} {tensor.flatten()[:4].tolist()}"
+    return f"{text}..." if tensor.numel() > 4 else text

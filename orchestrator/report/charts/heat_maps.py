@@ -57,6 +57,8 @@ def draw_heat_maps(title: str, grids: Mapping[str, pd.DataFrame], note: str) -> 
 def _name_groups(groups: Any) -> list[str]:
     names = []
     for group in groups:
-        is_single = group.left == group.right
-        names.append(str(group.left) if is_single else f"{group.left}-{group.right}")
+        name = str(group.left)
+        if group.left != group.right:
+            name += f"-{group.right}"
+        names.append(name)
     return names

@@ -40,7 +40,7 @@ def render_media(folder: RunFolder, link: Link | None) -> list[page.Section]:
         return []
 
     shown = dict([*by_name.items()][:MAX_NAMES])
-    steps = MAX_STEPS if link else _find_number_of_steps(folder, shown)
+    steps = MAX_STEPS if link else _choose_number_of_steps(folder, shown)
     figures = [_render_name(folder, entries, steps, link) for entries in shown.values()]
     content = [element("div", *figures, class_="charts")]
     if len(by_name) > MAX_NAMES:
@@ -49,7 +49,7 @@ def render_media(folder: RunFolder, link: Link | None) -> list[page.Section]:
     return [page.Section("media", "Images and tables", concatenate(content))]
 
 
-def _find_number_of_steps(folder: RunFolder, by_name: Mapping[str, Sequence[MediaEntry]]) -> int:
+def _choose_number_of_steps(folder: RunFolder, by_name: Mapping[str, Sequence[MediaEntry]]) -> int:
     """Return how many steps of each name a page may hold."""
     sizes = {name: state.size_bytes for name, state in folder.storage.tree(FOLDER).items()}
 
@@ -78,36 +78,34 @@ def _render_name(
     """Render the entries of one name, with a slider if there are several steps."""
     name = entries[0].name
     is_linked = link is not None and entries[0].is_image
-    selected = _select(entries, MAX_LINKED if is_linked else steps)
+    most = MAX_LINKED if is_linked else steps
+    selected = _select(entries, most)
 
     def render(entry: MediaEntry) -> Markup:
-        try:
-            content = _link(entry, link) if is_linked and link else _embed(folder, entry)
-        except FileNotFoundError:
-            content = page.make_note(f"{entry.file} is missing.")
         label = element("p", _describe(entry), class_="note")
+        content = _render_content(folder, entry, link)
         return element("div", label, content, hidden=entry is not selected[-1])
 
-    slider = element(
+    caption = [element("b", name)]
+    if len(selected) < len(entries):
+        note = f"{len(selected)} of {len(entries):,} steps"
+        caption.append(element("span", note, class_="note"))
+    parts = [element("figcaption", *caption)]
+    if len(selected) > 1:
+        parts.append(_make_slider(name, len(selected)))
+    parts.append(element("div", *folder.storage.map(render, selected), class_="frames"))
+    return element("figure", *parts, id=f"media-{name}", class_="media")
+
+
+def _make_slider(name: str, steps: int) -> Markup:
+    """Make a slider over the steps of a name, which stands at the last one."""
+    return element(
         "input",
         type="range",
-        max=len(selected) - 1,
-        value=len(selected) - 1,
+        max=steps - 1,
+        value=steps - 1,
         autocomplete="off",
         aria_label=f"Step of {name}",
-    )
-    note = f"{len(selected)} of {len(entries):,} steps" if len(selected) < len(entries) else None
-    caption = element(
-        "figcaption", element("b", name), element("span", note, class_="note") if note else None
-    )
-    frames = element("div", *folder.storage.map(render, selected), class_="frames")
-    return element(
-        "figure",
-        caption,
-        slider if len(selected) > 1 else None,
-        frames,
-        id=f"media-{name}",
-        class_="media",
     )
 
 
@@ -115,13 +113,18 @@ def _describe(entry: MediaEntry) -> str:
     return f"epoch {number_epoch(entry.epoch)}, step {entry.step:,}"
 
 
-def _link(entry: MediaEntry, link: Link) -> Markup:
-    return _make_image(entry, link(entry.file), entry.width, entry.height)
+def _render_content(folder: RunFolder, entry: MediaEntry, link: Link | None) -> Markup:
+    """Render a file: a link to an image, or else what it holds."""
+    if link and entry.is_image:
+        return _make_image(entry, link(entry.file), entry.width, entry.height)
+    try:
+        data = folder.storage.read(entry.file)
+    except FileNotFoundError:
+        return page.make_note(f"{entry.file} is missing.")
+    return _embed(entry, data)
 
 
-def _embed(folder: RunFolder, entry: MediaEntry) -> Markup:
-    """Render the content of a file; raises FileNotFoundError."""
-    data = folder.storage.read(entry.file)
+def _embed(entry: MediaEntry, data: bytes) -> Markup:
     if entry.is_image:
         return _make_image(entry, _encode(data), entry.width, entry.height)
     if entry.kind == "table":
