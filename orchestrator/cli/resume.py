@@ -72,9 +72,9 @@ def resume(
                     folder, lease, workers=workers, address=address, from_start=from_start
                 )
             else:
-                from orchestrator.sweeps import driver as sweeps
+                from orchestrator.sweeps import resume as sweeps
 
-                done = sweeps.resume(folder, lease, failed=failed, address=address)
+                done = sweeps.resume_with_lease(folder, lease, failed=failed, address=address)
 
     if isinstance(done, Run):
         finish_run(done, as_json)

@@ -32,8 +32,8 @@ _TRIAL_COLUMNS = (
 
 def print_sweep(sweep: Sweep, as_json: bool) -> None:
     """Print the trials of a sweep, the best first, and their overview."""
-    from orchestrator.sweeps.results.analysis import explain_no_best, sort_best_first
     from orchestrator.sweeps.results.overview import describe_sweep
+    from orchestrator.sweeps.results.ranking import explain_no_best, sort_best_first
 
     metric, _ = sweep.objective
     metrics = [name for name, _ in sweep.objectives]
@@ -91,7 +91,7 @@ def _print_best_trial(sweep: Sweep, trials: pd.DataFrame, overview: Mapping[str,
 
 
 def _print_best_configuration(sweep: Sweep, trials: pd.DataFrame) -> None:
-    from orchestrator.sweeps.results.analysis import list_configurations
+    from orchestrator.sweeps.results.ranking import list_configurations
     from orchestrator.tables.configurations import find_better_with_fewer_trials
 
     metric, mode = sweep.objective

@@ -8,7 +8,7 @@ import pandas as pd
 
 from orchestrator import units
 from orchestrator.doctor.finding import Finding
-from orchestrator.tables.summaries import compute_hook_shares, suggest_every
+from orchestrator.tables.hook_costs import compute_hook_shares, suggest_every
 
 HOOK_SHARE = 0.03
 """Smallest share of the time that a hook may take to be a finding."""

@@ -7,7 +7,6 @@ import pandas as pd
 from orchestrator import units
 from orchestrator.doctor.finding import Finding, find_rank_with_max, format_rank
 from orchestrator.doctor.robust_statistics import estimate_lower_spread
-from orchestrator.tables.database import quote
 from orchestrator.tables.query import TRAINING, Rows
 from orchestrator.tables.row_blocks import merge_blocks
 

@@ -8,8 +8,9 @@ import pandas as pd
 
 from orchestrator import units
 from orchestrator.doctor.finding import Finding, find_rank_with_max, format_rank, format_ranks
+from orchestrator.tables.database import quote
 from orchestrator.tables.query import TRAINING, Rows
-from orchestrator.tables.row_blocks import merge_blocks, quote
+from orchestrator.tables.row_blocks import merge_blocks
 
 LEAK_COLUMNS = ("rss_bytes", "cuda_allocated_bytes")
 """Columns that show a leak. PyTorch's reserved memory does not: it also grows without one."""

@@ -8,8 +8,9 @@ import pandas as pd
 from orchestrator import units
 from orchestrator.doctor.finding import Finding, find_rank_with_max
 from orchestrator.doctor.hook_costs import SAVING_SHARE
+from orchestrator.tables.database import quote
 from orchestrator.tables.query import TRAINING, Rows
-from orchestrator.tables.row_blocks import merge_blocks, quote
+from orchestrator.tables.row_blocks import merge_blocks
 from orchestrator.units import SPANS
 
 DATA_SHARE = 0.1

@@ -20,7 +20,7 @@ from orchestrator.report.views.importance import render_importance
 from orchestrator.report.views.progress import render_progress
 from orchestrator.report.views.spending import render_spending
 from orchestrator.report.views.trials import render_trials
-from orchestrator.sweeps.results.analysis import select_candidates, sort_best_first
+from orchestrator.sweeps.results.ranking import select_candidates, sort_best_first
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.tables.query import TRAINING
 

@@ -6,9 +6,7 @@ import pandas as pd
 
 from orchestrator.report import page
 from orchestrator.report.tables import Quantity, make_table
-from orchestrator.sweeps.results.analysis import (
-    make_configurations_table,
-)
+from orchestrator.sweeps.results.configurations_table import make_configurations_table
 from orchestrator.units import CONFIG
 
 MOST_CONFIGURATIONS = 100

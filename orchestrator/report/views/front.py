@@ -7,10 +7,8 @@ import pandas as pd
 from orchestrator.report import page
 from orchestrator.report.charts.scatter import draw_scatter
 from orchestrator.report.trial_selection import COST, select_trials
-from orchestrator.sweeps.results.analysis import (
-    find_pareto_front,
-    select_candidates,
-)
+from orchestrator.sweeps.results.pareto import find_pareto_front
+from orchestrator.sweeps.results.ranking import select_candidates
 
 MOST_DOTS = 600
 """Maximum number of dots on a Pareto front, and off it."""

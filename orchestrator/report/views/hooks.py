@@ -4,7 +4,7 @@ import pandas as pd
 
 from orchestrator.report import page
 from orchestrator.report.tables import Share, make_table
-from orchestrator.tables.summaries import summarize_hooks
+from orchestrator.tables.hook_costs import summarize_hooks
 
 
 def render_hooks(costs: pd.DataFrame, all_s: float) -> page.Section:

@@ -6,11 +6,8 @@ import pandas as pd
 
 from orchestrator.report import page
 from orchestrator.report.tables import Quantity, Share, make_table
-from orchestrator.sweeps.results.analysis import (
-    MIN_TRIALS,
-    aggregate_repeats,
-    make_importance_table,
-)
+from orchestrator.sweeps.results.configurations_table import aggregate_repeats
+from orchestrator.sweeps.results.importance import MIN_TRIALS, make_importance_table
 
 
 def render_importance(

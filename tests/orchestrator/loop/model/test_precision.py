@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from orchestrator.loop.model.precision import Precision
-from orchestrator.testing.watching import DeviceReads
+from orchestrator.testing.device_reads import DeviceReads
 
 CPU = torch.device("cpu")
 

@@ -1,5 +1,5 @@
 from orchestrator.report.views.importance import render_importance
-from orchestrator.sweeps.results.analysis import make_importance_table
+from orchestrator.sweeps.results.importance import make_importance_table
 from tests.orchestrator.report.reading import tables_of
 from tests.orchestrator.report.views.swept import MAX, TRIALS
 
