@@ -12,7 +12,7 @@ from orchestrator.units import COSTS, format_count, number_epoch
 if TYPE_CHECKING:
     from orchestrator.disk.metadata import Evaluated
     from orchestrator.disk.run_folder import RunFolder
-    from orchestrator.runs.best import UsageHint
+    from orchestrator.runs.usage_hint import UsageHint
 
 _LABELS = {"continued_from": "continued from", "init": "initial weights"}
 
@@ -73,7 +73,7 @@ def print_usage_hint(use: UsageHint, status: str, *, has_diverged: bool) -> None
         status: Status of the run or the sweep.
         has_diverged: True if more of the same training would diverge again.
     """
-    from orchestrator.runs.best import RESUMABLE
+    from orchestrator.terminal.sweep_view import RESUMABLE
 
     echo(f"  use it:          {use.python}")
     if status in RESUMABLE:

@@ -14,8 +14,9 @@ from orchestrator.cli.options import Config, Name, Overrides, StorageFlag
 from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
-    from orchestrator.cluster.jobs import Jobs, Submission
+    from orchestrator.cluster.jobs import Jobs
     from orchestrator.cluster.slurm import SlurmJobs
+    from orchestrator.cluster.submission import Submission
 
 _slurm_option = partial(typer.Option, rich_help_panel="Slurm")
 _Slurm = Annotated[
@@ -83,7 +84,7 @@ def submit(
 
     Example: hookyard submit spirals.yaml --address http://head:8265
     """
-    from orchestrator.cluster.jobs import Submission
+    from orchestrator.cluster.submission import Submission
 
     submission = Submission.load(config, overrides or [], storage, name)
     options = {
@@ -132,7 +133,8 @@ def _refuse_slurm_flags(options: list[str]) -> None:
 
 
 def _submit_to_ray(submission: Submission, address: str | None, detach: bool) -> None:
-    from orchestrator.cluster.jobs import Jobs, make_job
+    from orchestrator.cluster.job import make_job
+    from orchestrator.cluster.jobs import Jobs
 
     folder = Path.cwd()
     job = make_job(submission, folder)

@@ -1,7 +1,5 @@
-"""The best report of a run, its checkpoint, and commands to use it. Does not need torch."""
+"""The best report of a run, and its checkpoint. Does not need torch."""
 
-import json
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -25,11 +23,6 @@ from orchestrator.tables.best_report import (
     find_main_metric,
 )
 
-RESUMABLE = ("interrupted", "failed", "lost")
-"""Statuses of runs and sweeps that can be resumed."""
-_LENGTH_ARGUMENTS = ("T_max", "total_iters", "total_steps")
-"""Scheduler arguments that hold a length. If it equals the run's length, it changes along with
-it."""
 _COUNTERS = ("epoch", "step", "iteration")
 """Counters of each report."""
 
@@ -86,19 +79,23 @@ def find_best_and_divergence(folder: RunFolder) -> tuple[Best | None, Divergence
     metadata = folder.read_metadata()
     if metadata.evaluates:
         return None, None
-    config = folder.read_experiment()
     lines = folder.read_current_reports()
     reports = [line for line in lines if {*_COUNTERS} <= line.keys()]
     storage = find_checkpoint_folder(folder)
     index = read_index(storage)
     kept_by = index.get("metrics", {}).get("best", "")
+    config = folder.read_experiment()
     main = find_main_metric(metadata, config, folder.read_attempts(), reports, kept_by)
-    diverged = find_divergence(reports, main[0] if main else None)
-    compared = [line for line in reports if metadata.modes.keys() <= line.keys()]
-    report = find_best_report(compared, *main) if main else None
-    if main is None or report is None:
-        return None, diverged
+    if main is None:
+        return None, find_divergence(reports, None)
+
     metric, mode = main
+    diverged = find_divergence(reports, metric)
+    compared = [line for line in reports if metadata.modes.keys() <= line.keys()]
+    report = find_best_report(compared, metric, mode)
+    if report is None:
+        return None, diverged
+
     counters = {name: report[name] for name in _COUNTERS}
     best = Best(metric, mode, report[metric], **counters, diverged=str(diverged or ""))
     return _with_checkpoint(best, storage, index.get("labels", {}).get("best"), reports), diverged
@@ -137,54 +134,3 @@ def recording_best(folder: RunFolder) -> Iterator[None]:
 def _record(folder: RunFolder) -> None:
     best, diverged = find_best_and_divergence(folder)
     folder.update(best=asdict(best) if best else None, diverged=str(diverged or ""))
-
-
-@dataclass(frozen=True)
-class UsageHint:
-    """Code and a command to use a checkpoint of a run, or of a sweep's best trial."""
-
-    python: str
-    command: str
-
-
-def make_usage_hint(folder: RunFolder, label: str, trial: RunFolder | None = None) -> UsageHint:
-    """Return code that loads the model, and a command that resumes the run or trains for as long
-    again.
-
-    `trial` is a sweep's best trial. A task with a custom loop has no model to load, only a
-    checkpoint.
-    """
-    attempts = (trial or folder).read_attempts()
-    has_model = not attempts or attempts[-1].order is not None
-    opener = "open_sweep" if folder.read_metadata().sweep else "open_run"
-    opened = f"{opener}({json.dumps(str(folder))})"
-    code = f"model = {opened}.load({json.dumps(label)})"
-    if not has_model:
-        run = f"{opened}.best" if trial else opened
-        code = f"path = {run}.checkpoint({json.dumps(label)})"
-    return UsageHint(f"from orchestrator import {opener}; {code}", _make_command(folder, label))
-
-
-def _make_command(folder: RunFolder, label: str) -> str:
-    """Return the command that resumes a run, or trains for as long again from a checkpoint."""
-    status = folder.find_status()
-    if status in RESUMABLE:
-        return f"hookyard resume {shlex.quote(str(folder))}"
-
-    config = folder.read_experiment()
-    unit = "epochs" if config.get("epochs") else "steps"
-    length = config.get(unit) or 0
-    keys = [unit]
-    scheduler = config.get("scheduler")
-    if isinstance(scheduler, dict):
-        keys += [f"scheduler.{key}" for key in _LENGTH_ARGUMENTS if scheduler.get(key) == length]
-    trained = {"epochs": 0, "steps": 0}
-    for report in folder.read_current_reports()[-1:]:
-        trained = {"epochs": report.get("epoch", -1) + 1, "steps": report.get("step", 0)}
-    # A finished run that trained for less than its length has an edited experiment.yaml.
-    is_edited = status == "finished" and 0 < trained[unit] < length
-    target = length if is_edited else 2 * length
-    longer = [f"{key}={target}" for key in keys]
-    # Several workers would train with larger batches in total.
-    flags = ["--local"] if folder.read_metadata().local else []
-    return " ".join(["hookyard run", shlex.quote(f"{folder}@{label}"), *longer, *flags])

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from orchestrator.disk.run_folder import RunFolder
 
+RESUMABLE = ("interrupted", "failed", "lost")
+"""Statuses of runs and sweeps that can be resumed."""
 _LENGTH_ARGUMENTS = ("T_max", "total_iters", "total_steps")
 """Scheduler arguments that hold a length. If it equals the run's length, it changes along with
 it."""
@@ -41,7 +43,7 @@ def make_usage_hint(folder: RunFolder, label: str, trial: RunFolder | None = Non
 def _make_command(folder: RunFolder, label: str) -> str:
     """Return the command that resumes a run, or trains for as long again from a checkpoint."""
     status = folder.find_status()
-    if status in ("interrupted", "failed", "lost"):
+    if status in RESUMABLE:
         return f"hookyard resume {shlex.quote(str(folder))}"
 
     config = folder.read_experiment()

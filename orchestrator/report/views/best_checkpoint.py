@@ -3,7 +3,8 @@
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.report import page
 from orchestrator.report.markup import concatenate, element
-from orchestrator.runs.best import Best, make_usage_hint
+from orchestrator.runs.best import Best
+from orchestrator.runs.usage_hint import make_usage_hint
 
 
 def render_best_checkpoint(
