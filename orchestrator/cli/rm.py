@@ -27,7 +27,7 @@ def rm(
 
     removals = [plan_removal(run) for run in dict.fromkeys(runs)]
     for removal in removals:
-        echo(str(removal), err=True)
+        echo(removal.describe(), err=True)
     if not yes:
         _ask_for_confirmation()
     for removal in removals:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.output import echo, format_cell, print_json, print_table
+from orchestrator.column_names import COSTS
 from orchestrator.terminal.printable import escape_data
-from orchestrator.units import COSTS, format_count, number_epoch
+from orchestrator.units import format_count, number_epoch
 
 if TYPE_CHECKING:
     from orchestrator.disk.metadata import Evaluated

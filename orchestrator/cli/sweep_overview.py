@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.output import echo, format_cell, print_json, print_table
 from orchestrator.cli.run_overview import print_usage_hint
+from orchestrator.column_names import CONFIG
 from orchestrator.terminal.printable import escape_data
-from orchestrator.units import CONFIG, format_count, format_parameter
+from orchestrator.units import format_count, format_parameter
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from orchestrator.column_names import SPANS
 from orchestrator.tables.query import TRAINING, Rows
-from orchestrator.units import SPANS
 
 MAX_ROWS = 2**20
 """A run with more rows is sampled."""

@@ -6,12 +6,12 @@ from typing import Any
 import pandas as pd
 
 from orchestrator import units
+from orchestrator.column_names import SPANS
 from orchestrator.doctor.finding import Finding, find_rank_with_max
 from orchestrator.doctor.hook_costs import SAVING_SHARE
 from orchestrator.tables.database import quote
 from orchestrator.tables.query import TRAINING, Rows
 from orchestrator.tables.row_blocks import merge_blocks
-from orchestrator.units import SPANS
 
 DATA_SHARE = 0.1
 """Smallest share of time that is a finding, here and below."""

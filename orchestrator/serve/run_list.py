@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from orchestrator import units
+from orchestrator.column_names import CONFIG
 from orchestrator.report.headline import make_status_badge, make_tags
 from orchestrator.report.markup import Markup, concatenate, element
 from orchestrator.report.page import Page
@@ -22,7 +23,6 @@ from orchestrator.serve.selection import (
     list_keys,
     sort_rows,
 )
-from orchestrator.units import CONFIG
 
 MAX_ROWS = 1000
 """Maximum number of rows of the table."""

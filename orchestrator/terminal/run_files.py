@@ -8,7 +8,7 @@ from orchestrator.disk.metadata import COMPLETE, RunMetadata
 from orchestrator.disk.reports import REPORTS, drop_superseded
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.storage import FileState
-from orchestrator.storage.stored_data import log_omission
+from orchestrator.storage.omissions import log_omission
 from orchestrator.tables.growing_files import LineTail
 from orchestrator.units import format_count
 

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from orchestrator.disk.attempts import Attempt
-from orchestrator.disk.hang import find_hang
+from orchestrator.disk.hang_reports import find_hang
 from orchestrator.disk.metadata import COMPLETE, RunMetadata
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.doctor import Finding

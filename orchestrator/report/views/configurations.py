@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from orchestrator.column_names import CONFIG
 from orchestrator.report import page
 from orchestrator.report.tables import Quantity, make_table
 from orchestrator.sweeps.results.configurations_table import make_configurations_table
-from orchestrator.units import CONFIG
 
 MOST_CONFIGURATIONS = 100
 """Maximum number of rows of configurations."""

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from orchestrator.column_names import CONFIG
 from orchestrator.report import page
 from orchestrator.report.charts.parallel_coordinates import draw_parallel_coordinates
 from orchestrator.report.trial_selection import COST, describe_lines, select_trials
-from orchestrator.units import CONFIG
 
 MOST_LINES = 400
 """Maximum number of lines of parallel coordinates."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hooks.metrics.direction import explain_unknown_direction
+from orchestrator.column_names import COSTS
 from orchestrator.report import page
 from orchestrator.report.binning import MAX_BINS, compute_envelope
 from orchestrator.report.charts.chart import GREY
@@ -18,7 +19,7 @@ from orchestrator.report.metrics import (
 )
 from orchestrator.report.tables import Quantity, make_table
 from orchestrator.tables.query import TRAINING, Rows
-from orchestrator.units import COSTS, format_count, number_epoch
+from orchestrator.units import format_count, number_epoch
 
 
 def render_learning(rows: Rows, reports: Reports, modes: Mapping[str, str]) -> page.Section:

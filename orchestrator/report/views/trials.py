@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from orchestrator.column_names import CONFIG
 from orchestrator.report import page
 from orchestrator.report.headline import make_status_badge
 from orchestrator.report.markup import concatenate, element
 from orchestrator.report.tables import make_table
-from orchestrator.units import CONFIG
 
 MOST_ROWS = 1000
 """Maximum number of rows of the table of trials."""

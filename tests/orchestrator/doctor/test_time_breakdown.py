@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from orchestrator.column_names import SPANS
 from orchestrator.doctor.diagnosis import diagnose
 from orchestrator.doctor.hook_costs import find_costly_hooks
 from orchestrator.doctor.iteration_sample import sample_iterations
@@ -15,7 +16,6 @@ from orchestrator.doctor.time_breakdown import (
 )
 from orchestrator.tables import row_blocks
 from orchestrator.tables.query import Rows
-from orchestrator.units import SPANS
 from tests.orchestrator.doctor.runs import costs, slower, training
 
 
