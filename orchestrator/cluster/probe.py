@@ -52,13 +52,14 @@ def probe_node(
     facts = collect_facts()
     return NodeAnswers(
         facts,
-        storage=_check_storage(location, folder, node),
-        imports=_check_imports(source) if source else None,
-        gpus=_check_gpus() if needs_gpus and facts.gpus else None,
+        storage=_find_storage_problem(location, folder, node),
+        imports=_find_import_problem(source) if source else None,
+        gpus=_find_gpu_problem() if needs_gpus and facts.gpus else None,
     )
 
 
 def collect_facts() -> Facts:
+    """Collect the facts about this machine."""
     shared = Path("/dev/shm")
     versions = {
         "python": platform.python_version(),
@@ -74,13 +75,17 @@ def collect_facts() -> Facts:
     )
 
 
-def _check_gpus() -> str | None:
+def _find_gpu_problem() -> str | None:
+    """Return why torch cannot use the GPUs of this machine; None if it can."""
     import torch
 
-    return None if torch.cuda.is_available() else f"torch {torch.__version__} sees none of them"
+    if torch.cuda.is_available():
+        return None
+    return f"torch {torch.__version__} sees none of them"
 
 
-def _check_imports(source: ExperimentSource) -> str | None:
+def _find_import_problem(source: ExperimentSource) -> str | None:
+    """Return why the experiment cannot be built here; None if it can."""
     from orchestrator.experiment.resolve import resolve
 
     try:
@@ -90,8 +95,9 @@ def _check_imports(source: ExperimentSource) -> str | None:
     return None
 
 
-def _check_storage(location: str, folder: str, node: str) -> str | None:
-    """Read the driver's file in the storage, and write one beside it."""
+def _find_storage_problem(location: str, folder: str, node: str) -> str | None:
+    """Read the driver's file in the storage, and write one beside it; return what failed, or
+    None."""
     try:
         storage = Storage(location)
         storage.reach()
@@ -106,6 +112,7 @@ def _check_storage(location: str, folder: str, node: str) -> str | None:
 
 
 def _read_project_version() -> str:
+    """Return Hookyard's version with a hash of its code."""
     code = hashlib.sha256()
     for package in _PACKAGES:
         for file in sorted(package.rglob("*.py")):

@@ -103,6 +103,10 @@ class RunGang(Gang):
 def _format_replacement(failed: Set[int], from_spares: Set[int], count: int) -> str:
     """Return the log line about the replaced processes."""
     ranks = ", ".join(map(str, sorted(failed)))
-    replaced = f"process of rank {ranks}" if len(failed) == 1 else f"processes of ranks {ranks}"
-    spares = f" ({len(from_spares)} from spares)" if from_spares else ""
+    replaced = f"processes of ranks {ranks}"
+    if len(failed) == 1:
+        replaced = f"process of rank {ranks}"
+    spares = ""
+    if from_spares:
+        spares = f" ({len(from_spares)} from spares)"
     return f"replaced the {replaced}{spares}; kept {count - len(failed)} of {count}"
