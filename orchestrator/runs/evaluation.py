@@ -26,6 +26,7 @@ from orchestrator.runs.engine_choice import EngineChoice
 from orchestrator.runs.evaluation_overrides import (
     check_added_hooks,
     check_overrides,
+    check_rank_overrides,
     list_paths,
     sets_rank_count,
 )
@@ -76,7 +77,10 @@ class EvaluationJob:
         """
         overrides = list(overrides)
         paths = list_paths(overrides)
-        has_rank_override = sets_rank_count(paths, workers)
+        has_rank_override = sets_rank_count(paths)
+        if workers is not None:
+            check_rank_overrides(paths, workers)
+            has_rank_override = True
         cls._check_phase(phase)
         _check_has_checkpoints(run)
         has_other_data |= any(is_within(path, "task_args") for path in paths)

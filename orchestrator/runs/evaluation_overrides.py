@@ -45,11 +45,14 @@ def list_paths(overrides: Iterable[str]) -> list[str]:
     return [path for path, _ in add_overrides(Document({}), overrides)]
 
 
-def sets_rank_count(paths: Collection[str], workers: int | None) -> bool:
-    """Return whether overrides of these paths, or `--workers`, set the number of ranks; raises
-    UsageError if both do."""
-    if workers is None:
-        return "workers" in paths or "workers.count" in paths
+def sets_rank_count(paths: Collection[str]) -> bool:
+    """Return whether overrides of these paths set the number of ranks."""
+    return "workers" in paths or "workers.count" in paths
+
+
+def check_rank_overrides(paths: Collection[str], workers: int) -> None:
+    """Raise UsageError if overrides of these paths set the number of ranks, which `--workers` sets
+    already."""
     if "workers.count" in paths:
         raise UsageError(
             f"--workers {workers} and workers.count set the same number; remove one of them"
@@ -59,7 +62,6 @@ def sets_rank_count(paths: Collection[str], workers: int | None) -> bool:
             f"--workers {workers} sets workers.count, but the override of workers replaces the"
             " whole section; override its keys, such as workers.cpus=2"
         )
-    return True
 
 
 def check_overrides(trained: ResolvedExperiment, overrides: Iterable[str], no_effect: str) -> None:
