@@ -103,6 +103,7 @@ def shard(
     optimizer and gradient sums are fp32. Layers with running statistics stay fp32. Buffers are not
     sharded.
     """
+    # These imports take a second, and only a sharded model needs them.
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
