@@ -34,6 +34,8 @@ class InProcess(Rank):
             self._end_hung = RankTermination(end_hung)
 
     def begin(self, assignment: Assignment, resolved: ResolvedExperiment | None) -> None:
+        # While the failure of an earlier run was handled, its traceback still held the model.
+        self.end()
         world = World(device=self.device)
         session = Session(
             assignment,
