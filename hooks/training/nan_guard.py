@@ -85,7 +85,7 @@ class NanGuard(Hook):
         self._sums[state.turn] = self._sums.get(state.turn, 0.0) + _number(value)
 
     def _act(self, state: State, loss: float, norm: float) -> None:
-        reason = f"step {state.step + 1} has loss={loss} and gradient norm={norm}"
+        reason = f"step {state.step + 1} has loss={loss:.6g} and gradient norm={norm:.6g}"
         if math.isfinite(loss) and state.world_size > 1:
             reason += " (the loss of another rank may be the cause)"
         is_too_often = self.action == "skip" and self._hits_in_a_row[state.turn] > self.patience

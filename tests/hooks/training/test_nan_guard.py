@@ -48,6 +48,16 @@ def test_raises_before_a_nan_reaches_the_weights(value: float, tmp_path: Path) -
     assert same(weights(module), before)
 
 
+def test_message_rounds_a_finite_loss(tmp_path: Path) -> None:
+    state = gradients_only(math.nan)
+    state.artifacts = tmp_path
+    state.loss = torch.tensor(2 / 3)
+    guard = NanGuard()
+    guard.on_loss(state)
+    with pytest.raises(TrainingFailed, match=r"has loss=0\.666667 and gradient norm=nan"):
+        guard.on_gradients(state)
+
+
 def test_skips_the_step_and_continues_without_its_batch(tmp_path: Path) -> None:
     module = nn.Linear(4, 2)
     reference = deepcopy(module)
