@@ -49,7 +49,9 @@ def test_yaml_parts_of_every_page_are_valid(folder: Path, page: Path) -> None:
             else {}
         )
         hooks = {
-            name: hook for name, hook in (written.get("hooks") or {}).items() if "type" not in hook
+            name: hook
+            for name, hook in (written.get("hooks") or {}).items()
+            if hook is None or "type" not in hook
         }
         (folder / "part.yaml").write_text(
             yaml.safe_dump(
