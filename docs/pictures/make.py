@@ -12,6 +12,7 @@ HERE = Path(__file__).parent
 # Scripts look for packages in their own folder, and not in that of the project.
 sys.path.append(str(HERE.parents[1]))
 
+from docs.pictures.curves import draw_curves  # noqa: E402
 from docs.pictures.run_drawings import (  # noqa: E402
     draw_crashes,
     draw_growth,
@@ -37,6 +38,7 @@ SCREENSHOTS = {
     "first_sweep": draw_first_sweep,
     "live_page": draw_live_page,
     "terminal": draw_terminal,
+    "curves": draw_curves,
 }
 """Functions that train in a folder, and write the picture of their name."""
 DRAWINGS = {
