@@ -87,10 +87,7 @@ class EarlyStopping(Hook):
         """Return why the run should end after this value; empty if it should not."""
         if self.check_finite and not math.isfinite(value):
             return f"is {value}"
-        if (
-            self.stopping_threshold is not None
-            and self._compute_gain(value, self.stopping_threshold) >= 0
-        ):
+        if self._reaches_threshold(value):
             return f"is {value}, as good as stopping_threshold={self.stopping_threshold}"
         if self._wait < self.patience:
             return ""
@@ -98,6 +95,11 @@ class EarlyStopping(Hook):
         if self._best is None:
             return f"was not finite in {values}"
         return f"has not improved on {self._best:g} by more than {self.min_delta} in {values}"
+
+    def _reaches_threshold(self, value: float) -> bool:
+        if self.stopping_threshold is None or not math.isfinite(value):
+            return False
+        return self._compute_gain(value, self.stopping_threshold) >= 0
 
     def _is_improved_by(self, value: float) -> bool:
         if not math.isfinite(value):

@@ -61,6 +61,14 @@ def test_non_finite_value_is_never_an_improvement(mode: str, first: float) -> No
     assert stops_at(hook, [math.nan, math.nan]) == 1
 
 
+@pytest.mark.parametrize(("mode", "value"), [("max", math.inf), ("min", -math.inf)])
+def test_infinite_value_does_not_reach_stopping_threshold(mode: str, value: float) -> None:
+    hook = a_hook(mode=mode, check_finite=False, stopping_threshold=0.5)
+    assert stops_at(hook, [value]) is None
+    assert hook.state_dict() == {"best": None, "wait": 1}
+    assert stops_at(hook, [0.5]) == 0
+
+
 def test_patience_ends_a_run_without_any_finite_value() -> None:
     hook = a_hook(check_finite=False, patience=2)
     state = State(phase="val", metrics={hook.monitor: math.nan})
