@@ -43,6 +43,10 @@ class RemoteFiles:
     @property
     def verifies_uploads(self) -> bool:
         """True for S3, which compares the checksum that pyarrow sends."""
+        return self._is_s3
+
+    @property
+    def _is_s3(self) -> bool:
         return bool(self.filesystem.type_name == "s3")
 
     def get_local_path(self, path: str) -> None:
@@ -138,7 +142,13 @@ class RemoteFiles:
             self.send(file, path)
 
     def send(self, file: IO[bytes], path: str) -> None:
-        """Upload a file; after a failure, delete what may be incomplete."""
+        """Upload a file, in place of the former one if there is one.
+
+        A failed upload never deletes the former file, which S3 keeps until an upload is complete.
+        Another file system may have truncated it. There, an incomplete file is deleted only where
+        none was before.
+        """
+        is_new = not self._is_s3 and not self.exists(path)
 
         def put(filesystem: Any) -> None:
             file.seek(0)
@@ -148,9 +158,9 @@ class RemoteFiles:
         try:
             self._requests.send(put)
         except StorageError:
-            # A broken upload may have left an incomplete file.
-            with suppress(OSError):
-                self.filesystem.delete_file(path)
+            if is_new:
+                with suppress(OSError):
+                    self.filesystem.delete_file(path)
             raise
 
     def append(self, path: str, data: bytes) -> None:
