@@ -2,7 +2,6 @@
 
 import errno
 import os
-import sysconfig
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ import hooks
 from hooks.errors import HookError
 from orchestrator.errors import HookyardError
 from orchestrator.user_code.failures import raised_in_python
+from orchestrator.user_code.installed import is_installed
 
 USER_ERRORS = (
     ArithmeticError,
@@ -28,12 +28,11 @@ USER_ERRORS = (
 _FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a disk that a retry would fill again."""
 
-_LIBRARY_PREFIXES = (
-    *(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "purelib", "platlib")),
+_OWN_PREFIXES = (
     *(f"{folder}{os.sep}" for folder in (*hooks.__path__, Path(__file__).parents[1])),
     "<",
 )
-"""Prefixes of paths that are not user code: libraries, this project, and code without a file."""
+"""Prefixes of paths of this project, and of code without a file."""
 
 _TASK = str(Path(__file__).parents[1] / "task.py")
 """File with the methods that tasks inherit."""
@@ -106,7 +105,7 @@ def _frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 def is_user_file(file: str) -> bool:
     """Return whether a file belongs to user code."""
-    return not file.startswith(_LIBRARY_PREFIXES)
+    return not file.startswith(_OWN_PREFIXES) and not is_installed(file)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

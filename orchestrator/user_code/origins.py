@@ -3,7 +3,6 @@
 import inspect
 import pickle
 import sys
-import sysconfig
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from hooks.import_path import import_named
+from orchestrator.user_code.installed import is_installed
 
 MAIN = "__main__"
 """The module of a script and of a notebook, which other processes cannot import."""
@@ -64,7 +64,7 @@ def _import_folder(module: ModuleType) -> Path | None:
     if file is None or module.__name__ == MAIN:
         return None
     path = Path(file).absolute()
-    if any(path.is_relative_to(installed) for installed in sysconfig.get_paths().values()):
+    if is_installed(str(path)):
         return None
     levels = module.__name__.count(".") + (path.stem == "__init__")
     return path.parents[levels]
