@@ -24,8 +24,8 @@ class Stateful(Protocol):
 Part = Stateful | MutableMapping[str, Any]
 
 
-class SessionLoop(Protocol):
-    """The loop behind a session."""
+class SessionTraining(Protocol):
+    """The training behind a session."""
 
     @property
     def state(self) -> State: ...
@@ -59,28 +59,28 @@ class TrainingSession:
         artifacts: A local folder, whose files are copied to the run's folder.
     """
 
-    def __init__(self, loop: SessionLoop) -> None:
-        state = loop.state
+    def __init__(self, training: SessionTraining) -> None:
+        state = training.state
         self.rank = state.rank
         self.world_size = state.world_size
         self.local_rank = state.local_rank
         self.device = state.device
         self.config = state.config
         self.artifacts = state.artifacts
-        self._loop = loop
+        self._training = training
         self._call: _Call | None = None
 
     @property
     def epoch(self) -> int:
         """Number of reports since the start of the run, including those before a restored
         checkpoint."""
-        return self._loop.state.epoch
+        return self._training.state.epoch
 
     @property
     def step(self) -> int:
         """Number of rows since the start of the run, including those before a restored
         checkpoint."""
-        return self._loop.state.step
+        return self._training.state.step
 
     @property
     def stop_requested(self) -> bool:
@@ -90,7 +90,7 @@ class TrainingSession:
         All ranks get the same value, so all must read it at the same points. Steps after the last
         `yield` get a report and a checkpoint, except after an interruption: a resume then continues
         from the last checkpoint, such as one that `save` has just written."""
-        return self._loop.should_stop()
+        return self._training.should_stop()
 
     def restore(self, *, per_rank: Mapping[str, Part] | None = None, **parts: Part) -> bool:
         """Name the parts of checkpoints, and restore them if this run continues from a checkpoint.
@@ -112,7 +112,7 @@ class TrainingSession:
             is_continued = session.restore(model=model, optimizer=optimizer, counters=counters)
             ```
         """
-        return self._loop.restore_parts(parts, per_rank or {})
+        return self._training.restore_parts(parts, per_rank or {})
 
     def record(self, *, batch_size: int = 1, **columns: Any) -> None:
         """Add a row to this rank's table, which counts as an iteration and a step.
@@ -125,11 +125,11 @@ class TrainingSession:
             **columns: Numbers, short texts, or tensors of one element, which stay on their device
                 until rows are written.
         """
-        self._loop.record(columns, batch_size)
+        self._training.record(columns, batch_size)
 
     def save(self) -> None:
         """Write a checkpoint now, in the middle of an epoch. Every rank must call it."""
-        self._loop.save_here()
+        self._training.save_here()
 
     def run_in_thread(self, call: Callable[[], Any]) -> Generator[Mapping[str, Any], None, None]:
         """Run a call in a separate thread, for trainers that own the loop and offer callbacks.

@@ -31,9 +31,14 @@ class CustomRun(TrainingRun):
     def save_in_train(self) -> None:
         """Write a checkpoint while the task's `train` runs: in the middle of a round, or between two
         rounds if this one has no row yet. Collective."""
-        self.cursor.stage = Stage.TRAIN if self.state.phase_iteration else Stage.REPORTED
-        self.start_save()
-        self.cursor.stage = Stage.TRAIN
+        if self.state.phase_iteration:
+            self.start_save()
+            return
+        self.cursor.stage = Stage.REPORTED
+        try:
+            self.start_save()
+        finally:
+            self.cursor.stage = Stage.TRAIN
 
     def start_save(self) -> None:
         if self.contents.are_named:

@@ -32,7 +32,7 @@ from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.session import Session
 from orchestrator.errors import CheckpointError, RankMismatch, RunError, TaskError
 from orchestrator.experiment.load import make_experiment, to_yaml
-from orchestrator.loop.custom import custom_loop
+from orchestrator.loop.custom import task_training
 from orchestrator.loop.custom.custom_loop import CustomLoop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
@@ -363,6 +363,33 @@ def test_end_at_a_report_is_saved_once_if_the_last_is_to_be_saved(
         assert store.load("epoch-0002", "place.pt") == {"sum": sum(range(4))}
 
 
+class Unsaved:
+    """A part of a checkpoint whose state cannot be read."""
+
+    def state_dict(self) -> Any:
+        raise OSError("cannot be read")
+
+    def load_state_dict(self, state: Any) -> None: ...
+
+
+def test_round_is_incomplete_after_a_save_at_its_beginning_failed(tmp_path: Path) -> None:
+    is_interrupted = False
+
+    def train(session: TrainingSession) -> Iterator[Mapping[str, float]]:
+        nonlocal is_interrupted
+        session.restore(part=Unsaved())
+        with pytest.raises(OSError, match="cannot be read"):
+            session.save()
+        session.record()
+        is_interrupted = True
+        yield from ()
+
+    loop = loop_of(train, tmp_path, stop_requested=lambda: is_interrupted)
+    (report,) = loop.run()
+    assert (report.interrupted, report.is_partial) == (True, True)
+    assert loop.runs[0].cursor.stage is Stage.TRAIN
+
+
 def rows_of(loop: CustomLoop) -> list[int]:
     assert isinstance(loop.runs[0].recorder, Rows)
     return [row["iteration"] for row in loop.runs[0].recorder.rows]
@@ -541,7 +568,7 @@ class Elapsed(Hook):
 def test_row_recorded_before_the_generator_exists_counts_from_the_call_of_train(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(custom_loop, "perf_counter", lambda: 1000.0)
+    monkeypatch.setattr(task_training, "perf_counter", lambda: 1000.0)
 
     def train(session: TrainingSession) -> Iterator[Mapping[str, float]]:
         session.record()
