@@ -72,7 +72,9 @@ class RankFailed(RunError):
             escape_surrogates(trace),
             usage_error,
         )
-        mark_failed_run(failure, find_failed_run(error))
+        run_index = find_failed_run(error)
+        if run_index is not None:
+            mark_failed_run(failure, run_index)
         return failure
 
     @classmethod

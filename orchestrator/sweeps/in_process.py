@@ -10,11 +10,12 @@ from orchestrator.engines.error_origin import is_gpu_failure
 from orchestrator.engines.failure_record import record_failure
 from orchestrator.engines.in_process import InProcess
 from orchestrator.errors import ConfigError, MetricMissing, RunError
+from orchestrator.sweeps.active_trial import ActiveTrial
 from orchestrator.sweeps.pruner import Pruner
 from orchestrator.sweeps.running_sweep import RunningSweep
 from orchestrator.sweeps.search.search import list_members
 from orchestrator.sweeps.stopping_rules import describe_scheduler_stop
-from orchestrator.sweeps.trial_group import ActiveTrial, TrialGroup
+from orchestrator.sweeps.trial_group import TrialGroup
 
 
 class SequentialTrials:
@@ -66,8 +67,7 @@ class SequentialTrials:
             self._train_until_one_fails(trials)
             for trial in trials:
                 if trial.outcome:
-                    status, _ = trial.outcome
-                    interrupted = status == "interrupted"
+                    interrupted = trial.outcome.status == "interrupted"
                     self._sweep.record_end(trial.number, trial.values, interrupted=interrupted)
             trials = [trial for trial in trials if not trial.has_ended]
 

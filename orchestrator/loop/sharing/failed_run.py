@@ -19,13 +19,18 @@ def marking_failed_run(run_index: int) -> Iterator[None]:
 
 def mark_failed_run(error: BaseException, run_index: int) -> None:
     """Mark an error as that of a run, unless the error or its cause is already marked."""
+    marked = find_failed_run(error)
+    if marked is not None:
+        run_index = marked
     # Not by `setattr`, which an error that is a frozen dataclass refuses.
-    vars(error)[_ATTRIBUTE] = find_failed_run(error, run_index)
+    vars(error)[_ATTRIBUTE] = run_index
 
 
-def find_failed_run(error: BaseException, otherwise: int = 0) -> int:
-    """Return the index of the run by which an error or its cause is marked; `otherwise` if neither
-    is marked."""
+def find_failed_run(error: BaseException) -> int | None:
+    """Return the index of the run by which an error or its cause is marked; None if neither is
+    marked."""
     if hasattr(error, _ATTRIBUTE):
         return int(getattr(error, _ATTRIBUTE))
-    return find_failed_run(error.__cause__, otherwise) if error.__cause__ else otherwise
+    if error.__cause__ is None:
+        return None
+    return find_failed_run(error.__cause__)

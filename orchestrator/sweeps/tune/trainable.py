@@ -24,8 +24,9 @@ from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.private_api.ray_tune import PermanentFailure
 from orchestrator.process.streams import print_line
 from orchestrator.storage.strict_json import format_json, parse_json
+from orchestrator.sweeps.active_trial import ActiveTrial, TrialState
 from orchestrator.sweeps.search.search import TrialConfig, list_members
-from orchestrator.sweeps.trial_group import ActiveTrial, TrialGroup
+from orchestrator.sweeps.trial_group import TrialGroup
 from orchestrator.sweeps.tune.trial_data import FAILED, REPORTED, SECONDS, TRIAL
 
 ENGINES: Mapping[str, type[TrialGang] | type[TrainJobs]] = {"gang": TrialGang, "train": TrainJobs}
@@ -154,7 +155,7 @@ class Trial(tune.Trainable):
 
     def _fail(self, failed: ActiveTrial, error: Exception) -> None:
         """End the failed trial alone if that is possible, otherwise all."""
-        others = [trial for trial in self._trials if not trial.outcome and trial is not failed]
+        others = [trial for trial in self._trials if trial.state is TrialState.TRAINING]
         if self._can_end_alone(error, others):
             self._fail_alone(failed, others, error)
         else:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.disk.new_run import create_run
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import trial_folder
 from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.rank_failures import RankFailed
@@ -16,7 +17,7 @@ from orchestrator.private_api.ray_tune import PermanentFailure
 from orchestrator.sweeps.search.search import make_trial_config
 from orchestrator.sweeps.tune import trainable
 from orchestrator.sweeps.tune.trainable import Trial
-from orchestrator.sweeps.tune.trial_data import TRIAL, make_tune_config
+from orchestrator.sweeps.tune.trial_data import REPORTED, TRIAL, make_tune_config
 from tests.tasks import described
 
 SWEEP = {"metric": "val/loss", "trials": 2, "space": {"optimizer.lr": {"uniform": [0.0, 1.0]}}}
@@ -39,12 +40,39 @@ class BrokenEngine:
             raise RuntimeError("an actor does not answer")
 
 
+class DyingEngine:
+    """An engine whose trials report as the test says, until a process dies."""
+
+    def __init__(self, workers: Any) -> None:
+        self.run_indices: list[int] = []
+        self.failure = RankFailed.died(0, 1)
+        self.folders: list[RunFolder] = []
+
+    def begin(self, assignment: Assignment, resolved: Any) -> None:
+        self.folders = [RunFolder(run.location) for run in (assignment, *assignment.followers)]
+
+    def next(self) -> Report | None:
+        if not self.run_indices:
+            raise self.failure
+        index = self.run_indices.pop(0)
+        metrics = {"iteration": 1, "epoch": 0, "step": 1, "samples": 8, "val/loss": 0.5}
+        self.folders[index].append_metrics({"attempt": 0, **metrics})
+        return Report(metrics, run_index=index)
+
+    def end_run(self, run_index: int) -> None: ...
+
+    def end(self) -> None: ...
+
+
 def begin_trial(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, config: dict[str, Any] | None = None
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    config: dict[str, Any] | None = None,
+    engine: type[BrokenEngine] | type[DyingEngine] = BrokenEngine,
 ) -> Trial:
     experiment = described(sweep=SWEEP)
     sweep = create_run(folder, "sweep", to_yaml(experiment), source=experiment.source)
-    monkeypatch.setattr(trainable, "ENGINES", {"gang": BrokenEngine})
+    monkeypatch.setattr(trainable, "ENGINES", {"gang": engine})
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     trial = Trial.__new__(Trial)
     trial.setup(
@@ -95,3 +123,28 @@ def test_a_restart_leaves_out_the_trial_that_failed_alone(
         folder = trial_folder(str(tmp_path / "sweep"), number)
         statuses[number] = folder.exists() and folder.read_metadata().status
     assert statuses == {0: False, 1: "failed", 2: "failed"}
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_death_after_a_trial_has_stopped_fails_the_others_of_its_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_recorded: bool, is_killed: bool
+) -> None:
+    """The leader's end is recorded at the next report. An error that no trial has made, such as a
+    death or an exit, is not the leader's."""
+    config = make_trial_config(0, {}, [{"number": 1, "values": {}}])
+    trial = begin_trial(tmp_path, monkeypatch, {TRIAL: config}, DyingEngine)
+    engine: Any = trial._engine
+    if not is_killed:
+        engine.failure = RankFailed.from_error(0, 1, SystemExit(1))
+    engine.run_indices = [0, 1] if is_recorded else [0]
+    assert trial.step()[REPORTED] == 0
+    trial.drop(0, "val/loss 0.5 reached the target 0.5")
+    if is_recorded:
+        assert trial.step()[REPORTED] == 1
+    with pytest.raises((RankFailed, PermanentFailure)):
+        trial.step()
+    records = [trial_folder(str(tmp_path / "sweep"), number).read_metadata() for number in range(2)]
+    assert [record.status for record in records] == ["stopped", "failed"]
+    assert records[0].stopped == ["val/loss 0.5 reached the target 0.5"]
+    assert records[0].error is None
