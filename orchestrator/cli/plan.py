@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.engines.resources import Resources, find_local_resources
+from orchestrator.engines.local_resources import find_local_resources
+from orchestrator.engines.resources import Resources
 
 if TYPE_CHECKING:
     from orchestrator.disk.metadata import IfExists

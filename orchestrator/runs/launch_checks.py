@@ -5,9 +5,10 @@ from itertools import chain
 
 from orchestrator.disk.initial_weights import describe_initial_weights
 from orchestrator.engines.device import find_device
+from orchestrator.engines.local_resources import find_local_resources
 from orchestrator.engines.ray_connection import needs_start
 from orchestrator.engines.ray_environment import read_environment
-from orchestrator.engines.resources import Resources, find_local_resources
+from orchestrator.engines.resources import Resources
 from orchestrator.engines.script_classes import check_classes_of_main
 from orchestrator.errors import UsageError, find_problems, raise_problems
 from orchestrator.experiment.sections.experiment import Experiment

@@ -1,10 +1,8 @@
-"""The resources that a run needs, and those of this machine."""
-
-from pathlib import Path
+"""The resources that a run needs."""
 
 import pytest
 
-from orchestrator.engines.resources import Resources, find_local_resources
+from orchestrator.engines.resources import Resources
 from orchestrator.experiment.sections.workers import Workers
 
 
@@ -29,19 +27,14 @@ def test_run_requires_the_resources_of_its_fewest_ranks(workers: Workers, asked:
     assert Resources.required_by(workers) == asked
 
 
-def test_unreadable_file_of_a_driver_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, text in (("0", "Model: \t NVIDIA H100 80GB HBM3"), ("1", None)):
-        (tmp_path / name).mkdir()
-        if text:
-            (tmp_path / name / "information").write_text(text)
-        else:
-            (tmp_path / name / "information").mkdir()  # reading it is an OSError
-    monkeypatch.setattr("orchestrator.engines.resources._NVIDIA_GPUS", tmp_path)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    resources = find_local_resources()
-    assert {name: resources.amounts[name] for name in ("GPU", "accelerator_type:H100")} == {
-        "GPU": 2,
-        "accelerator_type:H100": 1,
-    }
+@pytest.mark.parametrize(
+    ("amounts", "text"),
+    [
+        ({}, "0 CPUs"),
+        ({"CPU": 2, "GPU": 0}, "2 CPUs"),
+        ({"CPU": 2, "GPU": 1}, "2 CPUs and 1 GPU"),
+        ({"CPU": 2, "GPU": 8, "memory": 2**33}, "2 CPUs, 8 GPUs and 8 GiB of memory"),
+    ],
+)
+def test_resources_as_text(amounts: dict[str, float], text: str) -> None:
+    assert str(Resources(amounts)) == text
