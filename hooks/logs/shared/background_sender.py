@@ -3,7 +3,6 @@
 import logging
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from queue import Full, Queue
 from time import monotonic
 
@@ -40,15 +39,19 @@ class BackgroundSender:
     def close(self, wait_s: float) -> None:
         """Wait until all jobs are done, at most `wait_s` seconds."""
         until = monotonic() + wait_s
-        with suppress(Full):
+        try:
             self._jobs.put(None, timeout=wait_s)
+        except Full:
+            waiting = self._jobs.qsize()
+        else:
             self._thread.join(max(0.0, until - monotonic()))
-        is_working = self._thread.is_alive()
-        # The request to end, which is waiting too, stands for the job in progress.
-        waiting = self._jobs.qsize() if is_working else 0
-        if is_working or self._failed:
-            unsent = format_count(self._failed + waiting, "update")
-            logger.warning("%s did not send %s", self._name, unsent)
+            waiting = self._jobs.qsize() - 1  # the request to end is no job
+
+        unsent = self._failed
+        if self._thread.is_alive():
+            unsent += waiting + 1  # the job in progress
+        if unsent:
+            logger.warning("%s did not send %s", self._name, format_count(unsent, "update"))
 
     def _work(self) -> None:
         for job in iter(self._jobs.get, None):

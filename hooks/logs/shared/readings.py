@@ -63,9 +63,11 @@ def get_learning_rates(state: State) -> dict[str, float]:
 
 
 def select_phase_metrics(state: State) -> dict[str, float]:
-    """Return the metrics of the current phase."""
+    """Return the metrics of the current phase as numbers; a task may compute them with NumPy or
+    torch."""
     prefix = f"{state.phase}/"
-    return {name: value for name, value in state.metrics.items() if name.startswith(prefix)}
+    metrics = {name: value for name, value in state.metrics.items() if name.startswith(prefix)}
+    return read_numbers(metrics)
 
 
 def make_current_row(state: State) -> dict[str, Any]:

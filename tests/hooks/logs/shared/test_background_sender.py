@@ -86,3 +86,15 @@ def test_queue_of_the_sender_is_bounded(
     box.close(60)
     assert done == [0, 1, 2]
     assert "3 messages are waiting already" in caplog.text
+
+
+def test_jobs_in_a_full_queue_and_the_one_in_progress_are_counted_at_the_end(
+    gate: threading.Event, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background_sender, "MOST_WAITING", 3)
+    box = hung_sender(gate)
+    for _ in range(3):
+        box.put(lambda: None)
+    with caplog.at_level(logging.WARNING, "hookyard"):
+        box.close(0.01)
+    assert caplog.messages == ["tracker did not send 4 updates"]
