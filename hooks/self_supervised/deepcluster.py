@@ -14,6 +14,7 @@ from hooks.distributed.collectives import gather
 from hooks.errors import SettingError
 from hooks.hook import Hook, Priority
 from hooks.model.eval_mode import evaluating
+from hooks.self_supervised.shared.assigned_views import check_assigned_views
 from hooks.self_supervised.shared.batch_sizes import gather_batch_sizes
 from hooks.self_supervised.shared.k_means import assign, cluster
 from hooks.self_supervised.shared.sample_memory import SampleMemory
@@ -98,6 +99,7 @@ class DeepCluster(Hook):
 
     def on_forward(self, state: State) -> None:
         views, indices = state.batch
+        check_assigned_views(self.assigned_views, len(views))
         embeddings = _normalize_views(state.output, len(views))
         assigned = torch.stack([embeddings[view] for view in self.assigned_views]).detach()
         if state.phase == "train":
@@ -116,6 +118,7 @@ class DeepCluster(Hook):
         with evaluating(state):
             for views, indices in state.fresh_batches("train"):
                 _check_indices(indices, size)
+                check_assigned_views(self.assigned_views, len(views))
                 assigned = [views[view] for view in self.assigned_views]
                 output = state.forward(state.module, (assigned, indices))
                 embeddings = _normalize_views(output, len(assigned))

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from hooks.self_supervised.shared.assigned_views import check_assigned_views
 from hooks.self_supervised.shared.swapped_prediction import SwappedPrediction, split_output
 from hooks.state import State
 
@@ -22,7 +23,9 @@ class SwAV(SwappedPrediction):
     """
 
     def on_forward(self, state: State) -> None:
-        embeddings, scores = split_output(state.output, len(state.batch[0]))
+        count = len(state.batch[0])
+        check_assigned_views(self.assigned_views, count)
+        embeddings, scores = split_output(state.output, count)
         assigned = [scores[view] for view in self.assigned_views]
         own_embeddings = [embeddings[view] for view in self.assigned_views]
         state.output = self.swap(scores, assigned, own_embeddings, self._layer, state)

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar
 import torch
 from annotated_types import Ge, Le
 
+from hooks.self_supervised.shared.assigned_views import check_assigned_views
 from hooks.self_supervised.shared.swapped_prediction import (
     SwappedPrediction,
     find_prototypes,
@@ -45,6 +46,7 @@ class SwAVMomentum(SwappedPrediction):
 
     def on_forward(self, state: State) -> None:
         views, indices = state.batch
+        check_assigned_views(self.assigned_views, len(views))
         _, scores = split_output(state.output, len(views))
         assigned_views = [views[view] for view in self.assigned_views]
         if state.phase == "train":

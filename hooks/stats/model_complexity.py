@@ -44,14 +44,16 @@ class ModelComplexity(Hook):
         return setup.explain(fsdp="it runs the model on the master alone", custom_loop=NEEDS_MODEL)
 
     def on_start(self, state: State) -> None:
-        try:
-            self._count_parameters(state)
-            self._count_operations(state)
-        except Exception as error:  # counting may fail in any way; training does not need it
-            state.show(
-                "model_complexity: cannot count the FLOPs of the model:"
-                f" {type(error).__name__}: {error}"
-            )
+        counts = {"parameters": self._count_parameters, "FLOPs": self._count_operations}
+        for quantity, count in counts.items():
+            try:
+                count(state)
+            except Exception as error:  # counting may fail in any way; training does not need it
+                state.show(
+                    f"model_complexity: cannot count the {quantity} of the model:"
+                    f" {type(error).__name__}: {error}"
+                )
+                return
 
     def _count_parameters(self, state: State) -> None:
         parameters, trainable = _count(state.module)

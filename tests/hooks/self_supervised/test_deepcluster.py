@@ -238,3 +238,9 @@ def _train_on_rank_0(rank: int, world_size: int) -> list[float]:
 def test_a_run_of_one_rank_waits_for_no_other_process_of_its_group() -> None:
     alone = train(CLOUDS, {"deepcluster": DeepCluster(clusters=[4])}).losses
     assert on_ranks(_train_on_rank_0) == [alone, []]
+
+
+def test_assigned_view_that_a_batch_lacks_is_refused() -> None:
+    hook = DeepCluster(clusters=[4], assigned_views=[0, 3])
+    with pytest.raises(HookError, match=r"assigned_views: a batch has 3 views.* no view 3"):
+        train(CLOUDS, {"deepcluster": hook}, epochs=1)

@@ -3,10 +3,11 @@ import torch
 from torch import Tensor
 
 from experiments.losses.swav import SwAVLoss
-from hooks import Hook, Interval, State
+from hooks import Hook, HookError, Interval, State
 from hooks.self_supervised.shared.sinkhorn import assign_codes
 from hooks.self_supervised.shared.swapped_prediction import SwappedViews
 from hooks.self_supervised.swav import SwAV
+from hooks.self_supervised.swav_momentum import SwAVMomentum
 from hooks.training.freeze_parameters import FreezeParameters
 from orchestrator.experiment.optim.component import Component
 from tests.hooks.self_supervised.clouds import Clouds, train
@@ -157,3 +158,9 @@ def test_prototypes_are_unit_vectors_and_frozen_at_first(freeze: Interval, froze
         torch.testing.assert_close(value.norm(dim=1), torch.ones(4))
     for step, (before, after) in enumerate(zip(weights.values, weights.values[1:], strict=False)):
         assert torch.allclose(before, after, atol=1e-7, rtol=0) == (step < frozen), step
+
+
+@pytest.mark.parametrize("make", [SwAV, SwAVMomentum])
+def test_assigned_view_that_a_batch_lacks_is_refused(make: type[SwAV | SwAVMomentum]) -> None:
+    with pytest.raises(HookError, match=r"assigned_views: a batch has 3 views.* no view 3"):
+        train(Clouds(), {"swav": make(assigned_views=[0, 3])}, epochs=1)

@@ -270,3 +270,16 @@ def test_one_of_each_has_no_plural(tmp_path: Path) -> None:
         "model: 1 parameter (1 trainable)",
         "forward pass of a sample: 2 FLOPs (1 MAC) and 1 activation",
     ]
+
+
+def test_note_names_the_parameters_if_they_cannot_be_counted(tmp_path: Path) -> None:
+    class Uncountable(nn.Linear):
+        def parameters(self, recurse: bool = True) -> Any:
+            raise RuntimeError("not built yet")
+
+    state = State(module=nn.Linear(2, 1), artifacts=tmp_path, display=Screen())
+    state.module = Uncountable(2, 1)
+    ModelComplexity().on_start(state)
+    assert shown(state) == [
+        "model_complexity: cannot count the parameters of the model: RuntimeError: not built yet"
+    ]
