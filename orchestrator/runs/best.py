@@ -21,6 +21,7 @@ from orchestrator.tables.best_report import (
     find_best_report,
     find_divergence,
     find_main_metric,
+    select_comparable,
 )
 
 _COUNTERS = ("epoch", "step", "iteration")
@@ -44,6 +45,8 @@ class Best:
     """Value of the metric at the checkpoint, which may have been saved at another position."""
     diverged: str = ""
     """Description of a divergence; empty if there was none."""
+    checkpoint_iteration: int | None = None
+    """Training iteration of the checkpoint; None if no checkpoint is stored."""
 
     def __str__(self) -> str:
         place = f"epoch {units.number_epoch(self.epoch)}, step {self.step}"
@@ -52,7 +55,7 @@ class Best:
         reached = f"{self.metric} {units.format_value(self.metric, self.value)} ({place})"
         if self.checkpoint is None:
             return f"{reached}, without a stored checkpoint"
-        if self.checkpoint_value == self.value:
+        if self.checkpoint_iteration == self.iteration:
             return f"{reached}, in the checkpoint {self.checkpoint}"
         stored = units.format_value(self.metric, self.checkpoint_value) or "unknown"
         return f"{reached}, without a checkpoint; the best stored one is {self.checkpoint}, with {stored}"
@@ -91,22 +94,23 @@ def find_best_and_divergence(folder: RunFolder) -> tuple[Best | None, Divergence
 
     metric, mode = main
     diverged = find_divergence(reports, metric)
-    compared = [line for line in reports if metadata.modes.keys() <= line.keys()]
-    report = find_best_report(compared, metric, mode)
+    report = find_best_report(select_comparable(reports, metadata), metric, mode)
     if report is None:
         return None, diverged
 
     counters = {name: report[name] for name in _COUNTERS}
     best = Best(metric, mode, report[metric], **counters, diverged=str(diverged or ""))
-    return _with_checkpoint(best, storage, index.get("labels", {}).get("best"), reports), diverged
+    checkpoint = index.get("labels", {}).get("best")
+    if checkpoint is None:
+        warn_lost_index(storage)
+        return best, diverged
+    return _with_checkpoint(best, storage, checkpoint, reports), diverged
 
 
 def _with_checkpoint(
-    best: Best, storage: Storage, name: str | None, reports: Sequence[Mapping[str, Any]]
+    best: Best, storage: Storage, name: str, reports: Sequence[Mapping[str, Any]]
 ) -> Best:
-    if name is None:
-        warn_lost_index(storage)
-        return best
+    """Return the best report with the checkpoint of a name, if that is stored."""
     position = read_position(storage, name)
     if position is None:
         return best
@@ -115,7 +119,12 @@ def _with_checkpoint(
         for line in reports
         if line["iteration"] == position.iteration and best.metric in line
     )
-    return replace(best, checkpoint=name, checkpoint_value=next(values, None))
+    return replace(
+        best,
+        checkpoint=name,
+        checkpoint_value=next(values, None),
+        checkpoint_iteration=position.iteration,
+    )
 
 
 @contextmanager

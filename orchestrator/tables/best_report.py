@@ -66,6 +66,14 @@ def _find_divergence_of(name: str, reports: Sequence[Mapping[str, Any]]) -> Dive
     return Divergence(first.get("iteration", 0), description)
 
 
+def select_comparable(
+    reports: Sequence[Mapping[str, Any]], metadata: RunMetadata
+) -> list[Mapping[str, Any]]:
+    """Return the reports that may be the best one: of a trial, those with all metrics of its
+    sweep."""
+    return [report for report in reports if metadata.modes.keys() <= report.keys()]
+
+
 def find_best_report(
     reports: Sequence[Mapping[str, Any]], metric: str, mode: str
 ) -> Mapping[str, Any] | None:

@@ -15,7 +15,12 @@ from orchestrator.disk.reports import drop_superseded, read_reports
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import DamagedFile
 from orchestrator.storage import Storage
-from orchestrator.tables.best_report import find_best_report, find_divergence, find_main_metric
+from orchestrator.tables.best_report import (
+    find_best_report,
+    find_divergence,
+    find_main_metric,
+    select_comparable,
+)
 from orchestrator.tables.config_differences import flatten
 from orchestrator.tables.gpu_count import count_gpus
 from orchestrator.tables.trial_record import find_leader, load_usage
@@ -152,8 +157,7 @@ def _describe_reports(
         index = read_index(find_checkpoint_folder(folder, config))
         kept_by = index.get("metrics", {}).get("best", "")
     main = find_main_metric(metadata, config, attempts, reports, kept_by)
-    compared = [report for report in reports if metadata.modes.keys() <= report.keys()]
-    best = find_best_report(compared, *main) if main else None
+    best = find_best_report(select_comparable(reports, metadata), *main) if main else None
     divergence = find_divergence(reports, main[0] if main else None)
     record["diverged"] = str(divergence) if divergence else None
     if main is None or best is None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.disk.metadata import COMPLETE, RunMetadata, SweepMetadata
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.tables.best_report import find_best_report
+from orchestrator.tables.best_report import find_best_report, select_comparable
 from orchestrator.tables.constraints import Constraints, make_measured_cells
 from orchestrator.tables.trial_index import TrialIndex
 from orchestrator.tables.trial_record import TrialRecord
@@ -139,8 +139,7 @@ def _make_view_of_run(
     """Return the view of a trial from its files, of which `metadata` is `run.json`."""
     metric, mode = sweep.objectives[0]
     reports = trial.list_reports()
-    complete = [report for report in reports if metadata.modes.keys() <= report.keys()]
-    best = find_best_report(complete, metric, mode)
+    best = find_best_report(select_comparable(reports, metadata), metric, mode)
     values = [report[metric] for report in reports if metric in report]
     run = trial.read_view() if metadata.status == "running" else None
     return TrialView(

@@ -3,7 +3,7 @@
 import json
 import math
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from orchestrator import ConfigError, Run, run
 from orchestrator.cli import app
 from orchestrator.disk.checkpoint_folder import list_checkpoints
 from orchestrator.report import make_report
+from orchestrator.runs.best import Best
 from tests.tasks import Points, described
 
 
@@ -272,3 +273,14 @@ def test_best_follows_the_direction_of_the_meter(tmp_path: Path) -> None:
     assert (done.best.metric, done.best.mode, done.best.value) == ("val/gap", "min", gaps.min())
     assert done.best.checkpoint == f"epoch-000{gaps.idxmin() + 1}"
     assert done.modes["val/gap"] == "min"
+
+
+def test_checkpoint_of_another_report_with_the_same_value_is_not_that_of_the_best() -> None:
+    best = Best("val/accuracy", "max", 1.0, 2, 30, 30, "epoch-0007", 1.0, checkpoint_iteration=70)
+    assert str(best) == (
+        "val/accuracy 1 (epoch 3, step 30), without a checkpoint;"
+        " the best stored one is epoch-0007, with 1"
+    )
+    assert str(replace(best, checkpoint_iteration=30)) == (
+        "val/accuracy 1 (epoch 3, step 30), in the checkpoint epoch-0007"
+    )
