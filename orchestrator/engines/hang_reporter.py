@@ -54,8 +54,8 @@ class HangReporter:
     def __exit__(self, *error: object) -> None:
         self._stop.set()
         self._thread.join(timeout=5)
-        with suppress(HookyardError, OSError):
-            for folder in self._folders.values():
+        for folder in self._folders.values():
+            with suppress(HookyardError, OSError):
                 folder.storage.delete(FOLDER)
 
     def _watch(self) -> None:

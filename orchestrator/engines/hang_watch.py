@@ -146,9 +146,7 @@ class HangWatch:
             return
 
         self._has_reported = True
-        frame = sys._current_frames().get(self._thread_id)
-        lines = traceback.format_stack(frame, limit=_MAX_FRAMES)
-        self._reports.write(replace(report, stack="".join(lines)))
+        self._reports.write(replace(report, stack=self._format_stack()))
         self._act(report)
 
     def _has_hung_peer(self) -> bool:
@@ -186,6 +184,13 @@ class HangWatch:
             waits=progress.is_waiting,
             place=progress.place,
         )
+
+    def _format_stack(self) -> str:
+        """Return the stack of the watched thread; empty if the thread has ended."""
+        frame = sys._current_frames().get(self._thread_id)
+        if frame is None:  # with None, traceback would format the stack of this thread
+            return ""
+        return "".join(traceback.format_stack(frame, limit=_MAX_FRAMES))
 
     def _read_frames(self) -> list[FrameType]:
         """Return the stack of the watched thread, innermost frame first."""

@@ -71,7 +71,7 @@ class Source:
                 for _ in fragment.to_batches():
                     pass
             except FileNotFoundError:
-                raise
+                raise  # not damaged, but joined with other files since it was listed
             except (pa.ArrowException, OSError) as reason:
                 return DamagedFile(fragment.path, str(reason), ADVICE)
         return None

@@ -4,6 +4,7 @@ import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -196,3 +197,17 @@ def test_in_this_process_a_hang_is_reported_or_ends_the_run(
     assert "has made no progress since" in before
     assert "in on_step" in stack
     assert not (folder / ".hang").exists()
+
+
+def test_thread_that_has_ended_has_no_stack(tmp_path: Path) -> None:
+    """Python's traceback would format the stack of the watch itself."""
+    watches: list[HangWatch] = []
+    thread = Thread(target=lambda: watches.append(watching(tmp_path, after=1)))
+    thread.start()
+    thread.join()
+    reports: list[RankStack] = []
+    watch = watches[0]
+    watch._reports.write = reports.append  # type: ignore[method-assign]
+    watch._check(0)
+    watch._check(3600)
+    assert [report.stack for report in reports] == [""]
