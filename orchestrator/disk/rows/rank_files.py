@@ -78,8 +78,11 @@ class RankFiles:
         self._tables = {name: _Table(name) for name in ("rows", "costs")}
         self._thread: Thread | None = None
         self._write_lock = Lock()
+        """Guards the parts of the tables, which the trainer's thread appends to."""
         self._upload_lock = Lock()
+        """Lets one thread upload at a time; the trainer may append meanwhile."""
         self._rewrite_lock = Lock()
+        """Lets one thread rewrite parts at a time: the own thread, or `close`."""
         self._closed = Event()
 
     def write(self, table: str, arrays: Mapping[str, pa.Array], count: int) -> None:
@@ -151,7 +154,7 @@ class RankFiles:
         return part
 
     def _upload(self) -> None:
-        """Upload new rows periodically, in a thread."""
+        """Upload new rows periodically, and rewrite parts that are due. Runs in a thread."""
         is_failing = False
         while not self._closed.wait(self._upload_interval_s):
             try:
