@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from orchestrator.disk.rows.device_values import PLAIN, read_number
+from orchestrator.disk.rows.values import PLAIN, read_number
 
 
 def make_columns(rows: Sequence[dict[str, Any]], known: Collection[str]) -> dict[str, pa.Array]:

@@ -1,114 +1,121 @@
-"""Values that hooks record on a GPU, read in one transfer."""
+"""Values that hooks record on a GPU, read without waiting for later work."""
+
+from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from orchestrator.disk.rows.values import PLAIN, is_on_gpu, read_number
 
-PLAIN = {int, float, str, bool, type(None)}
-"""Types of values that need not be read."""
+if TYPE_CHECKING:
+    import torch
+
 _Place = tuple[dict[str, Any], str]
 """A row, and the name of a value in it."""
 
 
 class DeviceValues:
-    """Scalars of some rows on a GPU, and times between CUDA events. Used in workers.
-
-    On the training's stream a copy would wait for all later work. So the copy has its own stream,
-    which waits for an event recorded when the rows were closed.
-    """
+    """Scalars of some rows on a GPU, and times between CUDA events. Used in workers."""
 
     def __init__(self, rows: Collection[dict[str, Any]]) -> None:
-        self._scalars: list[_Place] = []
-        self._times: list[_Place] = []
+        scalars: list[_Place] = []
+        times: list[_Place] = []
         for row in rows:
             for name, value in row.items():
                 if type(value) in PLAIN:
                     continue
                 if is_on_gpu(value) and value.numel() == 1:
-                    self._scalars.append((row, name))
+                    scalars.append((row, name))
                 elif hasattr(value, "resolve"):
-                    self._times.append((row, name))
+                    times.append((row, name))
 
-        if self._scalars:
-            import torch
-
-            row, name = self._scalars[0]
-            self._device = row[name].device
-            self._closed = torch.cuda.current_stream(self._device).record_event()
+        self._places = [*scalars, *times]
+        self._last_timed_row = times[-1][0] if times else {}
+        self._scalars = _GpuScalars(scalars) if scalars else None
 
     def ready(self) -> bool:
         """Return, without waiting, whether the GPU has computed all values."""
-        if self._times:
-            last = self._times[-1][0]
-            if not all(value.ready() for value in last.values() if hasattr(value, "ready")):
-                return False
-        return not self._scalars or bool(self._closed.query())
+        # The GPU passes the events of a stream in order, so those of the last row come last.
+        times = [value for value in self._last_timed_row.values() if hasattr(value, "ready")]
+        if not all(time.ready() for time in times):
+            return False
+        return self._scalars is None or self._scalars.ready()
 
     def read(self) -> None:
-        """Replace the values in the rows by numbers. Waits only for these values."""
-        if not self._scalars:
-            return
-        import torch
+        """Replace the scalars in the rows by numbers. Waits only for these values.
 
-        stream = torch.cuda.Stream(self._device)
-        stream.wait_event(self._closed)
-        by_dtype: dict[Any, list[_Place]] = {}
-        for row, name in self._scalars:
-            by_dtype.setdefault(row[name].dtype, []).append((row, name))
-
-        with torch.cuda.stream(stream):
-            places: list[_Place] = []
-            stacks: list[Any] = []
-            for dtype, scalars in by_dtype.items():
-                if _is_integer(dtype):
-                    continue
-                places.extend(scalars)
-                stacks.append(_stack(scalars).double())
-            numbers = torch.cat(stacks).tolist() if stacks else []
-            for (row, name), number in zip(places, numbers, strict=True):
-                row[name] = number
-
-            # As floats, integers beyond 2^53 would be rounded.
-            for dtype, scalars in by_dtype.items():
-                if not _is_integer(dtype):
-                    continue
-                for (row, name), tensor in zip(scalars, _stack(scalars).cpu(), strict=True):
-                    row[name] = read_number(tensor)
+        Times stay, and are resolved when the rows become columns.
+        """
+        if self._scalars is not None:
+            self._scalars.read()
 
     def drop(self) -> int:
         """Remove the values from the rows, and return how many rows had any."""
-        for row, name in (*self._scalars, *self._times):
+        for row, name in self._places:
             del row[name]
-        return len({id(row) for row, _ in (*self._scalars, *self._times)})
+        return len({id(row) for row, _ in self._places})
 
 
-def _stack(scalars: Sequence[_Place]) -> Any:
+class _GpuScalars:
+    """Scalars on a GPU, which are read in one transfer for all floats, and in one for each type of
+    integers.
+
+    On the training's stream a copy would wait for all later work. So the copy has its own stream,
+    which waits for an event recorded when the rows were closed.
+    """
+
+    def __init__(self, places: Sequence[_Place]) -> None:
+        import torch
+
+        row, name = places[0]
+        self._places = places
+        self._device = row[name].device
+        self._closed = torch.cuda.current_stream(self._device).record_event()
+
+    def ready(self) -> bool:
+        return bool(self._closed.query())
+
+    def read(self) -> None:
+        import torch
+
+        floats: dict[torch.dtype, list[_Place]] = {}
+        integers: dict[torch.dtype, list[_Place]] = {}
+        for row, name in self._places:
+            dtype = row[name].dtype
+            same_kind = integers if _is_integer(dtype) else floats
+            same_kind.setdefault(dtype, []).append((row, name))
+
+        stream = torch.cuda.Stream(self._device)
+        stream.wait_event(self._closed)
+        with torch.cuda.stream(stream):
+            if floats:
+                _read_floats([*floats.values()])
+            # As floats, integers beyond 2^53 would be rounded.
+            for places in integers.values():
+                _read_integers(places)
+
+
+def _read_floats(groups: Sequence[Sequence[_Place]]) -> None:
+    """Replace scalars by numbers, given the scalars of each dtype."""
     import torch
 
-    return torch.stack([row[name].detach().reshape(()) for row, name in scalars])
+    numbers = torch.cat([_stack(places).double() for places in groups]).tolist()
+    places = chain.from_iterable(groups)
+    for (row, name), number in zip(places, numbers, strict=True):
+        row[name] = number
 
 
-def read_on_cpu(value: Any) -> Any:
-    """Return the number in a tensor on the CPU, and any other value unchanged."""
-    is_on_cpu = getattr(value, "is_cpu", False) and not is_on_gpu(value)
-    return read_number(value) if is_on_cpu and value.numel() == 1 else value
+def _read_integers(places: Sequence[_Place]) -> None:
+    for (row, name), tensor in zip(places, _stack(places).cpu(), strict=True):
+        row[name] = read_number(tensor)
 
 
-def read_number(value: Any) -> Any:
-    """Return the number in a tensor of one element on the CPU, as an integer or a float. A bool
-    becomes a float."""
-    number = value.item()
-    if isinstance(number, bool) or not isinstance(number, int):
-        return float(number)
-    # The type stays known, so that a column has one type even if only some of its numbers are
-    # large.
-    return np.uint64(number) if str(value.dtype) == "torch.uint64" else number
+def _stack(places: Sequence[_Place]) -> torch.Tensor:
+    import torch
+
+    return torch.stack([row[name].detach().reshape(()) for row, name in places])
 
 
-def _is_integer(dtype: Any) -> bool:
+def _is_integer(dtype: torch.dtype) -> bool:
     return not (dtype.is_floating_point or dtype.is_complex or str(dtype) == "torch.bool")
-
-
-def is_on_gpu(value: Any) -> bool:
-    return getattr(value, "is_cuda", False) is True

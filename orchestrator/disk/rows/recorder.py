@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from orchestrator.disk.rows.arrays import make_columns, place_values
 from orchestrator.disk.rows.batches import Batch, Layout, RecentBatches
-from orchestrator.disk.rows.device_values import PLAIN, DeviceValues, read_on_cpu
+from orchestrator.disk.rows.device_values import DeviceValues
 from orchestrator.disk.rows.rank_files import RankFiles
+from orchestrator.disk.rows.values import PLAIN, read_on_cpu
 from orchestrator.storage import Storage
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from orchestrator.disk.rows import device_values
+from orchestrator.disk.rows import device_values, values
 from orchestrator.disk.rows.dataset import open_recorded
 from orchestrator.disk.rows.device_values import DeviceValues
 from orchestrator.disk.rows.recorder import Recorder
@@ -43,7 +43,8 @@ class Gpu:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     gpu = Gpu()
-    monkeypatch.setattr(device_values, "is_on_gpu", lambda value: isinstance(value, Tensor))
+    for module in (device_values, values):
+        monkeypatch.setattr(module, "is_on_gpu", lambda value: isinstance(value, Tensor))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: gpu)
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: gpu)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream.entered())
