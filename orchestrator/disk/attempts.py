@@ -3,6 +3,8 @@
 Imports neither ray, torch nor pandas, so that `ls` and `show` are quick.
 """
 
+import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Self
@@ -99,6 +101,12 @@ class Attempt:
         if attempt.started is not None:
             seconds_at(attempt.started)
         return attempt
+
+
+def compute_fingerprints(settings: Mapping[str, Any]) -> dict[str, int]:
+    """Return a number for each section of a resolved experiment, to compare the section by."""
+    texts = {name: json.dumps(section, sort_keys=True) for name, section in settings.items()}
+    return {name: zlib.crc32(text.encode()) for name, text in texts.items()}
 
 
 def get_meter_modes(attempts: Sequence[Attempt]) -> Mapping[str, Mode]:

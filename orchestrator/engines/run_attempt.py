@@ -13,20 +13,17 @@ from orchestrator.disk.attempts import (
     Attempt,
     DataOrder,
     LeadingAttempt,
+    compute_fingerprints,
     rank_folder,
     write_attempt,
 )
 from orchestrator.disk.checkpoints.files import name_rank_file
 from orchestrator.disk.media import MediaWriter
 from orchestrator.disk.metadata import format_now
-from orchestrator.disk.repeated_reports import (
-    RepeatedReports,
-    compute_fingerprints,
-    find_repeated_reports,
-)
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.engines.assigned_run import AssignedRun
 from orchestrator.engines.ray_data import can_use_ray_data
+from orchestrator.engines.repeated_reports import RepeatedReports, find_repeated_reports
 from orchestrator.experiment.load import to_dict
 from orchestrator.loop.hooked_run import HookedRun
 from orchestrator.loop.report import Report

@@ -17,9 +17,9 @@ from hooks import Hook, State
 from hooks.position import Position, Stage
 from orchestrator.disk.attempts import Attempt, Host, write_attempt
 from orchestrator.disk.new_run import create_run
-from orchestrator.disk.repeated_reports import find_repeated_reports
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.assignment import Assignment
+from orchestrator.engines.repeated_reports import find_repeated_reports
 from orchestrator.engines.session import Session
 from orchestrator.experiment.load import to_yaml
 from orchestrator.experiment.yaml.origins import ParentCheckpoint

@@ -1,14 +1,9 @@
 """Reports that an attempt repeats, because it began at an older checkpoint. Used on rank 0."""
 
-import json
 import math
 import shlex
-import sys
-import zlib
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from hooks.metrics.names import find_phase
@@ -20,6 +15,7 @@ from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import HookyardError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.origins import ParentCheckpoint
+from orchestrator.user_code.changes import has_code_changed_since
 
 _WITHOUT_EFFECT = {
     "name",
@@ -41,12 +37,6 @@ _TOLERANCE_OF_VALIDATION = 1e-3
 _ABSOLUTE_TOLERANCE = 1e-5
 
 
-def compute_fingerprints(settings: Mapping[str, Any]) -> dict[str, int]:
-    """Return a number for each section of a resolved experiment, to compare the section by."""
-    texts = {name: json.dumps(section, sort_keys=True) for name, section in settings.items()}
-    return {name: zlib.crc32(text.encode()) for name, text in texts.items()}
-
-
 @dataclass(frozen=True)
 class _ReportedLoss:
     value: float
@@ -54,41 +44,25 @@ class _ReportedLoss:
     """Start of the attempt that reported it."""
 
 
+_Losses = Mapping[tuple[int, str], _ReportedLoss]
+"""Losses by iteration and metric."""
+
+
 class RepeatedReports:
     """Losses that earlier attempts reported after the checkpoint at which an attempt began.
 
-    An attempt repeats them if its settings, ranks and devices are the same. Other metrics are left
-    out, because some measure time. Where sums may have another order each time, differences grow
-    during training, so only the losses of a validation right after the checkpoint are compared.
+    Other metrics are left out, because some measure time.
 
     Args:
         folder: The run that reported them.
-        earlier: Its attempts before this one.
-        attempt: The attempt that repeats them.
-        is_deterministic: Whether each sum has the same order each time.
+        losses: The losses that the attempt repeats.
+        tolerance: Relative difference of two losses up to which they count as equal.
     """
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        earlier: Sequence[Attempt],
-        attempt: Attempt,
-        *,
-        is_deterministic: bool,
-    ) -> None:
+    def __init__(self, folder: RunFolder, losses: _Losses, tolerance: float) -> None:
         self._folder = folder
-        self._tolerance = _TOLERANCE if is_deterministic else _TOLERANCE_OF_VALIDATION
-        self._losses: dict[tuple[int, str], _ReportedLoss] = {}
-        attempts = {other.number: other for other in earlier}
-        for report in drop_superseded(folder.read_reports(), earlier):
-            other = attempts.get(report["attempt"])
-            if other is None or other.started is None:
-                continue
-            if not _will_be_repeated(report, other, attempt, is_deterministic=is_deterministic):
-                continue
-            for metric, value in report.items():
-                if _is_loss(metric, value):
-                    self._losses[report["iteration"], metric] = _ReportedLoss(value, other.started)
+        self._losses = losses
+        self._tolerance = tolerance
 
     def find_difference(self, report: Mapping[str, Any]) -> str | None:
         """Describe the first loss of a report that differs beyond rounding, unless code has changed
@@ -98,7 +72,9 @@ class RepeatedReports:
             before = self._losses.get((iteration, metric))
             if before is None or not _is_loss(metric, value):
                 continue
-            if self._is_close(value, before.value) or _has_code_changed_since(before.started):
+            if self._is_close(value, before.value):
+                continue
+            if has_code_changed_since(seconds_at(before.started)):
                 continue
             command = f"hookyard verify {shlex.quote(f'{self._folder}/experiment.yaml')}"
             return (
@@ -123,50 +99,87 @@ def find_repeated_reports(
     it begins at; None without a checkpoint, or if the reports cannot be read."""
     if attempt.checkpoint is None:
         return None
-    on_cpu = all(host.device == "cpu" for host in attempt.hosts)
-    # More than two ranks may add gradients in another order, and `auto` depends on free memory.
-    is_deterministic = (
-        (on_cpu or experiment.deterministic)
-        and attempt.world_size <= 2
-        and experiment.accumulate != "auto"
-    )
+    is_deterministic = _is_deterministic(attempt, experiment)
+    tolerance = _TOLERANCE if is_deterministic else _TOLERANCE_OF_VALIDATION
     try:
         if parent and parent.checkpoint == attempt.checkpoint:
             folder = RunFolder(folder.storage.at(parent.run))
             earlier = folder.read_attempts()
         else:
             earlier = [other for other in folder.read_attempts() if other.number < attempt.number]
-        return RepeatedReports(folder, earlier, attempt, is_deterministic=is_deterministic)
+        reports = drop_superseded(folder.read_reports(), earlier)
     # The parent may be gone, or damaged.
     except (HookyardError, OSError):
         return None
 
-
-def _will_be_repeated(
-    report: Mapping[str, Any], other: Attempt, attempt: Attempt, *, is_deterministic: bool
-) -> bool:
-    """Return whether an attempt will repeat a report of another one, and its losses can be
-    compared."""
-    iteration = report["iteration"]
-    if attempt.position >= Position(iteration=iteration, stage=Stage.REPORTED):
-        return False
-    trains = iteration > attempt.position.iteration
-    if trains and not is_deterministic:
-        return False
-    return _is_repeated(other, attempt, trains=trains)
+    losses: dict[tuple[int, str], _ReportedLoss] = {}
+    for other in earlier:
+        comparison = _AttemptComparison(other, attempt, is_deterministic=is_deterministic)
+        own_reports = [report for report in reports if report["attempt"] == other.number]
+        losses.update(_collect_losses(own_reports, other, comparison))
+    return RepeatedReports(folder, losses, tolerance)
 
 
-def _is_repeated(other: Attempt, attempt: Attempt, *, trains: bool) -> bool:
-    """Return whether an attempt repeats the numbers of another one, after training for them if it
-    `trains`."""
-    if not other.settings or [*attempt.hosts] != [*other.hosts]:
-        return False
-    if _get_data_sizes(attempt) != _get_data_sizes(other):
-        return False
+def _is_deterministic(attempt: Attempt, experiment: Experiment) -> bool:
+    """Return whether each sum of an attempt has the same order each time."""
+    on_cpu = all(host.device == "cpu" for host in attempt.hosts)
+    # More than two ranks may add gradients in another order, and `auto` depends on free memory.
+    return (
+        (on_cpu or experiment.deterministic)
+        and attempt.world_size <= 2
+        and experiment.accumulate != "auto"
+    )
 
-    ignored = _WITHOUT_EFFECT if trains else _WITHOUT_EFFECT | _OF_TRAINING
-    names = attempt.settings.keys() - ignored
-    return all(attempt.settings[name] == other.settings.get(name) for name in names)
+
+def _collect_losses(
+    reports: Sequence[Mapping[str, Any]], earlier: Attempt, comparison: "_AttemptComparison"
+) -> _Losses:
+    """Return the losses in the reports of an earlier attempt that will be repeated."""
+    if earlier.started is None:
+        return {}
+    losses = {}
+    for report in filter(comparison.will_repeat, reports):
+        for metric, value in report.items():
+            if _is_loss(metric, value):
+                losses[report["iteration"], metric] = _ReportedLoss(value, earlier.started)
+    return losses
+
+
+class _AttemptComparison:
+    """Which reports of an earlier attempt another attempt repeats, with losses that can be compared.
+
+    Settings, ranks and devices must be the same. Where sums may have another order each time,
+    differences grow during training, so that only a validation right after the checkpoint is
+    compared.
+
+    Args:
+        earlier: The attempt that made the reports.
+        attempt: The attempt that may repeat them.
+        is_deterministic: Whether each sum has the same order each time.
+    """
+
+    def __init__(self, earlier: Attempt, attempt: Attempt, *, is_deterministic: bool) -> None:
+        has_same_ranks = [*attempt.hosts] == [*earlier.hosts]
+        has_same_data = _get_data_sizes(attempt) == _get_data_sizes(earlier)
+        is_comparable = bool(earlier.settings) and has_same_ranks and has_same_data
+        changed = {
+            name
+            for name, fingerprint in attempt.settings.items()
+            if fingerprint != earlier.settings.get(name)
+        }
+        changed -= _WITHOUT_EFFECT
+
+        self._start = attempt.position
+        self._repeats_validation = is_comparable and changed <= _OF_TRAINING
+        self._repeats_training = is_comparable and is_deterministic and not changed
+
+    def will_repeat(self, report: Mapping[str, Any]) -> bool:
+        """Return whether the attempt will repeat a report."""
+        iteration = report["iteration"]
+        if self._start >= Position(iteration=iteration, stage=Stage.REPORTED):
+            return False
+        has_to_train = iteration > self._start.iteration
+        return self._repeats_training if has_to_train else self._repeats_validation
 
 
 def _get_data_sizes(attempt: Attempt) -> Mapping[str, int] | None:
@@ -176,13 +189,3 @@ def _get_data_sizes(attempt: Attempt) -> Mapping[str, int] | None:
 
 def _is_loss(metric: str, value: object) -> bool:
     return bool(find_phase(metric)) and metric.endswith("/loss") and isinstance(value, int | float)
-
-
-def _has_code_changed_since(started: str) -> bool:
-    """Return whether the file of an imported module is newer than a time."""
-    for module in [*sys.modules.values()]:
-        file = getattr(module, "__dict__", {}).get("__file__")
-        with suppress(OSError):
-            if isinstance(file, str) and Path(file).stat().st_mtime > seconds_at(started):
-                return True
-    return False
