@@ -8,15 +8,18 @@ from orchestrator.disk.run_folder import PREDICTIONS
 from orchestrator.engines.assignment import PredictionTarget
 from orchestrator.engines.run_attempt import RunAttempt
 from orchestrator.experiment.yaml.origins import InitialWeights
+from orchestrator.loop.building import MakeData
 from orchestrator.loop.custom.custom_loop import CustomLoop
-from orchestrator.loop.data.phases import Data, DataOf, build_data
+from orchestrator.loop.data.phases import DataOf, build_data
 from orchestrator.loop.data.predicted_data import (
+    ConsecutiveSamples,
     build_data_to_predict,
     build_dataset_to_predict,
 )
 from orchestrator.loop.hooked_loop import HookedLoop
-from orchestrator.loop.inference_loops import EvaluationLoop, PredictionLoop
+from orchestrator.loop.inference_loops import EvaluationLoop, PredictionLoop, make_restored_run
 from orchestrator.loop.loop import Loop
+from orchestrator.loop.prediction import Prediction
 from orchestrator.loop.sharing.shared_runs import Member
 from orchestrator.task import has_custom_loop
 
@@ -41,24 +44,21 @@ def make_loop(
 
     origin = _read_origin(leader)
     if isinstance(target, PredictionTarget):
+        run = make_restored_run(*parts, _choose_data_to_predict(target, data_of))
+        samples = run.training.data.phases[target.phase]
+        assert isinstance(samples, ConsecutiveSamples)
+        folder = leader.folder.storage / PREDICTIONS
         return PredictionLoop(
-            *parts,
-            phase=target.phase,
-            folder=leader.folder.storage / PREDICTIONS,
+            run,
+            Prediction(run, target.phase, samples, folder),
             provider=target.provider,
             rewinds=target.rewinds,
             origin=origin,
-            make_data=_choose_data_to_predict(target, data_of),
         )
     make_data = partial(build_data, data_of=data_of)
     if target:
-        return EvaluationLoop(
-            *parts,
-            kind=target.phase,
-            rewinds=target.rewinds,
-            origin=origin,
-            make_data=make_data,
-        )
+        run = make_restored_run(*parts, make_data)
+        return EvaluationLoop(run, kind=target.phase, rewinds=target.rewinds, origin=origin)
 
     members = [
         Member(
@@ -80,7 +80,7 @@ def _read_origin(leader: RunAttempt) -> InitialWeights | None:
     return None
 
 
-def _choose_data_to_predict(target: PredictionTarget, data_of: DataOf) -> Callable[..., Data]:
+def _choose_data_to_predict(target: PredictionTarget, data_of: DataOf) -> MakeData:
     """Return the function that builds the target's data, or that of the task."""
     if target.data is None:
         return partial(build_data_to_predict, data_of=data_of, phase=target.phase)

@@ -20,7 +20,7 @@ from orchestrator.experiment.optim.learning_rate import Schedule
 from orchestrator.experiment.optim.timeline import Timeline
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.origins import InitialWeights
-from orchestrator.loop.data.phases import Data, build_data
+from orchestrator.loop.data.phases import Data
 from orchestrator.loop.loop_state import LoopState
 from orchestrator.loop.model.construction import build_model, initialize_shards
 from orchestrator.loop.model.frozen_weights import FrozenWeights
@@ -92,10 +92,10 @@ def build_parts(
     hooks: Mapping[str, Hook],
     context: RunContext,
     *,
-    make_data: MakeData = build_data,
-    origin: InitialWeights | None = None,
-    resumes: bool = False,
-    contents: type[HookedContents] = HookedContents,
+    make_data: MakeData,
+    origin: InitialWeights | None,
+    resumes: bool,
+    contents: type[HookedContents],
 ) -> TrainingParts:
     """Build the parts of a training; collective.
 

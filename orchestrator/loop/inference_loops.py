@@ -4,7 +4,6 @@ Run in workers."""
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 from hooks.hook import Hook
 from hooks.metrics.names import find_phase, get_kind
@@ -13,7 +12,8 @@ from hooks.state import Weights
 from orchestrator.errors import TaskError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.origins import InitialWeights
-from orchestrator.loop.data.predicted_data import ConsecutiveSamples
+from orchestrator.loop.building import MakeData
+from orchestrator.loop.data.phases import build_data
 from orchestrator.loop.hooked_loop import HookedLoop
 from orchestrator.loop.hooked_run import HookedRun
 from orchestrator.loop.model.initial_weights import load_initial_weights
@@ -22,8 +22,28 @@ from orchestrator.loop.report import Report
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.state.hooked_contents import EvaluationContents
 from orchestrator.loop.training import make_training
-from orchestrator.storage import Storage
 from orchestrator.task import Task
+
+
+def make_restored_run(
+    task: Task,
+    experiment: Experiment,
+    hooks: Mapping[str, Hook],
+    context: RunContext,
+    make_data: MakeData = build_data,
+) -> HookedRun:
+    """Make a run, with a training, that restores the weights of a checkpoint but no optimizer;
+    collective."""
+    training = make_training(
+        task,
+        experiment,
+        hooks,
+        context,
+        make_data=make_data,
+        resumes=True,
+        contents=EvaluationContents,
+    )
+    return HookedRun(training, experiment, context, training.plan)
 
 
 class InferenceLoop(HookedLoop):
@@ -32,31 +52,18 @@ class InferenceLoop(HookedLoop):
 
     Initial weights of the experiment, which were found at `origin`, replace the checkpoint's, and no
     averages are used. With `rewinds`, it starts from the random state of the run's own evaluation.
-    `options` are those of `make_training`.
+    `make_restored_run` makes the run.
     """
 
     def __init__(
         self,
-        task: Task,
-        experiment: Experiment,
-        hooks: Mapping[str, Hook],
-        context: RunContext,
+        run: HookedRun,
         *,
         kind: str,
         rewinds: bool = True,
         origin: InitialWeights | None = None,
-        **options: Any,
     ) -> None:
-        training = make_training(
-            task,
-            experiment,
-            hooks,
-            context,
-            resumes=True,
-            contents=EvaluationContents,
-            **options,
-        )
-        super().__init__(training, [HookedRun(training, experiment, context, training.plan)])
+        super().__init__(run.training, [run])
         self._kind = kind
         self._rewinds = rewinds
         self._origin = origin
@@ -112,19 +119,23 @@ class EvaluationLoop(InferenceLoop):
 
 
 class PredictionLoop(InferenceLoop):
-    """Loop that writes the predictions of a restored checkpoint for one `phase` into a `folder`.
+    """Loop that writes the predictions of a restored checkpoint.
 
-    It uses the weights of the hook `provider`; empty for the raw ones. The data of the phase must be
-    `ConsecutiveSamples`. `parts` and other `options` are those of `InferenceLoop`.
+    It uses the weights of the hook `provider`; empty for the raw ones. The other arguments are those
+    of `InferenceLoop`.
     """
 
     def __init__(
-        self, *parts: Any, phase: str, folder: Storage, provider: str, **options: Any
+        self,
+        run: HookedRun,
+        prediction: Prediction,
+        *,
+        provider: str,
+        rewinds: bool,
+        origin: InitialWeights | None,
     ) -> None:
-        super().__init__(*parts, kind=get_kind(phase), **options)
-        samples = self.training.data.phases[phase]
-        assert isinstance(samples, ConsecutiveSamples)
-        self._prediction = Prediction(self.runs[0], phase, samples, folder)
+        super().__init__(run, kind=get_kind(prediction.phase), rewinds=rewinds, origin=origin)
+        self._prediction = prediction
         self._provider = provider
 
     def _infer(self) -> None:

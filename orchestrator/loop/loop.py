@@ -8,11 +8,13 @@ in `hooked_run.py`; how a loop begins, ends and fails is in `base_loop.py`.
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 from hooks.hook import Hook
 from hooks.position import Stage
 from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.yaml.origins import InitialWeights
+from orchestrator.loop.building import MakeData
+from orchestrator.loop.data.phases import build_data
 from orchestrator.loop.hooked_loop import HookedLoop
 from orchestrator.loop.hooked_run import HookedRun
 from orchestrator.loop.report import Report
@@ -28,7 +30,7 @@ class Loop(HookedLoop):
     """The loop that trains a task with hooks.
 
     `followers` are further runs that share the training. Each has its own observing hooks,
-    validation, checkpoints and reports. `options` are those of `make_training`.
+    validation, checkpoints and reports. The other arguments are those of `make_training`.
     """
 
     def __init__(
@@ -39,10 +41,20 @@ class Loop(HookedLoop):
         context: RunContext | None = None,
         *,
         followers: Sequence[Member] = (),
-        **options: Any,
+        make_data: MakeData = build_data,
+        origin: InitialWeights | None = None,
+        resumes: bool = False,
     ) -> None:
         context = context or RunContext()
-        training = make_training(task, experiment, hooks, context, **options)
+        training = make_training(
+            task,
+            experiment,
+            hooks,
+            context,
+            make_data=make_data,
+            origin=origin,
+            resumes=resumes,
+        )
         self._shared: SharedRuns | None = None
         if followers:
             members = [Member(experiment, hooks, context), *followers]

@@ -25,7 +25,7 @@ class Prediction:
         self._task = run.task
         self._world = run.world
         self._inference = run.inference
-        self._phase = phase
+        self.phase = phase
         self._indices = samples.iterate_indices()
         self._folder = folder
         self._writer = PredictionWriter(folder)
@@ -39,8 +39,8 @@ class Prediction:
         # An earlier attempt may have written files, perhaps with another number of ranks.
         self._world.broadcast(partial(self._folder.delete, ""))
         predict = partial(self._inference.iterations.predict, keep=self._keep)
-        for run_pass in self._inference.iterate_passes(self._phase):
-            self._inference.check_has_sample(self._phase, run_pass(predict))
+        for run_pass in self._inference.iterate_passes(self.phase):
+            self._inference.check_has_sample(self.phase, run_pass(predict))
         self._writer.flush()
         self._check_ranks()
 

@@ -11,8 +11,11 @@ from hooks.hook import Hook
 from hooks.plan import Plan
 from orchestrator.errors import TaskError
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.loop.building import TrainingParts, build_parts
+from orchestrator.experiment.yaml.origins import InitialWeights
+from orchestrator.loop.building import MakeData, TrainingParts, build_parts
+from orchestrator.loop.data.phases import build_data
 from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.state.hooked_contents import HookedContents
 from orchestrator.loop.state.unsaved import UnsavedState
 from orchestrator.loop.step.weights import WeighedBatches
 from orchestrator.loop.stopping import StopCoordinator
@@ -205,15 +208,28 @@ def make_training(
     experiment: Experiment,
     hooks: Mapping[str, Hook],
     context: RunContext,
-    **options: Any,
+    *,
+    make_data: MakeData = build_data,
+    origin: InitialWeights | None = None,
+    resumes: bool = False,
+    contents: type[HookedContents] = HookedContents,
 ) -> Training:
     """Make a training with the seeds of the experiment, and show its progress to the task.
 
-    All ranks build the same model. From then on, each has its own random numbers. `options` are
+    All ranks build the same model. From then on, each has its own random numbers. The arguments are
     those of `build_parts`.
     """
     seed_all(experiment.seed)
-    parts = build_parts(task, experiment, hooks, context, **options)
+    parts = build_parts(
+        task,
+        experiment,
+        hooks,
+        context,
+        make_data=make_data,
+        origin=origin,
+        resumes=resumes,
+        contents=contents,
+    )
     training = Training(parts, context)
     attach_progress(task, training.state)
     training.show(parts.lines)

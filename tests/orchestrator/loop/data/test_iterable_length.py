@@ -13,7 +13,7 @@ from hooks import Interval
 from hooks.training.sampler_seed import DistSamplerSeed
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import TaskError
-from orchestrator.loop.inference_loops import EvaluationLoop
+from orchestrator.loop.inference_loops import EvaluationLoop, make_restored_run
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
@@ -177,7 +177,7 @@ def test_evaluation_of_a_checkpoint_gets_the_number_of_its_validation(tmp_path: 
     passes = []
     for _ in loop.run():
         task = Lengths()
-        evaluation = EvaluationLoop(task, settings, {}, context, kind="val")
+        evaluation = EvaluationLoop(make_restored_run(task, settings, {}, context), kind="val")
         evaluation.restore(str(loop.save()))
         list(evaluation.run())
         passes += task.data()["val"].passes

@@ -18,7 +18,7 @@ from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.experiment.load import make_experiment
 from orchestrator.experiment.optim.component import Component
 from orchestrator.experiment.sections.workers import Workers
-from orchestrator.loop.inference_loops import EvaluationLoop
+from orchestrator.loop.inference_loops import EvaluationLoop, make_restored_run
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
@@ -234,7 +234,8 @@ def test_precise_batch_norm_has_the_statistics_of_the_evaluated_weights(tmp_path
 def test_evaluation_of_a_checkpoint_gives_the_metrics_of_the_run(tmp_path: Path) -> None:
     *_, reports = trained(tmp_path, {"checkpoint": Checkpoint(keep=None)})
     context = RunContext(store=CheckpointStore(Storage(tmp_path)))
-    loop = EvaluationLoop(TASK, experiment(optimizer=COARSE), {}, context, kind="val")
+    run = make_restored_run(TASK, experiment(optimizer=COARSE), {}, context)
+    loop = EvaluationLoop(run, kind="val")
     loop.restore("epoch-0001")
     (report,) = loop.run()
     assert report.metrics["val/loss"] == reports[0].metrics["val/loss"]
