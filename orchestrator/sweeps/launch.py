@@ -25,8 +25,12 @@ from orchestrator.sweeps.end import record_end
 from orchestrator.sweeps.requirements import compute_concurrency
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.sweeps.running_sweep import RunningSweep
+from orchestrator.sweeps.search.choice import make_search
 from orchestrator.sweeps.search.search import list_remaining_trials
+from orchestrator.sweeps.stopping_rules import StoppingRules
 from orchestrator.sweeps.sweep_end import SweepEnd
+from orchestrator.sweeps.sweep_progress import SweepProgress
+from orchestrator.tables.trial_index import TrialIndex
 from orchestrator.tables.trial_record import TrialRecord
 
 _NOTE_ON_RAY = (
@@ -78,7 +82,7 @@ def _run_remaining(
             return interrupts.requested
 
         end = SweepEnd(_start_budget(experiment, metadata, previous), is_stop_requested)
-        running = RunningSweep(
+        running = make_running_sweep(
             experiment, folder, previous, display, alerts, end, fail_fast=metadata.fail_fast
         )
         hang_reporter = HangReporter(
@@ -93,9 +97,40 @@ def _run_remaining(
             _run_on_ray(running, address, display, hang_reporter)
             if interrupts.requested:
                 print_line(f"Interrupted. To continue: {command}")
-        if running.metric_missing:
-            raise MetricMissing(running.metric_missing)
+        if end.metric_missing:
+            raise MetricMissing(end.metric_missing)
     return interrupts.requested
+
+
+def make_running_sweep(
+    experiment: Experiment,
+    folder: RunFolder,
+    previous: Mapping[int, TrialRecord],
+    display: Display,
+    alerts: Alerts,
+    end: SweepEnd,
+    *,
+    fail_fast: bool = False,
+) -> RunningSweep:
+    """Make the search, the rules, the index and the progress of a sweep, which continue those of
+    earlier attempts."""
+    settings = experiment.sweep
+    assert settings is not None
+    search = make_search(experiment, previous, display.line)
+    rules = StoppingRules(settings, search, end.budget)
+    rules.replay(previous)
+    return RunningSweep(
+        experiment,
+        folder,
+        previous,
+        search,
+        rules,
+        TrialIndex(folder, settings.objectives),
+        SweepProgress(display, settings, previous),
+        alerts,
+        end,
+        fail_fast,
+    )
 
 
 def _start_budget(

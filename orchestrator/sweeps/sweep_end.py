@@ -13,12 +13,20 @@ class SweepEnd:
         self.budget = budget
         self.stop_requested = stop_requested
         self._failed_trial: str | None = None
+        self.metric_missing: str | None = None
+        """Error of a trial whose reports lack the sweep's metric, if no other trial has reported
+        it."""
         self.outcome: tuple[str, str] | None = None
         """Status of the trials that the end stops, and the reason; None until the end is due."""
 
     def add_failure(self, trial: str) -> None:
         """End the sweep because of a failed trial."""
         self._failed_trial = trial
+
+    def add_missing_metric(self, trial: str, error: str) -> None:
+        """End the sweep because a trial failed whose reports lack the sweep's metric."""
+        self.add_failure(trial)
+        self.metric_missing = error
 
     def is_due(self) -> bool:
         """Return whether no trial may begin or continue. Once it is due it stays due."""

@@ -125,7 +125,7 @@ class TrialEvents(_Unsaved, tune.Callback):
             if config["followers"] and _has_failed_permanently(folder):
                 self._record_failure_alone(config, member)
             elif not _is_complete(folder):
-                self._sweep.show_recovery(member["number"], _read_error(folder))
+                self._sweep.progress.show_recovery(member["number"], _read_error(folder))
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         for member in list_members(trial.config[TRIAL]):
