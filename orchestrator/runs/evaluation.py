@@ -101,7 +101,7 @@ class EvaluationJob:
         trained = _resolve_trained(run, source, cls.participle)
         check_overrides(trained, overrides, no_effect)
 
-        source = source.with_values({**_RESET_VALUES, **_turn_off(trained, cls._runs_hook)})
+        source = source.with_values({**_RESET_VALUES, **_make_hook_values(trained, cls._runs_hook)})
         if workers is not None:
             source = source.with_values(make_rank_count_overrides(workers))
         experiment = with_overrides(source, overrides)
@@ -216,16 +216,28 @@ def _find_subject(run: RunFolder, label: str, phase: str, has_other_data: bool) 
     return Evaluated(str(run), name, sha256, position.epoch, position.step, phase)
 
 
-def _turn_off(trained: ResolvedExperiment, runs_hook: Callable[[Hook], bool]) -> dict[str, Any]:
-    """Return values that disable the other hooks, and changes of training values."""
+def _make_hook_values(
+    trained: ResolvedExperiment, runs_hook: Callable[[Hook], bool]
+) -> dict[str, Any]:
+    """Return values that switch off the hooks that do not run here, and that leave only those
+    `changes` during training that concern the other hooks."""
     required = trained.task.required_hooks()
-    disabled = [
-        name for name, hook in trained.hooks.items() if not runs_hook(hook) and name not in required
-    ]
-    enabled = tuple(f"hooks.{name}." for name in trained.hooks if name not in disabled)
+    disabled = []
+    kept = []
+    for name, hook in trained.hooks.items():
+        path = f"hooks.{name}"
+        if runs_hook(hook) or name in required:
+            kept.append(path)
+        else:
+            disabled.append(path)
+
     changes = []
     for change in to_dict(trained.experiment)["changes"]:
-        values = {path: value for path, value in change["set"].items() if path.startswith(enabled)}
+        values = {
+            path: value
+            for path, value in change["set"].items()
+            if any(is_within(path, hook_path) for hook_path in kept)
+        }
         if values:
             changes.append({**change, "set": values})
-    return {**{f"hooks.{name}": None for name in disabled}, "changes": changes}
+    return {**dict.fromkeys(disabled), "changes": changes}
