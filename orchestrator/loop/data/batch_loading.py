@@ -54,7 +54,7 @@ def _fetch_elsewhere(loader: Any, batches: Iterable[list[int]], phase: str) -> I
         except StopIteration:
             return
         except Exception as error:
-            if not _is_of_samples(error):
+            if not is_of_samples(error):
                 raise
             indices = next(itertools.islice(iter(batches), count, None))
             _raise_located(loader, indices, phase, error)
@@ -63,8 +63,8 @@ def _fetch_elsewhere(loader: Any, batches: Iterable[list[int]], phase: str) -> I
         yield batch
 
 
-def _is_of_samples(error: Exception) -> bool:
-    """Return whether user code raised an error in a loader process.
+def is_of_samples(error: Exception) -> bool:
+    """Return whether an error of a loader with processes comes from user code in one of them.
 
     Another error is torch's own: a process died, or a batch cannot be pinned. Only its message
     tells an error of the thread that pins batches.

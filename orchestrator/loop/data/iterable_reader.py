@@ -13,6 +13,7 @@ from orchestrator.experiment.checks.iterable_data import (
     choose_epoch_length,
     count_batches,
 )
+from orchestrator.loop.data.batch_loading import is_of_samples
 from orchestrator.loop.data.distributed_sampler import check_shard_of_loader
 from orchestrator.loop.data.iterable_length import BatchCounter, agree_on_length
 from orchestrator.loop.data.iterable_shard import IterableShard
@@ -55,8 +56,9 @@ class IterableReader:
         self._own_length = self._count_batches()
         """This rank's batches in a pass; None if unknown."""
         pass_length = self._choose_pass_length()
-        self.is_whole = self._own_length == pass_length
-        """True if this rank reads all of its batches before the next pass begins."""
+        self.is_whole = pass_length is not None and self._own_length == pass_length
+        """True if this rank reads all of its batches, whose number is known, before the next pass
+        begins."""
         self.is_epoch_one_pass = pass_length is not None and experiment.epoch_steps is None
         self.length = pass_length or 0
         """Batches of this rank in an epoch; 0 if unknown."""
@@ -118,7 +120,8 @@ class IterableReader:
         """Return the batches of a pass, or its rest from `position` on.
 
         Skipping to it does not change the training's random state. The batches raise RunError if
-        one cannot be loaded.
+        the dataset fails, and torch's own error if the loader does: a process died, or took longer
+        than the loader's timeout.
         """
         if self.share is not None:
             self.share.passes = number
@@ -134,10 +137,13 @@ class IterableReader:
 
     def _iterate(self, batches: Iterator[Any]) -> Iterator[Any]:
         context = self._context
+        has_processes = getattr(self.loader, "num_workers", 0) > 0
         while True:
             try:
                 batch = next(batches, _END)
             except Exception as error:
+                if has_processes and not is_of_samples(error):
+                    raise
                 raise RunError(
                     f"the {context.phase} dataset fails{context.world.place}: {type(error).__name__}: {error}"
                 ) from error
@@ -158,11 +164,13 @@ class IterableReader:
         self, rank: int, world_size: int, batch_size: int | None = None
     ) -> Iterator[Any]:
         """Return the batches of the data, made again, because this one must keep its position."""
-        loader = self._build_again()
+        data = self._build_again()
         seed = self._context.experiment.seed
-        if self.share is not None:
-            share = IterableShard(loader, rank, world_size, seed)
-            loader = self._make_loader(share, torch.Generator(), batch_size=batch_size)
+        if self.share is None:
+            return with_own_generators(data, seed)
+
+        share = IterableShard(data, rank, world_size, seed)
+        loader = self._make_loader(share, torch.Generator(), batch_size=batch_size)
         return with_own_generators(loader, seed)
 
     def close(self) -> None:

@@ -1,8 +1,11 @@
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ from torchmetrics.classification import MulticlassF1Score
 
 from hooks.training.sampler_seed import DistSamplerSeed
 from orchestrator.disk.checkpoints.store import CheckpointStore
+from orchestrator.engines.error_origin import is_user_error
 from orchestrator.errors import CheckpointError, ConfigError, RunError, TaskError
 from orchestrator.experiment.checks.data import check_data
 from orchestrator.loop.data.phases import build_data
@@ -311,6 +315,42 @@ def test_error_of_a_stream_names_its_phase() -> None:
                 {},
             ).run()
         )
+
+
+class Stuck(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        Event().wait()
+        yield
+
+
+class Killed(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        yield
+
+
+@pytest.mark.parametrize(
+    ("dataset", "message"),
+    [(Stuck(), "DataLoader timed out after"), (Killed(), "DataLoader worker")],
+)
+def test_failure_of_the_loader_itself_is_not_a_mistake(
+    dataset: IterableDataset[Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.2)
+    loader: Any = StatefulDataLoader(dataset, 4, num_workers=1, timeout=2)
+    with pytest.raises(RuntimeError, match=message) as caught:
+        list(Loop(Given(given=loader), experiment(steps=4, batch_size=32), {}).run())
+    assert not is_user_error(caught.value)
+
+
+def test_failure_of_a_dataset_in_a_loader_process_is_a_mistake() -> None:
+    with pytest.raises(
+        RunError, match=r"the train dataset fails: OSError: (?s:.*)no such shard"
+    ) as caught:
+        list(
+            Loop(Given(given=Failing(9)), experiment(steps=4, loader={"num_workers": 1}), {}).run()
+        )
+    assert is_user_error(caught.value)
 
 
 LOADER: Any = StatefulDataLoader(PointSet(9, False, 0), 4)
