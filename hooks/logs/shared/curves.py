@@ -37,15 +37,19 @@ class CurveLogger(WindowLogger, ABC):
     def draw(self, state: State, points: Mapping[str, float], metrics: Mapping[str, float]) -> None:
         """Draw points of training, and metrics, at the current position."""
 
+    def is_point_due(self, state: State) -> bool:
+        """Return whether training has a point here; if not, the next one has its iterations too."""
+        return True
+
     @at_interval("every")
     def on_step(self, state: State) -> None:
         if state.phase == "train":
-            self.draw(state, self.make_point(state, make_current_row(state)), {})
+            self.draw(state, self._make_point(state, make_current_row(state)), {})
 
     def on_phase_end(self, state: State) -> None:
         points = {}
         if state.phase == "train" and self._windows.has_changed():
-            points = self.make_point(state, {})
+            points = self._make_point(state, {})
         self.draw(state, points, _rename_metrics(select_phase_metrics(state)))
 
     def on_report(self, state: State, metrics: dict[str, Any]) -> None:
@@ -57,9 +61,12 @@ class CurveLogger(WindowLogger, ABC):
         }
         self.draw(state, {}, _rename_metrics(added))
 
-    def make_point(self, state: State, row: Mapping[str, Any]) -> dict[str, float]:
+    def _make_point(self, state: State, row: Mapping[str, Any]) -> dict[str, float]:
         """Return a point with the iterations since the last one, and the current row if it is not
-        closed yet."""
+        closed yet; empty if no point is due."""
+        if not self.is_point_due(state):
+            self._windows.update(row)
+            return {}
         values = {**get_learning_rates(state), **self._windows.summarize(row)}
         point = {_curve(column): value for column, value in values.items()}
         return {**point, **self._read_new_info(state)}

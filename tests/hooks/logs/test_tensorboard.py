@@ -111,6 +111,21 @@ def test_curves_and_metrics_share_an_axis(
         assert _points(tmp_path, tag) == [(ends[0], 0.5), (ends[1], 0.75)]
 
 
+def test_validations_within_an_epoch_are_at_its_number(tmp_path: Path) -> None:
+    """An epoch has five steps; validations come after steps 3, 6, 9 and 10."""
+    hooks: dict[str, Hook] = {"tensorboard": TensorBoard(axis="epoch")}
+    _train(tmp_path, hooks, epochs=2, batch_size=12, validate_every="3 steps")
+    expected = [1, 2, 2, 2]
+    assert [point.step for point in _events(tmp_path).Scalars("val/loss")] == expected
+
+
+def test_histograms_over_epochs_are_at_the_number_of_their_epoch(tmp_path: Path) -> None:
+    hook = TensorBoard(axis="epoch", histograms=Interval(5, "steps"))
+    _train(tmp_path, {"tensorboard": hook}, epochs=2, batch_size=12)
+    drawn = _events(tmp_path).Histograms("parameters/0.weight")
+    assert [event.step for event in drawn] == [1, 2]
+
+
 def test_hyperparameters_and_their_metrics(start: Start, tmp_path: Path) -> None:
     hook = TensorBoard()
     state = start(hook)
