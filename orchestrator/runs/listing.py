@@ -67,8 +67,8 @@ def list_runs(storage: str | Path = "runs") -> pd.DataFrame:
     """
     from orchestrator.disk.listing import open_storage
     from orchestrator.tables.exact_frames import to_frame
+    from orchestrator.tables.exact_results import make_lists
     from orchestrator.tables.run_index import load_runs
-    from orchestrator.tables.user_query import make_lists
 
     table = to_frame(load_runs(open_storage(storage)))
     return table.assign(tags=make_lists(table["tags"]))

@@ -107,6 +107,10 @@ def test_query_errors_show_their_place() -> None:
         query(data, "select step_z from rows")
     with pytest.raises(UsageError, match='query: syntax error at or near "rows"'):
         query(data, "select rank\nfrm rows")
+    with pytest.raises(UsageError, match=r"foo does not exist.*; the only table is `rows`"):
+        query(data, "select rank from foo")
+    with pytest.raises(UsageError, match=r"nofunc does not exist!\Z"):
+        query(data, "select nofunc(rank) from rows")
 
 
 STRANGE = [
