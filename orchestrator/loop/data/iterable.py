@@ -1,8 +1,10 @@
 """An iterable dataset in training and in evaluations, and its position in a checkpoint. Runs in
 workers."""
 
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -12,19 +14,59 @@ from orchestrator.loop.data.iterable_reader import IterableReader
 from orchestrator.loop.data.phase_data import PhaseContext, PhaseData
 from orchestrator.randomness import random_state, restore_random_state
 
+_NO_BATCH: Any = object()
+
+
+@dataclass(frozen=True)
+class PassPosition:
+    """A rank's position in the passes over the training data."""
+
+    epoch: int
+    number: int
+    """Number of the pass, from 0."""
+    processes: int
+    """DataLoader workers, whose states the loader's state contains."""
+    loader: Any = None
+    """State of the loader; None at the beginning of a pass and after the last one."""
+    is_exhausted: bool = False
+    """True if training has ended because a rank had no batch left."""
+    random: dict[str, Any] | None = None
+    """Random state with which the next batch was fetched, if that was before the checkpoint."""
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> "PassPosition":
+        """Return the position that a checkpoint holds as plain data."""
+        return cls(
+            data["epoch"],
+            data["pass"],
+            data["processes"],
+            data["loader"],
+            data["is_exhausted"],
+            data.get("random"),
+        )
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the position as plain data, for a checkpoint."""
+        return {
+            "epoch": self.epoch,
+            "pass": self.number,
+            "processes": self.processes,
+            "loader": self.loader,
+            "is_exhausted": self.is_exhausted,
+            "random": self.random,
+        }
+
 
 class IterableData(PhaseData):
     """A phase's iterable dataset or loader, and the position in it.
 
     Training reads it in passes. If the length of a pass is known and `epoch_steps` is not set, an
-    epoch is a pass; otherwise epochs and passes are independent. If a rank's pass ends before the
-    epoch, the rank begins the next pass, or all ranks end the run there (`loader.on_exhausted`).
+    epoch is a pass; otherwise epochs and passes are independent. A subclass says what follows if a
+    rank's pass ends before the epoch.
     """
 
     def __init__(self, context: PhaseContext, data: Any, build_again: Callable[[], Any]) -> None:
         super().__init__(context)
-        on_exhausted = context.experiment.loader.on_exhausted
-        self.stops_when_exhausted = context.is_training and on_exhausted == "stop"
         self._reader = IterableReader(context, data, build_again)
         self.loader = self._reader.loader
         self._epoch = 0
@@ -33,13 +75,9 @@ class IterableData(PhaseData):
         self._pass: Iterator[Any] = iter(())
         """The rest of this pass."""
         self._batches: Iterator[Any] | None = None
-        """The batches for training, across passes; None before training begins."""
-        self._restored: dict[str, Any] | None = None
+        """The batches for training; None before training begins."""
+        self._restored: PassPosition | None = None
         """Restored position, until training continues there."""
-        self._ahead: deque[Any] = deque()
-        """The batch that was fetched ahead, if there is one."""
-        self._position_ahead: dict[str, Any] | None = None
-        """Position and random state before the batch that was fetched ahead of its phase."""
 
     def length(self, offset: int = 0) -> int:
         return self._reader.length
@@ -47,22 +85,18 @@ class IterableData(PhaseData):
     # Training
 
     def begin(self, epoch: int, offset: int) -> Iterator[Any]:
-        if self._batches is not None and not self._reader.is_epoch_one_pass:
-            return self._batches
-        position = self._find_start(epoch)
-        loader_state = position["loader"]
-        self._epoch = epoch
-        self._read_pass(position["pass"], loader_state)
-        if not self.stops_when_exhausted:
-            self._batches = self._iterate_passes(has_batch=loader_state is not None)
-            return self._batches
-
-        if "random" in position:
-            self._fetch_ahead_again(position)
-        self._batches = self._iterate_ahead()
+        if self._batches is None or self._reader.is_epoch_one_pass:
+            start = self._find_start(epoch)
+            self._epoch = epoch
+            self._read_pass(start.number, start.loader)
+            self._batches = self._iterate_from(start)
         return self._batches
 
-    def _find_start(self, epoch: int) -> dict[str, Any]:
+    @abstractmethod
+    def _iterate_from(self, start: PassPosition) -> Iterator[Any]:
+        """Return the training batches from a position on, whose pass is already being read."""
+
+    def _find_start(self, epoch: int) -> PassPosition:
         """Return the position at which an epoch begins: the restored one, or that of a new pass,
         for which the last one is ended."""
         restored = self._restored
@@ -74,20 +108,22 @@ class IterableData(PhaseData):
         elif restored is not None:
             self._end_restored_pass(restored)
 
-        number = 0 if restored is None else restored["pass"] + 1
-        return {"pass": epoch if self._reader.is_epoch_one_pass else number, "loader": None}
+        number = 0 if restored is None else restored.number + 1
+        if self._reader.is_epoch_one_pass:
+            number = epoch
+        return PassPosition(epoch, number, self._processes)
 
-    def _is_within_pass(self, position: Mapping[str, Any], epoch: int) -> bool:
+    def _is_within_pass(self, position: PassPosition, epoch: int) -> bool:
         """Return whether an epoch continues the pass of a restored position."""
-        if position["is_exhausted"]:
+        if position.is_exhausted:
             return False
-        return not self._reader.is_epoch_one_pass or position["epoch"] == epoch
+        return not self._reader.is_epoch_one_pass or position.epoch == epoch
 
-    def _end_restored_pass(self, position: Mapping[str, Any]) -> None:
+    def _end_restored_pass(self, position: PassPosition) -> None:
         """End the pass of a restored position, because the task's own loader may derive the order of
         the next pass from it."""
-        if self._reader.share is None and position["loader"] is not None:
-            self._read_pass(position["pass"], position["loader"])
+        if self._reader.share is None and position.loader is not None:
+            self._read_pass(position.number, position.loader)
             self._end_pass()
 
     def _read_pass(self, number: int, loader_state: Any = None) -> None:
@@ -104,71 +140,23 @@ class IterableData(PhaseData):
             next(self._pass, None)
             restore_random_state(before)
 
-    def _iterate_passes(self, has_batch: bool) -> Iterator[Any]:
-        """Yield the rest of a pass and all that follow; raises TaskError if a pass has no batch."""
-        while True:
-            for batch in self._pass:
-                has_batch = True
-                yield batch
-            if not has_batch:
-                raise TaskError(
-                    f"the train dataset has no batch{self._context.world.place} in pass"
-                    f" {self._pass_number + 1}; __iter__ must start over in each pass"
-                )
-            self._read_pass(self._pass_number + 1)
-            has_batch = False
-
-    def fetch_ahead(self) -> bool:
-        if not self.stops_when_exhausted:
-            # Another pass follows, which `_iterate_passes` begins.
-            return True
-        if not self._ahead:
-            self._ahead.extend(islice(self._pass, 1))
-        (is_exhausted,) = self._context.world.maximum([float(not self._ahead)])
-        self.is_exhausted = bool(is_exhausted)
-        return not self.is_exhausted
-
-    def has_more(self) -> bool:
-        if not self.stops_when_exhausted or self._reader.is_epoch_one_pass:
-            return True
-        self._position_ahead = self._make_position(self.loader.state_dict())
-        self._position_ahead["random"] = random_state()
-        return self.fetch_ahead()
-
-    def _fetch_ahead_again(self, state: dict[str, Any]) -> None:
-        """Fetch again the batch that was fetched ahead of the checkpoint.
-
-        This uses the random state of that time.
-        """
-        self._position_ahead = state
-        before = random_state()
-        restore_random_state(state["random"])
-        self._ahead.extend(islice(self._pass, 1))
-        restore_random_state(before)
-
-    def _iterate_ahead(self) -> Iterator[Any]:
-        """Yield the batches that `fetch_ahead` fetches, one before each `next`."""
-        while True:
-            self._position_ahead = None
-            yield self._ahead.popleft()
-
     # Position
+
+    @property
+    def _processes(self) -> int:
+        return self._context.experiment.loader.num_workers
 
     def state_dict(self) -> dict[str, Any] | None:
         if self._batches is None:
-            return self._restored or self._make_position(None)
-        if self.is_exhausted:
-            return self._make_position(None)
-        return self._position_ahead or self._make_position(self.loader.state_dict())
+            start = PassPosition(self._epoch, self._pass_number, self._processes)
+            return (self._restored or start).as_data()
+        return self._find_position().as_data()
 
-    def _make_position(self, loader_state: Any) -> dict[str, Any]:
-        return {
-            "epoch": self._epoch,
-            "pass": self._pass_number,
-            "processes": self._context.experiment.loader.num_workers,
-            "loader": loader_state,
-            "is_exhausted": self.is_exhausted,
-        }
+    def _find_position(self) -> PassPosition:
+        """Return the current position, after training began."""
+        return PassPosition(
+            self._epoch, self._pass_number, self._processes, self.loader.state_dict()
+        )
 
     def restore(self, state: dict[str, Any] | None, world_size: int) -> None:
         if world_size != self._context.world.world_size:
@@ -180,16 +168,15 @@ class IterableData(PhaseData):
             raise CheckpointError(
                 "the train data is iterable, but the checkpoint was made with map-style data and has no position in it"
             )
-        processes = self._context.experiment.loader.num_workers
-        if state["loader"] is not None and state["processes"] != processes:
+        position = PassPosition.from_data(state)
+        if position.loader is not None and position.processes != self._processes:
             raise CheckpointError(
                 f"an iterable dataset continues only with as many DataLoader workers as before: set"
-                f" loader.num_workers={state['processes']}, got {processes}"
+                f" loader.num_workers={position.processes}, got {self._processes}"
             )
-        self._restored = state
-        self._epoch = state["epoch"]
-        self._pass_number = state["pass"]
-        self.is_exhausted = self.stops_when_exhausted and state["is_exhausted"]
+        self._restored = position
+        # The restored pass may end before another begins.
+        self._epoch = position.epoch
 
     # Evaluation, and batches outside the training order
 
@@ -227,3 +214,92 @@ class IterableData(PhaseData):
         self._pass = iter(())
         self._reader.close()
         super().close()
+
+
+class EndlessPasses(IterableData):
+    """Iterable data of which a rank begins the next pass where one ends."""
+
+    def _iterate_from(self, start: PassPosition) -> Iterator[Any]:
+        """Yield the rest of a pass and all that follow; raises TaskError if a pass has no batch."""
+        has_batch = start.loader is not None
+        while True:
+            for batch in self._pass:
+                has_batch = True
+                yield batch
+            if not has_batch:
+                raise TaskError(
+                    f"the train dataset has no batch{self._context.world.place} in pass"
+                    f" {self._pass_number + 1}; __iter__ must start over in each pass"
+                )
+            self._read_pass(self._pass_number + 1)
+            has_batch = False
+
+
+class StoppingPasses(IterableData):
+    """Iterable training data with which all ranks end the run where a rank's pass ends before the
+    epoch."""
+
+    stops_when_exhausted = True
+
+    def __init__(self, context: PhaseContext, data: Any, build_again: Callable[[], Any]) -> None:
+        super().__init__(context, data, build_again)
+        self._next_batch = _NO_BATCH
+        """The batch that was fetched ahead, if there is one."""
+        self._position_ahead: PassPosition | None = None
+        """Position before the batch that was fetched ahead of its phase."""
+
+    def _iterate_from(self, start: PassPosition) -> Iterator[Any]:
+        if start.random is not None:
+            self._fetch_again(start, start.random)
+        return self._iterate()
+
+    def _fetch_again(self, position: PassPosition, random: dict[str, Any]) -> None:
+        """Fetch the batch that was fetched ahead of the checkpoint, with that time's random state."""
+        self._position_ahead = position
+        before = random_state()
+        restore_random_state(random)
+        self._fetch()
+        restore_random_state(before)
+
+    def _iterate(self) -> Iterator[Any]:
+        """Yield the rest of this pass; `fetch_ahead` may have fetched the next batch."""
+        while True:
+            self._fetch()
+            if self._next_batch is _NO_BATCH:
+                return
+            self._position_ahead = None
+            yield self._take()
+
+    def _take(self) -> Any:
+        batch = self._next_batch
+        self._next_batch = _NO_BATCH
+        return batch
+
+    def _fetch(self) -> None:
+        """Fetch the next batch, unless that was done ahead."""
+        if self._next_batch is _NO_BATCH:
+            self._next_batch = next(self._pass, _NO_BATCH)
+
+    def fetch_ahead(self) -> bool:
+        self._fetch()
+        is_at_end = self._next_batch is _NO_BATCH
+        (is_exhausted,) = self._context.world.maximum([float(is_at_end)])
+        self.is_exhausted = bool(is_exhausted)
+        return not self.is_exhausted
+
+    def has_more(self) -> bool:
+        if self._reader.is_epoch_one_pass:
+            return True
+        position = self._find_position()
+        self._position_ahead = replace(position, random=random_state())
+        return self.fetch_ahead()
+
+    def _find_position(self) -> PassPosition:
+        if self.is_exhausted:
+            return PassPosition(self._epoch, self._pass_number, self._processes, is_exhausted=True)
+        return self._position_ahead or super()._find_position()
+
+    def restore(self, state: dict[str, Any] | None, world_size: int) -> None:
+        super().restore(state, world_size)
+        assert self._restored is not None
+        self.is_exhausted = self._restored.is_exhausted

@@ -11,7 +11,7 @@ from orchestrator.experiment.checks.data_keys import find_key_problems
 from orchestrator.experiment.checks.datasets import is_map_style
 from orchestrator.experiment.checks.phases import PHASES_OF_DATA, check_meters, check_phases
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.loop.data.iterable import IterableData
+from orchestrator.loop.data.iterable import EndlessPasses, StoppingPasses
 from orchestrator.loop.data.map_style import MapStyleData
 from orchestrator.loop.data.phase_data import PhaseContext, PhaseData
 from orchestrator.loop.step.transfer import to_device
@@ -116,4 +116,6 @@ def _build_phase(context: PhaseContext, dataset: Any, data_of: DataOf) -> PhaseD
             single = World(device=world.device)
             return data_of(context.task, context.experiment, single)[context.phase]
 
-    return IterableData(context, dataset, build_again)
+    if context.is_training and context.experiment.loader.on_exhausted == "stop":
+        return StoppingPasses(context, dataset, build_again)
+    return EndlessPasses(context, dataset, build_again)
