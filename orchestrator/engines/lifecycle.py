@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from orchestrator.disk.metadata import COMPLETE
+from orchestrator.disk.rows.compaction import compact_rows
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.rank_failures import RankFailed, format_failure_line
 
@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from orchestrator.engines.assignment import Assignment
     from orchestrator.experiment.resolve import ResolvedExperiment
     from orchestrator.loop.report import Report
-
-
-_log = logging.getLogger("hookyard")
 
 
 class Engine(Protocol):
@@ -45,9 +42,8 @@ class Lifecycle:
     """The lifecycle of one run on an engine. Used in the run's driver or in a trial's process.
 
     The first call of `next` starts the run. After a failure that is not the user's, the run
-    restarts from its newest checkpoint, up to `restarts` times; -1 means no limit, 0 that the
-    engine restarts ranks itself. After a report for which `is_preempted` returns true, it restarts
-    up to `preemptions` times.
+    restarts from its newest checkpoint, up to `restarts` times. After a report for which
+    `is_preempted` returns true, it restarts up to `preemptions` times. Infinity means no limit.
     """
 
     def __init__(
@@ -56,8 +52,8 @@ class Lifecycle:
         assignment: Assignment,
         resolved: ResolvedExperiment | None,
         *,
-        restarts: int = 0,
-        preemptions: int = 0,
+        restarts: float = 0,
+        preemptions: float = 0,
         is_preempted: Callable[[Report], bool] = lambda report: False,
         show_line: Callable[[str], None] = lambda line: None,
     ) -> None:
@@ -124,19 +120,3 @@ def find_outcome(last: Report | None) -> tuple[str, Sequence[str]]:
     if last.interrupted:
         return "interrupted", last.stopped
     return "stopped" if last.stopped else "finished", last.stopped
-
-
-def compact_rows(folder: RunFolder) -> None:
-    """Compact the row files of a complete run. A failure is only logged: readers are slower without
-    it."""
-    from orchestrator.disk.rows.compaction import compact
-
-    try:
-        compact(folder.storage, folder.read_attempts())
-    # Readers use the files of the ranks as they are, so this must not fail a run that has ended.
-    except Exception as error:
-        _log.warning(
-            "could not compact the rows of %s, which stay as its ranks wrote them: %s",
-            folder,
-            error,
-        )

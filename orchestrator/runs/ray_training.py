@@ -1,6 +1,7 @@
 """Trains a run on Ray, with the engine `gang` or `train`. Used in the driver, once it has joined
 Ray."""
 
+import math
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
@@ -35,7 +36,8 @@ def train_on_ray(run: ActiveRun, engine: EngineChoice) -> None:
         with closing(RunGang(workers, show_line=mailbox.post_line)) as gang:
             spares = f", with {workers.spares} spare" if workers.spares else ""
             run.display.line(f"training with a gang of {workers.describe('rank')}{spares}")
-            _train(run, engine, gang, mailbox, restarts=experiment.max_failures)
+            restarts = _read_limit(experiment.max_failures)
+            _train(run, engine, gang, mailbox, restarts=restarts)
     else:
         mailbox = DriverMailbox(ReportQueue)
         run.display.line(f"training with Ray Train on {workers.describe('worker')}")
@@ -45,13 +47,18 @@ def train_on_ray(run: ActiveRun, engine: EngineChoice) -> None:
         _train(run, engine, jobs, mailbox, restarts=0)
 
 
+def _read_limit(setting: int) -> float:
+    """Return the limit in a setting, where -1 stands for infinity."""
+    return math.inf if setting == -1 else setting
+
+
 def _train(
     run: ActiveRun,
     engine: EngineChoice,
     trainer: RunGang | TrainJobs,
     mailbox: DriverMailbox,
     *,
-    restarts: int,
+    restarts: float,
 ) -> None:
     source = with_classes_of_main(run.assignment.source, engine.address)
     watch = PreemptionWatch(trainer.find_nodes, mailbox.post_line)
@@ -60,7 +67,7 @@ def _train(
         replace(run.assignment, source=source, mailbox=mailbox.name),
         run.resolved,
         restarts=restarts,
-        preemptions=run.resolved.experiment.max_preemptions,
+        preemptions=_read_limit(run.resolved.experiment.max_preemptions),
         is_preempted=partial(is_preempted, is_stop_requested=run.is_stop_requested),
         show_line=mailbox.post_line,
     )

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from orchestrator.disk.rows.compaction import compact_rows
 from orchestrator.engines.assignment import Assignment
-from orchestrator.engines.lifecycle import Lifecycle, compact_rows, find_outcome
+from orchestrator.engines.lifecycle import Lifecycle, find_outcome
 from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.loop.report import Report
 from orchestrator.loop.sharing.failed_run import find_failed_run

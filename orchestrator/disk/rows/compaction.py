@@ -136,6 +136,20 @@ def is_compacted(storage: Storage) -> bool:
     return not (files.parts or files.obsolete)
 
 
+def compact_rows(folder: RunFolder) -> None:
+    """Compact the rows of a run that has just ended, in its driver. A failure is only logged:
+    readers are slower without it."""
+    try:
+        compact(folder.storage, folder.read_attempts())
+    # Readers use the files of the ranks as they are, so this must not fail a run that has ended.
+    except Exception as error:
+        _log.warning(
+            "could not compact the rows of %s, which stay as its ranks wrote them: %s",
+            folder,
+            error,
+        )
+
+
 def finish_compaction(folder: RunFolder) -> None:
     """Compact the rows of a run that has ended, if a kill or a failure prevented that. Readers call
     this, under the lease of the run's driver."""

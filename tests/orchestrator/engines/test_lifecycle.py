@@ -1,6 +1,7 @@
 """The lifecycle of a run, on an engine that only says what it was asked: what it is told, and what
 is written down."""
 
+import math
 import pickle
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -184,14 +185,14 @@ def test_lost_run_restarts_and_shows_a_line(
     assert folder.read_metadata().status == "finished"
 
 
-@pytest.mark.parametrize(("restarts", "attempts"), [(0, 1), (2, 3), (-1, 6)])
+@pytest.mark.parametrize(("restarts", "attempts"), [(0, 1), (2, 3), (math.inf, 6)])
 def test_run_restarts_up_to_the_limit(
-    live: Callable[..., Lifecycle], restarts: int, attempts: int
+    live: Callable[..., Lifecycle], restarts: float, attempts: int
 ) -> None:
     engine = Scripted(*[(RankFailed.died(1, 4),)] * 5, SCRIPT)
     with (
         nullcontext()
-        if restarts < 0
+        if math.isinf(restarts)
         else pytest.raises(RankFailed, match="rank 1: the process died")
     ):
         live(engine, restarts=restarts).train()
@@ -199,10 +200,10 @@ def test_run_restarts_up_to_the_limit(
 
 
 @pytest.mark.parametrize(
-    ("limit", "attempts", "status"), [(-1, 3, "finished"), (1, 2, "interrupted")]
+    ("limit", "attempts", "status"), [(math.inf, 3, "finished"), (1, 2, "interrupted")]
 )
 def test_preempted_run_restarts_up_to_the_limit(
-    folder: RunFolder, live: Callable[..., Lifecycle], limit: int, attempts: int, status: str
+    folder: RunFolder, live: Callable[..., Lifecycle], limit: float, attempts: int, status: str
 ) -> None:
     warned = Report(
         {"step": 7}, stopped=(INTERRUPTED,), interrupted=True, is_final=True, is_partial=True
@@ -213,7 +214,7 @@ def test_preempted_run_restarts_up_to_the_limit(
     assert engine.asked.count("begin") == engine.asked.count("end") == attempts
     assert folder.read_metadata().status == status
     assert [line.endswith("Preempted after step 7") for line in lines] == [True] * (
-        2 if limit < 0 else 1
+        2 if math.isinf(limit) else 1
     )
 
 
