@@ -6,6 +6,10 @@ from typing import Any
 
 import pytest
 
+import orchestrator.runs.driver
+import orchestrator.sweeps.driver
+import orchestrator.sweeps.in_process  # noqa: F401  # with the two others, all modules of a run
+from hooks import HOOKS
 from tests.every_key.outcome import describe_outcome
 
 
@@ -25,6 +29,8 @@ def same_time(monkeypatch: pytest.MonkeyPatch) -> Ticks:
     """One clock for everything that measures time in a run; slow calls without a lasting effect do
     nothing."""
     ticks = Ticks()
+    # A hook that is imported later would keep the real clock.
+    assert all(HOOKS.values())
     monkeypatch.setattr(gc, "collect", lambda: 0)
     for name, module in list(sys.modules.items()):
         if (
