@@ -29,8 +29,6 @@ _WAIT_S = 0.2
 
 _leases: "dict[str, Lease]" = {}
 """Leases that this process holds or requests, by the names of their claims."""
-_clock_leads: dict[str, float] = {}
-"""Seconds by which this machine's clock is ahead of a store's, by location of a storage."""
 
 State = Literal["requested", "held", "released"]
 
@@ -57,8 +55,9 @@ class Claim:
         """Check the process of a driver on this machine; otherwise the claim's age.
 
         Args:
-            files: States of the files of claims on other machines.
-            now: Unix time by the store's clock, which dates these files; None if unknown.
+            files: States of the files of claims, dated by the store's clock.
+            now: Unix time: by the store's clock where a lease is decided, by this machine's where a
+                reader only shows the status; None if unknown.
         """
         if self.state == "released":
             return False
@@ -91,8 +90,9 @@ def _read_claim(folder: Storage, name: str) -> Claim | None:
 def is_driven(run: Storage, *, other_process: bool = False) -> bool | None:
     """Return whether a run has a live driver; None if it never had one.
 
-    Readers ask this, so nothing is written where a heartbeat on another machine is new by this
-    machine's clock. A clock that is behind only makes a dead driver count as live for longer.
+    A reader writes nothing, so it cannot ask for the store's time. If its own clock is more than
+    LEASE_TTL_S ahead, a live driver on another machine seems dead; whoever then resumes the run is
+    refused, because acquiring a lease uses the store's clock.
 
     Args:
         run: The run, or the sweep of a trial.
@@ -104,37 +104,7 @@ def is_driven(run: Storage, *, other_process: bool = False) -> bool | None:
     if not claims:
         return None
     files = _list_files(run / FOLDER, claims)
-    now = time()
-    if any(claim.is_alive(files, now) for claim in claims):
-        return True
-
-    expired = [claim for claim in claims if claim.state != "released"]
-    if all(claim.driver.is_visible() for claim in expired):
-        return False
-    # This machine's clock may be ahead, and the driver live.
-    storage = run.parent
-    if storage.location not in _clock_leads:
-        _clock_leads[storage.location] = _measure_clock_lead(storage)
-    now -= _clock_leads[storage.location]
-    return any(claim.is_alive(files, now) for claim in expired)
-
-
-def _measure_clock_lead(storage: Storage) -> float:
-    """Return by how many seconds this machine's clock is ahead of the store's, from the date of a
-    temporary file; 0 without permission to write, or if the store has no dates."""
-    name = f".clock-{secrets.token_hex(8)}"
-    now = time()
-    try:
-        storage.write(name, "")
-        try:
-            file = storage.state(name)
-        finally:
-            storage.delete(name)
-    except (HookyardError, OSError):
-        return 0.0
-    if file is None or file.modified is None:
-        return 0.0
-    return now - file.modified
+    return any(claim.is_alive(files, time()) for claim in claims)
 
 
 def is_driver_dead(driver: Process | None, run: Storage) -> bool:

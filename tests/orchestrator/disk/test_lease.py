@@ -7,7 +7,6 @@ import subprocess
 import threading
 from dataclasses import asdict, replace
 from pathlib import Path
-from time import time
 
 import pytest
 
@@ -17,7 +16,6 @@ from orchestrator.disk.process import Process
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import LeaseLost, UsageError
 from orchestrator.storage import Storage
-from orchestrator.storage.read_only import ReadOnlyStorage
 from tests.manual_clock import ManualClock
 
 
@@ -108,34 +106,6 @@ def test_heartbeats_are_dated_by_the_clock_of_the_store(
     put(folder, elsewhere(), age_s=0)
     with pytest.raises(UsageError, match="on elsewhere"), Lease(folder):
         pass
-
-
-def test_driver_is_not_lost_because_the_clock_of_a_reader_is_ahead(
-    folder: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lease, "time", lambda: time() + 3600)
-    put(folder, elsewhere(), age_s=LEASE_TTL_S - 10)
-    assert is_driven(folder)
-    put(folder, elsewhere(), age_s=LEASE_TTL_S + 10)
-    assert is_driven(folder) is False
-    assert folder.parent.names() == [folder.name], "the file that dates the store is deleted"
-
-
-def test_reader_writes_nothing_where_a_heartbeat_is_new(
-    folder: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put(folder, elsewhere(), age_s=LEASE_TTL_S - 10)
-    monkeypatch.setattr(Storage, "write", lambda *_: pytest.fail("a reader writes"))
-    assert is_driven(folder)
-
-
-def test_reader_that_may_not_write_uses_its_own_clock(folder: Storage) -> None:
-    readable = ReadOnlyStorage(str(folder))
-    put(folder, elsewhere(), age_s=LEASE_TTL_S - 10)
-    assert is_driven(readable)
-    put(folder, elsewhere(), age_s=LEASE_TTL_S + 10)
-    assert is_driven(readable) is False
-    assert folder.parent.names() == [folder.name]
 
 
 def test_store_without_dates_needs_force(storage: Storage) -> None:
