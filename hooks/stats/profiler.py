@@ -27,11 +27,12 @@ class Profiler(Cleanup):
 
     Counts the run's training iterations: after `skip_first`, each window is `wait`, then `warmup`
     with the profiler but without a trace, then `active` with one. A resumed run continues this
-    schedule. Each traced rank writes files under `traces/`:
-    `rank=0-step=13-iteration=13.pt.trace.json.gz` for Perfetto, chrome://tracing or TensorBoard,
-    and a table of operations, `....txt`. The spans of an iteration are `data`, `forward`, `loss`,
-    `backward` and `optimizer`. A run that ends or fails in a window keeps its trace. Source:
-    MMEngine ProfilerHook, VISSL ProfilingHook, iMIX AutogradProfilerHook.
+    schedule. Each traced rank writes two files per window under `traces/`, named after the window's
+    last iteration, here 19 and 28: `rank=0-step=19-iteration=19.pt.trace.json.gz` for Perfetto,
+    chrome://tracing or TensorBoard, and a table of operations, `rank=0-step=19-iteration=19.txt`.
+    The spans of an iteration are `data`, `forward`, `loss`, `backward` and `optimizer`. A run that
+    ends or fails in a window keeps its trace. Source: MMEngine ProfilerHook, VISSL ProfilingHook,
+    iMIX AutogradProfilerHook.
     """
 
     skip_first: Annotated[int, Ge(0)] = 10
