@@ -30,7 +30,7 @@ class Domain(Model):
 
     choice: _List
     """One item of a list, which may hold numbers, text, null and mappings; with `search: grid`, each
-    of them."""
+    of them. The values in a mapping are fixed, so it cannot contain another domain."""
     grid: _List
     """Every item of a list."""
     fan_out: _List
