@@ -23,9 +23,9 @@ class EarlyStopping(Hook):
 
         early_stopping: {monitor: val/accuracy, patience: 5, min_delta: 0.001}
 
-    A value improves if it exceeds the best by more than `min_delta`; a constant or NaN never does.
-    All ranks make the same decision, from reduced metrics, without communication. Source: MMEngine
-    EarlyStoppingHook.
+    A value improves if it exceeds the last one that improved by more than `min_delta`, so that
+    small gains add up; a constant or NaN never does. All ranks make the same decision, from reduced
+    metrics, without communication. Source: MMEngine EarlyStoppingHook.
     """
 
     monitor: str
@@ -34,7 +34,7 @@ class EarlyStopping(Hook):
     """`max` if more is better, `min` if less; by default the meter's `higher_is_better`,
     or from the metric's name."""
     min_delta: Annotated[float, Ge(0)] = 0.0
-    """Minimum difference from the best value that counts as an improvement."""
+    """Minimum difference from the last value that improved, which counts as an improvement."""
     patience: Annotated[int, Gt(0)] = 5
     """Number of consecutive values without improvement after which the run ends."""
     check_finite: bool = True
