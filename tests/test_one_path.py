@@ -13,6 +13,7 @@ import pytest
 
 from orchestrator import Experiment, load_experiment, run, sweep
 from orchestrator.disk.new_run import create_run
+from orchestrator.disk.reports import append_report
 from orchestrator.engines.assignment import Assignment
 from orchestrator.errors import ConfigError
 from orchestrator.experiment import components, resolve
@@ -20,6 +21,7 @@ from orchestrator.experiment.load import to_dict, to_yaml
 from orchestrator.experiment.yaml.writer import dump_yaml
 from orchestrator.loop.report import Report
 from orchestrator.runs.driver import load_experiment_to_resume
+from orchestrator.storage import Storage
 from orchestrator.sweeps import in_process
 from orchestrator.sweeps.trials import make_trial_source
 from orchestrator.sweeps.tune import trainable
@@ -138,8 +140,8 @@ def _settings(axes: Mapping[str, list[Any]]) -> dict[str, Any]:
 
 
 class Records:
-    """An engine that trains nothing and keeps the experiment, as resolved in this process and as
-    sent to another."""
+    """An engine that trains nothing, writes one report, and keeps the experiment, as resolved in
+    this process and as sent to another."""
 
     trained: list[tuple[dict[str, Any], dict[str, Any]]] = []  # noqa: RUF012
 
@@ -155,6 +157,8 @@ class Records:
             (to_dict(follower.experiment), to_dict(follower.experiment)) for follower in followers
         ]
         metrics = {"val/loss": 0.0, "epoch": 0, "step": 1, "samples": 1}
+        for trial in (assignment, *assignment.followers):
+            append_report(Storage(trial.location), {"attempt": 1, "iteration": 1, **metrics})
         self.reports = iter(
             [
                 Report(metrics=metrics, is_final=True, run_index=number)
