@@ -11,6 +11,9 @@ from orchestrator.storage import Storage
 
 SCRATCH = ".tune"
 """Folder of Tune's own files while the sweep is running."""
+CHECKPOINTS_TO_EXPLOIT = 4
+"""Number of a trial's newest checkpoints that its sweep keeps, because another trial may continue
+from one of them later."""
 _TRIAL_NAME = re.compile(r"trial-\d{4,}")
 
 

@@ -49,6 +49,7 @@ class RunAttempt:
         self.store = run.store
         self._display = run.display
         self._record = record
+        self._repeated_reports: RepeatedReports | None = None
 
     @property
     def number(self) -> int:
@@ -155,7 +156,13 @@ class RunAttempt:
         if self.world.is_master:
             write_attempt(self.folder.storage, record)
 
-    def find_reports_to_compare(self, run: TrainingRun) -> RepeatedReports | None:
+    # Its reports and files
+
+    def prepare_reports(self, run: TrainingRun) -> None:
+        """Read the reports that this attempt repeats, to compare them with its own."""
+        self._repeated_reports = self._find_repeated_reports(run)
+
+    def _find_repeated_reports(self, run: TrainingRun) -> RepeatedReports | None:
         """Return the reports that this attempt repeats, if their differences can be explained; None
         on other ranks than the first."""
         if not self.world.is_master:
@@ -174,7 +181,15 @@ class RunAttempt:
             self.folder, self._record, run.experiment, assignment.source.continued_from
         )
 
-    # Its reports and files
+    def find_difference(self, report: Report) -> str | None:
+        """Describe how a report differs from the one that it repeats; only the first difference of
+        an attempt."""
+        if self._repeated_reports is None:
+            return None
+        difference = self._repeated_reports.find_difference(report.metrics)
+        if difference:
+            self._repeated_reports = None
+        return difference
 
     def write_report(self, report: Report) -> None:
         if self.world.is_master:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from hooks.loop_services import Display
 from orchestrator.disk.hang_reports import HangReports
+from orchestrator.disk.sweep_folder import CHECKPOINTS_TO_EXPLOIT
 from orchestrator.engines.assigned_run import AssignedRun
 from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.attempt_loop import make_loop
@@ -28,9 +29,6 @@ from orchestrator.loop.world import World
 
 if TYPE_CHECKING:
     from orchestrator.engines.mailbox import MailboxLink
-
-SWEEP_KEEPS = 4
-"""Number of checkpoints to keep for a sweep, because another trial may exploit one later."""
 
 _log = logging.getLogger("hookyard")
 
@@ -62,15 +60,8 @@ class Session:
         self._stop_requested = stop_requested
         self._data_of = data_of
         self._end_hung = end_hung
-        self._link: MailboxLink | None = None
-        if assignment.mailbox and world.is_master:
-            from orchestrator.engines.mailbox import MailboxLink
-
-            # Only rank 0 checks the mailbox, because the ranks agree on when to stop.
-            link = MailboxLink(assignment.mailbox)
-            self._link = link
-            display = link
-            self._stop_requested = lambda: link.stop_requested() or stop_requested()
+        self._link = _open_mailbox(assignment, world)
+        display = self._link or display
         self._assigned = [AssignedRun(assignment, world, display, resolved)]
         """The runs that are to share the training, the leader first."""
         self._assigned += [
@@ -95,11 +86,14 @@ class Session:
         hang_reports = HangReports(leader.folder, leader.number, self.world.world_size)
         limits = leader.resolved.experiment.hang
         with HangWatch(hang_reports, self.world, limits, self._end_hung) as watch:
-            loop = make_loop(self.attempts, self._stop_requested, self._data_of)
+            loop = make_loop(self.attempts, self._should_stop, self._data_of)
             self._loop = loop
             self._restore(loop)
             watch.follow(loop.state)
             yield from self._write_reports(loop, watch)
+
+    def _should_stop(self) -> bool:
+        return self._stop_requested() or (self._link is not None and self._link.stop_requested())
 
     @property
     def is_shared(self) -> bool:
@@ -129,20 +123,12 @@ class Session:
         reports = loop.run()
         failure = None
         index = 0
-        repeated = [
-            attempt.find_reports_to_compare(run)
-            for attempt, run in zip(self.attempts, loop.runs, strict=True)
-        ]
+        for attempt, run in zip(self.attempts, loop.runs, strict=True):
+            attempt.prepare_reports(run)
         try:
             for report in reports:
                 index = report.run_index
-                attempt = self.attempts[index]
-                attempt.write_report(report)
-                earlier = repeated[index]
-                if earlier and (difference := earlier.find_difference(report.metrics)):
-                    loop.state.show(difference)
-                    repeated[index] = None
-                attempt.write_files(loop.runs[index])
+                self._write_report(loop, report)
                 with watch.pause():
                     yield report
                 if self.is_shared and (report.is_final or index in self._runs_to_end):
@@ -156,6 +142,15 @@ class Session:
             raise
         finally:
             self._finish(loop, reports, failure)
+
+    def _write_report(self, loop: CustomLoop | HookedLoop, report: Report) -> None:
+        """Write a report and the files of its run, and show how it differs from one that it
+        repeats."""
+        attempt = self.attempts[report.run_index]
+        attempt.write_report(report)
+        if difference := attempt.find_difference(report):
+            loop.state.show(difference)
+        attempt.write_files(loop.runs[report.run_index])
 
     def _end_run(self, loop: CustomLoop | HookedLoop, index: int) -> None:
         """End one of several runs; training may continue for the others."""
@@ -194,13 +189,22 @@ class Session:
         self._runs_to_end.add(run_index)
 
     def save(self) -> str:
-        """Write a checkpoint between two reports; return its path. Collective."""
+        """Write a checkpoint between two reports for the run's sweep; return its path. Collective."""
         assert self._loop is not None
         store = self.attempts[0].store
         name = self._loop.save()
         assert name is not None
         if self.world.is_master:
-            previous = store.index.read()["owners"].get("sweep", [])
-            names = [*(other for other in previous if other != name), name]
-            store.retain("sweep", names[-SWEEP_KEEPS:])
+            store.retain_newest("sweep", name, CHECKPOINTS_TO_EXPLOIT)
         return store.get_path(name)
+
+
+def _open_mailbox(assignment: Assignment, world: World) -> MailboxLink | None:
+    """Open the driver's mailbox, if it has one; only rank 0 reads and writes it, because the ranks
+    agree on when to stop."""
+    if not assignment.mailbox or not world.is_master:
+        return None
+    # Only here, because the mailbox imports Ray.
+    from orchestrator.engines.mailbox import MailboxLink
+
+    return MailboxLink(assignment.mailbox)

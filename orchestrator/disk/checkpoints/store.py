@@ -186,6 +186,13 @@ class CheckpointStore(CheckpointReader):
         with self.index.edit() as index:
             index["owners"][owner] = list(dict.fromkeys(names))
 
+    def retain_newest(self, owner: str, name: str, count: int) -> None:
+        """Add a checkpoint to those that an owner keeps, and delete all but the newest `count` of
+        them that no other owner keeps."""
+        previous = self.index.read()["owners"].get(owner, [])
+        names = [*(other for other in previous if other != name), name]
+        self.retain(owner, names[-count:])
+
     def mark(self, name: str, *labels: str, metric: str = "") -> None:
         """Label a checkpoint; `metric` is the metric by which it is best."""
         with self.index.edit() as index:

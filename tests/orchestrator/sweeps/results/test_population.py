@@ -10,9 +10,9 @@ from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.disk.sweep_folder import trial_name
+from orchestrator.disk.sweep_folder import CHECKPOINTS_TO_EXPLOIT, trial_name
 from orchestrator.engines.assignment import Assignment
-from orchestrator.engines.session import SWEEP_KEEPS, Session
+from orchestrator.engines.session import Session
 from orchestrator.errors import CheckpointError
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
@@ -146,13 +146,13 @@ def test_a_trial_killed_after_an_exploit_resumes_from_the_copied_checkpoint(
 
 
 def test_a_trial_keeps_its_newest_checkpoints_for_others(sweep: RunFolder) -> None:
-    trial = ByHand(sweep, population(epochs=SWEEP_KEEPS + 3), 0)
+    trial = ByHand(sweep, population(epochs=CHECKPOINTS_TO_EXPLOIT + 3), 0)
     trial.begin(GOOD)
-    for _ in range(SWEEP_KEEPS + 2):
+    for _ in range(CHECKPOINTS_TO_EXPLOIT + 2):
         trial.next()
         trial.session.save()
     store = store_of(trial.folder)
-    newest = [f"epoch-{epoch:04d}" for epoch in range(3, SWEEP_KEEPS + 3)]
+    newest = [f"epoch-{epoch:04d}" for epoch in range(3, CHECKPOINTS_TO_EXPLOIT + 3)]
     assert store.list_names() == sorted({*newest, store.resolve("best")})
 
 
