@@ -109,7 +109,7 @@ class CheckedRuns:
                     _change_fields(loop, changes or {})
 
                 next_hook = None if report.is_final else successor(number)
-                if next_hook and checkpoint:
+                if next_hook is not None and checkpoint:
                     # The recorder stays, because recent rows are not part of a checkpoint.
                     reports.close()
                     hook = next_hook
