@@ -1,6 +1,7 @@
 """The phases of a schedule, from its schedulers as written: a warm-up and one scheduler, or a list."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from hooks import Interval
@@ -102,6 +103,20 @@ def _check_warmup(
         )
 
 
+@dataclass(frozen=True)
+class _Span:
+    """When a scheduler of a list acts, counted in the hook's steps."""
+
+    begin: int
+    end: int
+    every: int
+
+    @property
+    def length(self) -> int:
+        """Number of times that the scheduler steps."""
+        return divide_up(self.end - self.begin, self.every)
+
+
 def _make_several(
     schedulers: Sequence[Component], task: type[Task], timeline: Timeline, path: str
 ) -> Iterator[LRPhase]:
@@ -114,38 +129,45 @@ def _make_several(
     for index, (scheduler, bounds) in enumerate(zip(schedulers, all_bounds, strict=True)):
         entry_path = f"{path}.{index}"
         arguments, _ = split_arguments(scheduler, task, PhaseBounds, entry_path)
-        begin = begins[index]
-        end = timeline.count(bounds.end or timeline.length)
-        every = timeline.count(bounds.interval)
-        if begin is None or end is None or every is None:
+        span = _measure(bounds, timeline)
+        if span is None:
             # Without data, any length serves to check the rest.
             arguments = add_length(scheduler.type, arguments, task, 1, entry_path)
             yield LRPhase(entry_path, scheduler.type, arguments)
             continue
 
-        _check_order(bounds, begin, end, last_end, timeline, entry_path)
-        last_end = max(last_end, end)
-        length = divide_up(end - begin, every)
-        arguments = add_length(scheduler.type, arguments, task, length, entry_path)
+        _check_order(bounds, span, last_end, timeline, entry_path)
+        last_end = max(last_end, span.end)
+        arguments = add_length(scheduler.type, arguments, task, span.length, entry_path)
         last = None
         if bounds.end:
-            is_followed = end in begins  # by a scheduler that takes the last step
-            last = end - 1 if is_followed else end
-        yield LRPhase(entry_path, scheduler.type, arguments, begin, last, every)
+            is_followed = span.end in begins  # by a scheduler that takes the last step
+            last = span.end - 1 if is_followed else span.end
+        yield LRPhase(entry_path, scheduler.type, arguments, span.begin, last, span.every)
+
+
+def _measure(bounds: PhaseBounds, timeline: Timeline) -> _Span | None:
+    """Count the bounds of a scheduler in steps; None if that needs data that is not there."""
+    begin = timeline.count(bounds.begin or Interval(0))
+    end = timeline.count(bounds.end or timeline.length)
+    every = timeline.count(bounds.interval)
+    if begin is None or end is None or every is None:
+        return None
+    return _Span(begin, end, every)
 
 
 def _check_order(
-    bounds: PhaseBounds, begin: int, end: int, last_end: int, timeline: Timeline, path: str
+    bounds: PhaseBounds, span: _Span, last_end: int, timeline: Timeline, path: str
 ) -> None:
     """Raise ConfigError for a phase outside of the run, or one that begins within another."""
     total = timeline.count(timeline.length)
-    if total is not None and begin >= total:
+    if total is not None and span.begin >= total:
         raise ConfigError.at(
             path, f"must begin before the end at {timeline.length}, got {bounds.begin}"
         )
-    if begin >= end:
+    if span.begin >= span.end:
         raise ConfigError.at(path, f"begins after {bounds.begin}, but ends after {bounds.end}")
-    if 0 < begin < last_end:
+    if 0 < span.begin < last_end:
         raise ConfigError.at(
             path,
             f"begins after {bounds.begin}, before another has ended",
@@ -160,33 +182,43 @@ def _collect_bounds(
 
     Raises ConfigError.
     """
+    bounds_with_begins: list[PhaseBounds] = []
     begin: Interval | None = Interval(0)
-    written: list[PhaseBounds] = []
     for index, scheduler in enumerate(schedulers):
-        entry_path = f"{path}.{index}"
-        if needs_metric(scheduler, entry_path):
-            raise ConfigError.at(
-                entry_path, f"cannot be in a list: {scheduler.type} steps by a metric"
-            )
-        _, extra = split_arguments(scheduler, task, PhaseBounds, entry_path)
-        bounds = validate(PhaseBounds, extra, entry_path)
-        begin = bounds.begin or begin
+        written = _read_bounds(scheduler, task, f"{path}.{index}")
+        begin = written.begin or begin
         if begin is None:
             raise ConfigError.at(
-                entry_path,
+                f"{path}.{index}",
                 "needs a begin, as the scheduler before it has no end",
                 f"write {path}.{index - 1}.end, or begin: 0 to have both together",
             )
-        written.append(bounds.model_copy(update={"begin": begin}))
-        begin = bounds.end
+        bounds_with_begins.append(written.model_copy(update={"begin": begin}))
+        begin = written.end
+    return _fill_ends(bounds_with_begins)
 
-    all_bounds = []
-    for index, bounds in enumerate(written):
-        following = [later.begin for later in written[index + 1 :]]
-        begins = [begin for begin in following if begin and begin.count]
-        next_begin = begins[0] if begins else None
-        all_bounds.append(bounds.model_copy(update={"end": bounds.end or next_begin}))
-    return all_bounds
+
+def _read_bounds(scheduler: Component, task: type[Task], path: str) -> PhaseBounds:
+    """Return the bounds of a scheduler as written.
+
+    Raises ConfigError.
+    """
+    if needs_metric(scheduler, path):
+        raise ConfigError.at(path, f"cannot be in a list: {scheduler.type} steps by a metric")
+    _, extra = split_arguments(scheduler, task, PhaseBounds, path)
+    return validate(PhaseBounds, extra, path)
+
+
+def _fill_ends(all_bounds: Sequence[PhaseBounds]) -> list[PhaseBounds]:
+    """End each scheduler without an end where the next one begins that is not there from the
+    start."""
+    filled: list[PhaseBounds] = []
+    next_begin: Interval | None = None
+    for bounds in reversed(all_bounds):
+        filled.append(bounds.model_copy(update={"end": bounds.end or next_begin}))
+        if bounds.begin and bounds.begin.count:
+            next_begin = bounds.begin
+    return filled[::-1]
 
 
 def find_list_interval(optimizations: Sequence[Optimization], task: type[Task]) -> Interval | None:
