@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 MAX_PENDING = 8
 """Number of pending calls at which rank 0 starts to drop progress."""
+MAX_PRINTED = 1_000
+"""Number of printed lines that wait to be sent; more of them replace the oldest."""
 POLL_INTERVAL_S = 0.25
 """Seconds between two checks of rank 0 for a stop request."""
 
@@ -54,9 +56,15 @@ class MailboxLink:
         self._pending: list[Any] = []
         self._next_poll = monotonic()
         self._stop = False
+        self._printed: deque[str] = deque(maxlen=MAX_PRINTED)
 
     def line(self, text: str) -> None:
         self._post(("line", text))
+
+    def add_printed(self, text: str) -> None:
+        """Add a line to those that are sent with the next message or poll; any thread may call
+        it."""
+        self._printed.append(text)
 
     def progress(self, label: str, completed: int, total: int, text: str = "") -> None:
         """Show progress on the driver, unless too many calls are pending."""
@@ -71,14 +79,24 @@ class MailboxLink:
             self._poll()
             if not self._pending:
                 self._post()
+            else:
+                self.send_printed()
         return self._stop
 
+    def send_printed(self) -> None:
+        """Send the lines that have been printed, unless too many calls are pending."""
+        if self._printed and len(self._pending) < MAX_PENDING:
+            self._post()
+
     def finish(self, timeout_s: float = 5.0) -> None:
+        if self._printed:
+            self._post()
         if self._pending:
             ray.wait(self._pending, num_returns=len(self._pending), timeout=timeout_s)
 
     def _post(self, *messages: Message) -> None:
-        self._pending.append(self._actor.post.remote(*messages))
+        printed = [("line", self._printed.popleft()) for _ in range(len(self._printed))]
+        self._pending.append(self._actor.post.remote(*printed, *messages))
 
     def _poll(self) -> None:
         if not self._pending:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from orchestrator.engines.assigned_run import AssignedRun
 from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.attempt_loop import make_loop
 from orchestrator.engines.hang_watch import END_PROCESS, HangWatch, RankTermination
+from orchestrator.engines.printed_lines import printed_lines_passed_on
 from orchestrator.engines.ray_data import data_of
 from orchestrator.engines.run_attempt import RunAttempt
 from orchestrator.engines.shared_checkpoints import choose_common_checkpoints
@@ -39,7 +41,8 @@ class Session:
     With followers, runs share the training and report in turn. Training continues until the last of
     them ends; if one fails, all end, and the error is marked with its index.
 
-    Rank 0 sends lines and progress to its mailbox, if it has one, otherwise to the `display`.
+    Rank 0 sends lines, progress and what user code prints to its mailbox, if it has one; otherwise
+    lines and progress to the `display`.
     `end_hung` ends this rank if it hangs and `hang.action` is `fail`. `resolved` is the
     assignment's experiment, if already resolved.
     """
@@ -76,7 +79,20 @@ class Session:
         """Train from the assignment's checkpoint or the newest one, or evaluate the target; yield
         each report."""
         threads = thread_count(self._assigned[0].resolved.experiment)
-        yield from produce_within(partial(torch_threads, threads), self._train())
+        training = produce_within(partial(torch_threads, threads), self._train())
+        yield from produce_within(self._pass_prints_on, training)
+
+    @contextmanager
+    def _pass_prints_on(self) -> Iterator[None]:
+        """Within, send to the driver what rank 0 prints."""
+        if self._link is None:
+            yield
+            return
+        with printed_lines_passed_on(self._link.add_printed):
+            try:
+                yield
+            finally:
+                self._link.send_printed()
 
     def _train(self) -> Generator[Report, None, None]:
         if self.is_shared:

@@ -15,6 +15,8 @@ SETTINGS = {
     "RAY_TRAIN_COLLECTIVE_TIMEOUT_S": "1800",
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     "RAY_TRAIN_METRICS_ENABLED": "0",
+    # Rank 0 passes on what it prints, so it must not go to Ray Train's logger instead.
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     # Workers stay in the driver's folder, so that relative paths in a task work.
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",

@@ -103,6 +103,7 @@ class Fails(Hook):
 
     def on_update(self, state):
         if state.rank == state.world_size - 1 and self.value > self.above:
+            print("about to fail with", self.value)
             raise ValueError(f"{self.value} is too much")
 '''
 

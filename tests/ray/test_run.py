@@ -165,7 +165,7 @@ def test_first_interrupt_saves_and_prints_the_resume_command(
 
 
 @pytest.mark.parametrize("engine", ["train", "gang"])
-def test_failing_hook_ends_the_run_with_its_own_message(
+def test_failing_hook_ends_the_run_with_what_it_printed_and_its_own_message(
     ray_cluster: Any, outside: Path, engine: EngineName
 ) -> None:
     fails = "hooks.fails={type: 'mishaps:Fails', value: 2}"
@@ -175,6 +175,7 @@ def test_failing_hook_ends_the_run_with_its_own_message(
         run(load_experiment("points.yaml", [fails, "workers.count=1"]), "runs", engine=engine)
     assert status_of("runs/points") == "failed"
     assert len(open_run("runs/points").folder.read_attempts()) == 1
+    assert Path("runs/points/log.txt").read_text().count("about to fail with 2.0\n") == 1
 
 
 def test_engines_train_one_rank_bit_for_bit_alike(ray_cluster: Any, outside: Path) -> None:

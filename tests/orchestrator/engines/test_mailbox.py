@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from orchestrator.engines import mailbox
-from orchestrator.engines.mailbox import POLL_INTERVAL_S, Mailbox, MailboxLink
+from orchestrator.engines.mailbox import (
+    MAX_PENDING,
+    MAX_PRINTED,
+    POLL_INTERVAL_S,
+    Mailbox,
+    MailboxLink,
+)
 
 
 class ActorDied(Exception):
@@ -117,3 +123,32 @@ def test_lines_arrive_once_and_progress_is_dropped_while_the_mailbox_is_stuck(
     progress = [("progress", "train", number, 20, "") for number in range(7)]
     assert cluster.mailbox.collect(False) == [("line", "first"), *progress, ("line", "second")]
     assert cluster.mailbox.collect(False) == []
+
+
+def test_printed_lines_arrive_in_their_place_and_are_sent_together(cluster: Cluster) -> None:
+    link = MailboxLink("run")
+    for number in range(100):
+        link.add_printed(f"printed {number}")
+    link.line("shown")
+    link.add_printed("printed afterwards")
+    cluster.serve()
+    assert cluster.calls == 1
+    printed = [("line", f"printed {number}") for number in range(100)]
+    assert cluster.mailbox.collect(False) == [*printed, ("line", "shown")]
+    stop_requested_later(cluster, link)
+    cluster.serve()
+    assert cluster.mailbox.collect(False) == [("line", "printed afterwards")]
+
+
+def test_printed_lines_wait_while_the_mailbox_is_stuck(cluster: Cluster) -> None:
+    link = MailboxLink("run")
+    for number in range(MAX_PRINTED + 50):
+        link.add_printed(f"printed {number}")
+        link.send_printed()
+    assert cluster.calls == MAX_PENDING
+    link.finish()
+    cluster.serve()
+    lines = [text for _, text in cluster.mailbox.collect(False)]
+    oldest = [f"printed {number}" for number in range(MAX_PENDING)]
+    newest = [f"printed {number}" for number in range(50, MAX_PRINTED + 50)]
+    assert lines == oldest + newest
