@@ -279,7 +279,7 @@ class Sweep(Result):
             The table.
 
         Raises:
-            UsageError: If a column is unknown, or the condition is invalid.
+            UsageError: If `by` or a column is unknown, or the condition is invalid.
         """
         return summarize_trials(self.runs, by, columns, where)
 

@@ -1,6 +1,6 @@
 """Rows of a sweep's trials, with the trial of each."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
 import pandas as pd
@@ -11,6 +11,7 @@ from orchestrator.disk.rows.recorded_files import warn_lost_rows
 from orchestrator.disk.rows.valid_rows import list_columns
 from orchestrator.errors import UsageError
 from orchestrator.runs.result import Run
+from orchestrator.runs.stats import GROUPS
 from orchestrator.storage.omissions import warn_once
 from orchestrator.tables.conditions import check_columns, restrict_to_training
 from orchestrator.tables.exact_frames import concat_exactly
@@ -29,7 +30,7 @@ def load_rows(
 
     tables = [table for _, table in _read_tables(runs, columns, load)]
     if not tables:
-        return pd.DataFrame(columns=["trial", *(columns or ())])
+        return pd.DataFrame(columns=_put_trial_first(columns or ()))
 
     rows = concat_exactly(tables)
     for name in rows.columns[rows.dtypes == "object"]:
@@ -38,8 +39,11 @@ def load_rows(
             rows[name] = rows[name].map(_to_text, na_action="ignore")
     categories = {*NAME_COLUMNS} & {*rows.columns}
     rows = rows.astype(dict.fromkeys(categories, "category"))
-    names = dict.fromkeys(["trial", *(rows.columns if columns is None else columns)])
-    return rows.reindex(columns=[*names])
+    return rows.reindex(columns=_put_trial_first(rows.columns if columns is None else columns))
+
+
+def _put_trial_first(columns: Iterable[str]) -> list[str]:
+    return [*dict.fromkeys(["trial", *columns])]
 
 
 def _to_text(value: object) -> str:
@@ -52,6 +56,11 @@ def summarize_trials(
     """Return a summary of each trial's rows; see `Sweep.summary`."""
     from orchestrator.tables.query import Rows
     from orchestrator.tables.summaries import summarize_by
+
+    if by is not None and by not in ("trial", *GROUPS):
+        raise UsageError(
+            f"by must be 'trial', 'rank', 'node', 'phase', 'span' or 'hook', got {by!r}"
+        )
 
     def summarize(run: Run, names: list[str] | None) -> pd.DataFrame:
         if by != "trial":

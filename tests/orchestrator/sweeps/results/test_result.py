@@ -135,7 +135,7 @@ def test_summaries_are_those_of_the_trials(outcome: Sweep) -> None:
         assert by_trial.loc[trial.name, "rss_bytes"] == training["rss_bytes"].max()
         assert by_rank.loc[(trial.name, 0), "loss"] == training["loss"].median()
         assert by_phase.loc[trial.name].equals(trial.summary("phase"))
-    with pytest.raises(UsageError, match="by must be 'rank'"):
+    with pytest.raises(UsageError, match="by must be 'trial', 'rank', .*, got 'host'"):
         outcome.summary("host")
     with pytest.raises(UsageError, match="no column 'los'"):
         outcome.summary(columns=["los"])
@@ -150,6 +150,9 @@ def test_rows_are_read_by_trial_column_and_condition(outcome: Sweep) -> None:
     assert [*some.columns] == ["trial", "loss", "rank"]
     assert some["loss"].tolist() == expected["loss"].tolist()
     assert (len(some), len(outcome.load_stats(trials=[]))) == (7, 0)
+    for where in ("epoch == 1", "epoch > 100"):
+        asked = outcome.load_stats(columns=["loss", "trial"], where=where)
+        assert [*asked.columns] == ["trial", "loss"]
     assert len(outcome.load_stats(["trial-0000", 1])) == len(stats)
     arguments = ["--by", "row", "--columns", "trial,loss", "--where", "phase == 'train'", "--json"]
     rows = json.loads(CliRunner().invoke(app, ["stats", str(outcome.path), *arguments]).stdout)
