@@ -120,6 +120,7 @@ class Trial(tune.Trainable):
             return ActiveTrial.begin(self._location, number, self._source, self._settings, values)
         except ConfigError as error:
             if self._shares_training:
+                self._failed.append(number)
                 return None
             raise PermanentFailure(str(error)) from error
 

@@ -17,7 +17,7 @@ from orchestrator.private_api.ray_tune import PermanentFailure
 from orchestrator.sweeps.search.search import make_trial_config
 from orchestrator.sweeps.tune import trainable
 from orchestrator.sweeps.tune.trainable import Trial
-from orchestrator.sweeps.tune.trial_data import REPORTED, TRIAL, make_tune_config
+from orchestrator.sweeps.tune.trial_data import FAILED, REPORTED, TRIAL, make_tune_config
 from tests.tasks import described
 
 SWEEP = {"metric": "val/loss", "trials": 2, "space": {"optimizer.lr": {"uniform": [0.0, 1.0]}}}
@@ -123,6 +123,19 @@ def test_a_restart_leaves_out_the_trial_that_failed_alone(
         folder = trial_folder(str(tmp_path / "sweep"), number)
         statuses[number] = folder.exists() and folder.read_metadata().status
     assert statuses == {0: False, 1: "failed", 2: "failed"}
+
+
+def test_the_driver_learns_at_the_first_report_which_trial_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = {"number": 1, "values": {"hooks.speed.every": "never"}}
+    config = make_trial_config(0, {}, [refused])
+    trial = begin_trial(tmp_path, monkeypatch, {TRIAL: config}, DyingEngine)
+    engine: Any = trial._engine
+    engine.run_indices = [0, 0]
+    results = [trial.step(), trial.step()]
+    assert [(result[REPORTED], result[FAILED]) for result in results] == [(0, [1]), (0, [])]
+    assert trial_folder(str(tmp_path / "sweep"), 1).read_metadata().status == "failed"
 
 
 @pytest.mark.parametrize("is_recorded", [False, True])
