@@ -165,17 +165,29 @@ class HookedContents:
 
         try:
             module.load_state_dict(shard_model_state(weights, module))
+        except KeyError as error:
+            reason = f"the model failed in load_state_dict: KeyError: {error}"
+            raise self._make_misfit_error(loaded, reason) from error
+        except (RuntimeError, ValueError) as error:
+            raise self._make_misfit_error(loaded, str(error)) from error
+
+        try:
             self._optimizers.restore(loaded, rescheduled)
-        except (RuntimeError, ValueError, KeyError) as error:
-            model = module.state_dict()
-            reasons = describe_mismatches(weights, model, model)
-            if not reasons:
-                is_missing = isinstance(error, KeyError)
-                reasons = [f"its optimizer's state has no {error}" if is_missing else str(error)]
-            raise UsageError(
-                f"checkpoint '{loaded.name}' does not fit this experiment: {'; '.join(reasons)}. Undo the change, or"
-                " start another run with init.from"
-            ) from error
+        except KeyError as error:
+            reason = f"its optimizer's state has no {error}"
+            raise self._make_misfit_error(loaded, reason) from error
+        except (RuntimeError, ValueError) as error:
+            raise self._make_misfit_error(loaded, str(error)) from error
+
+    def _make_misfit_error(self, loaded: LoadedCheckpoint, reason: str) -> UsageError:
+        """Return the error of a checkpoint that cannot be restored; a mismatch of the weights
+        explains it better than `reason`."""
+        model = self._state.module.state_dict()
+        reasons = describe_mismatches(loaded.shared["model"], model, model) or [reason]
+        return UsageError(
+            f"checkpoint '{loaded.name}' does not fit this experiment: {'; '.join(reasons)}. Undo the change, or"
+            " start another run with init.from"
+        )
 
     def _add_frozen_weights(self, loaded: LoadedCheckpoint) -> None:
         record = loaded.manifest.get(RECORD)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import DistributedSampler
 
 from hooks import Hook, HookError, Interval, State
@@ -221,6 +222,29 @@ def test_a_checkpoint_of_another_model_is_refused_by_name(tmp_path: Path) -> Non
     with pytest.raises(
         UsageError, match=r"'epoch-0001' does not fit this experiment: .* missing: .*running_mean"
     ):
+        other.restore("epoch-0001")
+
+
+class Vocabulary(nn.Linear):
+    """Looks up a word that is not there when it is loaded."""
+
+    def load_state_dict(self, *arguments: Any, **options: Any) -> Any:
+        return {}["word"]
+
+
+@dataclass
+class WithVocabulary(Points):
+    def model(self) -> nn.Module:
+        return Vocabulary(5, 3)
+
+
+def test_a_key_error_of_the_model_is_not_the_optimizer_s(tmp_path: Path) -> None:
+    context = RunContext(store=CheckpointStore(Storage(tmp_path)))
+    first = Loop(WithVocabulary(), experiment(), {}, context)
+    next(first.run())
+    first.save()
+    other = Loop(WithVocabulary(), experiment(), {}, context)
+    with pytest.raises(UsageError, match="the model failed in load_state_dict: KeyError: 'word'"):
         other.restore("epoch-0001")
 
 
