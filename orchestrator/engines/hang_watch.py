@@ -18,7 +18,6 @@ from orchestrator.disk.hang import RankStack, tick_s
 from orchestrator.disk.hang_reports import HangReports
 from orchestrator.engines.rank_progress import SLOW_FACTOR, describe_progress
 from orchestrator.engines.stack_dump import StackDump
-from orchestrator.errors import HookyardError
 from orchestrator.experiment.sections.training import Hang
 from orchestrator.loop.world import World
 
@@ -126,8 +125,10 @@ class HangWatch:
                 continue
             try:
                 self._check(min(now - before, 2 * self._tick_s))
-            except (HookyardError, OSError) as error:
+            # Whatever it is, this thread runs: faulthandler must not take its end for a held lock.
+            except Exception as error:
                 _log.warning("rank %d cannot report its stack: %s", self._world.rank, error)
+                self._arm(SLOW_FACTOR * self._limits.after)
             before = now
         self._withdraw()
 
@@ -206,7 +207,7 @@ class HangWatch:
             return
         if not report.is_over_limit or self._reports.has_request():
             return
-        if report.waits and self._reports.ranks_over_limit()[0] != report.rank:
+        if report.waits and self._reports.ranks_over_limit()[:1] != [report.rank]:
             return
         ranks = self._reports.find_hung_ranks()
         if ranks and (not report.waits or not ranks.hung):

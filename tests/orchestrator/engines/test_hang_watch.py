@@ -16,8 +16,8 @@ from orchestrator.disk.hang import RankStack
 from orchestrator.disk.hang_reports import REQUEST, HangReports
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.engines import rank_progress
-from orchestrator.engines.hang_watch import HangWatch
+from orchestrator.engines import hang_watch, rank_progress
+from orchestrator.engines.hang_watch import END_PROCESS, HangWatch, RankTermination
 from orchestrator.errors import RunError
 from orchestrator.experiment.sections.training import Hang
 from orchestrator.loop.loop import Loop
@@ -211,3 +211,34 @@ def test_thread_that_has_ended_has_no_stack(tmp_path: Path) -> None:
     watch._check(0)
     watch._check(3600)
     assert [report.stack for report in reports] == [""]
+
+
+def test_a_rank_that_waits_ends_nothing_once_the_reports_are_withdrawn(tmp_path: Path) -> None:
+    watch = watching(tmp_path, after=1, action="fail")
+    reasons: list[str] = []
+    watch._termination = RankTermination(reasons.append)
+    report = RankStack(0, node="", at=0, idle_s=9, limit_s=1, waits=True, place="in a collective")
+    watch._act(report)
+    assert not reasons
+
+
+def test_the_watch_survives_any_error_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without the watch, faulthandler would take a rank that makes progress for a hung one."""
+    watch = watching(tmp_path, after=1)
+    watch._termination = END_PROCESS
+    stack_file = tmp_path / "run" / ".hang" / "stacks" / "0-0"
+    calls: list[None] = []
+
+    def fail() -> RankStack:
+        calls.append(None)
+        raise IndexError("list index out of range")
+
+    monkeypatch.setattr(watch, "_make_report", fail)
+    monkeypatch.setattr(hang_watch, "SLOW_FACTOR", 1)
+    with watch:
+        time.sleep(1.5)
+        assert stack_file.read_text() == ""
+    assert len(calls) > 2
+    assert "rank 0 cannot report its stack: list index out of range" in caplog.text
