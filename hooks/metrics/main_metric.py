@@ -16,25 +16,43 @@ _MEASURED = ("/samples_per_s", "/iteration_s", "_bytes")
 def find_best_metric(
     reported: Collection[str],
     config: Mapping[str, Any],
-    kept_by: str = "",
+    checkpoint_metric: str = "",
     meters: Mapping[str, Mode] | None = None,
 ) -> tuple[str, Mode] | None:
     """Return a run's main metric and its mode; None if that is unknown.
 
-    `kept_by` is the metric of its best checkpoint. Without one, it is the first of `best` of the
-    checkpoint hook, or the metric that this hook would choose.
+    `checkpoint_metric` is the metric of its best checkpoint. Without one, it is the first of
+    `hooks.checkpoint.best`, or the metric that this hook would choose.
     """
-    kept = [monitored for monitored in find_monitored_metrics(config) if monitored.key == "best"]
-    named = kept[0].metrics[0] if kept else ""
-    is_auto = named == AUTO
-    if is_auto:
-        named = next(iter(list_val_metrics(reported)), "")
-    metric = kept_by or named or choose_main_metric(reported, config, meters)
+    best = _get_checkpoint_best(config)
+    metric = checkpoint_metric or _find_configured_metric(best, reported, config, meters)
     if not metric:
         return None
 
-    mode = find_direction(metric, find_declared_modes(config, metric if is_auto else AUTO), meters)
+    declared = find_declared_modes(config, metric if best == AUTO else AUTO)
+    mode = find_direction(metric, declared, meters)
     return (metric, mode) if mode else None
+
+
+def _get_checkpoint_best(config: Mapping[str, Any]) -> str | None:
+    """Return the first metric of `hooks.checkpoint.best`, or `auto`; None if it is not set."""
+    for monitored in find_monitored_metrics(config):
+        if monitored.path == "hooks.checkpoint" and monitored.key == "best":
+            return monitored.metrics[0]
+    return None
+
+
+def _find_configured_metric(
+    best: str | None,
+    reported: Collection[str],
+    config: Mapping[str, Any],
+    meters: Mapping[str, Mode] | None,
+) -> str | None:
+    if best is None:
+        return choose_main_metric(reported, config, meters)
+    if best == AUTO:
+        return next(iter(list_val_metrics(reported)), None)
+    return best
 
 
 def choose_main_metric(
@@ -47,10 +65,10 @@ def choose_main_metric(
     known.
     """
     declared = find_declared_modes(config)
-    of_val = list_val_metrics(reported)
+    val_metrics = list_val_metrics(reported)
     monitored = chain.from_iterable(part.metrics for part in find_monitored_metrics(config))
-    for name in chain(monitored, of_val):
-        if name in of_val and find_direction(name, declared, meters):
+    for name in chain(monitored, val_metrics):
+        if name in val_metrics and find_direction(name, declared, meters):
             return name
     return None
 

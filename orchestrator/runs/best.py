@@ -58,7 +58,7 @@ class Best:
         if self.checkpoint_iteration == self.iteration:
             return f"{reached}, in the checkpoint {self.checkpoint}"
         stored = units.format_value(self.metric, self.checkpoint_value) or "unknown"
-        return f"{reached}, without a checkpoint; the best stored one is {self.checkpoint}, with {stored}"
+        return f"{reached}, without a checkpoint; the one labeled best is {self.checkpoint}, with {stored}"
 
 
 def find_modes(folder: RunFolder, best: Best | None) -> dict[str, str]:
@@ -86,9 +86,9 @@ def find_best_and_divergence(folder: RunFolder) -> tuple[Best | None, Divergence
     reports = [line for line in lines if {*_COUNTERS} <= line.keys()]
     storage = find_checkpoint_folder(folder)
     index = read_index(storage)
-    kept_by = index.get("metrics", {}).get("best", "")
+    checkpoint_metric = index.get("metrics", {}).get("best", "")
     config = folder.read_experiment()
-    main = find_main_metric(metadata, config, folder.read_attempts(), reports, kept_by)
+    main = find_main_metric(metadata, config, folder.read_attempts(), reports, checkpoint_metric)
     if main is None:
         return None, find_divergence(reports, None)
 

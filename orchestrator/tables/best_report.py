@@ -90,14 +90,14 @@ def find_main_metric(
     config: Mapping[str, Any],
     attempts: Sequence[Attempt],
     reports: Sequence[Mapping[str, Any]],
-    kept_by: str,
+    checkpoint_metric: str,
 ) -> tuple[str, Mode] | None:
     """Return the metric by which a run has a best report, and its mode; None if that is unknown.
 
-    `kept_by` is the metric of its best checkpoint; empty if there is none.
+    That of a trial is the first metric of its sweep. `checkpoint_metric` is the metric of the run's
+    best checkpoint; empty if there is none.
     """
-    if metadata.modes:  # a trial uses the metrics of its sweep
-        modes = metadata.modes
-        config = {**config, "sweep": {"metric": [*modes], "mode": [*modes.values()]}}
+    if metadata.modes:
+        return next(iter(metadata.modes.items()))
     meters = get_meter_modes(attempts)
-    return find_best_metric(list_reported_names(reports), config, kept_by, meters)
+    return find_best_metric(list_reported_names(reports), config, checkpoint_metric, meters)

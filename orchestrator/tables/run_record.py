@@ -152,11 +152,11 @@ def _describe_reports(
         return {**record, **last}
 
     if metadata.best:
-        kept_by = metadata.best["metric"]
+        checkpoint_metric = metadata.best["metric"]
     else:
         index = read_index(find_checkpoint_folder(folder, config))
-        kept_by = index.get("metrics", {}).get("best", "")
-    main = find_main_metric(metadata, config, attempts, reports, kept_by)
+        checkpoint_metric = index.get("metrics", {}).get("best", "")
+    main = find_main_metric(metadata, config, attempts, reports, checkpoint_metric)
     best = find_best_report(select_comparable(reports, metadata), *main) if main else None
     divergence = find_divergence(reports, main[0] if main else None)
     record["diverged"] = str(divergence) if divergence else None

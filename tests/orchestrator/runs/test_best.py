@@ -51,7 +51,7 @@ def test_best_is_the_best_report_and_its_checkpoint_is_kept(done: Run) -> None:
     assert list_checkpoints(done.folder) == [done.best.checkpoint, "epoch-0003"]
 
 
-def test_best_without_a_checkpoint_names_the_best_stored_one(tmp_path: Path) -> None:
+def test_best_without_a_checkpoint_names_the_one_labeled_best(tmp_path: Path) -> None:
     changes = [{"at": 1, "set": {"optimizer.lr": 10.0}}]  # worse from here on
     hooks = {"checkpoint": {"every": 2}, "early_stopping": {"monitor": "val/loss"}}
     done = run(described(epochs=3, changes=changes, hooks=hooks), tmp_path, local=True)
@@ -61,7 +61,7 @@ def test_best_without_a_checkpoint_names_the_best_stored_one(tmp_path: Path) -> 
     assert best is not None
     assert (best.metric, best.value) == ("val/loss", losses.min())
     assert best.checkpoint_value == losses[1:].min() > best.value
-    assert f"without a checkpoint; the best stored one is {best.checkpoint}, with " in str(best)
+    assert f"without a checkpoint; the one labeled best is {best.checkpoint}, with " in str(best)
 
 
 def test_report_of_a_checkpoint_is_found_by_its_iteration(tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_checkpoint_of_another_report_with_the_same_value_is_not_that_of_the_bes
     best = Best("val/accuracy", "max", 1.0, 2, 30, 30, "epoch-0007", 1.0, checkpoint_iteration=70)
     assert str(best) == (
         "val/accuracy 1 (epoch 3, step 30), without a checkpoint;"
-        " the best stored one is epoch-0007, with 1"
+        " the one labeled best is epoch-0007, with 1"
     )
     assert str(replace(best, checkpoint_iteration=30)) == (
         "val/accuracy 1 (epoch 3, step 30), in the checkpoint epoch-0007"

@@ -87,6 +87,29 @@ def test_repeats_are_trials_with_consecutive_seeds(tmp_path: Path) -> None:
         outcome.importance()
 
 
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_best_of_a_trial_is_by_the_metric_of_its_sweep(tmp_path: Path, repeats: int) -> None:
+    """Though its checkpoint may be the best one by another metric."""
+    hooks = {"checkpoint": {"best": "val/loss"}}
+    space = {"optimizer.lr": {"grid": [0.3]}}
+    experiment = searching(space, repeats=repeats, hooks=hooks, epochs=2)
+    done = sweep(experiment, tmp_path, local=True)
+    for trial in done.runs:
+        assert trial.best is not None
+        accuracies = trial.metrics["val/accuracy"]
+        assert (trial.best.metric, trial.best.mode) == ("val/accuracy", "max")
+        assert (trial.best.value, trial.best.epoch) == (accuracies.max(), accuracies.idxmax())
+        assert trial.best.checkpoint == f"epoch-000{trial.metrics['val/loss'].idxmin() + 1}"
+
+    (listed,) = json.loads(
+        CliRunner().invoke(app, ["ls", "--storage", str(tmp_path), "--json"]).stdout
+    )
+    best = listed["best"]
+    mean = sum(trial.metrics["val/accuracy"].max() for trial in done.runs) / repeats
+    assert (best["metric"], best["mode"]) == ("val/accuracy", "max")
+    assert best.get("mean", best["value"]) == pytest.approx(mean)
+
+
 @dataclass
 class KeepsSweep(Hook):
     """Keeps the sweep that a hook finds in its config."""
