@@ -30,14 +30,12 @@ def finish_run(done: Run, as_json: bool) -> None:
 def finish_sweep(done: Sweep, as_json: bool) -> None:
     """Print the results of a sweep; exit with 130 if it was interrupted, with 3 if trials
     failed."""
-    from orchestrator.sweeps.end import count_failed_trials
-
     print_sweep(done, as_json)
     if not as_json:
         _print_next(f"hookyard report {shlex.quote(str(done.folder))}")
     if done.status == "interrupted":
         raise typer.Exit(INTERRUPTED)
-    if count_failed_trials(done):
+    if done.count_failed_trials():
         raise typer.Exit(SOME_FAILED)
 
 

@@ -21,7 +21,7 @@ from orchestrator.runs.display import open_display
 from orchestrator.runs.driver import format_resume_command
 from orchestrator.sweeps.budget import BudgetUse
 from orchestrator.sweeps.earlier_attempts import compute_seconds_used
-from orchestrator.sweeps.end import record_end
+from orchestrator.sweeps.end_record import record_end
 from orchestrator.sweeps.requirements import compute_concurrency
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.sweeps.running_sweep import RunningSweep

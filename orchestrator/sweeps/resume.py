@@ -22,7 +22,7 @@ from orchestrator.sweeps.earlier_attempts import (
     load_previous_trials,
     wait_for_orphans,
 )
-from orchestrator.sweeps.end import record_end
+from orchestrator.sweeps.end_record import record_end
 from orchestrator.sweeps.launch import run_trials
 from orchestrator.sweeps.requirements import check_can_run
 from orchestrator.sweeps.results.result import Sweep

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from orchestrator import UsageError, load_experiment, open_run, open_sweep, sweep
-from orchestrator.sweeps.end import count_failed_trials
 from tests.ray.conftest import WHOAMI
 
 pytestmark = pytest.mark.ray
@@ -118,7 +117,7 @@ def test_failed_trial_does_not_end_the_sweep(
         "rank 1: hook 'fails' failed in on_update: ValueError: 2.0 is too much"
         in trials["error"].iloc[1]
     )
-    assert count_failed_trials(done) == 1
+    assert done.count_failed_trials() == 1
     # A mistake would come again: it is not tried again, as a lost process is.
     assert [len(run.folder.read_attempts()) for run in done.runs] == [1, 1, 1]
     assert open_run(done.best.path).status == "finished"

@@ -136,9 +136,9 @@ def is_compacted(storage: Storage) -> bool:
     return not (files.parts or files.obsolete)
 
 
-def compact_rows(folder: RunFolder) -> None:
-    """Compact the rows of a run that has just ended, in its driver. A failure is only logged:
-    readers are slower without it."""
+def compact_rows(folder: RunFolder) -> bool:
+    """Compact the rows of a run that has just ended, in its driver, and return whether that
+    succeeded. A failure is only logged: readers are slower without it."""
     try:
         compact(folder.storage, folder.read_attempts())
     # Readers use the files of the ranks as they are, so this must not fail a run that has ended.
@@ -148,6 +148,8 @@ def compact_rows(folder: RunFolder) -> None:
             folder,
             error,
         )
+        return False
+    return True
 
 
 def finish_compaction(folder: RunFolder) -> None:

@@ -11,6 +11,7 @@ import pandas as pd
 
 from hooks.metrics.direction import find_direction
 from orchestrator.column_names import CONFIG
+from orchestrator.disk.metadata import COMPLETE
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import list_trial_folders, open_sweep_folder, trial_name
 from orchestrator.errors import DamagedFile, UsageError
@@ -210,6 +211,14 @@ class Sweep(Result):
         """
         return TrialIndex(self.folder, self.objectives).read()
 
+    def count_failed_trials(self) -> int:
+        """Count the failed, lost and damaged trials of a sweep that has ended.
+
+        Returns:
+            Their number.
+        """
+        return sum(map(_has_failed, self.records().values()))
+
     @property
     def metrics(self) -> pd.DataFrame:
         """A DataFrame with one row per valid report of any trial: the trial, its values
@@ -404,6 +413,10 @@ class Sweep(Result):
                 f" {MIN_TRIALS}"
             )
         return make_importance_table(units, metric)
+
+
+def _has_failed(record: TrialRecord | DamagedFile) -> bool:
+    return isinstance(record, DamagedFile) or record.status not in (*COMPLETE, "interrupted")
 
 
 def open_sweep(path: str | Path) -> Sweep:

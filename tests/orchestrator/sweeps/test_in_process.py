@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -15,12 +16,12 @@ from typer.testing import CliRunner
 from hooks import Hook, State
 from orchestrator import RunError, UsageError, open_sweep, resume_sweep, run, sweep
 from orchestrator.cli import app
+from orchestrator.disk.rows import compaction
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.load import make_experiment_from_source
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.runs.result import open_run
 from orchestrator.sweeps import launch, requirements
-from orchestrator.sweeps.end import count_failed_trials
 from orchestrator.sweeps.trials import begin_trial, make_trial_source
 from tests.tasks import described
 
@@ -141,7 +142,25 @@ def test_a_trial_that_fails_does_not_end_the_sweep(tmp_path: Path) -> None:
     assert trials["error"].tolist()[0].startswith("ArithmeticError: this loss fails on purpose (")
     assert "in loss" in (tmp_path / "points/trials/trial-0000/log.txt").read_text()
     assert outcome.best.name == "trial-0001"
-    assert count_failed_trials(outcome) == 1
+    assert outcome.count_failed_trials() == 1
+
+
+def test_a_sweep_ends_though_its_rows_cannot_be_compacted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A resume compacts them."""
+    space = {"optimizer.lr": {"grid": [0.01]}}
+    with monkeypatch.context() as patch:
+        patch.setattr(compaction, "compact", Mock(side_effect=MemoryError("joining rows")))
+        done = sweep(searching(space), tmp_path, local=True)
+    assert (done.status, done.folder.read_metadata().status) == ("finished", "finished")
+    assert "could not compact the rows" in caplog.text
+
+    compacted = Path(done.path, "trials/trial-0000/stats.parquet")
+    assert not compacted.exists()
+    done.folder.update(status="interrupted")
+    resume_sweep(done.path)
+    assert compacted.exists()
 
 
 @dataclass

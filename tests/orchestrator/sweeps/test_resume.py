@@ -14,7 +14,6 @@ from orchestrator import UsageError, load_experiment, open_sweep, resume, resume
 from orchestrator.disk.metadata import seconds_at
 from orchestrator.disk.rows.file_format import make_stream
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.sweeps.end import count_failed_trials
 from tests.driver import Driver
 from tests.ray.conftest import EXPERIMENT, HOOKS, TASK
 
@@ -222,11 +221,11 @@ def test_failed_trials_are_retried_only_with_failed(outside: Path) -> None:
         UsageError, match=r"1 of 2 trials of .* failed, .* To retry: hookyard resume .* --failed"
     ):
         resume_sweep(done.path)
-    assert count_failed_trials(after) == 1
+    assert after.count_failed_trials() == 1
     (outside / "repaired").touch()
     again = resume_sweep(done.path, failed=True)
     assert again.trials["status"].tolist() == ["finished", "finished"]
-    assert count_failed_trials(again) == 0
+    assert again.count_failed_trials() == 0
 
 
 def test_a_running_sweep_cannot_be_resumed(finished: Path, outside: Path) -> None:

@@ -1,10 +1,10 @@
-"""The end of a sweep: its status and its best trial."""
+"""The record of a sweep's end: its status and its best trial."""
 
 from dataclasses import asdict, replace
 from typing import Any
 
 from orchestrator.disk.metadata import COMPLETE, format_now
-from orchestrator.disk.rows.compaction import compact
+from orchestrator.disk.rows.compaction import compact_rows
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import SCRATCH
 from orchestrator.errors import DamagedFile, UsageError
@@ -12,7 +12,6 @@ from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.sweeps.results.ranking import list_configurations
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.tables.trial_index import TrialIndex
-from orchestrator.tables.trial_record import TrialRecord
 
 
 def record_end(folder: RunFolder, settings: SweepSettings, *, interrupted: bool = False) -> Sweep:
@@ -24,7 +23,7 @@ def record_end(folder: RunFolder, settings: SweepSettings, *, interrupted: bool 
     status = "finished"
     if interrupted:
         status = "interrupted"
-    elif folder.read_metadata().fail_fast and count_failed_trials(result):
+    elif folder.read_metadata().fail_fast and result.count_failed_trials():
         status = "failed"
     folder.update(status=status, ended=format_now(), best=_describe_best_trial(result))
     return result
@@ -35,9 +34,8 @@ def _compact_trials(folder: RunFolder, index: TrialIndex) -> None:
     for name, record in records.items():
         if isinstance(record, DamagedFile) or record.compacted or record.status not in COMPLETE:
             continue
-        trial = RunFolder(folder.storage / "trials", name)
-        compact(trial.storage, trial.read_attempts())
-        records[name] = replace(record, compacted=True)
+        is_compacted = compact_rows(RunFolder(folder.storage / "trials", name))
+        records[name] = replace(record, compacted=is_compacted)
     index.write(records.values())
 
 
@@ -57,12 +55,3 @@ def _describe_best_trial(result: Sweep) -> dict[str, Any] | None:
         entry["mean"] = best.mean
         entry["description"] = best.describe(result.objective[0])
     return entry
-
-
-def count_failed_trials(result: Sweep) -> int:
-    """Count the failed and lost trials of an ended sweep."""
-    return sum(_has_failed(record) for record in result.records().values())
-
-
-def _has_failed(record: TrialRecord | DamagedFile) -> bool:
-    return isinstance(record, DamagedFile) or record.status not in (*COMPLETE, "interrupted")
