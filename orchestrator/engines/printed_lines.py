@@ -7,36 +7,55 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import Any, TextIO, cast
 
+MAX_LENGTH = 10_000
+"""Number of characters of a line that are passed on."""
+
 
 class PrintedLines:
-    """A stdout that also passes each complete line on. Used in workers.
+    """The stdout of a worker, which also passes each complete line on.
 
-    Processes that are forked from this one, such as DataLoader workers, pass nothing on.
+    Text after a carriage return replaces the line, as on a terminal. Processes that are forked from
+    this one, such as DataLoader workers, pass nothing on.
 
     Args:
-        stdout: Where the text still goes.
         pass_on: Called with each line, in the thread that prints.
     """
 
-    def __init__(self, stdout: TextIO, pass_on: Callable[[str], None]) -> None:
-        self._stdout = stdout
+    def __init__(self, pass_on: Callable[[str], None]) -> None:
+        self._stdout = sys.stdout
         self._pass_on = pass_on
         self._process = os.getpid()
-        self._begun_line = ""
+        self._line = ""
+        """The line that has begun; it ends with a carriage return if the next text replaces it."""
+
+    @contextmanager
+    def collected(self) -> Iterator[None]:
+        """Within, pass on what this process prints."""
+        with redirect_stdout(cast(TextIO, self)):
+            yield
+
+    def finish(self) -> None:
+        """Pass on the last line, if it has no end."""
+        if self._line:
+            self._end_line()
 
     def write(self, text: str) -> int:
         if os.getpid() == self._process:
-            *lines, self._begun_line = (self._begun_line + text).split("\n")
+            *lines, last = text.split("\n")
             for line in lines:
-                self._pass_on(line)
+                self._add(line)
+                self._end_line()
+            self._add(last)
         return self._stdout.write(text)
+
+    def _add(self, text: str) -> None:
+        line = (self._line + text)[:MAX_LENGTH]
+        shown = line.rstrip("\r")
+        self._line = shown.rpartition("\r")[2] + line[len(shown) :]
+
+    def _end_line(self) -> None:
+        self._pass_on(self._line.rstrip("\r"))
+        self._line = ""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stdout, name)
-
-
-@contextmanager
-def printed_lines_passed_on(pass_on: Callable[[str], None]) -> Iterator[None]:
-    """Within, call `pass_on` with each line that this process prints."""
-    with redirect_stdout(cast(TextIO, PrintedLines(sys.stdout, pass_on))):
-        yield

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from orchestrator.engines.assigned_run import AssignedRun
 from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.attempt_loop import make_loop
 from orchestrator.engines.hang_watch import END_PROCESS, HangWatch, RankTermination
-from orchestrator.engines.printed_lines import printed_lines_passed_on
+from orchestrator.engines.printed_lines import PrintedLines
 from orchestrator.engines.ray_data import data_of
 from orchestrator.engines.run_attempt import RunAttempt
 from orchestrator.engines.shared_checkpoints import choose_common_checkpoints
@@ -80,24 +79,33 @@ class Session:
         each report."""
         threads = thread_count(self._assigned[0].resolved.experiment)
         training = produce_within(partial(torch_threads, threads), self._train())
-        yield from produce_within(self._pass_prints_on, training)
-
-    @contextmanager
-    def _pass_prints_on(self) -> Iterator[None]:
-        """Within, send to the driver what rank 0 prints."""
         if self._link is None:
-            yield
-            return
-        with printed_lines_passed_on(self._link.add_printed):
-            try:
-                yield
-            finally:
-                self._link.send_printed()
+            yield from training
+        else:
+            yield from self._pass_prints_on(training, self._link)
+
+    def _pass_prints_on(
+        self, training: Generator[Report, None, None], link: MailboxLink
+    ) -> Generator[Report, None, None]:
+        """Yield the reports of a training, and send to the driver what it prints."""
+        printed = PrintedLines(link.add_printed)
+        try:
+            yield from produce_within(printed.collected, training)
+        finally:
+            printed.finish()
+            link.finish()
 
     def _train(self) -> Generator[Report, None, None]:
         if self.is_shared:
             choose_common_checkpoints(self._assigned, self.world)
         self.attempts = [RunAttempt(run, run.begin()) for run in self._assigned]
+        try:
+            yield from self._train_attempts()
+        finally:
+            for attempt in self.attempts:
+                attempt.close()
+
+    def _train_attempts(self) -> Generator[Report, None, None]:
         leader = self.attempts[0]
         hang_reports = HangReports(leader.folder, leader.number, self.world.world_size)
         limits = leader.resolved.experiment.hang
@@ -192,11 +200,6 @@ class Session:
             if failure is None:
                 raise
             _log.warning("rank %d could not write its last files: %s", self.world.rank, error)
-        finally:
-            if self._link:
-                self._link.finish()
-            for attempt in self.attempts:
-                attempt.close()
 
     # Its end and its checkpoints, which the caller decides
 

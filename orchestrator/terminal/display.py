@@ -47,7 +47,7 @@ class TerminalDisplay:
         from rich.console import Console
 
         stderr: Any = PipeSafe(sys.stderr)
-        self._console = Console(file=stderr, highlight=False, soft_wrap=True)
+        self._console = Console(file=stderr, highlight=False, soft_wrap=True, emoji=False)
         self._log = DriverLog(log)
         self._clock = clock
         self._last_plain: dict[str, float] = {}
@@ -136,11 +136,11 @@ class _Bars:
 
         self._tasks: dict[str, TaskID] = {}
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=30),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[text]}"),
+            TextColumn("{task.fields[text]}", markup=False),
             console=console,
         )
 

@@ -65,11 +65,13 @@ def make_table(
 
     for name in names:
         table.add_column(
-            name,
+            Text(name),
             justify="left" if name in left else "right",
             no_wrap=True,
             ratio=1 if name in cut else None,
         )
     for row in rows:
-        table.add_row(*(row[name] for name in names))
+        cells = [row[name] for name in names]
+        # rich takes brackets in plain strings for markup.
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
     return table

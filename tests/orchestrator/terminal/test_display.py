@@ -22,18 +22,21 @@ def test_lines_go_to_stderr_and_with_the_time_to_the_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     long = "x" * 300
+    codes = "time 10:100:30 of a:key:b"  # rich has emojis of these names
     with TerminalDisplay(Storage(tmp_path)) as display:
         display.line("epoch 0 [bold]is no markup[/bold] 1/2")
         display.line(long)
+        display.line(codes)
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == f"epoch 0 [bold]is no markup[/bold] 1/2\n{long}\n"
+    assert err == f"epoch 0 [bold]is no markup[/bold] 1/2\n{long}\n{codes}\n"
     log = (tmp_path / "log.txt").read_text().splitlines()
     assert re.fullmatch(
         r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d epoch 0 \[bold\]is no markup\[/bold\] 1/2", log[0]
     )
     assert log[1].endswith(f" {long}")
-    assert len(log) == 2
+    assert log[2].endswith(f" {codes}")
+    assert len(log) == 3
 
 
 def test_log_is_appended_to(tmp_path: Path) -> None:
@@ -77,6 +80,10 @@ def test_progress_without_a_terminal_is_an_occasional_line(
         (
             [("train", 1, 10), ("val", 1, 5, "now"), ("train", 4, 10, "loss 0.5")],
             ["train .* 4/10 .* loss 0.5", "val .* 1/5 .* now"],
+        ),
+        (
+            [("val/[dim]", 1, 5, "[bold]0.5 a:key:b")],
+            [r"val/\[dim\] .* 1/5 .* \[bold\]0.5 a:key:b"],
         ),
         ([("train", 1, 10), ("val", 1, 5), ("train", 10, 10)], ["val .* 1/5 "]),
         ([("train", 10, 10), ("train", 1, 10)], ["train .* 1/10 "]),

@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 
 from orchestrator.doctor import Finding
 from orchestrator.doctor.rank_status import RankStatus
-from orchestrator.terminal.frame_parts import format_percent
+from orchestrator.terminal.frame_parts import format_percent, make_table
 from orchestrator.terminal.frames import LiveFrame
 from orchestrator.terminal.run_frame import MAX_FINDINGS, MAX_RANKS, draw_run_frame
 from orchestrator.terminal.run_view import RankView, RunProgress, RunView, Speed
@@ -140,6 +140,11 @@ def test_empty_columns_are_left_out() -> None:
         "3",
         "GiB",
     ]
+
+
+def test_a_table_shows_text_in_brackets_and_between_colons() -> None:
+    row = {"[dim]": "[bold]a:key:b[/]"}
+    assert lines_of(make_table([row], left=["[dim]"]))[::2] == ["[dim]", "[bold]a:key:b[/]"]
 
 
 def test_run_frame_shows_the_ranks_with_the_most_work() -> None:
