@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from hooks import Interval
 from orchestrator.errors import ConfigError, collect_problems
@@ -116,6 +116,9 @@ class _Span:
         """Number of times that the scheduler steps."""
         return divide_up(self.end - self.begin, self.every)
 
+    def begins_within(self, other: Self) -> bool:
+        return other.begin <= self.begin < other.end
+
 
 def _make_several(
     schedulers: Sequence[Component], task: type[Task], timeline: Timeline, path: str
@@ -124,21 +127,21 @@ def _make_several(
     if timeline.every is None:
         raise ConfigError.at(path, "a list of schedulers needs the hook param_scheduler")
     all_bounds = _collect_bounds(schedulers, task, path)
-    begins = [timeline.count(bounds.begin or Interval(0)) for bounds in all_bounds]
-    last_end = 0
-    for index, (scheduler, bounds) in enumerate(zip(schedulers, all_bounds, strict=True)):
+    spans = [_measure(bounds, timeline) for bounds in all_bounds]
+    _check_spans(spans, all_bounds, timeline, path)
+    begins = {span.begin for span in spans if span}
+    for index, (scheduler, bounds, span) in enumerate(
+        zip(schedulers, all_bounds, spans, strict=True)
+    ):
         entry_path = f"{path}.{index}"
         arguments, _ = split_arguments(scheduler, task, PhaseBounds, entry_path)
-        span = _measure(bounds, timeline)
+        # Without data, any length serves to check the rest.
+        length = span.length if span else 1
+        arguments = add_length(scheduler.type, arguments, task, length, entry_path)
         if span is None:
-            # Without data, any length serves to check the rest.
-            arguments = add_length(scheduler.type, arguments, task, 1, entry_path)
             yield LRPhase(entry_path, scheduler.type, arguments)
             continue
 
-        _check_order(bounds, span, last_end, timeline, entry_path)
-        last_end = max(last_end, span.end)
-        arguments = add_length(scheduler.type, arguments, task, span.length, entry_path)
         last = None
         if bounds.end:
             is_followed = span.end in begins  # by a scheduler that takes the last step
@@ -156,23 +159,33 @@ def _measure(bounds: PhaseBounds, timeline: Timeline) -> _Span | None:
     return _Span(begin, end, every)
 
 
-def _check_order(
-    bounds: PhaseBounds, span: _Span, last_end: int, timeline: Timeline, path: str
+def _check_spans(
+    spans: Sequence[_Span | None],
+    all_bounds: Sequence[PhaseBounds],
+    timeline: Timeline,
+    path: str,
 ) -> None:
-    """Raise ConfigError for a phase outside of the run, or one that begins within another."""
+    """Raise ConfigError for a scheduler outside of the run, or one that begins within another."""
     total = timeline.count(timeline.length)
-    if total is not None and span.begin >= total:
-        raise ConfigError.at(
-            path, f"must begin before the end at {timeline.length}, got {bounds.begin}"
-        )
-    if span.begin >= span.end:
-        raise ConfigError.at(path, f"begins after {bounds.begin}, but ends after {bounds.end}")
-    if 0 < span.begin < last_end:
-        raise ConfigError.at(
-            path,
-            f"begins after {bounds.begin}, before another has ended",
-            "begin later, or together at 0",
-        )
+    measured = [span for span in spans if span]
+    for index, (span, bounds) in enumerate(zip(spans, all_bounds, strict=True)):
+        if span is None:
+            continue
+        entry_path = f"{path}.{index}"
+        if total is not None and span.begin >= total:
+            raise ConfigError.at(
+                entry_path, f"must begin before the end at {timeline.length}, got {bounds.begin}"
+            )
+        if span.begin >= span.end:
+            raise ConfigError.at(
+                entry_path, f"begins after {bounds.begin}, but ends after {bounds.end}"
+            )
+        if span.begin and any(span.begins_within(other) for other in measured if other is not span):
+            raise ConfigError.at(
+                entry_path,
+                f"begins after {bounds.begin}, before another has ended",
+                "begin later, or together at 0",
+            )
 
 
 def _collect_bounds(

@@ -219,6 +219,10 @@ def test_schedulers_of_a_list_have_own_intervals_and_keep_the_rate_in_gaps() -> 
             r"scheduler\.1: begins after 1",
         ),
         (
+            {"scheduler": [{**COSINE, "begin": 1}, {"type": "LinearLR", "begin": 0, "end": 2}]},
+            r"scheduler\.0: begins after 1",
+        ),
+        (
             {"scheduler": [{**COSINE, "begin": 3}]},
             r"scheduler\.0: must begin before the end at 3 epochs, got 3",
         ),
