@@ -14,6 +14,7 @@ from hooks.errors import WrongHook, format_error
 from orchestrator.errors import ConfigError
 
 _OUR_FILES = (
+    "<frozen ",
     "importlib",
     "contextlib.py",
     "import_path.py",

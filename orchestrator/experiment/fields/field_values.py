@@ -49,6 +49,9 @@ def convert_value(cls: type, name: str, value: Any) -> Any:
         if _is_valid(model, {name: value}):
             raise LostValue("cannot be saved as YAML") from None
         return written  # reported with the other wrong values
+    except Exception as error:  # of the user's class, which pydantic passes on
+        message = f"cannot be read back from YAML: {type(error).__name__}: {error}"
+        raise LostValue(message) from None
 
     reason = explain_unwritable(written)
     if reason:
@@ -73,30 +76,35 @@ def _write(model: type[BaseModel], name: str, value: Any) -> Any:
 
 def is_default(value: Any, field: dataclasses.Field[Any]) -> bool:
     """Return whether a value is what the class sets itself."""
-    if field.default_factory is not dataclasses.MISSING:
-        return _is_same(value, field.default_factory())
-    return value is field.default or _is_same(value, field.default)
+    try:
+        default = _make_default(field)
+    except Exception:  # the class cannot be made without a value
+        return False
+    return value is default or _is_same(value, default)
 
 
 @cache
-def list_lost_defaults(cls: type) -> set[str]:
-    """Return the fields whose default the class would not get back from a file."""
-    return {name for name, field in list_parameters(cls).items() if _has_lost_default(cls, field)}
+def has_lost_default(cls: type, name: str) -> bool:
+    """Return whether the class would not get a field's default back from a file.
 
-
-def _has_lost_default(cls: type, field: dataclasses.Field[Any]) -> bool:
-    default = field.default
-    if field.default_factory is not dataclasses.MISSING:
-        default = field.default_factory()
+    Raises what the factory of the default raises.
+    """
+    default = _make_default(list_parameters(cls)[name])
     if default is dataclasses.MISSING:
         return False
     if type(default) in _PLAIN_TYPES:  # needs no model of pydantic, which takes a millisecond
         return explain_unwritable(default) is not None
     try:
-        convert_value(cls, field.name, default)
+        convert_value(cls, name, default)
     except LostValue:
         return True
     return False
+
+
+def _make_default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
 
 
 @cache

@@ -1,5 +1,6 @@
 """Instances of a class, made of what a config gives to it."""
 
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,3 +59,48 @@ def test_parameters_may_have_names_of_pydantic_methods() -> None:
         json: list[int] = field(default_factory=list)
 
     assert construct(StreamTransfer, {"copy": 2, "json": [1]}, "x")[1] == {"copy": 2, "json": [1]}
+
+
+@dataclass
+class Placed:
+    """Its default needs a variable of the environment."""
+
+    folder: str = field(default_factory=lambda: os.environ["NO_SUCH_VARIABLE"])
+    size: int = 1
+
+
+def test_a_default_that_cannot_be_made_is_needed_only_without_a_value() -> None:
+    made, settings = construct(Placed, {"folder": "/data"}, "x")
+    assert made == Placed("/data", 1)
+    assert settings == {"folder": "/data", "size": 1}
+    (told,) = problems_of(Placed, {}).values()
+    assert re.fullmatch(rf"KeyError: 'NO_SUCH_VARIABLE' \({__file__}:\d+\)", told)
+
+
+@dataclass
+class Span:
+    """Cannot be made of its own fields once it is made."""
+
+    low: float = 1.0
+    high: float = 2.0
+
+    def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise TypeError("low > high")
+        self.low, self.high = self.high, self.low
+
+
+@dataclass
+class Spanned:
+    span: Span = field(default_factory=Span)
+
+
+def test_a_nested_class_that_refuses_its_values_is_reported() -> None:
+    (told,) = problems_of(Spanned, {"span": {"low": 3.0, "high": 1.0}}).values()
+    assert re.fullmatch(rf"TypeError: low > high \({__file__}:\d+\)", told)
+
+
+def test_a_default_that_the_class_refuses_to_read_back_is_left_to_it() -> None:
+    made, settings = construct(Spanned, {}, "x")
+    assert (made.span.low, made.span.high) == (2.0, 1.0)
+    assert settings == {}

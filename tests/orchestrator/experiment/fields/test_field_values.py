@@ -1,6 +1,7 @@
 """Values of fields: a class gets from a file what was set in Python, or the value is refused."""
 
 import math
+import os
 from collections import OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass
@@ -223,3 +224,22 @@ def test_defaults_are_left_to_the_class(hint: Any, default: Any) -> None:
     assert convert_fields(cls(), "") == {}
     assert [one.name for one in fields(cls)] == ["value"]
     assert through_a_file(cls()) is default
+
+
+def test_a_default_that_cannot_be_made_is_no_value() -> None:
+    cls = holder(str, default_factory=lambda: os.environ["NO_SUCH_VARIABLE"])
+    assert convert_fields(cls("/data"), "", defaults=False) == {"value": "/data"}
+
+
+def test_an_error_of_a_nested_class_that_is_read_back_is_told() -> None:
+    @dataclass
+    class Once:
+        count: int
+
+        def __post_init__(self) -> None:
+            if self.count > 1:
+                raise TypeError("only once")
+            self.count += 1
+
+    with pytest.raises(ConfigError, match="cannot be read back from YAML: TypeError: only once"):
+        convert_fields(holder(Once)(Once(1)), "task_args")

@@ -135,7 +135,7 @@ def test_summaries_are_those_of_the_trials(outcome: Sweep) -> None:
         assert by_trial.loc[trial.name, "rss_bytes"] == training["rss_bytes"].max()
         assert by_rank.loc[(trial.name, 0), "loss"] == training["loss"].median()
         assert by_phase.loc[trial.name].equals(trial.summary("phase"))
-    with pytest.raises(UsageError, match="by must be 'trial', 'rank', .*, got 'host'"):
+    with pytest.raises(UsageError, match=r"by must be 'trial', 'rank', .*, got 'host'"):
         outcome.summary("host")
     with pytest.raises(UsageError, match="no column 'los'"):
         outcome.summary(columns=["los"])
