@@ -113,8 +113,12 @@ def find_hook_class(name: str, path: str = "", others: Iterable[str] = ()) -> ty
 
     Raises ConfigError, which also suggests `others`.
     """
-    advice = find_classes_elsewhere().get(name)
-    cls = find_class(name, Hook, HOOKS, path, ENTRY_POINTS, others, advice)
+    suggestion = None
+    if name not in HOOKS:
+        suggestion = find_classes_elsewhere().get(name) or did_you_mean(
+            name, {*HOOKS, *others} - {name}
+        )
+    cls = find_class(name, Hook, HOOKS, path, ENTRY_POINTS, suggestion)
     if not hasattr(cls, "__dataclass_fields__"):
         raise ConfigError.at(path, f"'{name}' is not a dataclass", "put @dataclass above the class")
     return cls

@@ -1,9 +1,11 @@
 """Classes and functions that a config names."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from importlib.metadata import EntryPoints, entry_points
+from inspect import isfunction
+from types import ModuleType
 from typing import Any, TypeVar
 
 from hooks.import_path import NoSuchModule, import_named
@@ -15,7 +17,7 @@ from orchestrator.user_code.origins import MAIN
 T = TypeVar("T")
 
 _MAX_NAMES = 20
-"""Maximum number of a table's names in a message; only the table of hooks has more."""
+"""Maximum number of names in a message; of the tables, only that of hooks has more."""
 
 _IMPORT_PATH = re.compile(r"^[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*$")
 
@@ -26,8 +28,7 @@ def find_class(
     table: Mapping[str, type[T]],
     path: str = "",
     group: str | None = None,
-    others: Iterable[str] = (),
-    advice: str | None = None,
+    suggestion: str | None = None,
 ) -> type[T]:
     """Return the class that a config names. Imports its module, and evaluates nothing.
 
@@ -37,8 +38,7 @@ def find_class(
         table: Classes by name.
         path: Path of the name in the config, for the error.
         group: Group of entry points; None if there is none.
-        others: Further names that the error may suggest.
-        advice: Advice about this name, instead of a suggestion.
+        suggestion: What to do about an unknown name; by default to take the nearest in `table`.
 
     Raises:
         ConfigError: There is no such class, or its module cannot be imported.
@@ -49,9 +49,9 @@ def find_class(
             cls = _load_entry_point(name, path, group)
         if cls is None:
             if not _IMPORT_PATH.match(name):
-                hint = advice or did_you_mean(name, {*table, *others} - {name})
+                hint = suggestion or did_you_mean(name, table)
                 raise _make_unknown_error(name, base, table, path, hint)
-            cls = _import(name, base, path)
+            cls = _find_attribute(name, path, partial(_is_proper_subclass, base))
 
         if not isinstance(cls, type):
             shown = f"a {type(cls).__name__}"
@@ -64,15 +64,14 @@ def find_class(
 
 def find_function(name: str, path: str) -> Callable[..., Any]:
     """Return the function that `module:function` names; raises ConfigError at `path`."""
-    module_name, _, function_name = name.partition(":")
     if not _IMPORT_PATH.match(name):
         raise ConfigError.at(path, f"must be module:function, got '{name}'")
-    with catch_user_errors(path, f"module '{module_name}' cannot be imported"):
-        function: Callable[..., Any] | None = getattr(
-            import_named(module_name), function_name, None
-        )
+    module_name = name.partition(":")[0]
+    function: Callable[..., Any] = _find_attribute(
+        name, path, lambda value: isfunction(value) and value.__module__ == module_name
+    )
     if not callable(function):
-        raise ConfigError.at(path, f"module '{module_name}' has no function '{function_name}'")
+        raise ConfigError.at(path, f"must be a function, got a {type(function).__name__}")
     return function
 
 
@@ -88,29 +87,40 @@ def _list_entry_points(group: str) -> EntryPoints:
     return entry_points(group=group)  # reads the metadata of all packages
 
 
-def _import(name: str, base: type[Any], path: str) -> Any:
-    module_name, _, class_name = name.partition(":")
+def _find_attribute(import_path: str, path: str, is_alternative: Callable[[Any], bool]) -> Any:
+    """Return what `module:name` names. The error suggests the alternatives in the module."""
+    module_name, _, name = import_path.partition(":")
     with catch_user_errors(path, f"module '{module_name}' cannot be imported"):
         try:
             module = import_named(module_name)
         except NoSuchModule as error:
             raise ConfigError.at(path, str(error)) from None
-    if hasattr(module, class_name):
-        return getattr(module, class_name)
-    classes = [
-        key
-        for key, value in vars(module).items()
-        if isinstance(value, type) and issubclass(value, base) and value is not base
-    ]
-    hint = f"it has {', '.join(classes)}" if classes else None
+    if hasattr(module, name):
+        return getattr(module, name)
+    alternatives = [key for key, value in vars(module).items() if is_alternative(value)]
+    hint = f"it has {', '.join(alternatives)}" if 0 < len(alternatives) <= _MAX_NAMES else None
     if module_name == MAIN:
-        hint = "only the process of a script or a notebook knows its classes: continue there"
-    file = getattr(module, "__file__", "built into Python")
+        hint = "only the process of a script or a notebook knows what it defines: continue there"
     raise ConfigError.at(
         path,
-        f"module '{module_name}' ({file}) has no '{class_name}'",
-        did_you_mean(class_name, classes) or hint,
+        f"module '{module_name}' ({_describe_place(module)}) has no '{name}'",
+        did_you_mean(name, alternatives) or hint,
     )
+
+
+def _is_proper_subclass(base: type[Any], value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, base) and value is not base
+
+
+def _describe_place(module: ModuleType) -> str:
+    file = getattr(module, "__file__", None)
+    if file:
+        return str(file)
+    if module.__name__ == MAIN:
+        return "a notebook or a session"
+    for folder in getattr(module, "__path__", ()):
+        return f"{folder}, a folder without __init__.py"
+    return "built into Python"
 
 
 def _make_unknown_error(

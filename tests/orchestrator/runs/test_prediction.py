@@ -306,7 +306,11 @@ def test_wrong_predictions_are_refused(done: Run, keeps: str, words: str) -> Non
             "has no val/far data: data.. returned train and val and",
         ),
         ({"data": "nowhere"}, ConfigError, "data: must be module:function, got 'nowhere'"),
-        ({"data": f"{__name__}:gone"}, ConfigError, f"module '{__name__}' has no function 'gone'"),
+        (
+            {"data": f"{__name__}:gone"},
+            ConfigError,
+            f"module '{__name__}' ({__file__}) has no 'gone'",
+        ),
         ({"data": NewStream()}, UsageError, "need a dataset with __len__ and __getitem__"),
         (
             {"data": TensorDataset(NEW[:0])},

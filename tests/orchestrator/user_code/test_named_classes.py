@@ -1,5 +1,6 @@
 """Imports: from a name in a config to a class."""
 
+import sys
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hooks.import_path import extend_import_path
 from orchestrator.errors import ConfigError
 from orchestrator.task import Task
 from orchestrator.user_code import named_classes
-from orchestrator.user_code.named_classes import find_class
+from orchestrator.user_code.named_classes import find_class, find_function
 from tests.orchestrator.experiment.samples import HERE, Band, Line, Shadow
 
 
@@ -83,3 +84,32 @@ def test_failing_module_is_reported_with_its_error(folder: Path) -> None:
 def test_missing_class_suggests_those_of_the_module() -> None:
     assert "has no 'Shadows' | did you mean 'Shadow'?" in refused(f"{HERE}:Shadows")
     assert "it has Shadow, Band, Bare" in refused(f"{HERE}:Qqqq")
+
+
+def test_missing_name_is_reported_with_the_place_of_its_module(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "without_init").mkdir()
+    place = f"({folder / 'without_init'}, a folder without __init__.py)"
+    assert f"module 'without_init' {place} has no 'X'" in refused("without_init:X")
+    assert "module 'sys' (built into Python) has no 'X'" in refused("sys:X")
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+    assert "module '__main__' (a notebook or a session) has no 'X'" in refused("__main__:X")
+
+
+def refused_function(name: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        find_function(name, "here")
+    (problem,) = caught.value.problems
+    return f"{problem.message} | {problem.suggestion}"
+
+
+def test_functions_are_found_as_classes_are(folder: Path) -> None:
+    (folder / "made.py").write_text("count = 3\n\ndef make_points():\n    return []\n")
+    assert find_function("made:make_points", "here")() == []
+    assert "has no 'make_point' | did you mean 'make_points'?" in refused_function(
+        "made:make_point"
+    )
+    assert "has no 'Qqqq' | it has make_points" in refused_function("made:Qqqq")
+    assert "must be a function, got a int" in refused_function("made:count")
+    assert refused_function("nosuchmod:x").startswith("no module 'nosuchmod' in ")
