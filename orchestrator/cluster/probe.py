@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import hooks
-from orchestrator.disk.provenance import installed_version
+from orchestrator.disk.provenance import find_version
 from orchestrator.errors import HookyardError
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.storage import Storage
@@ -63,8 +63,8 @@ def collect_facts() -> Facts:
     shared = Path("/dev/shm")
     versions = {
         "python": platform.python_version(),
-        "torch": installed_version("torch") or "none",
-        "ray": installed_version("ray") or "none",
+        "torch": find_version("torch") or "none",
+        "ray": find_version("ray") or "none",
         "project": _read_project_version(),
     }
     return Facts(
@@ -117,4 +117,4 @@ def _read_project_version() -> str:
     for package in _PACKAGES:
         for file in sorted(package.rglob("*.py")):
             code.update(file.relative_to(package).as_posix().encode() + file.read_bytes())
-    return f"{installed_version('hookyard')}+{code.hexdigest()[:8]}"
+    return f"{find_version('hookyard')}+{code.hexdigest()[:8]}"

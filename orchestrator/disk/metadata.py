@@ -231,14 +231,23 @@ class RunMetadata:
         last_start = [self.started, *self.resumed][-1]
         return self.earlier_s + max(0.0, times[-1] - seconds_at(last_start))
 
+    def describe_commit(self) -> str | None:
+        """Return the commit of the code, and whether there were changes to it; None if it is
+        unknown."""
+        git = self.git or {}
+        commit: str | None = git.get("commit")
+        if not commit:
+            return None
+        if git.get("dirty", False) is None:
+            return f"{commit}, perhaps with changes"
+        return f"{commit} with changes" if git.get("dirty") else commit
+
     def describe_environment(self) -> dict[str, Any]:
         """Return what may change results besides the experiment, by dotted path."""
-        git = self.git or {}
-        commit = git.get("commit")
         return {
             "python": self.python,
             "platform": self.platform,
-            "commit": f"{commit} with changes" if commit and git.get("dirty") else commit,
+            "commit": self.describe_commit(),
             "variables": self.environment,
             "packages": self.packages,
         }

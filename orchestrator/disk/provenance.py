@@ -30,20 +30,20 @@ _FILES_LIMIT = 1000
 def collect_provenance(import_paths: Sequence[str]) -> dict[str, Any]:
     """Return command line, versions, environment variables, and the git state of the first import
     path, else of `.`."""
-    versions = {name: installed_version(name) for name in _PACKAGES}
+    versions = {name: find_version(name) for name in _PACKAGES}
     code = Path(import_paths[0]) if import_paths else Path(".")
     return {
         "argv": [without_credentials(argument) for argument in sys.argv],
         "python": platform.python_version(),
         "platform": platform.platform(),
         "versions": {name: version for name, version in versions.items() if version},
-        "packages": list_packages(),
+        "packages": _list_packages(),
         "environment": {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
         "git": _read_git_state(code),
     }
 
 
-def list_packages() -> dict[str, str]:
+def _list_packages() -> dict[str, str]:
     """Return the version of every installed package by its name, as pip writes it, in the order of
     the names.
 
@@ -67,7 +67,7 @@ def _list_packages_in(folder: str) -> dict[str, str]:
     return {re.sub(r"[-_.]+", "-", match[1]).lower(): match[2] for match in matches}
 
 
-def installed_version(package: str) -> str | None:
+def find_version(package: str) -> str | None:
     """Return the version of a package; None if it is not installed."""
     try:
         return importlib.metadata.version(package)
@@ -76,24 +76,45 @@ def installed_version(package: str) -> str | None:
 
 
 def _read_git_state(folder: Path) -> dict[str, Any] | None:
+    """Return the commit and the changes to it; None without a repository, and an entry is None if
+    git fails."""
     commit = _ask_git(folder, "rev-parse", "HEAD")
     if commit is None:
         return None
-    diff = _ask_git(folder, "diff", "HEAD") or ""
-    untracked = (_ask_git(folder, "ls-files", "--others", "--exclude-standard") or "").splitlines()
     return {
-        "commit": commit.strip(),
-        "dirty": bool(diff),
-        "diff": diff[:_DIFF_LIMIT],
-        "diff_complete": len(diff) <= _DIFF_LIMIT,
-        "untracked": untracked[:_FILES_LIMIT],
+        "commit": commit.decode().strip(),
+        **_read_changes(folder),
+        "untracked": _list_untracked_files(folder),
     }
 
 
-def _ask_git(folder: Path, *arguments: str) -> str | None:
+def _read_changes(folder: Path) -> dict[str, Any]:
+    # The user may have set a diff for people, which cannot be applied.
+    changes = _ask_git(folder, "diff", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD")
+    if changes is None:
+        return {"dirty": None, "diff": "", "diff_complete": False}
+    diff = changes.decode(errors="replace")
+    return {
+        "dirty": bool(diff),
+        "diff": diff[:_DIFF_LIMIT],
+        "diff_complete": len(diff) <= _DIFF_LIMIT and diff.encode() == changes,
+    }
+
+
+def _list_untracked_files(folder: Path) -> list[str] | None:
+    """Return the untracked files of the whole repository, relative to its root."""
+    listing = ("ls-files", "--others", "--exclude-standard", "--full-name", "-z", ":/")
+    files = _ask_git(folder, *listing)
+    if files is None:
+        return None
+    names = files.decode(errors="replace").split("\0")
+    return list(filter(None, names))[:_FILES_LIMIT]
+
+
+def _ask_git(folder: Path, *arguments: str) -> bytes | None:
     command = ["git", "-C", str(folder), *arguments]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=10)
+        answer = subprocess.run(command, capture_output=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return answer.stdout if answer.returncode == 0 else None

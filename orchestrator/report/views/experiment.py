@@ -1,8 +1,7 @@
 """The experiment and its environment."""
 
 import shlex
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.metadata import RunMetadata
@@ -39,7 +38,7 @@ def _list_facts(run: RunMetadata) -> list[tuple[str, Quantity]]:
         "ended": run.ended,
         "host": run.host,
         "seed": None if run.seed is None else str(run.seed),
-        "git commit": _describe_commit(run.git or {}),
+        "git commit": run.describe_commit(),
         "python": run.python,
         "platform": run.platform,
         **run.versions,
@@ -48,9 +47,3 @@ def _list_facts(run: RunMetadata) -> list[tuple[str, Quantity]]:
     for name, value in run.info.items():
         entries[f"info: {name}"] = str(value)
     return [(name, Quantity(name, value)) for name, value in entries.items() if value is not None]
-
-
-def _describe_commit(git: Mapping[str, Any]) -> str | None:
-    if not git.get("commit"):
-        return None
-    return f"{git['commit']} with changes" if git.get("dirty") else str(git["commit"])

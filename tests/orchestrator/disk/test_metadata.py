@@ -1,6 +1,8 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from hooks.position import Position, Stage
 from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.metadata import Evaluated, RunMetadata
@@ -92,3 +94,20 @@ def test_an_evaluation_and_a_prediction_are_of_different_kinds() -> None:
     prediction = Evaluated(**checkpoint, verb="predict")
     kinds = [replace(run, evaluates=evaluated).kind for evaluated in (None, evaluation, prediction)]
     assert kinds == ["run", "evaluation", "prediction"]
+
+
+@pytest.mark.parametrize(
+    ("git", "description"),
+    [
+        (None, None),
+        ({"commit": "abc", "dirty": False}, "abc"),
+        ({"commit": "abc", "dirty": True}, "abc with changes"),
+        ({"commit": "abc", "dirty": None}, "abc, perhaps with changes"),
+    ],
+)
+def test_commit_says_whether_the_code_was_changed(
+    git: dict[str, Any] | None, description: str | None
+) -> None:
+    metadata = RunMetadata("x", "finished", "2026-11-22T03:00:00Z", git=git)
+    assert metadata.describe_commit() == description
+    assert metadata.describe_environment()["commit"] == description

@@ -87,6 +87,64 @@ def test_untracked_files_are_listed(repository: Path) -> None:
     ]
 
 
+def test_diff_of_a_file_that_is_not_utf8_is_recorded_with_a_replacement(repository: Path) -> None:
+    (repository / "task.py").write_bytes("# caf\xe9\n".encode("latin-1"))
+    about = collect_provenance([str(repository)])["git"]
+    assert "-width = 1\n+# caf\N{REPLACEMENT CHARACTER}\n" in about["diff"]
+    assert about["dirty"]
+    assert not about["diff_complete"], "it cannot be applied"
+
+
+def test_recorded_diff_can_be_applied_whatever_the_settings_of_git(repository: Path) -> None:
+    changed = b"width = 2\r\nheight = 3\r\n"
+    (repository / "task.py").write_bytes(changed)
+    for name, value in (
+        ("color.diff", "always"),
+        ("diff.external", "/bin/false"),
+        ("core.autocrlf", "false"),
+        ("diff.python.textconv", "/bin/false"),
+    ):
+        git(repository, "config", name, value)
+    (repository / ".git/info/attributes").write_text("*.py diff=python\n")
+    about = collect_provenance([str(repository)])["git"]
+    assert about["dirty"]
+    assert about["diff_complete"]
+
+    git(repository, "checkout", "task.py")
+    patch = repository / ".git/recorded.patch"
+    patch.write_bytes(about["diff"].encode())
+    git(repository, "apply", str(patch))
+    assert (repository / "task.py").read_bytes() == changed
+
+
+def test_changes_are_unknown_if_git_fails(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = subprocess.run
+
+    def fail(command: list[str], **settings: object) -> object:
+        if "rev-parse" in command:
+            return call(command, **settings)  # type: ignore[call-overload]
+        raise subprocess.TimeoutExpired(command, 10)
+
+    monkeypatch.setattr(subprocess, "run", fail)
+    about = collect_provenance([str(repository)])["git"]
+    assert len(about["commit"]) == 40
+    unknown = {"dirty": None, "diff": "", "diff_complete": False, "untracked": None}
+    assert about == {"commit": about["commit"], **unknown}
+
+
+def test_untracked_files_of_the_whole_repository_are_listed(repository: Path) -> None:
+    (repository / "package").mkdir()
+    for name in ("package/model.py", "helper.py", "gr\N{LATIN SMALL LETTER U WITH DIAERESIS}n.py"):
+        (repository / name).touch()
+    assert collect_provenance([str(repository / "package")])["git"]["untracked"] == [
+        "gr\N{LATIN SMALL LETTER U WITH DIAERESIS}n.py",
+        "helper.py",
+        "package/model.py",
+    ]
+
+
 def test_code_that_is_not_in_git_is_no_error(tmp_path: Path) -> None:
     assert collect_provenance([str(tmp_path)])["git"] is None
     assert collect_provenance([str(tmp_path / "missing")])["git"] is None
