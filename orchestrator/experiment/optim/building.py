@@ -1,6 +1,7 @@
 """Optimizers over the parameters of a model: those of a file's classes, or the task's own."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -12,11 +13,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.experiment.optim.component import FROM_TASK, Optimization
 from orchestrator.experiment.optim.construction import build_component
 from orchestrator.experiment.optim.optimizer import find_optimizer_class
-from orchestrator.experiment.optim.parameter_groups import (
-    find_rate,
-    make_parameter_groups,
-    read_groups,
-)
+from orchestrator.experiment.optim.parameter_groups import make_parameter_groups, read_groups
 from orchestrator.experiment.optim.task_factories import has_own_method
 from orchestrator.task import Task
 from orchestrator.units import format_count
@@ -56,9 +53,17 @@ def build_optimizer(optimization: Optimization, task: Task, model: nn.Module) ->
     named = _select_parameters(optimization, task, model)
     parameters: Any = list(dict.fromkeys(named.values()))
     if groups:
-        parameters = make_parameter_groups(named, groups, find_rate(cls, arguments), path)
+        parameters = make_parameter_groups(named, groups, _find_rate(cls, arguments), path)
     built: Optimizer = build_component(cls, parameters, arguments, path)
     return built
+
+
+def _find_rate(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> float | None:
+    """Return the learning rate of an optimizer, written or by default; None if it has none."""
+    argument = inspect.signature(cls).parameters.get("lr")
+    default = argument.default if argument else None
+    rate = arguments.get("lr", default)
+    return float(rate) if isinstance(rate, int | float) else None
 
 
 def _build_by_task(optimization: Optimization, task: Task, model: nn.Module) -> Optimizer:

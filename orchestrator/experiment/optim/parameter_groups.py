@@ -1,17 +1,18 @@
 """Parameter groups: optimizer arguments for parameters that are selected by name."""
 
-import inspect
+import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, takewhile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple
 
 from annotated_types import Gt, Le
-from pydantic import ConfigDict, Discriminator, Field, Tag
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic_core import PydanticKnownError
 from torch import nn
 
-from hooks.parameter_names import Patterns, list_patterns, match_names
+from hooks.parameter_names import Patterns, compile_pattern, list_patterns, match_names
 from orchestrator.errors import ConfigError, Problem, raise_problems
 from orchestrator.experiment.fields.section import Model
 from orchestrator.experiment.fields.validation import validate
@@ -31,7 +32,8 @@ class Group(Model):
     """Factor of the learning rate."""
     layer_decay: Annotated[float, Gt(0), Le(1)] = 1.0
     """Layer-wise decay: the last layer has the full rate, each earlier one this fraction of the
-    next layer's. The layer is the first number in a name after the pattern's first wildcard."""
+    next layer's. The layer is the number at the pattern's first wildcard, or the next one after
+    it."""
 
     @property
     def settings(self) -> Settings:
@@ -79,8 +81,16 @@ class NoDecay:
 
 GroupEntry = Group | NoDecay
 
+
+def _check_word(word: str) -> str:
+    if word != "no_decay":
+        raise PydanticKnownError("literal_error", {"expected": "'no_decay' or a mapping"})
+    return word
+
+
+_Word = Annotated[Literal["no_decay"], BeforeValidator(_check_word)]
 _Entry = Annotated[
-    Annotated[Literal["no_decay"], Tag("word")] | Annotated[Group, Tag("group")],
+    Annotated[_Word, Tag("word")] | Annotated[Group, Tag("group")],
     Discriminator(lambda value: "word" if isinstance(value, str) else "group"),
 ]
 
@@ -102,12 +112,10 @@ def read_groups(entries: Any, path: str) -> list[GroupEntry]:
         return []
     checked = validate(Groups, {"groups": entries}, path)
     groups = [entry if isinstance(entry, Group) else NoDecay() for entry in checked.groups]
-    raise_problems(
-        chain.from_iterable(
-            _check_effect(group, join(path, f"groups.{index}"))
-            for index, group in enumerate(groups)
-        )
-    )
+    problems: list[Problem] = []
+    for index, group in enumerate(groups):
+        problems += _check_effect(group, join(path, f"groups.{index}"))
+    raise_problems(problems)
     return groups
 
 
@@ -184,19 +192,15 @@ def _merge_settings(
 
 
 def _find_layer(name: str, patterns: Sequence[str]) -> int:
-    for pattern in patterns:
-        fixed = "".join(takewhile(lambda letter: letter not in "*?[", pattern))
-        numbers = [part for part in name.removeprefix(fixed).split(".") if part.isdigit()]
-        if name.startswith(fixed) and numbers:
-            return int(numbers[0])
+    """Return the number at the first wildcard of the pattern that matches a name, or the next
+    number after it."""
+    pattern = next(pattern for pattern in patterns if compile_pattern(pattern).fullmatch(name))
+    prefix = "".join(takewhile(lambda letter: letter not in "*?[", pattern))
+    for number in re.finditer(r"\d+(?![^.])", name):
+        # The wildcard in layer* is inside a part of the name.
+        is_in_place = number.start() <= len(prefix) or name[number.start() - 1] == "."
+        if is_in_place and number.end() >= len(prefix):
+            return int(number[0])
     raise ValueError(
         f"matches '{name}', which has no layer number, as in blocks.3.weight, for layer_decay"
     )
-
-
-def find_rate(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> float | None:
-    """Return the learning rate of an optimizer, written or by default; None if it has none."""
-    argument = inspect.signature(cls).parameters.get("lr")
-    default = argument.default if argument else None
-    rate = arguments.get("lr", default)
-    return float(rate) if isinstance(rate, int | float) else None

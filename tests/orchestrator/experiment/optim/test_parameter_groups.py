@@ -12,6 +12,7 @@ from torch.optim import lr_scheduler
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.optim.building import build_optimizer
 from orchestrator.experiment.optim.optimizer import OPTIMIZERS
+from orchestrator.experiment.optim.parameter_groups import make_parameter_groups, read_groups
 from orchestrator.experiment.resolve import resolve
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.loop import Loop
@@ -160,7 +161,11 @@ def test_group_can_change_during_training_and_be_swept() -> None:
             r"optimizer\.groups\.0\.lr: cannot be combined with lr_scale",
         ),
         ([{"match": "x", "weight_decay": -1}], r"optimizer\.groups\.0: AdamW raised"),
-        (["no_dcay"], r"optimizer\.groups\.0: must be 'no_decay', got 'no_dcay' \(did you mean"),
+        (
+            ["no_dcay"],
+            r"optimizer\.groups\.0: must be 'no_decay' or a mapping, got 'no_dcay' \(did you mean",
+        ),
+        (["head.*"], r"optimizer\.groups\.0: must be 'no_decay' or a mapping, got 'head\.\*'$"),
     ],
 )
 def test_invalid_groups_are_refused_without_a_model(groups: Any, message: str) -> None:
@@ -233,6 +238,34 @@ def test_pattern_without_match_is_refused_before_training(groups: Any, message: 
         build_optimizer(
             written(optimizer={**FINE, "groups": groups}).optimizations[None], Layered(), Blocks()
         )
+
+
+@pytest.mark.parametrize(
+    ("match", "layers"),
+    [
+        ("blocks.*", {0: 0, 1: 1, 2: 2, 10: 10, 11: 11}),
+        (["blocks.1?.*", "blocks.?.*"], {0: 0, 1: 1, 2: 2, 10: 10, 11: 11}),
+        (["blocks.?.*", "blocks.1?.*"], {0: 0, 1: 1, 2: 2, 10: 10, 11: 11}),
+        ("blocks.1*", {1: 1, 10: 10, 11: 11}),
+        ("blocks.[01].*", {0: 0, 1: 1}),
+        ("*", {0: 0, 1: 1, 2: 2, 10: 10, 11: 11}),
+        # The number in the pattern is not at a wildcard: the next is that of the inner layer.
+        ("blocks.11.*", {11: 1}),
+        (["blocks.11.*", "blocks.?.*"], {0: 0, 1: 1, 2: 2, 11: 1}),
+    ],
+)
+def test_layer_is_the_number_at_the_wildcard_or_the_next(
+    match: str | list[str], layers: dict[int, int]
+) -> None:
+    parameters = {number: nn.Parameter(torch.zeros(1)) for number in (0, 1, 2, 10, 11)}
+    named = {f"blocks.{number}.1.weight": parameter for number, parameter in parameters.items()}
+    groups = read_groups([{"match": match, "layer_decay": 0.5}], "optimizer")
+    built = make_parameter_groups(named, groups, 1.0, "optimizer")
+    rates = {
+        parameter: group["lr"] for group in built if "lr" in group for parameter in group["params"]
+    }
+    last = max(layers.values())
+    assert rates == {parameters[number]: 0.5 ** (last - layer) for number, layer in layers.items()}
 
 
 def test_parameter_with_two_names_is_in_one_group() -> None:
