@@ -86,8 +86,8 @@ class TrainingRun(ABC):
         )
         hooks = self.plan.hooks.values()
         in_background = any(isinstance(hook, Checkpoint) and hook.background for hook in hooks)
-        saver = BackgroundSaver if in_background else CheckpointSaver
-        return saver(context.store, collector, self.flusher, context.send_artifacts, training_files)
+        parts = (context.store, collector, self.flusher, context.send_artifacts)
+        return BackgroundSaver(*parts) if in_background else CheckpointSaver(*parts, training_files)
 
     def restore(self, name: str) -> None:
         """Restore a checkpoint and fire `on_load`; collective.

@@ -1,11 +1,16 @@
 """Saving checkpoints in the background: training continues once they are copied. Runs in workers."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import CheckpointError
 from orchestrator.loop.state.background_writes import BackgroundWrite, Deletions
+from orchestrator.loop.state.collecting import CheckpointCollector
+from orchestrator.loop.state.flushing import RowFlusher
 from orchestrator.loop.state.host_copies import HostCopier
 from orchestrator.loop.state.prepared_checkpoint import PreparedCheckpoint
 from orchestrator.loop.state.saving import CheckpointSaver
@@ -17,13 +22,19 @@ class BackgroundSaver(CheckpointSaver):
     """Saver of the hook `checkpoint: {background: true}`: training waits until all tensors are
     copied, and continues while the copy is written. One checkpoint at a time is written.
 
-    The arguments are those of `CheckpointSaver`. A checkpoint has all files, without links.
+    A checkpoint has all files, without links.
     """
 
     in_background = True
 
-    def __init__(self, *parts: Any) -> None:
-        super().__init__(*parts)
+    def __init__(
+        self,
+        store: CheckpointStore,
+        collector: CheckpointCollector,
+        flusher: RowFlusher,
+        send_artifacts: Callable[[], None],
+    ) -> None:
+        super().__init__(store, collector, flusher, send_artifacts)
         self._copier = HostCopier(self._world.device)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         """Thread that writes checkpoints and deletes old ones."""
@@ -58,8 +69,7 @@ class BackgroundSaver(CheckpointSaver):
         except CheckpointError:
             write.end(peer_timeout_s=0)
             raise
-        write.end(peer_timeout_s=None)
-        self._world.barrier()
+        self._commit(write.name, partial(write.end, peer_timeout_s=None))
         self._publish(write, start)
 
     def finish_if_written(self) -> bool:

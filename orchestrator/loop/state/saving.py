@@ -1,6 +1,6 @@
 """Saving the checkpoints of a run by all ranks, whatever the contents. Runs in workers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any, TypeVar
@@ -140,9 +140,9 @@ class CheckpointSaver(Saver):
         training_files = self._training_files if can_link else None
         entries: dict[str, dict[str, Any]] = {}
         failure: Exception | None = None
-        if training_files:
-            entries |= training_files.link(self._state.position, self._store, name)
         try:
+            if training_files:
+                entries |= training_files.link(self._state.position, self._store, name)
             files = checkpoint.files
             unlinked = {file: files[file] for file in files if file not in entries}
             entries |= self._store.write_files(name, unlinked)
@@ -151,9 +151,7 @@ class CheckpointSaver(Saver):
             failure = error
 
         all_entries = self._gather_entries(name, entries, failure)
-        if self._world.is_master:
-            checkpoint.commit(all_entries)
-        self._world.barrier()
+        self._commit(name, partial(checkpoint.commit, all_entries))
         if training_files:
             training_files.keep(self._state.position, self._store, name, entries)
 
@@ -170,13 +168,34 @@ class CheckpointSaver(Saver):
             raise failure
         messages = [message for _, message in ranks if message]
         if messages:
-            raise CheckpointError(
-                f"checkpoint {self._store.get_path(name)} cannot be written: {'; '.join(messages)}"
-            )
+            raise self._make_error(name, messages)
         all_entries: dict[str, dict[str, Any]] = {}
         for entries_of_rank, _ in ranks:
             all_entries |= entries_of_rank
         return all_entries
+
+    def _commit(self, name: str, commit: Callable[[], object]) -> None:
+        """Let the master publish a checkpoint of which all ranks have written their files;
+        collective.
+
+        Raises the master's error on every rank.
+        """
+        failure: Exception | None = None
+        if self._world.is_master:
+            try:
+                commit()
+            except Exception as error:
+                # The other ranks wait for this one.
+                failure = error
+        message = self._world.broadcast(lambda: f"rank 0: {failure}" if failure else "")
+        if failure:
+            raise failure
+        if message:
+            raise self._make_error(name, [message])
+
+    def _make_error(self, name: str, messages: Sequence[str]) -> CheckpointError:
+        path = self._store.get_path(name)
+        return CheckpointError(f"checkpoint {path} cannot be written: {'; '.join(messages)}")
 
     def _announce(self, name: str) -> float:
         """Fire `on_saved` for a committed checkpoint; return the seconds that this took without the

@@ -19,7 +19,7 @@ from hooks.training.sampler_seed import DistSamplerSeed
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.rows.dataset import open_recorded
 from orchestrator.disk.rows.recorder import Recorder
-from orchestrator.errors import CheckpointError, UsageError
+from orchestrator.errors import CheckpointError, StorageError, UsageError
 from orchestrator.experiment.optim.component import Component
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
@@ -155,6 +155,38 @@ def _run_on_rank(rank: int, world_size: int, root: str) -> Outcome:
         epochs=2,
         batch_size=4,
     )
+
+
+class _Full(CheckpointStore):
+    """A store whose disk is full once the files are written."""
+
+    def commit(self, *arguments: Any, **details: Any) -> None:
+        raise StorageError("the disk is full")
+
+
+def _fail_to_commit(rank: int, world_size: int, root: str, background: bool) -> str:
+    world = World(rank, world_size, rank)
+    context = RunContext(world=world, store=_Full(Storage(root), is_master=world.is_master))
+    hooks = {"checkpoint": Checkpoint(background=background)}
+    saving = Loop(Points(), experiment(batch_size=4), hooks, context).runs[0].saving
+
+    def save() -> None:
+        saving.save("first")
+        saving.finish()
+
+    with pytest.raises((StorageError, CheckpointError)) as error:
+        save()
+    return str(error.value)
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_error_of_the_master_s_commit_reaches_the_other_ranks(
+    tmp_path: Path, background: bool
+) -> None:
+    assert on_ranks(_fail_to_commit, 2, str(tmp_path), background) == [
+        "the disk is full",
+        f"checkpoint {tmp_path}/first cannot be written: rank 0: the disk is full",
+    ]
 
 
 def test_one_rank_resumes_a_run_of_two(tmp_path: Path) -> None:
