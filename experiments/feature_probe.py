@@ -15,11 +15,11 @@ from experiments.classifiers import (
     draw_of_each_class,
     fit_logistic_regression,
 )
-from hooks.distributed.collectives import gather
 from hooks.hook import Hook, Priority
 from hooks.import_path import import_callable
 from hooks.metrics.names import list_phases
 from hooks.model.eval_mode import evaluating
+from hooks.self_supervised.shared.batch_sizes import gather_rows
 from hooks.self_supervised.shared.momentum_teacher import find_part
 from hooks.setup import NEEDS_MODEL, Setup
 from hooks.state import State
@@ -149,4 +149,4 @@ class FeatureProbe(Hook):
         shares = [torch.arange(rank, length, state.world_size) for rank in range(state.world_size)]
         back = torch.cat(shares).argsort().to(state.device)
         sizes = [len(share) for share in shares]
-        return gather(features, sizes)[back], gather(labels, sizes)[back]
+        return gather_rows(features, sizes)[back], gather_rows(labels, sizes)[back]

@@ -1,5 +1,4 @@
-"""Collectives over many tensors, with one call for each dtype and device, and over the rows of all
-ranks."""
+"""Collectives over many tensors, with one call for each dtype and device."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -36,7 +35,7 @@ def average_in_fp64(tensors: Iterable[Tensor]) -> None:
 
 
 @torch.no_grad()
-def total(tensors: Iterable[Tensor]) -> None:
+def sum_across_ranks(tensors: Iterable[Tensor]) -> None:
     """Replace tensors by their sum across all ranks, in place. Collective."""
     _run_coalesced(tensors, dist.all_reduce)
 
@@ -79,27 +78,3 @@ def _run_coalesced(tensors: Iterable[Tensor], collective: Callable[[Tensor], obj
         pieces = torch.split(flat, [tensor.numel() for tensor in group])
         for tensor, piece in zip(group, pieces, strict=True):
             tensor.copy_(piece.view_as(tensor))
-
-
-@torch.no_grad()
-def gather(rows: Tensor, sizes: list[int]) -> Tensor:
-    """Join the rows of all ranks in rank order, without gradients: (sizes[rank], ...) becomes
-    (sum(sizes), ...).
-
-    Collective; `sizes` must be equal on all ranks. Raises ValueError if this rank has a different
-    number of rows.
-    """
-    rank = dist.get_rank() if len(sizes) > 1 else 0
-    own = sizes[rank]
-    if len(rows) != own:
-        raise ValueError(
-            "batch_size() must return the number of samples, not of views:"
-            f" got {own} where the batch has the length {len(rows)}"
-        )
-    if len(sizes) == 1:
-        return rows.detach()
-    padded = rows.new_zeros(max(sizes), *rows.shape[1:])
-    padded[:own] = rows
-    parts = [torch.empty_like(padded) for _ in sizes]
-    dist.all_gather(parts, padded)
-    return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])

@@ -10,12 +10,11 @@ from torch.nn import functional
 
 from hooks.counts import format_count
 from hooks.distributed import collectives
-from hooks.distributed.collectives import gather
 from hooks.errors import SettingError
 from hooks.hook import Hook, Priority
 from hooks.model.eval_mode import evaluating
 from hooks.self_supervised.shared.assigned_views import check_assigned_views
-from hooks.self_supervised.shared.batch_sizes import gather_batch_sizes
+from hooks.self_supervised.shared.batch_sizes import gather_batch_sizes, gather_rows
 from hooks.self_supervised.shared.k_means import assign, cluster
 from hooks.self_supervised.shared.sample_memory import SampleMemory
 from hooks.setup import Setup
@@ -105,8 +104,8 @@ class DeepCluster(Hook):
         if state.phase == "train":
             assignments = self._assignments[:, indices]
             sizes = gather_batch_sizes(state)
-            all_embeddings = gather(assigned.transpose(0, 1), sizes).transpose(0, 1)
-            self._memory.put(all_embeddings, gather(indices, sizes), state)
+            all_embeddings = gather_rows(assigned.transpose(0, 1), sizes).transpose(0, 1)
+            self._memory.put(all_embeddings, gather_rows(indices, sizes), state)
         else:
             assignments = self._assign_nearest(assigned)
         state.output = ClusteredViews(embeddings, self._centroids, assignments)
@@ -131,7 +130,7 @@ class DeepCluster(Hook):
         is_known = torch.zeros(size, dtype=torch.int64, device=state.device)
         is_known[local_indices] = 1
         if across_ranks:
-            collectives.total([is_known])
+            collectives.sum_across_ranks([is_known])
 
         starts = self._draw_starts(is_known.nonzero().squeeze(1), state)
         wanted = [(self._view(head), indices) for head, indices in enumerate(starts)]
@@ -145,7 +144,7 @@ class DeepCluster(Hook):
             )
             numbers[head, local_indices] = nearest + 1
         if across_ranks:
-            collectives.total([numbers])
+            collectives.sum_across_ranks([numbers])
         self._assignments = torch.where(numbers > 0, numbers - 1, UNASSIGNED)
 
     def _draw_starts(self, known: Tensor, state: State) -> list[Tensor]:

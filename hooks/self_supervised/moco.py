@@ -8,10 +8,9 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hooks.distributed.collectives import gather
 from hooks.errors import SettingError
 from hooks.model.layers import BatchNorm
-from hooks.self_supervised.shared.batch_sizes import gather_batch_sizes
+from hooks.self_supervised.shared.batch_sizes import gather_batch_sizes, gather_rows
 from hooks.self_supervised.shared.momentum_teacher import MomentumTeacher
 from hooks.state import State
 
@@ -82,12 +81,12 @@ class MoCo(MomentumTeacher):
             generator = torch.Generator().manual_seed(state.iteration)
             order = torch.randperm(sum(sizes), generator=generator)
             local_indices = torch.split(order, sizes)[state.rank].to(view.device)
-            shuffled_views = gather(view, sizes)[local_indices]
-            shuffled = gather(_normalize(self._teacher(shuffled_views)), sizes)
+            shuffled_views = gather_rows(view, sizes)[local_indices]
+            shuffled = gather_rows(_normalize(self._teacher(shuffled_views)), sizes)
             self._keys = torch.empty_like(shuffled)
             self._keys[order.to(view.device)] = shuffled
         else:
-            self._keys = gather(_normalize(self._teacher(view)), sizes)
+            self._keys = gather_rows(_normalize(self._teacher(view)), sizes)
         return torch.split(self._keys, sizes)[state.rank]
 
     def _prepare_queue(self, like: Tensor) -> Tensor:

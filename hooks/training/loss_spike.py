@@ -75,7 +75,7 @@ class LossSpike(Hook):
         self._micro_weights.clear()
         sums = torch.stack([(losses * weights).sum(), weights.sum()])
         if state.world_size > 1:
-            collectives.total([sums])
+            collectives.sum_across_ranks([sums])
         total, weight = sums.tolist()
 
         if weight == 0:  # a step without anything to average trains nothing

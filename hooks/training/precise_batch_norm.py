@@ -139,7 +139,7 @@ def recompute(state: State, batches: Iterable[Any]) -> None:
         for batch in batches:
             state.forward(state.module, batch)
     if state.world_size > 1:
-        collectives.total(sums.values())
+        collectives.sum_across_ranks(sums.values())
     for layer in layers:
         _set_statistics(layer, sums[layer])
 

@@ -12,7 +12,7 @@ from typing import Any
 from hooks.errors import describe_error
 from orchestrator.engines.ray_environment import set_environment
 from orchestrator.errors import RunError, UsageError
-from orchestrator.private_api.ray_settings import variables_of_job
+from orchestrator.private_api.ray_settings import list_job_variables
 from orchestrator.process.child_signals import separate_children
 
 _CONNECTION_TIMEOUT_S = 5
@@ -99,7 +99,7 @@ class Ray:
     def _list_variables(self) -> dict[str, Any]:
         """Return the option of `ray.init` with the variables that the workers of a cluster lack; a
         Ray on this machine inherits them."""
-        known = variables_of_job()
+        known = list_job_variables()
         new = {name: value for name, value in self._environment.items() if name not in known}
         # Ray starts separate worker processes for each environment.
         return {"runtime_env": {"env_vars": new}} if new else {}

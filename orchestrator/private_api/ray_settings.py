@@ -30,6 +30,7 @@ SETTINGS = {
     # Ray would end the process group of a driver that has died, and so the shell that started it.
     "RAY_process_group_cleanup_enabled": "0",
 }
+"""For any Ray that the driver starts or joins. A value that the user has set stays."""
 
 SETTINGS_ON_THIS_MACHINE = {
     # Under `uv run`, Ray would copy the folder and install the environment again for its workers,
@@ -39,7 +40,7 @@ SETTINGS_ON_THIS_MACHINE = {
 """Only for a Ray that the driver starts."""
 
 
-def variables_of_job() -> set[str]:
+def list_job_variables() -> set[str]:
     """Return the variables that this driver's job sets for its workers; Ray rejects a variable that
     is set twice."""
     job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))

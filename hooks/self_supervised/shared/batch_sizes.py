@@ -1,7 +1,8 @@
-"""Sizes of the batches of all ranks."""
+"""Sizes of the batches of all ranks, and their rows."""
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from hooks.state import State
 
@@ -20,3 +21,27 @@ def gather_batch_sizes(state: State) -> list[int]:
     dist.all_reduce(sizes)
     all_sizes: list[int] = sizes.tolist()
     return all_sizes
+
+
+@torch.no_grad()
+def gather_rows(rows: Tensor, sizes: list[int]) -> Tensor:
+    """Join the rows of all ranks in rank order, without gradients: (sizes[rank], ...) becomes
+    (sum(sizes), ...).
+
+    Collective; `sizes` must be equal on all ranks. Raises ValueError if this rank has a different
+    number of rows.
+    """
+    rank = dist.get_rank() if len(sizes) > 1 else 0
+    own = sizes[rank]
+    if len(rows) != own:
+        raise ValueError(
+            "batch_size() must return the number of samples, not of views:"
+            f" got {own} where the batch has the length {len(rows)}"
+        )
+    if len(sizes) == 1:
+        return rows.detach()
+    padded = rows.new_zeros(max(sizes), *rows.shape[1:])
+    padded[:own] = rows
+    parts = [torch.empty_like(padded) for _ in sizes]
+    dist.all_gather(parts, padded)
+    return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])

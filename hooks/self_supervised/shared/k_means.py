@@ -27,7 +27,7 @@ def cluster(
         sums = torch.zeros_like(centroids).index_add_(0, nearest, samples)
         counts = torch.bincount(nearest, minlength=len(centroids))
         if across_ranks:
-            collectives.total([sums, counts])
+            collectives.sum_across_ranks([sums, counts])
         centroids = torch.where(
             counts.unsqueeze(1) > 0, functional.normalize(sums, dim=1), centroids
         )

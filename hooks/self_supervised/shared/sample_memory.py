@@ -68,7 +68,7 @@ class SampleMemory:
             embeddings[is_own] = self._embeddings[view, indices[is_own] // state.world_size]
             found.append(embeddings)
         if state.world_size > 1:
-            collectives.total(found)
+            collectives.sum_across_ranks(found)
         return found
 
     def rank_state_dict(self) -> dict[str, Any]:

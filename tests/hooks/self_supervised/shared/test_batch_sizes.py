@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from hooks import State
-from hooks.distributed.collectives import gather
-from hooks.self_supervised.shared.batch_sizes import gather_batch_sizes
+from hooks.self_supervised.shared.batch_sizes import gather_batch_sizes, gather_rows
 from tests.ranks import on_ranks
 
 WRONG = "batch_size() must return the number of samples, not of views: got 6 where the batch has the length 3"
@@ -23,11 +22,11 @@ def gathered(rank: int, world_size: int) -> list[Any]:
         whole = torch.arange(state.batch_size) + 100 * rank
         answers += [
             sizes,
-            gather(rows.requires_grad_(), sizes).tolist(),
-            gather(whole, sizes).tolist(),
+            gather_rows(rows.requires_grad_(), sizes).tolist(),
+            gather_rows(whole, sizes).tolist(),
         ]
     with pytest.raises(ValueError) as refused:
-        gather(torch.zeros(3, 2), [6, 6])
+        gather_rows(torch.zeros(3, 2), [6, 6])
     return [*answers, str(refused.value)]
 
 
@@ -50,4 +49,4 @@ def test_ranks_get_the_rows_of_all_in_order_also_where_numbers_differ() -> None:
 
 def test_a_batch_size_that_counts_views_is_refused() -> None:
     with pytest.raises(ValueError, match=re.escape(WRONG)):
-        gather(torch.zeros(3, 2), [6])
+        gather_rows(torch.zeros(3, 2), [6])
