@@ -14,7 +14,6 @@ from hooks.hook import Hook, Ranks
 from orchestrator.disk.checkpoints import placeholders
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.experiment.optim.task_factories import has_own_method
-from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.randomness import random_state
@@ -22,7 +21,7 @@ from orchestrator.storage import Storage
 from orchestrator.task import Task, has_turns
 from orchestrator.testing.check_failure import CheckFailure
 from orchestrator.testing.differences import copy_tree, find_difference
-from orchestrator.testing.small_loop import KeepingRecorder, Screen, make_small_loop
+from orchestrator.testing.small_loop import KeepingRecorder, Screen, SmallLoop, make_small_loop
 from orchestrator.testing.watching import watch_calls
 
 NAME = "checked"
@@ -122,7 +121,7 @@ class CheckedRuns:
         run.end = _copy_training_state(loop)
         return run
 
-    def _make_loop(self, hook: Hook, folder: Path, recorder: KeepingRecorder) -> Loop:
+    def _make_loop(self, hook: Hook, folder: Path, recorder: KeepingRecorder) -> SmallLoop:
         folder.mkdir(parents=True, exist_ok=True)
         checkpoints = Storage(folder / "checkpoints")
         context = RunContext(
@@ -162,7 +161,9 @@ class CheckedRuns:
                 "if the task is the cause, give task= with one that trains",
             ) from error
 
-    def _take_snapshot(self, hook: Hook, metrics: Mapping[str, Any], loop: Loop) -> dict[str, Any]:
+    def _take_snapshot(
+        self, hook: Hook, metrics: Mapping[str, Any], loop: SmallLoop
+    ) -> dict[str, Any]:
         training = {"step": loop.state.step, "random": random_state(), **_copy_training_state(loop)}
         snapshot = {"metrics": dict(metrics), TRAINING: training}
         if NAME in loop.runs[0].plan.hooks:
@@ -171,12 +172,12 @@ class CheckedRuns:
         return snapshot
 
 
-def _change_fields(loop: Loop, changes: Mapping[str, Any]) -> None:
+def _change_fields(loop: SmallLoop, changes: Mapping[str, Any]) -> None:
     for name, value in changes.items():
         loop.runs[0].plan.set_field(NAME, name, value)
 
 
-def _copy_training_state(loop: Loop) -> dict[str, Any]:
+def _copy_training_state(loop: SmallLoop) -> dict[str, Any]:
     state = loop.state
     optimizers = {name: optimizer.state_dict() for name, optimizer in state.optimizers.items()}
     return {

@@ -16,6 +16,9 @@ from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.task import Task, has_custom_loop
 
+SmallLoop = Loop | CustomLoop
+"""A loop that trains a task, or in which the task trains by itself."""
+
 
 class Screen:
     """A display that keeps its lines."""
@@ -51,7 +54,7 @@ def _to_number(value: Any) -> Any:
 
 def make_small_loop(
     task: Task, hooks: Mapping[str, Hook], settings: Mapping[str, Any], context: RunContext
-) -> Loop:
+) -> SmallLoop:
     """Make a loop with the given hooks and those that the task requires.
 
     Args:
@@ -73,9 +76,9 @@ def make_small_loop(
         entries.setdefault("epochs", 1)
     experiment = fill_optimization_defaults(validate(Experiment, entries, ""), type(task))
     all_hooks = {**_make_required_hooks(task, hooks), **hooks}
-    loop_class: Any = CustomLoop if has_custom_loop(type(task)) else Loop
-    loop: Loop = loop_class(task, experiment, all_hooks, context)
-    return loop
+    if has_custom_loop(type(task)):
+        return CustomLoop(task, experiment, all_hooks, context)
+    return Loop(task, experiment, all_hooks, context)
 
 
 def _make_required_hooks(task: Task, hooks: Mapping[str, Hook]) -> dict[str, Hook]:
