@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hooks.checkpointing.checkpoint import Checkpoint as Checkpoint
     from hooks.checkpointing.export import Export as Export
     from hooks.errors import HookError as HookError
+    from hooks.event_plan import Plan as Plan
     from hooks.hook import EVENTS as EVENTS
     from hooks.hook import Hook as Hook
     from hooks.hook import Priority as Priority
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from hooks.logs.progress_bar import ProgressBar as ProgressBar
     from hooks.logs.tensorboard import TensorBoard as TensorBoard
     from hooks.logs.wandb import WandB as WandB
-    from hooks.plan import Plan as Plan
     from hooks.self_supervised.byol import BYOL as BYOL
     from hooks.self_supervised.deepcluster import DeepCluster as DeepCluster
     from hooks.self_supervised.dino import DINO as DINO

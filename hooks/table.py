@@ -71,7 +71,7 @@ MODULE_OF_OTHER = {
     "Iterations": "hooks.interval",
     "Steps": "hooks.interval",
     "at_interval": "hooks.interval",
-    "Plan": "hooks.plan",
+    "Plan": "hooks.event_plan",
     "Setup": "hooks.setup",
     "State": "hooks.state",
 }

@@ -102,7 +102,7 @@ def make_plan(
 
 
 def _order_hooks(experiment: Experiment) -> dict[str, dict[str, list[str]]]:
-    from hooks.plan import Plan
+    from hooks.event_plan import Plan
     from orchestrator.experiment.resolve import get_resolved
 
     hooks = get_resolved(experiment).hooks

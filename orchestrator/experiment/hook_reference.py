@@ -6,7 +6,7 @@ from types import NoneType
 from typing import Any, get_type_hints
 
 from hooks import EVENTS, Hook
-from hooks.plan import format_priority
+from hooks.event_plan import format_priority
 from orchestrator.experiment.components import DEFAULT_HOOKS
 from orchestrator.experiment.fields.class_models import make_fields_model
 from orchestrator.experiment.fields.parameters import get_field_docs, list_parameters

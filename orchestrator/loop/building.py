@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, TypeVar
 from torch import nn
 
 from hooks.checkpointing.checkpoint import Checkpoint
+from hooks.event_plan import Plan
 from hooks.hook import Hook
 from hooks.optimizer_name import OptimizerName
-from hooks.plan import Plan
 from hooks.state import ScheduledOptimizer, Weights
 from orchestrator.errors import raise_problems
 from orchestrator.experiment.checks.metric_modes import read_meter_modes
@@ -31,7 +31,7 @@ from orchestrator.loop.model.model_settings import (
 )
 from orchestrator.loop.model.precision import Precision
 from orchestrator.loop.model.strategy import forward_pass, wrap_model
-from orchestrator.loop.plan import make_plan
+from orchestrator.loop.rank_plan import make_plan
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.span_clock import SpanClock, make_clock
 from orchestrator.loop.state.cursor import EpochProgress

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from hooks.event_plan import Plan
 from hooks.metrics.names import get_kind
-from hooks.plan import Plan
 from orchestrator.experiment.checks.phases import list_run_phases
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.evaluation import Evaluation

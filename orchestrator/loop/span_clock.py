@@ -11,7 +11,7 @@ import torch
 from orchestrator.column_names import SPANS
 from orchestrator.loop.device_spans import DeviceSpan, DeviceTimestamp
 from orchestrator.loop.span_columns import SPAN_COLUMNS, Column, get_wall_time
-from orchestrator.loop.spans import INTERVALS
+from orchestrator.loop.timestamps import INTERVALS
 
 
 class SpanClock:
@@ -54,7 +54,7 @@ class SpanClock:
     ) -> Sequence[float]:
         """End the iteration that began at `last`. Return its numbers, the last of which is its end.
 
-        While recording, these are the `NUMBERS` of `spans.py`: the seconds of saving and waiting,
+        While recording, these are the `NUMBERS` of `timestamps.py`: the seconds of saving and waiting,
         `last`, all timestamps and the end; otherwise only `last` and the end. If the iteration has
         several turns, `timestamps` end where the turns begin, and each turn has its own timestamps
         from its beginning on.

@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
+from hooks.event_plan import Plan
 from hooks.hook import Hook
-from hooks.plan import Plan
 from orchestrator.errors import TaskError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.origins import InitialWeights

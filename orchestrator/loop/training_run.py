@@ -6,7 +6,7 @@ from time import perf_counter
 from typing import Any
 
 from hooks.checkpointing.checkpoint import Checkpoint
-from hooks.plan import Plan
+from hooks.event_plan import Plan
 from hooks.position import Stage
 from orchestrator.disk.checkpoints.training_files import TrainingFiles
 from orchestrator.errors import CheckpointError

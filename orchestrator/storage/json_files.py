@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from orchestrator.errors import DamagedFile
-from orchestrator.storage.format_number import FORMAT, FORMAT_KEY, check_format
+from orchestrator.storage.format_version import FORMAT, FORMAT_KEY, check_format
 from orchestrator.storage.storage import Storage
 from orchestrator.storage.strict_json import format_json, parse_json
 

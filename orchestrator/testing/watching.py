@@ -5,9 +5,9 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any, NoReturn
 
-from hooks.event_calls import Call
+from hooks.due_calls import Call
+from hooks.event_plan import Plan
 from hooks.hook import WITHIN_ITERATION, Hook
-from hooks.plan import Plan
 from hooks.state import State
 from orchestrator.disk.rows.arrays import make_columns
 from orchestrator.loop.step.collective_calls import Collectives

@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 from experiments.classifiers import PENALTY, draw_of_each_class
 from experiments.feature_probe import DRAWS, FeatureProbe
 from hooks import State
-from hooks.plan import Plan
+from hooks.event_plan import Plan
 from hooks.state import Weights
 from tests.ranks import on_ranks
 

@@ -25,7 +25,7 @@ from orchestrator.disk.rows.rank_files import RankFiles
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import DamagedFile, NewerFormat, UsageError
 from orchestrator.storage import Storage
-from orchestrator.storage.format_number import METADATA_KEY
+from orchestrator.storage.format_version import METADATA_KEY
 from orchestrator.storage.json_files import read_json, write_json
 from orchestrator.storage.validation import check_mapping
 from tests.tasks import Points, described

@@ -7,7 +7,7 @@ from typing import IO, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from orchestrator.storage.format_number import FORMAT, METADATA_KEY, check_metadata
+from orchestrator.storage.format_version import FORMAT, METADATA_KEY, check_metadata
 from orchestrator.storage.omissions import log_omission
 
 END_OF_STREAM = struct.pack("<Ii", 0xFFFFFFFF, 0)

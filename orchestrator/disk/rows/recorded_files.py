@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from orchestrator.disk.attempts import Attempt
 from orchestrator.errors import DamagedFile
 from orchestrator.storage import Storage
-from orchestrator.storage.format_number import check_metadata
+from orchestrator.storage.format_version import check_metadata
 from orchestrator.storage.omissions import log_omission
 
 COMPACTED = {"rows": "stats.parquet", "costs": "hooks.parquet"}

@@ -14,7 +14,7 @@ from orchestrator.loop.custom.custom_report import average_round_ends
 from orchestrator.loop.custom.custom_run import CustomRun
 from orchestrator.loop.custom.task_training import TaskTraining
 from orchestrator.loop.loop_state import LoopState
-from orchestrator.loop.plan import make_plan
+from orchestrator.loop.rank_plan import make_plan
 from orchestrator.loop.report import Report
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.span_clock import SpanClock

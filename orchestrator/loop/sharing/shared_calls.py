@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from hooks.event_calls import Call
+from hooks.due_calls import Call
 from hooks.hook import WITHIN_ITERATION
 from hooks.metrics.names import get_kind
 from hooks.state import State

@@ -7,16 +7,16 @@ from typing import Any
 
 import torch
 
-from hooks.event_calls import Call
+from hooks.due_calls import Call
+from hooks.event_plan import Plan
 from hooks.hook import Hook
-from hooks.plan import Plan
 from hooks.private_torch import tree_leaves
 from orchestrator.disk.checkpoints.training_files import TrainingFiles
 from orchestrator.errors import RunError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.hooked_run import HookedRun
 from orchestrator.loop.membership import Membership
-from orchestrator.loop.plan import make_plan
+from orchestrator.loop.rank_plan import make_plan
 from orchestrator.loop.report import Report
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.sharing.own_fields import OwnFields

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from hooks.plan import Plan
+from hooks.event_plan import Plan
 from hooks.position import Stage
 from hooks.state import State
 from orchestrator.disk.checkpoints import placeholders

@@ -3,7 +3,7 @@ workers."""
 
 from collections import defaultdict
 
-from hooks.plan import Plan
+from hooks.event_plan import Plan
 from hooks.state import State
 from orchestrator.disk.media import MediaWriter
 from orchestrator.disk.rows.recorder import Recorder

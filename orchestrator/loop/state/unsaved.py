@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from hooks.event_plan import Plan
 from hooks.hook import Hook
 from hooks.hook_state import list_state_fields
 from hooks.parameter_names import join_names
-from hooks.plan import Plan
 from hooks.private_torch import get_version
 from hooks.state import State
 from orchestrator.loop.data.phases import Data

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from hooks.event_plan import Plan
 from hooks.optimizer_name import OptimizerName
-from hooks.plan import Plan
 from hooks.private_torch import inner_schedulers
 from hooks.state import State
 from orchestrator.errors import ConfigError

@@ -1,5 +1,5 @@
 """The stages of an iteration, from batch to recorded row: each a function that returns the
-timestamps of its table in `spans.py`."""
+timestamps of its table in `timestamps.py`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,15 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from hooks.event_plan import Plan
 from hooks.optimizer_name import OptimizerName
-from hooks.plan import Plan
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.errors import TaskError
 from orchestrator.loop.loop_state import LoopState
 from orchestrator.loop.model.gradient_sync import check_gradients_synced
 from orchestrator.loop.model.precision import Precision
 from orchestrator.loop.span_clock import SpanClock
-from orchestrator.loop.spans import Timestamps
 from orchestrator.loop.step.backward_timer import BackwardTimer
 from orchestrator.loop.step.collective_calls import Loss
 from orchestrator.loop.step.columns import make_columns, make_numbers
@@ -26,6 +25,7 @@ from orchestrator.loop.step.metrics import PhaseMetrics
 from orchestrator.loop.step.transfer import make_transfer
 from orchestrator.loop.step.weights import WeighedBatches
 from orchestrator.loop.task_errors import check_has_gradient, make_return_error
+from orchestrator.loop.timestamps import Timestamps
 from orchestrator.loop.world import World
 from orchestrator.task import Task, has_weights
 

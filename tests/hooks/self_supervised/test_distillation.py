@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from experiments.losses.distillation import DistillationLoss
 from hooks import Hook, State
 from hooks.errors import HookError
-from hooks.plan import Plan
+from hooks.event_plan import Plan
 from hooks.self_supervised.distillation import Distillation, DistillationOutput
 from orchestrator.loop.loop import Loop
 from tests.tasks import Points, experiment

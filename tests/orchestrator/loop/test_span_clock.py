@@ -20,8 +20,8 @@ from orchestrator.loop.device_spans import DeviceSpan
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.span_clock import CudaClock, SpanClock
-from orchestrator.loop.spans import INTERVALS
 from orchestrator.loop.step.backward_timer import BackwardTimer
+from orchestrator.loop.timestamps import INTERVALS
 from orchestrator.storage import Storage
 from tests.device_stand_in import Device
 from tests.ranks import on_ranks

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
+from hooks.event_plan import Plan
 from hooks.hook import Hook
-from hooks.plan import Plan
 from orchestrator.errors import RankMismatch
 from orchestrator.loop.span_clock import SpanClock
 from orchestrator.loop.world import World

@@ -119,7 +119,7 @@ def test_only_expensive_calls_are_marked_on_the_device(monkeypatch: pytest.Monke
     microseconds."""
     passed = [0.0]
     marks = [0.0]
-    monkeypatch.setattr("hooks.plan.perf_counter", lambda: passed[0])
+    monkeypatch.setattr("hooks.event_plan.perf_counter", lambda: passed[0])
 
     def mark() -> float:
         marks[0] += 1

@@ -7,8 +7,8 @@ from itertools import chain
 from time import perf_counter
 from typing import Any
 
+from hooks.due_calls import EXPENSIVE_S, Call, EventCalls
 from hooks.errors import HookError, describe_error
-from hooks.event_calls import EXPENSIVE_S, Call, EventCalls
 from hooks.hook import EVENTS, Hook, Priority, Ranks
 
 logger = logging.getLogger("hookyard")
