@@ -12,8 +12,9 @@ from hooks.private_torch import tree_leaves
 
 READS = frozenset(
     (
-        "item tolist numpy cpu __bool__ __float__ __int__ __index__ __array__ is_nonzero equal "
-        "allclose nonzero argwhere masked_select unique unique_consecutive bincount new_tensor"
+        "item tolist numpy cpu __bool__ __float__ __int__ __index__ __complex__ __array__ "
+        "__contains__ __format__ __repr__ is_nonzero equal allclose nonzero argwhere masked_select "
+        "unique unique_consecutive bincount new_tensor"
     ).split()
 )
 """Functions whose result the host must have before it continues, or that copy from its memory."""
@@ -54,13 +55,13 @@ class DeviceReads(TorchFunctionMode):
 
         on_host = all(tensor in self._on_host for tensor in tensors)
         is_known = on_host or any(tensor in self._inspected for tensor in tensors)
-        is_masked = name == "__getitem__" and _has_mask(tensors[1:])
-        if not is_known and (name in READS or is_masked):
-            what = "indexing by a mask" if is_masked else name.strip("_")
-            self._report(what)
+        read = None if is_known else _describe_read(name, args, kwargs)
+        if read:
+            self._report(read)
 
         result = func(*args, **kwargs)
-        may_move = name == "to" or kwargs.get("device") is not None
+        moves_to_host = name == "to" and _names_cpu(args, kwargs)
+        may_move = not moves_to_host and (name == "to" or kwargs.get("device") is not None)
         makes_on_host = bool(tensors) or name in FACTORIES
         if on_host and makes_on_host and not may_move:
             for tensor in _select_tensors(result):
@@ -72,5 +73,35 @@ def _select_tensors(tree: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
-def _has_mask(indices: Sequence[Tensor]) -> bool:
-    return any(index.dtype in (torch.bool, torch.uint8) for index in indices)
+def _describe_read(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """Return what the call reads, in words; None if it does not wait for the device."""
+    if name in READS:
+        return name.strip("_")
+    if name == "to" and _names_cpu(args, kwargs) and not kwargs.get("non_blocking"):
+        return "to the CPU"
+    if name == "__getitem__" and _has_mask(args[1]):
+        return "indexing by a mask"
+    # A single value fills the places without counting them.
+    if name == "__setitem__" and _has_mask(args[1]) and _has_many_values(args[2]):
+        return "indexing by a mask"
+    if name == "where" and len(args) + len(kwargs) == 1:
+        return "where of a mask"
+    if name == "repeat_interleave" and kwargs.get("output_size") is None:
+        repeats = kwargs.get("repeats", args[-1] if args else None)
+        return name if isinstance(repeats, Tensor) else None
+    return None
+
+
+def _names_cpu(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether the CPU is named by a string. A `torch.device` may be that of the run, which
+    is the CPU only in tests."""
+    target = kwargs.get("device", args[1] if len(args) > 1 else None)
+    return isinstance(target, str) and target.partition(":")[0] == "cpu"
+
+
+def _has_mask(index: Any) -> bool:
+    return any(tensor.dtype in (torch.bool, torch.uint8) for tensor in _select_tensors(index))
+
+
+def _has_many_values(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.numel() > 1
