@@ -1,17 +1,15 @@
 """Evaluations of stored checkpoints, measured as during training, in a folder of the run. Used in
 the driver."""
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from hooks.hook import Hook
 from hooks.metrics.names import get_kind
-from orchestrator.disk.lease import Lease
 from orchestrator.disk.metadata import EngineName, Evaluated
-from orchestrator.disk.new_run import create_run
+from orchestrator.disk.new_run import create_run, taking_name
 from orchestrator.disk.run_folder import EVALUATIONS, RunFolder
 from orchestrator.engines.assignment import EvaluationTarget
 from orchestrator.errors import CheckpointError, ConfigError, UsageError
@@ -137,9 +135,8 @@ class EvaluationJob:
         }
         target = self._make_target(chosen)
         root = self.run.storage / EVALUATIONS
-        name = _choose_name(self._propose_name(), root.names())
-        with Lease(root / name) as lease:
-            folder = create_run(root, name, to_yaml(self.experiment), **metadata)
+        with taking_name(RunFolder(root, self._propose_name()), "number") as (folder, lease):
+            create_run(root, folder.name, to_yaml(self.experiment), **metadata)
             command = self.subject.format_command(self.run)
             drive(folder, self.experiment, chosen, lease, resume_with=command, target=target)
         return folder
@@ -170,16 +167,6 @@ def _check_has_checkpoints(run: RunFolder) -> None:
             f"{run} is {evaluated.noun_with_article}, and has no checkpoints; use its run,"
             f" {run.parent_run}"
         )
-
-
-def _choose_name(name: str, used_names: Container[str]) -> str:
-    """Return `name`, or an unused variant with a number."""
-    candidate = name
-    for number in count(2):
-        if candidate not in used_names:
-            break
-        candidate = f"{name}-{number}"
-    return candidate
 
 
 def _resolve_trained(

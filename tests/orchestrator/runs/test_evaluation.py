@@ -3,6 +3,7 @@ around it stays right."""
 
 import json
 import shutil
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,11 @@ from typer.testing import CliRunner
 from hooks import Hook, State
 from orchestrator import ConfigError, Experiment, Run, Sweep, UsageError, open_run, resume, run
 from orchestrator.cli import app
+from orchestrator.disk import new_run
+from orchestrator.disk.lease import Lease
 from orchestrator.disk.removal import plan_removal
 from orchestrator.disk.run_folder import EVALUATIONS, RunFolder
+from orchestrator.disk.taken_name import check_name_is_free
 from orchestrator.engines.assignment import Assignment, EvaluationTarget
 from orchestrator.runs.evaluation import EvaluationJob
 from orchestrator.runs.evaluation_overrides import USED_KEYS
@@ -183,6 +187,20 @@ def test_evaluation_is_equal_on_any_number_of_ranks(done: Run, tmp_path: Path) -
     assert measures(shares.reports()[0], "val") == pytest.approx(
         measures(done.evaluate("epoch-0001", overrides=asked).reports()[0], "val"), rel=1e-5
     )
+
+
+def test_evaluation_takes_another_name_if_a_driver_takes_its_own_meanwhile(
+    done: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ExitStack() as others:
+
+        def take_name(folder: RunFolder) -> None:
+            check_name_is_free(folder)
+            if not folder.name.endswith("-2"):
+                others.enter_context(Lease(folder.storage))
+
+        monkeypatch.setattr(new_run, "check_name_is_free", take_name)
+        assert done.evaluate("epoch-0001", "test").name == "epoch-0001-test-2"
 
 
 # What can be wrong
