@@ -32,6 +32,7 @@ from orchestrator.sweeps.sweep_end import SweepEnd
 from orchestrator.sweeps.sweep_progress import SweepProgress
 from orchestrator.tables.trial_index import TrialIndex
 from orchestrator.tables.trial_record import TrialRecord
+from orchestrator.units import format_count
 
 _NOTE_ON_RAY = (
     "Each trial ends at its next report; `hookyard resume` continues it from its newest checkpoint."
@@ -67,8 +68,6 @@ def _run_remaining(
 ) -> bool:
     """Run the remaining trials; return whether they were interrupted."""
     metadata = folder.read_metadata()
-    # Tune would handle Ctrl-C itself.
-    os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
     command = format_resume_command(folder)
     texts = (command,) if metadata.local else (command, _NOTE_ON_RAY)
     with (
@@ -120,16 +119,16 @@ def make_running_sweep(
     rules = StoppingRules(settings, search, end.budget)
     rules.replay(previous)
     return RunningSweep(
-        experiment,
-        folder,
-        previous,
-        search,
-        rules,
-        TrialIndex(folder, settings.objectives),
-        SweepProgress(display, settings, previous),
-        alerts,
-        end,
-        fail_fast,
+        experiment=experiment,
+        folder=folder,
+        previous=previous,
+        search=search,
+        rules=rules,
+        index=TrialIndex(folder, settings.objectives),
+        progress=SweepProgress(display, settings, previous),
+        alerts=alerts,
+        end=end,
+        fail_fast=fail_fast,
     )
 
 
@@ -158,6 +157,8 @@ def _run_on_ray(
     sweep: RunningSweep, address: str | None, display: Display, hang_reporter: HangReporter
 ) -> None:
     """Run the remaining trials under Ray Tune, as many at a time as fit."""
+    # Tune would handle Ctrl-C itself.
+    os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
     experiment = sweep.experiment
     display.line(describe_connection(address))
     with Ray(address, environment=read_environment(experiment.environment)) as ray:
@@ -165,9 +166,9 @@ def _run_on_ray(
 
         max_concurrent, explanation = compute_concurrency(ray, experiment, sweep.settings)
         count = len(list_remaining_trials(sweep.settings, sweep.previous))
-        remaining = "remaining " if sweep.previous else ""
+        trials = format_count(count, "remaining trial" if sweep.previous else "trial")
         display.line(
-            f"{count} {remaining}trials of {experiment.workers.describe('rank')},"
+            f"{trials} of {experiment.workers.describe('rank')},"
             f" {max_concurrent} at a time: {explanation}"
         )
         with hang_reporter:
