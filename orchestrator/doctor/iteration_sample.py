@@ -34,7 +34,7 @@ def sample_iterations(rows: Rows) -> IterationSample:
         {"rows": "sum(rows)::bigint", "first": "min(first)", "last": "max(iteration)"},
         ["rank"],
         TRAINING,
-        rows.blocks,
+        "blocks",
     )
     if not len(ranks):
         return IterationSample(pd.DataFrame(columns=columns), 0, 0)

@@ -39,7 +39,7 @@ def find_loss_anomalies(rows: Rows) -> Iterator[Finding]:
         "last": "max(iteration)",
         "bad": f"sum(rows) - {merge_blocks('loss', 'known')}",
     }
-    by_rank = rows.aggregate(columns, ["rank"], TRAINING, rows.blocks)
+    by_rank = rows.aggregate(columns, ["rank"], TRAINING, "blocks")
     if by_rank.empty:
         return
 

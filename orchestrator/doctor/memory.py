@@ -34,7 +34,7 @@ def _find_imbalance(rows: Rows, column: str) -> Iterator[Finding]:
     value = f"{merge_blocks(column, 'total')} / {merge_blocks(column, 'known')}"
     if column.startswith("cuda_peak"):
         value = merge_blocks(column, "high")
-    used = rows.aggregate({column: value}, ["rank"], TRAINING, rows.blocks)[column].dropna()
+    used = rows.aggregate({column: value}, ["rank"], TRAINING, "blocks")[column].dropna()
     if len(used) < 2:
         return
 
@@ -119,4 +119,4 @@ def _find_full_gpu(rows: Rows) -> Iterator[Finding]:
 def _get_maxima(rows: Rows, column: str) -> "pd.Series[float]":
     """Return the largest value on each rank that has one."""
     maxima = {column: merge_blocks(column, "high")}
-    return rows.aggregate(maxima, ["rank"], table=rows.blocks)[column].dropna()
+    return rows.aggregate(maxima, ["rank"], table="blocks")[column].dropna()

@@ -61,7 +61,7 @@ def _summarize_stretches(rows: Rows, column: str) -> Any:
     """
     is_read = f'{TRAINING} and "{column} known" > 0'
     columns = {"first": "min(first)", "last": "max(iteration)"}
-    ends = rows.aggregate(columns, where=is_read, table=rows.blocks).dropna()
+    ends = rows.aggregate(columns, where=is_read, table="blocks").dropna()
     if ends.empty:
         return None
 
@@ -75,7 +75,7 @@ def _summarize_stretches(rows: Rows, column: str) -> Any:
         "at": "avg(iteration)",
     }
     where = f"{is_read} and iteration >= {begin}"
-    table = rows.aggregate(columns, ["rank", stretch], where, rows.blocks)
+    table = rows.aggregate(columns, ["rank", stretch], where, "blocks")
     return table.unstack().astype(float)
 
 

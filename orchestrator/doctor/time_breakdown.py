@@ -32,7 +32,7 @@ def sum_times(rows: Rows) -> pd.DataFrame:
             sums[name] = f"{merge_blocks(name, 'total')} filter ({TRAINING})"
             measured = quote(f"{name} known")
             sums[f"{name} of"] = f'sum("step_s total" * {measured} / rows) filter ({TRAINING})'
-    return rows.aggregate(sums, ["rank"], table=rows.blocks)
+    return rows.aggregate(sums, ["rank"], table="blocks")
 
 
 def _compute_shares(seconds: pd.DataFrame, span: str) -> "pd.Series[Any]":

@@ -25,7 +25,7 @@ def compute_envelope(
     """
     parts = {part: merge_blocks(column, part) for part in ("low", "high", "total", "known")}
     is_known = f"{quote(f'{column} known')} > 0"
-    blocks = rows.aggregate(parts, [at], f"{where} and {is_known}", rows.blocks).reset_index()
+    blocks = rows.aggregate(parts, [at], f"{where} and {is_known}", "blocks").reset_index()
     functions = {at: "last", "low": "min", "high": "max", "total": "sum", "known": "sum"}
     groups = blocks.groupby(group_neighbors(len(blocks), bins))
     table = groups.agg(functions).astype(float).set_index(at)
@@ -65,13 +65,13 @@ def compute_max_per_bin(
             "last_iteration": "max(iteration)",
         },
         where=where,
-        table=rows.blocks,
+        table="blocks",
     ).iloc[0]
     ranks = _group_axis(int(ends["rank"]), int(ends["last_rank"]), max_rows)
     iterations = _group_axis(int(ends["iteration"]), int(ends["last_iteration"]), max_columns)
     maxima = {name: merge_blocks(name, "high") for name in measures}
     groups = [_make_group_number("rank", ranks), _make_group_number("iteration", iterations)]
-    table = rows.aggregate(maxima, groups, where, rows.blocks)
+    table = rows.aggregate(maxima, groups, where, "blocks")
 
     grids = {}
     for name in measures:

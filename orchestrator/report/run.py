@@ -68,7 +68,7 @@ def _read_costs_of_ranks(rows: Rows) -> pd.DataFrame:
         columns["step_s"] = merge_blocks("step_s", "total")
     peaks = [name for name in _PEAKS if name in rows.columns]
     columns |= {name: merge_blocks(name, "high") for name in peaks}
-    return rows.aggregate(columns, ["rank"], table=rows.blocks)
+    return rows.aggregate(columns, ["rank"], table="blocks")
 
 
 def _make_metric_tiles(

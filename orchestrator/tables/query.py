@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -44,9 +44,11 @@ class Rows:
         """Columns that may hold measurements."""
         self.texts = [field.name for field in source.schema if _is_text(field)]
         self._connection = _connect(source, self._where, self.numbers)
+        self._has_blocks = False
 
     @classmethod
     def wrap(cls, table: pd.DataFrame | pa.Table) -> Self:
+        """Return the rows of a table in memory."""
         if isinstance(table, pd.DataFrame):
             # Arrow turns NaN into null, except in NumPy arrays.
             columns = {
@@ -66,12 +68,17 @@ class Rows:
         expressions: Mapping[str, str],
         by: Sequence[str] = (),
         where: str = "true",
-        table: str = "rows",
+        table: Literal["rows", "blocks", "recorded"] = "rows",
     ) -> pd.DataFrame:
-        """Return SQL aggregates by name, with the sorted groups as the index. `table` is `rows` or
-        `blocks`."""
+        """Return SQL aggregates by name, with the sorted groups as the index.
+
+        They are those of the rows, of blocks of rows, or of the rows as they were recorded, with
+        NaN.
+        """
         if not expressions and not by:
             return pd.DataFrame(index=[0])
+        if table == "blocks":
+            self._create_blocks()
         columns = [f"{expression} as {quote(name)}" for name, expression in expressions.items()]
         grouping = f" group by {', '.join(by)} order by {', '.join(by)}" if by else ""
         groups = self.query(
@@ -119,10 +126,11 @@ class Rows:
         groups = (
             f'select {by} as "(group)", {every} as "(every)" from rows where {where} group by 1'
         )
+        keys = [name for name in ("rank", "epoch", "iteration") if name in self.columns]
         return self.query(
             f"with groups as ({groups}) select {columns} from rows"
             f' join groups on {by} = "(group)"'
-            f' where ({where}) and hash(rank, epoch, iteration) % "(every)" = 0'
+            f' where ({where}) and hash({", ".join(keys)}) % "(every)" = 0'
         )
 
     @cached_property
@@ -131,16 +139,17 @@ class Rows:
             return int(self.query("select count(*) as n from rows")["n"].iloc[0])
         return self.source.count_rows()
 
-    @cached_property
-    def blocks(self) -> str:
-        """Name of the table of blocks, created on first use."""
+    def _create_blocks(self) -> None:
+        """Create the table `blocks`, unless it exists."""
+        if self._has_blocks:
+            return
         ranks = 1
         if "rank" in self.columns:
             ranks = int(self.aggregate({"ranks": "count(distinct rank)"})["ranks"].iloc[0])
         statement = make_blocks_statement(self.columns, self.numbers, self.total, ranks)
         with self.source.raising_damaged_file(), explain_errors(self._where):
             self._connection.execute(statement)
-        return "blocks"
+        self._has_blocks = True
 
 
 def read_matching_rows(

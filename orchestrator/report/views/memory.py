@@ -16,7 +16,7 @@ def render_memory(rows: Rows) -> page.Section:
     """Render each column of bytes over training."""
     columns = [name for name in rows.numbers if name.endswith("_bytes")]
     maxima = {name: merge_blocks(name, "high") for name in columns}
-    peaks = rows.aggregate(maxima, ["rank"], TRAINING, rows.blocks).dropna(axis=1, how="all")
+    peaks = rows.aggregate(maxima, ["rank"], TRAINING, "blocks").dropna(axis=1, how="all")
     if not peaks.columns.size:
         nothing = "No memory was recorded: the hook memory_stats is off, or has not run yet."
         return page.Section("memory", "Memory", nothing)

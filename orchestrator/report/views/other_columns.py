@@ -20,7 +20,7 @@ def render_other_columns(rows: Rows) -> page.Section:
     others = [name for name in rows.numbers if name not in OTHER_VIEWS_COLUMNS]
     others = [name for name in others if not name.endswith("_bytes")]
     known = {name: merge_blocks(name, "known") for name in others}
-    counts = rows.aggregate(known, [], TRAINING, rows.blocks).iloc[0]
+    counts = rows.aggregate(known, [], TRAINING, "blocks").iloc[0]
     names = [name for name in others if counts[name] > 0]
     if not names:
         return page.Section("recorded", "Other columns", "No other column was recorded.")

@@ -29,7 +29,7 @@ def render_spans(rows: Rows, reports: Reports) -> page.Section:
         for name in ("step_s", *SPANS)
         if name in rows.columns
     }
-    means = rows.aggregate(columns, ["rank"], TRAINING, rows.blocks).dropna(axis=1, how="all")
+    means = rows.aggregate(columns, ["rank"], TRAINING, "blocks").dropna(axis=1, how="all")
     if "step_s" not in means:
         return page.Section("time", "Time", "No training iteration was timed.")
     timed = {name: phases for name, phases in group_metrics(reports).items() if name.endswith("_s")}
