@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, MutableMapping
 from queue import SimpleQueue
-from threading import Thread
+from threading import Thread, current_thread
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class TrainingSession:
         Args:
             metrics: The metrics, with names that begin with `train/`, `val/` or `test/`.
         """
-        if self._call is None:
+        if self._call is None or self._call.reader is current_thread():
             raise RuntimeError(
                 "session.report() is for callbacks within session.run_in_thread(call); "
                 "elsewhere write `yield metrics`"
@@ -182,13 +182,15 @@ class _Call:
         self._taken: SimpleQueue[None] = SimpleQueue()
         self._has_ended = False
         self._error: BaseException | None = None
+        self.reader: Thread | None = None
+        """Thread that reads the reports, for which a report of its own would wait for ever."""
         # A daemon, so that a process can end whose loop has failed between two reports.
         self._thread = Thread(target=self._run, name="train", daemon=True)
 
     def reports(self) -> Generator[Mapping[str, Any], None, None]:
         self._thread.start()
         try:
-            while (metrics := self._reports.get()) is not _NO_MORE_REPORTS:
+            while (metrics := self._receive()) is not _NO_MORE_REPORTS:
                 yield metrics
                 self._taken.put(None)
         finally:
@@ -197,6 +199,10 @@ class _Call:
             self._thread.join()
         if self._error is not None:
             raise self._error
+
+    def _receive(self) -> Any:
+        self.reader = current_thread()
+        return self._reports.get()
 
     def report(self, metrics: Mapping[str, Any]) -> None:
         if not self._has_ended:

@@ -469,6 +469,12 @@ def reports_elsewhere(session: TrainingSession) -> Iterator[Any]:
     yield {}
 
 
+def reports_between(session: TrainingSession) -> Iterator[Any]:
+    for metrics in session.run_in_thread(lambda: session.report({"train/loss": 1.0})):
+        session.report({"val/loss": 1.0})
+        yield metrics
+
+
 @pytest.mark.parametrize(
     ("train", "said"),
     [
@@ -490,6 +496,7 @@ def reports_elsewhere(session: TrainingSession) -> Iterator[Any]:
         (records(step=1), "the loop records the column `step`"),
         (records(batch_size=1.5), "batch_size=1.5"),
         (reports_elsewhere, "write `yield metrics`"),
+        (reports_between, "write `yield metrics`"),
         (lambda session: [{"train/loss": 1.0}], "returns a list; expected a generator"),
     ],
 )
