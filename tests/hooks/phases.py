@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hooks import Hook, Plan, State
+from orchestrator.testing import small_loop
 
 
 class Ticks:
@@ -17,15 +18,12 @@ class Ticks:
         return self.now
 
 
-class Screen:
-    """A display that remembers what it was shown."""
+class Screen(small_loop.Screen):
+    """A display that keeps its lines and the progress."""
 
     def __init__(self) -> None:
-        self.lines: list[str] = []
+        super().__init__()
         self.bars: list[tuple[str, int, int, str]] = []
-
-    def line(self, text: str) -> None:
-        self.lines.append(text)
 
     def progress(self, label: str, completed: int, total: int, text: str = "") -> None:
         self.bars.append((label, completed, total, text))
