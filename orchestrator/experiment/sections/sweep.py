@@ -174,8 +174,11 @@ class SweepSettings(Model):
     (`auto`), or never (`false`)."""
     seed: Seed = 0
     """Seed of the search and of the scheduler."""
-    space: Annotated[dict[SweptPath, Domain], Field(min_length=1, max_length=MAX_PATHS)]
-    """The domain of each parameter, such as `optimizer.lr: {loguniform: [0.001, 0.1]}`. A parameter
+    space: Annotated[dict[SweptPath, Domain], Field(max_length=MAX_PATHS)] = Field(
+        default_factory=dict
+    )
+    """The domain of each parameter, such as `optimizer.lr: {loguniform: [0.001, 0.1]}`. It may only
+    be empty with `repeats`, which then train the experiment as it is several times. A parameter
     inside a choice (`hooks.ema.decay` where `hooks.ema` is a choice) is sampled only if the choice
     is on and does not set it. A sweep cannot vary `name`, `tags`, `notes`, `workers`, `base` or
     `sweep`."""

@@ -36,6 +36,7 @@ def check_settings(sweep: SweepSettings, experiment: Experiment) -> Iterator[Pro
     yield from _check_constraints(sweep)
     yield from _check_search(sweep)
     yield from _check_repeats(sweep)
+    yield from _check_empty_space(sweep)
     yield from _check_scheduler(sweep)
     yield from _check_workers(sweep, experiment)
 
@@ -120,6 +121,29 @@ def _check_repeated_path(sweep: SweepSettings) -> Iterator[Problem]:
                 join("sweep.space", name),
                 f"conflicts with sweep.repeats, which sets {repeated} in each trial; remove one",
             )
+
+
+def _check_empty_space(sweep: SweepSettings) -> Iterator[Problem]:
+    """Yield the problems of a sweep without a space, which has a single configuration."""
+    if sweep.space:
+        return
+    if sweep.repeat_count == 1:
+        yield Problem(
+            "sweep.space",
+            "must not be empty without repeats",
+            suggestion="add a parameter, such as optimizer.lr: {loguniform: [0.001, 0.1]}, or set"
+            " sweep.repeats to train the same experiment with several seeds",
+        )
+        return
+
+    if sweep.search.type == "optuna":
+        yield Problem("sweep.search", "cannot be optuna with an empty space; remove it")
+    if sweep.trials not in (None, sweep.repeat_count):
+        yield Problem(
+            "sweep.trials",
+            f"must be {sweep.repeat_count} (repeats) with an empty space, got {sweep.trials}",
+            suggestion="remove it",
+        )
 
 
 def _check_scheduler(sweep: SweepSettings) -> Iterator[Problem]:

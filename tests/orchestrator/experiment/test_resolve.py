@@ -85,7 +85,7 @@ def test_wrong_length_of_the_run_is_reported_once(
         ("task: 3", "task"),
         ("workers: 2", "workers"),
         ("validate_every: 1 hour", "validate_every"),
-        ("sweep: {metric: x}", "sweep.space"),
+        ("sweep: {metric: x, space: 3}", "sweep.space"),
         ("sweep: 3", "sweep"),
     ],
 )

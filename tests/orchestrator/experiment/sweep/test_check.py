@@ -102,6 +102,16 @@ def space_problems(file: Path, space: str) -> list[tuple[str, int | None, str]]:
             {"repeats": 2, "scheduler": "pbt"},
             "sweep.repeats: cannot be combined with scheduler: pbt",
         ),
+        ({"space": {}}, "sweep.space: must not be empty without repeats (add a parameter"),
+        ({"space": None}, "sweep.space: must not be empty without repeats (add a parameter"),
+        (
+            {"space": {}, "repeats": 3},
+            "sweep.trials: must be 3 (repeats) with an empty space, got 4 (remove it)",
+        ),
+        (
+            {"space": {}, "repeats": 4, "search": "optuna"},
+            "sweep.search: cannot be optuna with an empty space; remove it",
+        ),
         ({"aggregate": "lower_bound"}, "sweep.aggregate: lower_bound needs several trials of"),
         (
             {"space": GRID, "points": [{}], "search": "grid", "trials": 6},

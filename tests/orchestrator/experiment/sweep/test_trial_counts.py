@@ -16,6 +16,8 @@ from tests.orchestrator.experiment.sweep.spaces import of
         ({"search": "grid", "repeats": 4}, 3 * 2 * 4),
         ({"repeats": 4}, 2 * 4),
         ({"repeats": 4, "space": {"a": {"uniform": [0, 1]}}}, 4),
+        ({"repeats": 4, "space": {}}, 4),
+        ({"repeats": {"a": [1, 2, 3]}, "space": {}}, 3),
     ],
 )
 def test_number_of_trials_defaults_to_points_times_repeats(
