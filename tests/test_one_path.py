@@ -361,17 +361,17 @@ def test_edit_of_experiment_yaml_repairs_a_source_that_is_no_longer_valid(tmp_pa
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Count the checks of an experiment, and the constructions of its task and hooks."""
     counts: Counter[str] = Counter()
-    build, construct = resolve.build, components.construct
+    resolve_sections, construct = resolve.resolve_sections, components.construct
 
-    def building(data: Mapping[str, Any]) -> Any:
+    def resolving(sections: resolve.Sections) -> Any:
         counts["checks"] += 1
-        return build(data)
+        return resolve_sections(sections)
 
     def constructing(cls: type, values: Mapping[str, Any], path: str, *more: Any) -> Any:
         counts[path.replace("task_args", "task")] += 1
         return construct(cls, values, path, *more)
 
-    monkeypatch.setattr(resolve, "build", building)
+    monkeypatch.setattr(resolve, "resolve_sections", resolving)
     monkeypatch.setattr(components, "construct", constructing)
     return counts
 

@@ -19,9 +19,9 @@ from orchestrator.experiment.checks.unreached import find_unreached_settings
 from orchestrator.experiment.resolve import (
     ResolvedExperiment,
     Sections,
-    build_source,
     find_task,
     read_sections,
+    resolve_sections,
 )
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sweep.check import check_sweep
@@ -141,7 +141,7 @@ def _find_problems(
     """Return all problems of a source, and the experiment unless there is none."""
     sections = read_sections(source)
     problems = list(document.problems)
-    resolved = collect_problems(problems, build_source, source, sections)
+    resolved = collect_problems(problems, resolve_sections, sections)
     problems.extend(check_sweep(source, sections, is_experiment_valid=not problems))
     if with_data:
         # Even if other parts are wrong, so that one mistake does not hide another.

@@ -4,7 +4,7 @@ Runs once in every process that needs an experiment: the driver, a worker, a tri
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hooks import Hook, ParamScheduler
@@ -67,6 +67,8 @@ class Sections:
     problems: tuple[Problem, ...]
     unknown: tuple[Problem, ...]
     """Problems of classes that cannot be found, for which others stand."""
+    source: ExperimentSource | None = None
+    """What the sections were read from; None for those of plain data."""
 
     @property
     def has_custom_loop(self) -> bool:
@@ -84,7 +86,7 @@ def resolve(source: ExperimentSource) -> ResolvedExperiment:
 
     For a sweep, does not check the search space; `load` does.
     """
-    return build_source(source, read_sections(source))
+    return resolve_sections(read_sections(source))
 
 
 def take_resolved(experiment: Experiment) -> ResolvedExperiment:
@@ -102,24 +104,15 @@ def get_resolved(experiment: Experiment) -> ResolvedExperiment:
 
 
 def read_sections(source: ExperimentSource) -> Sections:
-    """Return the sections of a source, and make its classes importable."""
+    """Return the checked sections of a source, and make its classes importable."""
     extend_import_path(source.import_paths)
     define_main_classes(source.main_classes)
     data, problems = source.merge()
-    return check_sections(data, problems)
+    return replace(make_sections(data, problems), source=source)
 
 
-def build_source(source: ExperimentSource, sections: Sections) -> ResolvedExperiment:
-    """Build the task and the hooks of a source, whose sections are given; raise ConfigError."""
-    resolved = build(sections)
-    # Trials make their own task and hooks; a task may hold much memory.
-    kept = None if resolved.experiment.sweep else resolved
-    resolved.experiment.attach(source, kept)
-    return resolved
-
-
-def check_sections(data: Mapping[str, Any], problems: Iterable[Problem] = ()) -> Sections:
-    """Check each section of an experiment, and fill in what its task sets."""
+def make_sections(data: Mapping[str, Any], problems: Iterable[Problem] = ()) -> Sections:
+    """Return the sections of an experiment, each checked, with what its task sets."""
     collected = list(problems)
     unknown: list[Problem] = []
     known = without_nulls(replace_unknown_classes(data, unknown))
@@ -154,8 +147,11 @@ def check_sections(data: Mapping[str, Any], problems: Iterable[Problem] = ()) ->
     )
 
 
-def build(sections: Sections) -> ResolvedExperiment:
-    """Build the task and the hooks of an experiment, and check all together; raise ConfigError."""
+def resolve_sections(sections: Sections) -> ResolvedExperiment:
+    """Build the hooks of an experiment, and check all sections together; raise ConfigError.
+
+    The experiment gets the source of the sections, and keeps what was built for its run.
+    """
     experiment = sections.experiment
     problems = list(sections.problems)
     unknown = list(sections.unknown)
@@ -175,7 +171,11 @@ def build(sections: Sections) -> ResolvedExperiment:
     entries = {name: entry.entry if entry else None for name, entry in built.items()}
     experiment = experiment.model_copy(update={"task_args": task_args, "hooks": entries})
     raise_problems([*unknown, *find_conflicts(experiment, task, hooks, sections.meter_modes)])
-    return ResolvedExperiment(experiment, task, hooks)
+    resolved = ResolvedExperiment(experiment, task, hooks)
+    if sections.source:
+        # Trials make their own task and hooks; a task may hold much memory.
+        experiment.attach(sections.source, None if experiment.sweep else resolved)
+    return resolved
 
 
 def _build_hooks(

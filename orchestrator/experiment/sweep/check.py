@@ -10,7 +10,7 @@ from orchestrator.experiment.checks.changes import make_relative_message
 from orchestrator.experiment.checks.metric_modes import with_inferred_modes
 from orchestrator.experiment.fields.messages import INTEGER_CODES
 from orchestrator.experiment.fields.validation import validate
-from orchestrator.experiment.resolve import Sections, build, check_sections
+from orchestrator.experiment.resolve import Sections, make_sections, resolve_sections
 from orchestrator.experiment.sections.domain import Domain
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.sweep import SweepSettings
@@ -211,4 +211,4 @@ def _build_experiment_with(values: Mapping[str, Any], data: Mapping[str, Any]) -
     for name, value in values.items():
         data = with_value(data, name, value)
     data = with_inferred_modes(data)
-    build(check_sections({key: value for key, value in data.items() if key != "sweep"}))
+    resolve_sections(make_sections({key: value for key, value in data.items() if key != "sweep"}))
