@@ -33,8 +33,8 @@ def evaluate(
 
     Example: hookyard evaluate runs/spirals@best --phase val
     """
-    from orchestrator.runs.evaluation import EvaluationJob
+    from orchestrator.runs.evaluation import prepare_evaluation
 
     evaluated, label = open_run_and_checkpoint(run)
-    evaluation = EvaluationJob.prepare(evaluated.folder, label, phase, overrides or [], workers)
+    evaluation = prepare_evaluation(evaluated.folder, label, phase, overrides or [], workers)
     start_evaluation(evaluation, engine, address, local, skip_preflight, as_json)

@@ -41,10 +41,8 @@ def predict(
 
     Example: hookyard predict runs/spirals@best --phase val
     """
-    from orchestrator.runs.prediction import PredictionJob
+    from orchestrator.runs.prediction import prepare_prediction
 
     predicted, label = open_run_and_checkpoint(run)
-    prediction = PredictionJob.prepare_for(
-        predicted.folder, data, label, phase, overrides or [], workers
-    )
+    prediction = prepare_prediction(predicted.folder, data, label, phase, overrides or [], workers)
     start_evaluation(prediction, engine, address, local, skip_preflight, as_json)

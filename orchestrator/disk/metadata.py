@@ -89,6 +89,10 @@ class Evaluated(ParentCheckpoint):
     def noun_with_article(self) -> str:
         return "a prediction" if self.verb == "predict" else "an evaluation"
 
+    @property
+    def participle(self) -> str:
+        return "used to predict" if self.verb == "predict" else "evaluated"
+
     def format_command(self, run: object) -> str:
         """Return what does it again with a checkpoint of a run: a command, or Python for a dataset
         that no command can name."""

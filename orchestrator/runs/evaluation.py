@@ -1,10 +1,10 @@
 """Evaluations of stored checkpoints, measured as during training, in a folder of the run. Used in
 the driver."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any
 
 from hooks.hook import Hook
 from hooks.metrics.names import get_kind
@@ -24,9 +24,8 @@ from orchestrator.runs.engine_choice import EngineChoice
 from orchestrator.runs.evaluation_overrides import (
     check_added_hooks,
     check_overrides,
-    check_rank_overrides,
+    check_rank_count,
     list_paths,
-    sets_rank_count,
 )
 from orchestrator.runs.launch import collect_launch_metadata, drive
 from orchestrator.runs.launch_checks import check_can_run
@@ -46,83 +45,17 @@ precision."""
 
 @dataclass(frozen=True)
 class EvaluationJob:
-    """A checkpoint to evaluate, and its experiment."""
+    """A checkpoint to evaluate or to predict with, and its experiment."""
 
     run: RunFolder
     subject: Evaluated
     experiment: Experiment
-    has_rank_override: bool = False
+    name: str
+    """Name of its folder, which gets a number if it is taken."""
+    make_target: Callable[[EngineChoice], EvaluationTarget]
+    """Function that returns what the workers of an engine do."""
+    has_rank_override: bool
     """True if the number of ranks was set for the evaluation."""
-
-    verb: ClassVar[Literal["evaluate", "predict"]] = "evaluate"
-    """The command that makes it."""
-    participle: ClassVar[str] = "evaluated"
-
-    @classmethod
-    def prepare(
-        cls,
-        run: RunFolder,
-        label: str,
-        phase: str,
-        overrides: Iterable[str] = (),
-        workers: int | None = None,
-        *,
-        has_other_data: bool = False,
-    ) -> Self:
-        """Prepare what `Run.evaluate` runs; raises its errors.
-
-        With `has_other_data`, the run may have had no data of the phase.
-        """
-        overrides = list(overrides)
-        paths = list_paths(overrides)
-        has_rank_override = sets_rank_count(paths)
-        if workers is not None:
-            check_rank_overrides(paths, workers)
-            has_rank_override = True
-        cls._check_phase(phase)
-        _check_has_checkpoints(run)
-        has_other_data |= any(is_within(path, "task_args") for path in paths)
-        subject = replace(_find_subject(run, label, phase, has_other_data), verb=cls.verb)
-        experiment = cls._make_experiment(run, subject, overrides, workers)
-        return cls(run, subject, experiment, has_rank_override)
-
-    @classmethod
-    def _make_experiment(
-        cls, run: RunFolder, subject: Evaluated, overrides: Sequence[str], workers: int | None
-    ) -> Experiment:
-        """Return the experiment of the run, with the overrides and without what only training
-        uses."""
-        no_effect = f"has no effect on {subject.noun_with_article}"
-        source = run.read_source()
-        paths = tuple(dict.fromkeys([*source.import_paths, str(Path.cwd())]))
-        source = replace(source, continued_from=None, import_paths=paths)
-        trained = _resolve_trained(run, source, cls.participle)
-        check_overrides(trained, overrides, no_effect)
-
-        source = source.with_values({**_RESET_VALUES, **_make_hook_values(trained, cls._runs_hook)})
-        if workers is not None:
-            source = source.with_values(make_rank_count_overrides(workers))
-        experiment = with_overrides(source, overrides)
-        check_added_hooks(experiment, trained, no_effect)
-        return experiment
-
-    @classmethod
-    def _check_phase(cls, phase: str) -> None:
-        if phase not in ("val", "test"):
-            raise UsageError(f"phase must be val or test, got {phase!r}")
-
-    @classmethod
-    def _runs_hook(cls, hook: Hook) -> bool:
-        """Return whether a hook of the run runs here too."""
-        return hook.evaluates
-
-    def _make_target(self, engine: EngineChoice) -> EvaluationTarget:
-        """Return what the workers do."""
-        has_same_seed = self.experiment.seed == self.run.read_experiment()["seed"]
-        return EvaluationTarget(self.subject.checkpoint, self.subject.phase, has_same_seed)
-
-    def _propose_name(self) -> str:
-        return f"{self.subject.checkpoint}-{self.subject.phase}"
 
     def start(self, engine: EngineName | None, address: str | None, *, local: bool) -> RunFolder:
         """Run it on an engine, by default the run's, and return its folder. Raises RunError if it
@@ -133,9 +66,9 @@ class EvaluationJob:
             **collect_launch_metadata(self.experiment, chosen),
             "evaluates": asdict(self.subject),
         }
-        target = self._make_target(chosen)
+        target = self.make_target(chosen)
         root = self.run.storage / EVALUATIONS
-        with taking_name(RunFolder(root, self._propose_name()), "number") as (folder, lease):
+        with taking_name(RunFolder(root, self.name), "number") as (folder, lease):
             create_run(root, folder.name, to_yaml(self.experiment), **metadata)
             command = self.subject.format_command(self.run)
             drive(folder, self.experiment, chosen, lease, resume_with=command, target=target)
@@ -157,6 +90,57 @@ class EvaluationJob:
                 " only one"
             )
         return chosen
+
+
+def prepare_evaluation(
+    run: RunFolder,
+    label: str,
+    phase: str,
+    overrides: Sequence[str] = (),
+    workers: int | None = None,
+) -> EvaluationJob:
+    """Prepare what `Run.evaluate` runs; raises its errors."""
+    has_rank_override = check_rank_count(overrides, workers)
+    if phase not in ("val", "test"):
+        raise UsageError(f"phase must be val or test, got {phase!r}")
+    subject = find_subject(run, label, phase, overrides)
+    experiment = make_inference_experiment(
+        run, subject, overrides, workers, runs_hook=lambda hook: hook.evaluates
+    )
+    target = EvaluationTarget(subject.checkpoint, phase, has_same_seed(run, experiment))
+    name = f"{subject.checkpoint}-{phase}"
+    return EvaluationJob(run, subject, experiment, name, lambda _: target, has_rank_override)
+
+
+def make_inference_experiment(
+    run: RunFolder,
+    subject: Evaluated,
+    overrides: Sequence[str],
+    workers: int | None,
+    *,
+    runs_hook: Callable[[Hook], bool],
+) -> Experiment:
+    """Return the experiment of the run, with the overrides and without what only training uses.
+
+    `runs_hook` returns whether a hook of the run runs here too.
+    """
+    no_effect = f"has no effect on {subject.noun_with_article}"
+    source = run.read_source()
+    paths = tuple(dict.fromkeys([*source.import_paths, str(Path.cwd())]))
+    source = replace(source, continued_from=None, import_paths=paths)
+    trained = _resolve_trained(run, source, subject.participle)
+    check_overrides(trained, overrides, no_effect)
+
+    source = source.with_values({**_RESET_VALUES, **_make_hook_values(trained, runs_hook)})
+    if workers is not None:
+        source = source.with_values(make_rank_count_overrides(workers))
+    experiment = with_overrides(source, overrides)
+    check_added_hooks(experiment, trained, no_effect)
+    return experiment
+
+
+def has_same_seed(run: RunFolder, experiment: Experiment) -> bool:
+    return bool(experiment.seed == run.read_experiment()["seed"])
 
 
 def _check_has_checkpoints(run: RunFolder) -> None:
@@ -185,7 +169,21 @@ def _resolve_trained(
     return trained
 
 
-def _find_subject(run: RunFolder, label: str, phase: str, has_other_data: bool) -> Evaluated:
+def find_subject(
+    run: RunFolder,
+    label: str,
+    phase: str,
+    overrides: Sequence[str],
+    *,
+    has_other_data: bool = False,
+) -> Evaluated:
+    """Return the checkpoint of a label, to be evaluated on the data of a phase.
+
+    The run may have had no such data with `has_other_data`, or if the overrides change the task.
+    Raises UsageError if there is no such checkpoint, or no data.
+    """
+    _check_has_checkpoints(run)
+    has_other_data |= any(is_within(path, "task_args") for path in list_paths(overrides))
     store = open_checkpoints(run)
     try:
         name = store.resolve(label)

@@ -1,7 +1,7 @@
 """Overrides of an evaluation: which of them have an effect on it, and which are errors. Used in the
 driver."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from hooks.hook import EVENTS, Hook
@@ -45,14 +45,12 @@ def list_paths(overrides: Iterable[str]) -> list[str]:
     return [path for path, _ in add_overrides(Document({}), overrides)]
 
 
-def sets_rank_count(paths: Collection[str]) -> bool:
-    """Return whether overrides of these paths set the number of ranks."""
-    return "workers" in paths or "workers.count" in paths
-
-
-def check_rank_overrides(paths: Collection[str], workers: int) -> None:
-    """Raise UsageError if overrides of these paths set the number of ranks, which `--workers` sets
-    already."""
+def check_rank_count(overrides: Iterable[str], workers: int | None) -> bool:
+    """Return whether overrides or `--workers` set the number of ranks; raise UsageError if both
+    do."""
+    paths = list_paths(overrides)
+    if workers is None:
+        return "workers" in paths or "workers.count" in paths
     if "workers.count" in paths:
         raise UsageError(
             f"--workers {workers} and workers.count set the same number; remove one of them"
@@ -62,6 +60,7 @@ def check_rank_overrides(paths: Collection[str], workers: int) -> None:
             f"--workers {workers} sets workers.count, but the override of workers replaces the"
             " whole section; override its keys, such as workers.cpus=2"
         )
+    return True
 
 
 def check_overrides(trained: ResolvedExperiment, overrides: Iterable[str], no_effect: str) -> None:

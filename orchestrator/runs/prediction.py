@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from hooks.hook import Hook
 from hooks.metrics.names import get_kind
@@ -15,70 +16,65 @@ from orchestrator.engines.script_classes import pickle_dataset
 from orchestrator.errors import UsageError
 from orchestrator.runs.checkpoints import open_checkpoints
 from orchestrator.runs.engine_choice import EngineChoice
-from orchestrator.runs.evaluation import EvaluationJob
+from orchestrator.runs.evaluation import (
+    EvaluationJob,
+    find_subject,
+    has_same_seed,
+    make_inference_experiment,
+)
+from orchestrator.runs.evaluation_overrides import check_rank_count
 from orchestrator.user_code.named_classes import find_function
 
 
-@dataclass(frozen=True)
-class PredictionJob(EvaluationJob):
-    """A checkpoint whose predictions to write, and its experiment."""
+def prepare_prediction(
+    run: RunFolder,
+    data: Any,
+    label: str,
+    phase: str,
+    overrides: Sequence[str] = (),
+    workers: int | None = None,
+) -> EvaluationJob:
+    """Prepare what `Run.predict` runs; raises its errors."""
+    has_rank_override = check_rank_count(overrides, workers)
+    if get_kind(phase) not in ("val", "test"):
+        raise UsageError(f"phase must be val, test or a set of these, got {phase!r}")
+    found = find_subject(run, label, phase, overrides, has_other_data=data is not None)
+    subject = replace(found, verb="predict", data=_describe_data(data))
+    experiment = make_inference_experiment(run, subject, overrides, workers, runs_hook=_runs_hook)
+    attempts = run.read_attempts()
+    target = PredictionTarget(
+        subject.checkpoint,
+        phase,
+        has_same_seed(run, experiment),
+        provider=open_checkpoints(run).find_evaluated_weights(label).rpartition("/")[0],
+        data=data,
+        epoch_iterations=attempts[-1].epoch_iterations if attempts else None,
+    )
+    place = re.sub(r"\W+", "-", subject.data or phase)
+    name = f"predict-{subject.checkpoint}-{place}"
+    make_target = partial(_make_target, target)
+    return EvaluationJob(run, subject, experiment, name, make_target, has_rank_override)
 
-    provider: str = ""
-    data: Any = None
 
-    verb: ClassVar[Literal["evaluate", "predict"]] = "predict"
-    participle: ClassVar[str] = "used to predict"
+def _describe_data(data: Any) -> str:
+    """Return what the metadata says of data in place of the phase's; raises ConfigError if it names
+    no function."""
+    if data is None:
+        return ""
+    if not isinstance(data, str):
+        return f"a {type(data).__name__}"
+    find_function(data, "data")
+    return data
 
-    @classmethod
-    def prepare_for(
-        cls,
-        run: RunFolder,
-        data: Any,
-        label: str,
-        phase: str,
-        overrides: Iterable[str],
-        workers: int | None,
-    ) -> PredictionJob:
-        """Prepare what `Run.predict` runs; raises its errors."""
-        has_other_data = data is not None
-        prepared = cls.prepare(run, label, phase, overrides, workers, has_other_data=has_other_data)
-        name = ""
-        if isinstance(data, str):
-            find_function(data, "data")
-            name = data
-        elif has_other_data:
-            name = f"a {type(data).__name__}"
-        provider = open_checkpoints(run).find_evaluated_weights(label).rpartition("/")[0]
-        subject = replace(prepared.subject, data=name)
-        return replace(prepared, subject=subject, provider=provider, data=data)
 
-    @classmethod
-    def _check_phase(cls, phase: str) -> None:
-        if get_kind(phase) not in ("val", "test"):
-            raise UsageError(f"phase must be val, test or a set of these, got {phase!r}")
+def _runs_hook(hook: Hook) -> bool:
+    # There is no loss, and the data may have no targets.
+    return hook.evaluates and not hook.handles("on_loss")
 
-    @classmethod
-    def _runs_hook(cls, hook: Hook) -> bool:
-        # There is no loss, and the data may have no targets.
-        return hook.evaluates and not hook.handles("on_loss")
 
-    def _make_target(self, engine: EngineChoice) -> PredictionTarget:
-        target = super()._make_target(engine)
-        data = self.data
-        if not engine.is_local and data is not None and not isinstance(data, str):
-            # Workers find the modules of its classes once they know the experiment.
-            data = pickle_dataset(data, engine.address)
-        attempts = self.run.read_attempts()
-        return PredictionTarget(
-            target.checkpoint,
-            target.phase,
-            target.rewinds,
-            self.provider,
-            data,
-            attempts[-1].epoch_iterations if attempts else None,
-        )
-
-    def _propose_name(self) -> str:
-        subject = self.subject
-        place = re.sub(r"\W+", "-", subject.data or subject.phase)
-        return f"predict-{subject.checkpoint}-{place}"
+def _make_target(target: PredictionTarget, engine: EngineChoice) -> PredictionTarget:
+    """Return a target whose dataset can be sent to the workers of an engine."""
+    if engine.is_local or target.data is None or isinstance(target.data, str):
+        return target
+    # Workers find the modules of its classes once they know the experiment.
+    return replace(target, data=pickle_dataset(target.data, engine.address))

@@ -404,9 +404,9 @@ class Run(Result):
             open_run("runs/spirals").evaluate("best", local=True).metrics["val/accuracy"]
             ```
         """
-        from orchestrator.runs.evaluation import EvaluationJob
+        from orchestrator.runs.evaluation import prepare_evaluation
 
-        evaluation = EvaluationJob.prepare(self.folder, label, phase, overrides, workers)
+        evaluation = prepare_evaluation(self.folder, label, phase, [*overrides], workers)
         return Run(evaluation.start(engine, address, local=local))
 
     def predict(
@@ -451,9 +451,9 @@ class Run(Result):
             open_run("runs/spirals").predict(local=True).load()["output"]
             ```
         """
-        from orchestrator.runs.prediction import PredictionJob
+        from orchestrator.runs.prediction import prepare_prediction
 
-        prediction = PredictionJob.prepare_for(self.folder, data, label, phase, overrides, workers)
+        prediction = prepare_prediction(self.folder, data, label, phase, [*overrides], workers)
         return Predictions(Run(prediction.start(engine, address, local=local)))
 
     def _store(self) -> CheckpointStore:

@@ -20,7 +20,7 @@ from orchestrator.disk.removal import plan_removal
 from orchestrator.disk.run_folder import EVALUATIONS, RunFolder
 from orchestrator.disk.taken_name import check_name_is_free
 from orchestrator.engines.assignment import Assignment, EvaluationTarget
-from orchestrator.runs.evaluation import EvaluationJob
+from orchestrator.runs.evaluation import prepare_evaluation
 from orchestrator.runs.evaluation_overrides import USED_KEYS
 from tests.orchestrator.runs.several_ranks import create, train
 from tests.ranks import on_ranks
@@ -172,7 +172,7 @@ def test_evaluation_is_equal_on_any_number_of_ranks(done: Run, tmp_path: Path) -
     spread = _to_measure(
         Path(done.path),
         "spread",
-        EvaluationJob.prepare(done.folder, "last", "val", asked, workers=2).experiment,
+        prepare_evaluation(done.folder, "last", "val", asked, workers=2).experiment,
     )
     on_ranks(train, 2, [*trained.values(), *again.values(), spread])
     for strategy in experiments:
@@ -225,7 +225,7 @@ def test_evaluation_takes_another_name_if_a_driver_takes_its_own_meanwhile(
 )
 def test_overrides_without_effect_are_refused(done: Run, override: str, words: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        EvaluationJob.prepare(done.folder, "last", "val", [override])
+        prepare_evaluation(done.folder, "last", "val", [override])
     assert words in str(refused.value)
 
 

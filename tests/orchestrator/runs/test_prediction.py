@@ -24,7 +24,7 @@ from orchestrator.disk.run_folder import EVALUATIONS
 from orchestrator.engines.assignment import Assignment, PredictionTarget
 from orchestrator.report import make_report
 from orchestrator.runs.engine_choice import EngineChoice
-from orchestrator.runs.prediction import PredictionJob
+from orchestrator.runs.prediction import prepare_prediction
 from orchestrator.runs.result import Predictions
 from tests.orchestrator.runs.several_ranks import create, train
 from tests.ranks import on_ranks
@@ -211,10 +211,12 @@ def test_parts_are_written_as_they_fill(done: Run, monkeypatch: pytest.MonkeyPat
 
 
 def to_predict(done: Run, name: str, data: Any, ranks: int, provider: str = "ema") -> Assignment:
-    prepared = PredictionJob.prepare_for(done.folder, data, "best", "val", [], ranks)
-    assert prepared.provider == provider
+    prepared = prepare_prediction(done.folder, data, "best", "val", [], ranks)
+    target = prepared.make_target(EngineChoice("gang", None))
+    assert isinstance(target, PredictionTarget)
+    assert target.provider == provider
     created = create(prepared.experiment, Path(done.path) / EVALUATIONS, name)
-    return replace(created, target=prepared._make_target(EngineChoice("gang", None)))
+    return replace(created, target=target)
 
 
 def test_two_ranks_predict_each_sample_once(done: Run) -> None:
@@ -330,9 +332,9 @@ def test_dataset_that_cannot_be_sent_is_refused(done: Run) -> None:
     """A lock cannot be pickled."""
     dataset: Any = TensorDataset(NEW)
     dataset.lock = threading.Lock()
-    prepared = PredictionJob.prepare_for(done.folder, dataset, "best", "val", [], 2)
+    prepared = prepare_prediction(done.folder, dataset, "best", "val", [], 2)
     with pytest.raises(UsageError, match=r"the TensorDataset cannot be sent to the ranks \(.*lock"):
-        prepared._make_target(EngineChoice("gang", None))
+        prepared.make_target(EngineChoice("gang", None))
 
 
 @pytest.mark.parametrize(
