@@ -20,6 +20,8 @@ _MASKS = {
     # Sizes and durations, as 1 min 20 s. Columns of a table are further apart.
     rf"{_NUMBER} ?{_UNIT}(?: {_NUMBER} ?{_UNIT})*": _MEASURED,
     r"\d{4}-\d{2}-\d{2}": _MEASURED,
+    # The last column of the costs of hooks, an interval that was computed from times.
+    r"(?<=  )\d+ steps$": f"{_MEASURED} steps",
     # Fractions, times of the day, and versions, with the build of PyTorch.
     r"[-+]?\d+(?:(?:[,._:]\d+)+(?:e[-+]?\d+)?|e[-+]?\d+)(?:\+c(?:pu|u\d+)\b)?": _MEASURED,
 }
