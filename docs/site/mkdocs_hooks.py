@@ -24,12 +24,16 @@ _LINK = re.compile(r"(?<=\]\()(?P<target>\.\.?/[^)#\s]*)(?=[)#\s])")
 _FENCE = re.compile(r"(^[ >]*```.*?^[ >]*```)", re.DOTALL | re.MULTILINE)
 
 
+_SEARCH_BOOSTS = {"reference/": 0.5, "migrating/": 0.2}
+"""Weights of pages that name everything, so that a search finds others first."""
+
+
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Return the page with its generated parts, and with links to files that only the repository
     has."""
-    if page.file.src_uri.startswith(("reference/", "migrating/")):
-        # These pages name everything, so a search would find nothing else first.
-        page.meta["search"] = {"boost": 0.5}
+    for folder, boost in _SEARCH_BOOSTS.items():
+        if page.file.src_uri.startswith(folder):
+            page.meta["search"] = {"boost": boost}
     parts = _FENCE.split(markdown)
     # Every second part is a block of code.
     for index in range(0, len(parts), 2):
