@@ -87,7 +87,7 @@ class Session:
     def _pass_prints_on(
         self, training: Generator[Report, None, None], link: MailboxLink
     ) -> Generator[Report, None, None]:
-        """Yield the reports of a training, and send to the driver what it prints."""
+        """Yield the reports of a training, and send the lines that it prints to the driver."""
         printed = PrintedLines(link.add_printed)
         try:
             yield from produce_within(printed.collected, training)

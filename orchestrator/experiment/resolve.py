@@ -150,7 +150,7 @@ def make_sections(data: Mapping[str, Any], problems: Iterable[Problem] = ()) -> 
 def resolve_sections(sections: Sections) -> ResolvedExperiment:
     """Build the hooks of an experiment, and check all sections together; raise ConfigError.
 
-    The experiment gets the source of the sections, and keeps what was built for its run.
+    The experiment gets the source of the sections, and keeps the task and the hooks for its run.
     """
     experiment = sections.experiment
     problems = list(sections.problems)

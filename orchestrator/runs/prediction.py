@@ -38,8 +38,8 @@ def prepare_prediction(
     has_rank_override = check_rank_count(overrides, workers)
     if get_kind(phase) not in ("val", "test"):
         raise UsageError(f"phase must be val, test or a set of these, got {phase!r}")
-    found = find_subject(run, label, phase, overrides, has_other_data=data is not None)
-    subject = replace(found, verb="predict", data=_describe_data(data))
+    evaluated = find_subject(run, label, phase, overrides, has_other_data=data is not None)
+    subject = replace(evaluated, verb="predict", data=_describe_data(data))
     experiment = make_inference_experiment(run, subject, overrides, workers, runs_hook=_runs_hook)
     attempts = run.read_attempts()
     target = PredictionTarget(

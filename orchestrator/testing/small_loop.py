@@ -17,7 +17,7 @@ from orchestrator.loop.run_context import RunContext
 from orchestrator.task import Task, has_custom_loop
 
 SmallLoop = Loop | CustomLoop
-"""A loop that trains a task, or in which the task trains by itself."""
+"""A loop that trains a task, or that leaves the training to the task."""
 
 
 class Screen:

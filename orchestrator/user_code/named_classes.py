@@ -100,7 +100,7 @@ def _find_attribute(import_path: str, path: str, is_alternative: Callable[[Any],
     alternatives = [key for key, value in vars(module).items() if is_alternative(value)]
     hint = f"it has {', '.join(alternatives)}" if 0 < len(alternatives) <= _MAX_NAMES else None
     if module_name == MAIN:
-        hint = "only the process of a script or a notebook knows what it defines: continue there"
+        hint = "only the process of a script or a notebook knows its definitions: continue there"
     raise ConfigError.at(
         path,
         f"module '{module_name}' ({_describe_place(module)}) has no '{name}'",

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from hooks import Interval
 from orchestrator.errors import ConfigError, collect_problems
@@ -116,8 +116,8 @@ class _Span:
         """Number of times that the scheduler steps."""
         return divide_up(self.end - self.begin, self.every)
 
-    def begins_within(self, other: Self) -> bool:
-        return other.begin <= self.begin < other.end
+    def contains(self, step: int) -> bool:
+        return self.begin <= step < self.end
 
 
 def _make_several(
@@ -180,7 +180,9 @@ def _check_spans(
             raise ConfigError.at(
                 entry_path, f"begins after {bounds.begin}, but ends after {bounds.end}"
             )
-        if span.begin and any(span.begins_within(other) for other in measured if other is not span):
+        if span.begin and any(
+            other.contains(span.begin) for other in measured if other is not span
+        ):
             raise ConfigError.at(
                 entry_path,
                 f"begins after {bounds.begin}, before another has ended",

@@ -178,7 +178,7 @@ class SweepSettings(Model):
         default_factory=dict
     )
     """The domain of each parameter, such as `optimizer.lr: {loguniform: [0.001, 0.1]}`. It may only
-    be empty with `repeats`, which then train the experiment as it is several times. A parameter
+    be empty with `repeats`, which then train the same experiment several times. A parameter
     inside a choice (`hooks.ema.decay` where `hooks.ema` is a choice) is sampled only if the choice
     is on and does not set it. A sweep cannot vary `name`, `tags`, `notes`, `workers`, `base` or
     `sweep`."""
