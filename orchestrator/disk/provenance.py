@@ -75,9 +75,22 @@ def find_version(package: str) -> str | None:
         return None
 
 
+_APPLICABLE = (
+    "--no-ext-diff",
+    "--no-textconv",
+    "--no-color",
+    "--no-relative",
+    "--binary",
+    "--submodule=short",
+    "--src-prefix=a/",
+    "--dst-prefix=b/",
+)
+"""Options of git for a diff that `git apply` takes; the user may have set another one, for people."""
+
+
 def _read_git_state(folder: Path) -> dict[str, Any] | None:
-    """Return the commit and the changes to it; None without a repository, and an entry is None if
-    git fails."""
+    """Return the commit and the changes to it; None without a commit that git can read, and an
+    entry is None if git fails."""
     commit = _ask_git(folder, "rev-parse", "HEAD")
     if commit is None:
         return None
@@ -89,8 +102,7 @@ def _read_git_state(folder: Path) -> dict[str, Any] | None:
 
 
 def _read_changes(folder: Path) -> dict[str, Any]:
-    # The user may have set a diff for people, which cannot be applied.
-    changes = _ask_git(folder, "diff", "--no-ext-diff", "--no-textconv", "--no-color", "HEAD")
+    changes = _ask_git(folder, "diff", *_APPLICABLE, "HEAD")
     if changes is None:
         return {"dirty": None, "diff": "", "diff_complete": False}
     diff = changes.decode(errors="replace")
@@ -103,11 +115,14 @@ def _read_changes(folder: Path) -> dict[str, Any]:
 
 def _list_untracked_files(folder: Path) -> list[str] | None:
     """Return the untracked files of the whole repository, relative to its root."""
-    listing = ("ls-files", "--others", "--exclude-standard", "--full-name", "-z", ":/")
-    files = _ask_git(folder, *listing)
-    if files is None:
-        return None
-    names = files.decode(errors="replace").split("\0")
+    listing = ("ls-files", "--others", "--exclude-standard", "--full-name", "-z")
+    # The files beside the code come first, in case there are more than the limit.
+    answers = [_ask_git(folder, *listing, pathspec) for pathspec in (".", ":/")]
+    names: dict[str, None] = {}
+    for files in answers:
+        if files is None:
+            return None
+        names |= dict.fromkeys(files.decode(errors="replace").split("\0"))
     return list(filter(None, names))[:_FILES_LIMIT]
 
 

@@ -125,7 +125,7 @@ class HangWatch:
                 continue
             try:
                 self._check(min(now - before, 2 * self._tick_s))
-            # Whatever it is, this thread runs: faulthandler must not take its end for a held lock.
+            # If this thread ended, faulthandler would take that for a held lock, and end the rank.
             except Exception as error:
                 _log.warning("rank %d cannot report its stack: %s", self._world.rank, error)
                 self._arm(SLOW_FACTOR * self._limits.after)

@@ -3,8 +3,8 @@ worker's node."""
 
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
 MAX_LENGTH = 10_000
@@ -29,15 +29,17 @@ class PrintedLines:
         """The line that has begun; it ends with a carriage return if the next text replaces it."""
 
     @contextmanager
-    def collected(self) -> Iterator[None]:
-        """Within, pass on what this process prints."""
-        with redirect_stdout(cast(TextIO, self)):
+    def collect(self) -> Iterator[None]:
+        """Within, pass on what this process prints; at the end also a line without an end."""
+        sys.stdout = cast(TextIO, self)
+        try:
             yield
-
-    def finish(self) -> None:
-        """Pass on the last line, if it has no end."""
-        if self._line:
-            self._end_line()
+        finally:
+            # A hook may have put another stdout around this one, which stays.
+            if sys.stdout is cast(TextIO, self):
+                sys.stdout = self._stdout
+            if self._line:
+                self._end_line()
 
     def write(self, text: str) -> int:
         if os.getpid() == self._process:
@@ -47,6 +49,10 @@ class PrintedLines:
                 self._end_line()
             self._add(last)
         return self._stdout.write(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
 
     def _add(self, text: str) -> None:
         line = (self._line + text)[:MAX_LENGTH]

@@ -41,9 +41,8 @@ class Session:
     them ends; if one fails, all end, and the error is marked with its index.
 
     Rank 0 sends lines, progress and what user code prints to its mailbox, if it has one; otherwise
-    lines and progress to the `display`.
-    `end_hung` ends this rank if it hangs and `hang.action` is `fail`. `resolved` is the
-    assignment's experiment, if already resolved.
+    lines and progress to the `display`. `end_hung` ends this rank if it hangs and `hang.action` is
+    `fail`. `resolved` is the assignment's experiment, if already resolved.
     """
 
     def __init__(
@@ -88,11 +87,10 @@ class Session:
         self, training: Generator[Report, None, None], link: MailboxLink
     ) -> Generator[Report, None, None]:
         """Yield the reports of a training, and send the lines that it prints to the driver."""
-        printed = PrintedLines(link.add_printed)
         try:
-            yield from produce_within(printed.collected, training)
+            with PrintedLines(link.add_printed).collect():
+                yield from training
         finally:
-            printed.finish()
             link.finish()
 
     def _train(self) -> Generator[Report, None, None]:

@@ -81,8 +81,5 @@ def make_import_error(folder: RunFolder, what: str, error: ConfigError) -> Usage
 
 def _describe_commit(folder: RunFolder) -> str:
     """Return the commit of the run's code, to end a clause; empty if it is unknown."""
-    git = folder.read_metadata().git
-    if not git:
-        return ""
-    changes = " and changes to it" if git["dirty"] else ""
-    return f" (the run used commit {git['commit'][:12]}{changes})"
+    commit = folder.read_metadata().describe_commit()
+    return f" (the run used commit {commit})" if commit else ""

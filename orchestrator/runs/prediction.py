@@ -39,8 +39,10 @@ def prepare_prediction(
     if get_kind(phase) not in ("val", "test"):
         raise UsageError(f"phase must be val, test or a set of these, got {phase!r}")
     evaluated = find_subject(run, label, phase, overrides, has_other_data=data is not None)
-    subject = replace(evaluated, verb="predict", data=_describe_data(data))
+    subject = replace(evaluated, verb="predict")
     experiment = make_inference_experiment(run, subject, overrides, workers, runs_hook=_runs_hook)
+    # Only now, because the experiment has made the user's folders importable.
+    subject = replace(subject, data=_describe_data(data))
     attempts = run.read_attempts()
     target = PredictionTarget(
         subject.checkpoint,

@@ -77,7 +77,7 @@ def _describe_read(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     """Return what the call reads, in words; None if it does not wait for the device."""
     if name in READS:
         return name.strip("_")
-    if name == "to" and _names_cpu(args, kwargs) and not kwargs.get("non_blocking"):
+    if name == "to" and _names_cpu(args, kwargs) and not _is_non_blocking(args, kwargs):
         return "to the CPU"
     if name == "__getitem__" and _has_mask(args[1]):
         return "indexing by a mask"
@@ -87,7 +87,7 @@ def _describe_read(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
     if name == "where" and len(args) + len(kwargs) == 1:
         return "where of a mask"
     if name == "repeat_interleave" and kwargs.get("output_size") is None:
-        repeats = kwargs.get("repeats", args[-1] if args else None)
+        repeats = kwargs.get("repeats", args[min(1, len(args) - 1)] if args else None)
         return name if isinstance(repeats, Tensor) else None
     return None
 
@@ -97,6 +97,11 @@ def _names_cpu(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     is the CPU only in tests."""
     target = kwargs.get("device", args[1] if len(args) > 1 else None)
     return isinstance(target, str) and target.partition(":")[0] == "cpu"
+
+
+def _is_non_blocking(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether `tensor.to(device, dtype, non_blocking)` does not wait."""
+    return bool(kwargs.get("non_blocking", args[3] if len(args) > 3 else False))
 
 
 def _has_mask(index: Any) -> bool:

@@ -187,8 +187,8 @@ class CheckpointStore(CheckpointReader):
             index["owners"][owner] = list(dict.fromkeys(names))
 
     def retain_newest(self, owner: str, name: str, count: int) -> None:
-        """Add a checkpoint to those that an owner keeps, and delete all but the newest `count` of
-        them that no other owner keeps."""
+        """Add a checkpoint to those that an owner keeps, which are the newest `count`; delete an older
+        one, unless another owner keeps it."""
         previous = self.index.read()["owners"].get(owner, [])
         names = [*(other for other in previous if other != name), name]
         self.retain(owner, names[-count:])

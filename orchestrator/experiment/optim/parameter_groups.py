@@ -57,7 +57,14 @@ class Group(Model):
     def _compute_scales(self, names: Sequence[str]) -> list[float]:
         if self.layer_decay == 1:
             return [self.lr_scale] * len(names)
-        layers = [_find_layer(name, list_patterns(self.match)) for name in names]
+        patterns = list_patterns(self.match)
+        layers = [_find_layer(name, patterns) for name in names]
+        names_one_layer = any(_get_prefix(pattern)[-1:].isdigit() for pattern in patterns)
+        if names_one_layer and len(set(layers)) == 1 < len(layers):
+            raise ValueError(
+                f"matches only layer {layers[0]}, so layer_decay has no effect; write the numbers of"
+                f" its parts as a wildcard, such as {layers[0]}.*"
+            )
         return [self.lr_scale * self.layer_decay ** (max(layers) - layer) for layer in layers]
 
 
@@ -191,11 +198,16 @@ def _merge_settings(
     return settings
 
 
+def _get_prefix(pattern: str) -> str:
+    """Return the part of a pattern before its first wildcard."""
+    return "".join(takewhile(lambda letter: letter not in "*?[", pattern))
+
+
 def _find_layer(name: str, patterns: Sequence[str]) -> int:
     """Return the number at the first wildcard of the pattern that matches a name, or the next
     number after it."""
     pattern = next(pattern for pattern in patterns if compile_pattern(pattern).fullmatch(name))
-    prefix = "".join(takewhile(lambda letter: letter not in "*?[", pattern))
+    prefix = _get_prefix(pattern)
     for number in re.finditer(r"\d+(?![^.])", name):
         # The wildcard in layer* is inside a part of the name.
         is_in_place = number.start() <= len(prefix) or name[number.start() - 1] == "."

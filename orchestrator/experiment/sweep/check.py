@@ -64,7 +64,7 @@ def _check_sections(sweep: SweepSettings, experiment: Experiment) -> Iterator[Pr
     yield from check_settings(sweep, experiment)
     space_problems = [*find_unsearchable(sweep), *find_overlaps(sweep)]
     yield from space_problems
-    if not space_problems:
+    if sweep.space and not space_problems:
         yield from check_trial_count(sweep)
         yield from check_mutation(sweep, experiment)
     for index, point in enumerate(sweep.points):

@@ -137,7 +137,9 @@ def _check_empty_space(sweep: SweepSettings) -> Iterator[Problem]:
         return
 
     if sweep.search.type == "optuna":
-        yield Problem("sweep.search", "cannot be optuna with an empty space; remove it")
+        yield Problem(
+            "sweep.search", "cannot be optuna with an empty space", suggestion="remove it"
+        )
     if sweep.trials not in (None, sweep.repeat_count):
         yield Problem(
             "sweep.trials",

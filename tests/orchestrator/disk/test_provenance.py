@@ -103,10 +103,13 @@ def test_recorded_diff_can_be_applied_whatever_the_settings_of_git(repository: P
         ("diff.external", "/bin/false"),
         ("core.autocrlf", "false"),
         ("diff.python.textconv", "/bin/false"),
+        ("diff.noprefix", "true"),
+        ("diff.relative", "true"),
     ):
         git(repository, "config", name, value)
     (repository / ".git/info/attributes").write_text("*.py diff=python\n")
-    about = collect_provenance([str(repository)])["git"]
+    (repository / "package").mkdir()
+    about = collect_provenance([str(repository / "package")])["git"]
     assert about["dirty"]
     assert about["diff_complete"]
 
@@ -115,6 +118,22 @@ def test_recorded_diff_can_be_applied_whatever_the_settings_of_git(repository: P
     patch.write_bytes(about["diff"].encode())
     git(repository, "apply", str(patch))
     assert (repository / "task.py").read_bytes() == changed
+
+
+def test_recorded_diff_has_the_content_of_binary_files(repository: Path) -> None:
+    weights = repository / "weights.npy"
+    weights.write_bytes(bytes(range(256)))
+    git(repository, "add", "weights.npy")
+    git(repository, "commit", "-qm", "weights")
+    weights.write_bytes(bytes(range(255, -1, -1)))
+    about = collect_provenance([str(repository)])["git"]
+    assert about["diff_complete"]
+
+    git(repository, "checkout", "weights.npy")
+    patch = repository / ".git/recorded.patch"
+    patch.write_bytes(about["diff"].encode())
+    git(repository, "apply", str(patch))
+    assert weights.read_bytes() == bytes(range(255, -1, -1))
 
 
 def test_changes_are_unknown_if_git_fails(
@@ -134,14 +153,16 @@ def test_changes_are_unknown_if_git_fails(
     assert about == {"commit": about["commit"], **unknown}
 
 
-def test_untracked_files_of_the_whole_repository_are_listed(repository: Path) -> None:
+def test_untracked_files_of_the_whole_repository_are_listed_beginning_with_those_of_the_code(
+    repository: Path,
+) -> None:
     (repository / "package").mkdir()
     for name in ("package/model.py", "helper.py", "gr\N{LATIN SMALL LETTER U WITH DIAERESIS}n.py"):
         (repository / name).touch()
     assert collect_provenance([str(repository / "package")])["git"]["untracked"] == [
+        "package/model.py",
         "gr\N{LATIN SMALL LETTER U WITH DIAERESIS}n.py",
         "helper.py",
-        "package/model.py",
     ]
 
 

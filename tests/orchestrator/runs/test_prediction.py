@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -117,6 +118,16 @@ def stacked(frame: pd.DataFrame, name: str = "output") -> Tensor:
 
 
 # One rank
+
+
+def test_data_comes_from_a_module_in_the_current_folder(
+    done: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "from tests.tasks import PointSet\n\n\ndef make():\n    return PointSet(5, False, 0)\n"
+    (tmp_path / "own_points.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert len(done.predict("own_points:make", local=True).load()) == 5
 
 
 @pytest.mark.parametrize("label", ["best", "best-val-loss", "last"])

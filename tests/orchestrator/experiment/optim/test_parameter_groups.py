@@ -231,6 +231,10 @@ def test_initial_value_of_adagrad_is_that_of_all_parameters() -> None:
             [{"match": "embed.*", "layer_decay": 0.5}],
             r"groups\.0\.match: matches 'embed\.weight', which has no",
         ),
+        (
+            [{"match": "blocks.1*", "layer_decay": 0.5}],
+            r"groups\.0\.match: matches only layer 1, so layer_decay has no effect; .* 1\.\*",
+        ),
     ],
 )
 def test_pattern_without_match_is_refused_before_training(groups: Any, message: str) -> None:

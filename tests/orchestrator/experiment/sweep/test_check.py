@@ -110,7 +110,7 @@ def space_problems(file: Path, space: str) -> list[tuple[str, int | None, str]]:
         ),
         (
             {"space": {}, "repeats": 4, "search": "optuna"},
-            "sweep.search: cannot be optuna with an empty space; remove it",
+            "sweep.search: cannot be optuna with an empty space (remove it)",
         ),
         ({"aggregate": "lower_bound"}, "sweep.aggregate: lower_bound needs several trials of"),
         (
