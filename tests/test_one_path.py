@@ -16,8 +16,9 @@ from orchestrator.disk.new_run import create_run
 from orchestrator.disk.reports import append_report
 from orchestrator.engines.assignment import Assignment
 from orchestrator.errors import ConfigError
-from orchestrator.experiment import components, resolve
+from orchestrator.experiment import components, load, resolve
 from orchestrator.experiment.load import to_dict, to_yaml
+from orchestrator.experiment.sweep import check as sweep_check
 from orchestrator.experiment.yaml.writer import dump_yaml
 from orchestrator.loop.report import Report
 from orchestrator.runs.driver import load_experiment_to_resume
@@ -371,7 +372,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         counts[path.replace("task_args", "task")] += 1
         return construct(cls, values, path, *more)
 
-    monkeypatch.setattr(resolve, "resolve_sections", resolving)
+    for module in (resolve, load, sweep_check):
+        monkeypatch.setattr(module, "resolve_sections", resolving)
     monkeypatch.setattr(components, "construct", constructing)
     return counts
 
