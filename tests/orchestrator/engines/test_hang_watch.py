@@ -4,7 +4,7 @@ import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from orchestrator.disk.hang_reports import REQUEST, HangReports
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines import hang_watch, rank_progress
-from orchestrator.engines.hang_watch import END_PROCESS, HangWatch, RankTermination
+from orchestrator.engines.hang_watch import HangWatch, RankTermination
 from orchestrator.errors import RunError
 from orchestrator.experiment.sections.training import Hang
 from orchestrator.loop.loop import Loop
@@ -227,18 +227,22 @@ def test_the_watch_survives_any_error_of_its_own(
 ) -> None:
     """Without the watch, faulthandler would take a rank that makes progress for a hung one."""
     watch = watching(tmp_path, after=1)
-    watch._termination = END_PROCESS
-    stack_file = tmp_path / "run" / ".hang" / "stacks" / "0-0"
-    calls: list[None] = []
+    armed: list[float] = []
+    failures: list[None] = []
+    has_failed_again = Event()
 
     def fail() -> RankStack:
-        calls.append(None)
+        failures.append(None)
+        if len(failures) == 3:
+            has_failed_again.set()
         raise IndexError("list index out of range")
 
     monkeypatch.setattr(watch, "_make_report", fail)
-    monkeypatch.setattr(hang_watch, "SLOW_FACTOR", 1)
+    monkeypatch.setattr(watch, "_arm", armed.append)
     with watch:
-        time.sleep(1.5)
-        assert stack_file.read_text() == ""
-    assert len(calls) > 2
+        assert has_failed_again.wait(60)
+    watch._thread.join()
+    assert armed == [hang_watch.SLOW_FACTOR] * (1 + len(failures)), (
+        "at the start and after each error"
+    )
     assert "rank 0 cannot report its stack: list index out of range" in caplog.text
