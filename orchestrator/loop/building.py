@@ -2,7 +2,6 @@
 workers."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from torch import nn
@@ -20,7 +19,7 @@ from orchestrator.experiment.optim.learning_rate import Schedule
 from orchestrator.experiment.optim.timeline import Timeline
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.origins import InitialWeights
-from orchestrator.loop.data.phases import Data
+from orchestrator.loop.data.phases import Data, build_data
 from orchestrator.loop.loop_state import LoopState
 from orchestrator.loop.model.construction import build_model, initialize_shards
 from orchestrator.loop.model.frozen_weights import FrozenWeights
@@ -38,13 +37,15 @@ from orchestrator.loop.state.cursor import EpochProgress
 from orchestrator.loop.state.hooked_contents import HookedContents
 from orchestrator.loop.state.saved_optimizers import SavedOptimizers
 from orchestrator.loop.step.changes import Changes
-from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.optimizer_modes import OptimizerModes
 from orchestrator.loop.step.runners import choose_runner
 from orchestrator.loop.step.stages import StepContext
+from orchestrator.loop.stopping import StopCoordinator
 from orchestrator.loop.task_errors import ROW_COLUMNS
+from orchestrator.loop.training import Training
 from orchestrator.loop.world import World
-from orchestrator.task import Task
+from orchestrator.randomness import seed_all
+from orchestrator.task import Task, attach_progress
 
 MakeData = Callable[[Task, Experiment, World], Data]
 """Function that makes the data of a task for a rank."""
@@ -53,27 +54,6 @@ Optimizers = Mapping[OptimizerName, ScheduledOptimizer]
 Precisions = Mapping[OptimizerName, Precision]
 """The precision of each optimizer's steps."""
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True)
-class TrainingParts:
-    """What a training consists of, once it is built."""
-
-    task: Task
-    experiment: Experiment
-    plan: Plan
-    clock: SpanClock
-    data: Data
-    precisions: Precisions
-    state: LoopState
-    """The state, with model, optimizers and schedulers."""
-    changes: Changes
-    modes: OptimizerModes
-    iterations: IterationRunner
-    epoch: EpochProgress
-    contents: HookedContents
-    lines: list[str]
-    """Lines about the model, for the user."""
 
 
 class _Model(NamedTuple):
@@ -86,23 +66,26 @@ class _Model(NamedTuple):
     """The task's forward pass at the run's precision."""
 
 
-def build_parts(
+def build_training(
     task: Task,
     experiment: Experiment,
     hooks: Mapping[str, Hook],
     context: RunContext,
     *,
-    make_data: MakeData,
-    origin: InitialWeights | None,
-    resumes: bool,
-    contents: type[HookedContents],
-) -> TrainingParts:
-    """Build the parts of a training; collective.
+    make_data: MakeData = build_data,
+    origin: InitialWeights | None = None,
+    resumes: bool = False,
+    contents: type[HookedContents] = HookedContents,
+) -> Training:
+    """Build a training with the seeds of the experiment, and show its progress to the task;
+    collective.
 
-    `hooks` and `context` belong to its only run, or to the first of several runs that share it.
+    All ranks build the same model. From then on, each has its own random numbers. `hooks` and
+    `context` belong to the only run of the training, or to the first of several runs that share it.
     With `resumes`, a checkpoint replaces the initial weights, which were found at `origin` when the
     run was created. Raises RankMismatch, ConfigError and TaskError.
     """
+    seed_all(experiment.seed)
     world = context.world
     clock = make_clock(world.device)
     plan = make_plan(hooks, world, clock)
@@ -128,9 +111,11 @@ def build_parts(
     iterations = choose_runner(task, experiment, state.optimizer)(step_context)
     saved_optimizers = SavedOptimizers(state, changes, schedules, modes)
     frozen = _find_frozen_weights(experiment, plan, model.module, origin)
-    return TrainingParts(
+    training = Training(
         task=task,
         experiment=experiment,
+        world=world,
+        recorder=context.recorder,
         plan=plan,
         clock=clock,
         data=data,
@@ -141,8 +126,13 @@ def build_parts(
         iterations=iterations,
         epoch=_make_epoch(experiment, data, state),
         contents=contents(state, iterations, data, saved_optimizers, frozen),
-        lines=lines,
+        stopping=StopCoordinator(state, world, clock, context.stop_requested),
+        last_iteration=context.last_iteration,
     )
+    attach_progress(task, state)
+    training.show(lines)
+    seed_all(experiment.seed + world.rank)
+    return training
 
 
 # Schedules

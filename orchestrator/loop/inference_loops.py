@@ -12,7 +12,7 @@ from hooks.state import Weights
 from orchestrator.errors import TaskError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.origins import InitialWeights
-from orchestrator.loop.building import MakeData
+from orchestrator.loop.building import MakeData, build_training
 from orchestrator.loop.data.phases import build_data
 from orchestrator.loop.hooked_loop import HookedLoop
 from orchestrator.loop.hooked_run import HookedRun
@@ -21,7 +21,6 @@ from orchestrator.loop.prediction import Prediction
 from orchestrator.loop.report import Report
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.state.hooked_contents import EvaluationContents
-from orchestrator.loop.training import make_training
 from orchestrator.task import Task
 
 
@@ -34,7 +33,7 @@ def make_restored_run(
 ) -> HookedRun:
     """Make a run, with a training, that restores the weights of a checkpoint but no optimizer;
     collective."""
-    training = make_training(
+    training = build_training(
         task,
         experiment,
         hooks,

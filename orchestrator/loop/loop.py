@@ -13,7 +13,7 @@ from hooks.hook import Hook
 from hooks.position import Stage
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.origins import InitialWeights
-from orchestrator.loop.building import MakeData
+from orchestrator.loop.building import MakeData, build_training
 from orchestrator.loop.data.phases import build_data
 from orchestrator.loop.hooked_loop import HookedLoop
 from orchestrator.loop.hooked_run import HookedRun
@@ -22,7 +22,6 @@ from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.sharing.failed_run import marking_failed_run
 from orchestrator.loop.sharing.shared_runs import Member, SharedRuns
 from orchestrator.loop.stopping import INTERRUPTED, StopDecision
-from orchestrator.loop.training import make_training
 from orchestrator.task import Task
 
 
@@ -30,7 +29,7 @@ class Loop(HookedLoop):
     """The loop that trains a task with hooks.
 
     `followers` are further runs that share the training. Each has its own observing hooks,
-    validation, checkpoints and reports. The other arguments are those of `make_training`.
+    validation, checkpoints and reports. The other arguments are those of `build_training`.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class Loop(HookedLoop):
         resumes: bool = False,
     ) -> None:
         context = context or RunContext()
-        training = make_training(
+        training = build_training(
             task,
             experiment,
             hooks,

@@ -1,63 +1,73 @@
 """Training: the training phases of a task, and the iterations in them. Runs in workers.
 
-`building.py` builds the model, optimizers and data that it trains.
+`building.py` builds a training, with its model, optimizers and data.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from hooks.event_plan import Plan
-from hooks.hook import Hook
+from hooks.optimizer_name import OptimizerName
+from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.errors import TaskError
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.experiment.yaml.origins import InitialWeights
-from orchestrator.loop.building import MakeData, TrainingParts, build_parts
-from orchestrator.loop.data.phases import build_data
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.data.phases import Data
+from orchestrator.loop.loop_state import LoopState
+from orchestrator.loop.model.precision import Precision
+from orchestrator.loop.span_clock import SpanClock
+from orchestrator.loop.state.cursor import EpochProgress
 from orchestrator.loop.state.hooked_contents import HookedContents
 from orchestrator.loop.state.unsaved import UnsavedState
+from orchestrator.loop.step.changes import Changes
+from orchestrator.loop.step.iterations import IterationRunner
+from orchestrator.loop.step.optimizer_modes import OptimizerModes
 from orchestrator.loop.step.weights import WeighedBatches
 from orchestrator.loop.stopping import StopCoordinator
-from orchestrator.randomness import random_state, seed_all
-from orchestrator.task import Task, attach_progress, detach_progress, has_weights
+from orchestrator.loop.world import World
+from orchestrator.randomness import random_state
+from orchestrator.task import Task, detach_progress, has_weights
 from orchestrator.units import format_count
 
 Pause = Literal["last iteration", "checkpoint", "stop check"]
 """Why `Training.iterate` pauses. Text is compared faster than the members of an enumeration."""
 
 
+@dataclass(eq=False, kw_only=True)
 class Training:
     """The model, optimizers, schedules and data of a task, and the iterations of a training phase.
     One in each worker process.
 
-    It knows no run: a loop saves, evaluates and reports. `make_training` makes one, with the seeds
+    It knows no run: a loop saves, evaluates and reports. `build_training` builds one, with the seeds
     of the experiment.
     """
 
-    def __init__(self, parts: TrainingParts, context: RunContext) -> None:
-        self.task = parts.task
-        self.experiment = parts.experiment
-        self.world = context.world
-        self.recorder = context.recorder
-        self.plan = parts.plan
-        self.clock = parts.clock
-        self.data = parts.data
-        self.precisions = parts.precisions
-        self.state = parts.state
-        self.changes = parts.changes
-        self.modes = parts.modes
-        self.iterations = parts.iterations
-        self.epoch = parts.epoch
-        self.contents = parts.contents
-        self.last_iteration = context.last_iteration
-        self.stopping = StopCoordinator(self.state, self.world, self.clock, context.stop_requested)
-        self.after_phase: dict[str, Any] | None = None
-        """Random state at the end of the last phase."""
-        self._unsaved: UnsavedState | None = None
-        """State that no checkpoint holds, until its changes have been shown."""
-        self._batches: Iterator[object] | None = None
-        """Remaining training batches of the epoch; None between two epochs."""
+    task: Task
+    experiment: Experiment
+    world: World
+    recorder: Recorder
+    plan: Plan
+    clock: SpanClock
+    data: Data
+    precisions: Mapping[OptimizerName, Precision]
+    """The precision of each optimizer's steps."""
+    state: LoopState
+    """The state, with model, optimizers and schedulers."""
+    changes: Changes
+    modes: OptimizerModes
+    iterations: IterationRunner
+    epoch: EpochProgress
+    contents: HookedContents
+    stopping: StopCoordinator
+    last_iteration: float
+    """Iteration after which training pauses."""
+    after_phase: dict[str, Any] | None = None
+    """Random state at the end of the last phase."""
+    _unsaved: UnsavedState | None = None
+    """State that no checkpoint holds, until its changes have been shown."""
+    _batches: Iterator[object] | None = None
+    """Remaining training batches of the epoch; None between two epochs."""
 
     # A training phase: begin, iterate, complete and end
 
@@ -201,37 +211,3 @@ class Training:
         if self.world.is_master:
             for line in lines:
                 self.state.show(line)
-
-
-def make_training(
-    task: Task,
-    experiment: Experiment,
-    hooks: Mapping[str, Hook],
-    context: RunContext,
-    *,
-    make_data: MakeData = build_data,
-    origin: InitialWeights | None = None,
-    resumes: bool = False,
-    contents: type[HookedContents] = HookedContents,
-) -> Training:
-    """Make a training with the seeds of the experiment, and show its progress to the task.
-
-    All ranks build the same model. From then on, each has its own random numbers. The arguments are
-    those of `build_parts`.
-    """
-    seed_all(experiment.seed)
-    parts = build_parts(
-        task,
-        experiment,
-        hooks,
-        context,
-        make_data=make_data,
-        origin=origin,
-        resumes=resumes,
-        contents=contents,
-    )
-    training = Training(parts, context)
-    attach_progress(task, training.state)
-    training.show(parts.lines)
-    seed_all(experiment.seed + context.world.rank)
-    return training
