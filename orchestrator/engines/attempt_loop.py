@@ -16,9 +16,8 @@ from orchestrator.loop.data.predicted_data import (
     build_data_to_predict,
     build_dataset_to_predict,
 )
-from orchestrator.loop.hooked_loop import HookedLoop
 from orchestrator.loop.inference_loops import EvaluationLoop, PredictionLoop, make_restored_run
-from orchestrator.loop.loop import Loop
+from orchestrator.loop.loop import HookedLoop, Loop
 from orchestrator.loop.prediction import Prediction
 from orchestrator.loop.sharing.shared_runs import Member
 from orchestrator.task import has_custom_loop

@@ -22,7 +22,7 @@ from orchestrator.errors import HookyardError
 from orchestrator.experiment.resolve import ResolvedExperiment
 from orchestrator.loop.custom.custom_loop import CustomLoop
 from orchestrator.loop.data.phases import DataOf
-from orchestrator.loop.hooked_loop import HookedLoop
+from orchestrator.loop.loop import HookedLoop
 from orchestrator.loop.model.torch_settings import thread_count, torch_threads
 from orchestrator.loop.report import Report, produce_within
 from orchestrator.loop.sharing.failed_run import mark_failed_run

@@ -32,10 +32,10 @@ from orchestrator.loop.model.precision import Precision
 from orchestrator.loop.model.strategy import forward_pass, wrap_model
 from orchestrator.loop.rank_plan import make_plan
 from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.saving.cursor import EpochProgress
+from orchestrator.loop.saving.hooked_contents import HookedContents
+from orchestrator.loop.saving.saved_optimizers import SavedOptimizers
 from orchestrator.loop.span_clock import SpanClock, make_clock
-from orchestrator.loop.state.cursor import EpochProgress
-from orchestrator.loop.state.hooked_contents import HookedContents
-from orchestrator.loop.state.saved_optimizers import SavedOptimizers
 from orchestrator.loop.step.changes import Changes
 from orchestrator.loop.step.optimizer_modes import OptimizerModes
 from orchestrator.loop.step.runners import choose_runner

@@ -14,13 +14,13 @@ from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.origins import InitialWeights
 from orchestrator.loop.building import MakeData, build_training
 from orchestrator.loop.data.phases import build_data
-from orchestrator.loop.hooked_loop import HookedLoop
 from orchestrator.loop.hooked_run import HookedRun
+from orchestrator.loop.loop import HookedLoop
 from orchestrator.loop.model.initial_weights import load_initial_weights
 from orchestrator.loop.prediction import Prediction
 from orchestrator.loop.report import Report
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.state.hooked_contents import EvaluationContents
+from orchestrator.loop.saving.hooked_contents import EvaluationContents
 from orchestrator.task import Task
 
 

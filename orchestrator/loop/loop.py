@@ -8,21 +8,41 @@ in `hooked_run.py`; how a loop begins, ends and fails is in `base_loop.py`.
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 from hooks.hook import Hook
 from hooks.position import Stage
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.origins import InitialWeights
+from orchestrator.loop.base_loop import BaseLoop
 from orchestrator.loop.building import MakeData, build_training
 from orchestrator.loop.data.phases import build_data
-from orchestrator.loop.hooked_loop import HookedLoop
 from orchestrator.loop.hooked_run import HookedRun
-from orchestrator.loop.report import Report
+from orchestrator.loop.model.torch_settings import torch_settings
+from orchestrator.loop.report import Report, produce_within
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.sharing.failed_run import marking_failed_run
 from orchestrator.loop.sharing.shared_runs import Member, SharedRuns
 from orchestrator.loop.stopping import INTERRUPTED, StopDecision
+from orchestrator.loop.training import Training
 from orchestrator.task import Task
+
+
+class HookedLoop(BaseLoop[HookedRun]):
+    """A loop that owns a training, with its model and data, and its runs: usually one."""
+
+    def __init__(self, training: Training, runs: Sequence[HookedRun]) -> None:
+        self.task = training.task
+        self.experiment = training.experiment
+        self.training = training
+        super().__init__(runs)
+
+    def run(self) -> Generator[Report, None, None]:
+        # Between reports, another run with other settings may be running in this process.
+        return produce_within(partial(torch_settings, self.experiment), super().run())
+
+    def _close(self) -> None:
+        self.training.close()
 
 
 class Loop(HookedLoop):

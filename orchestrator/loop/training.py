@@ -16,10 +16,10 @@ from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.loop_state import LoopState
 from orchestrator.loop.model.precision import Precision
+from orchestrator.loop.saving.cursor import EpochProgress
+from orchestrator.loop.saving.hooked_contents import HookedContents
+from orchestrator.loop.saving.unsaved import UnsavedState
 from orchestrator.loop.span_clock import SpanClock
-from orchestrator.loop.state.cursor import EpochProgress
-from orchestrator.loop.state.hooked_contents import HookedContents
-from orchestrator.loop.state.unsaved import UnsavedState
 from orchestrator.loop.step.changes import Changes
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.optimizer_modes import OptimizerModes

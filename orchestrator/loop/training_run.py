@@ -15,15 +15,15 @@ from orchestrator.loop.loop_state import LoopState
 from orchestrator.loop.membership import ALONE, Membership
 from orchestrator.loop.report import Report
 from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.saving.background_saver import BackgroundSaver
+from orchestrator.loop.saving.collecting import CheckpointCollector
+from orchestrator.loop.saving.contents import CheckpointContents, LoadedCheckpoint
+from orchestrator.loop.saving.cursor import EpochProgress, RunCursor
+from orchestrator.loop.saving.flushing import RowFlusher
+from orchestrator.loop.saving.random_states import RandomStates
+from orchestrator.loop.saving.restoring import load_checkpoint, restore_hook
+from orchestrator.loop.saving.saver import CheckpointSaver, Saver
 from orchestrator.loop.span_clock import SpanClock
-from orchestrator.loop.state.background_saving import BackgroundSaver
-from orchestrator.loop.state.collecting import CheckpointCollector
-from orchestrator.loop.state.contents import CheckpointContents, LoadedCheckpoint
-from orchestrator.loop.state.cursor import EpochProgress, RunCursor
-from orchestrator.loop.state.flushing import RowFlusher
-from orchestrator.loop.state.random_states import RandomStates
-from orchestrator.loop.state.restoring import load_checkpoint, restore_hook
-from orchestrator.loop.state.saving import CheckpointSaver, Saver
 from orchestrator.loop.stopping import StopDecision, agree_to_stop
 from orchestrator.loop.task_errors import check_metric_names
 from orchestrator.task import Task

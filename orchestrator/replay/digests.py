@@ -12,7 +12,7 @@ from torch import Tensor
 from hooks.distributed import sharded_tensors as shards
 from hooks.private_torch import tree_leaves
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.state.attributes import GENERATORS, list_values, read_generator
+from orchestrator.loop.saving.attributes import GENERATORS, list_values, read_generator
 from orchestrator.randomness import random_state
 
 _LARGE_BYTES = 2**20

@@ -17,7 +17,7 @@ from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.loop.data.iterable import IterableData
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.state.attributes import GENERATORS
+from orchestrator.loop.saving.attributes import GENERATORS
 from orchestrator.loop.world import World
 from orchestrator.replay.digests import digest, digest_end, digest_state, list_data_values
 from orchestrator.replay.rank_processes import train_in_processes, without_loggers

@@ -22,7 +22,7 @@ from orchestrator.loop.data.phase_data import PhaseContext
 from orchestrator.loop.data.phases import data_from_task
 from orchestrator.loop.data.sampling import SeededBatches
 from orchestrator.loop.loop_state import LoopState
-from orchestrator.loop.state.cursor import EpochProgress, RunCursor
+from orchestrator.loop.saving.cursor import EpochProgress, RunCursor
 from orchestrator.loop.world import World
 from orchestrator.randomness import random_state, restore_random_state, seed_all
 from orchestrator.task import has_custom_loop

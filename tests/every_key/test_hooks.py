@@ -263,7 +263,8 @@ NOT_SHOWN = {
     "tensorboard.flush": "is the time until points are on disk",
     "export.tolerance": "decides when an export is wrong, which torch's is not",
     "checkpoint.background": (
-        "says when files are written, which then hold the same: tests/orchestrator/loop/state/test_background_writes.py"
+        "says when files are written, which then hold the same:"
+        " tests/orchestrator/loop/saving/test_background_writes.py"
     ),
     "checkpoint.out_dir": "is read by the run, not by the loop: tests/orchestrator/runs/test_driver.py",
     **{f"mlflow.{name}": SERVICE for name in ("wait", "tracking_uri", "experiment", "tags")},

@@ -8,8 +8,8 @@ from torch.optim import Optimizer
 
 from hooks.state import State
 from orchestrator.errors import CheckpointError, TaskError
-from orchestrator.loop.state.contents import LoadedCheckpoint
-from orchestrator.loop.state.optimizer_state import load_state, save_state
+from orchestrator.loop.saving.contents import LoadedCheckpoint
+from orchestrator.loop.saving.optimizer_state import load_state, save_state
 from orchestrator.training_session import Part
 
 

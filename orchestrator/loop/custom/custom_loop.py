@@ -17,8 +17,8 @@ from orchestrator.loop.loop_state import LoopState
 from orchestrator.loop.rank_plan import make_plan
 from orchestrator.loop.report import Report
 from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.saving.cursor import EpochProgress
 from orchestrator.loop.span_clock import SpanClock
-from orchestrator.loop.state.cursor import EpochProgress
 from orchestrator.loop.stopping import StopCoordinator
 from orchestrator.loop.task_errors import COLUMNS
 from orchestrator.loop.training_run import RunParts

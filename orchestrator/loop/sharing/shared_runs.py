@@ -19,6 +19,7 @@ from orchestrator.loop.membership import Membership
 from orchestrator.loop.rank_plan import make_plan
 from orchestrator.loop.report import Report
 from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.saving.hooked_contents import HookedContents
 from orchestrator.loop.sharing.own_fields import OwnFields
 from orchestrator.loop.sharing.shared_calls import (
     REQUESTED_BY_RUN,
@@ -27,7 +28,6 @@ from orchestrator.loop.sharing.shared_calls import (
     share_metrics,
     use_own_fields,
 )
-from orchestrator.loop.state.hooked_contents import HookedContents
 from orchestrator.loop.training import Training
 from orchestrator.randomness import random_state, restore_random_state
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import StepLR
 
-from orchestrator.loop.state.optimizer_state import (
+from orchestrator.loop.saving.optimizer_state import (
     list_counters,
     load_state,
     load_with_present_settings,

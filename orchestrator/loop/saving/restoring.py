@@ -7,7 +7,7 @@ from hooks.hook import Hook
 from orchestrator.disk.checkpoints.files import name_rank_file
 from orchestrator.disk.checkpoints.reader import shared_files
 from orchestrator.disk.checkpoints.store import CheckpointStore
-from orchestrator.loop.state.contents import CheckpointContents, LoadedCheckpoint
+from orchestrator.loop.saving.contents import CheckpointContents, LoadedCheckpoint
 from orchestrator.loop.world import World
 
 

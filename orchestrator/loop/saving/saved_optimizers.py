@@ -9,8 +9,8 @@ from hooks.state import State
 from orchestrator.disk.checkpoints.manifest import list_optimizers
 from orchestrator.errors import CheckpointError
 from orchestrator.experiment.optim.learning_rate import Schedule
-from orchestrator.loop.state.contents import LoadedCheckpoint
-from orchestrator.loop.state.optimizer_state import (
+from orchestrator.loop.saving.contents import LoadedCheckpoint
+from orchestrator.loop.saving.optimizer_state import (
     load_state,
     load_with_present_settings,
     save_state,

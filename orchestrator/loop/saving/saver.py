@@ -10,9 +10,9 @@ from hooks.state import State
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.checkpoints.training_files import TrainingFiles
 from orchestrator.errors import CheckpointError
-from orchestrator.loop.state.collecting import CheckpointCollector
-from orchestrator.loop.state.flushing import RowFlusher
-from orchestrator.loop.state.prepared_checkpoint import Entries, PreparedCheckpoint
+from orchestrator.loop.saving.collecting import CheckpointCollector
+from orchestrator.loop.saving.flushing import RowFlusher
+from orchestrator.loop.saving.prepared_checkpoint import Entries, PreparedCheckpoint
 
 _T = TypeVar("_T")
 

@@ -8,12 +8,12 @@ from typing import TypeVar
 
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import CheckpointError
-from orchestrator.loop.state.background_writes import BackgroundWrite, Deletions
-from orchestrator.loop.state.collecting import CheckpointCollector
-from orchestrator.loop.state.flushing import RowFlusher
-from orchestrator.loop.state.host_copies import HostCopier
-from orchestrator.loop.state.prepared_checkpoint import PreparedCheckpoint
-from orchestrator.loop.state.saving import CheckpointSaver
+from orchestrator.loop.saving.background_writes import BackgroundWrite, Deletions
+from orchestrator.loop.saving.collecting import CheckpointCollector
+from orchestrator.loop.saving.flushing import RowFlusher
+from orchestrator.loop.saving.host_copies import HostCopier
+from orchestrator.loop.saving.prepared_checkpoint import PreparedCheckpoint
+from orchestrator.loop.saving.saver import CheckpointSaver
 
 _T = TypeVar("_T")
 

@@ -9,9 +9,9 @@ from hooks.position import Stage
 from hooks.state import State
 from orchestrator.disk.checkpoints import placeholders
 from orchestrator.disk.checkpoints.files import name_rank_file
-from orchestrator.loop.state.contents import CheckpointContents
-from orchestrator.loop.state.cursor import RunCursor
-from orchestrator.loop.state.random_states import RandomStates
+from orchestrator.loop.saving.contents import CheckpointContents
+from orchestrator.loop.saving.cursor import RunCursor
+from orchestrator.loop.saving.random_states import RandomStates
 from orchestrator.loop.world import World
 from orchestrator.randomness import random_state
 

@@ -12,8 +12,8 @@ from orchestrator.loop.model.frozen_weights import RECORD, FrozenWeights, add_fr
 from orchestrator.loop.model.gradient_order import GradientOrder
 from orchestrator.loop.model.initial_weights import describe_mismatches
 from orchestrator.loop.model.sharded_modules import get_mesh, shard_model_state
-from orchestrator.loop.state.contents import LoadedCheckpoint
-from orchestrator.loop.state.saved_optimizers import SavedOptimizers
+from orchestrator.loop.saving.contents import LoadedCheckpoint
+from orchestrator.loop.saving.saved_optimizers import SavedOptimizers
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.means import Means
 from orchestrator.units import format_count

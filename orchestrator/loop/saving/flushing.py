@@ -7,7 +7,7 @@ from hooks.event_plan import Plan
 from hooks.state import State
 from orchestrator.disk.media import MediaWriter
 from orchestrator.disk.rows.recorder import Recorder
-from orchestrator.loop.state.cursor import RunCursor
+from orchestrator.loop.saving.cursor import RunCursor
 
 
 class RowFlusher:

@@ -14,7 +14,7 @@ from hooks.parameter_names import join_names
 from hooks.private_torch import get_version
 from hooks.state import State
 from orchestrator.loop.data.phases import Data
-from orchestrator.loop.state.attributes import GENERATORS, list_values, read_generator
+from orchestrator.loop.saving.attributes import GENERATORS, list_values, read_generator
 from orchestrator.task import Task
 
 _CLOCKS = (time.perf_counter, time.monotonic, time.time)

@@ -1,0 +1,1 @@
+"""Saving and restoring a training: what its checkpoints hold, and how far it has come."""

@@ -1,1 +1,0 @@
-"""The state of a training: what checkpoints save and restore."""
