@@ -23,7 +23,7 @@ from orchestrator.experiment.sweep.check_space import (
 from orchestrator.experiment.sweep.mutation import check_mutation
 from orchestrator.experiment.sweep.shared_training import find_unshareable_paths
 from orchestrator.experiment.sweep.space import choose_context, leaves_open
-from orchestrator.experiment.sweep.trial_counts import check_trial_count
+from orchestrator.experiment.sweep.trial_counts import check_configuration_count, check_trial_count
 from orchestrator.experiment.yaml.dotted_paths import is_within, join, with_value
 from orchestrator.experiment.yaml.source import ExperimentSource
 
@@ -64,6 +64,8 @@ def _check_sections(sweep: SweepSettings, experiment: Experiment) -> Iterator[Pr
     yield from check_settings(sweep, experiment)
     space_problems = [*find_unsearchable(sweep), *find_overlaps(sweep)]
     yield from space_problems
+    if not space_problems:
+        yield from check_configuration_count(sweep)
     if sweep.space and not space_problems:
         yield from check_trial_count(sweep)
         yield from check_mutation(sweep, experiment)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
+from orchestrator.experiment.sections.schedulers.race import Race
 from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.sweep.grid import (
     combine_points_with_grid,
@@ -28,6 +29,16 @@ def count_trainings(sweep: SweepSettings, first: int = 0) -> int:
     numbers = range(first, count_trials(sweep))
     trainings = {(number // trials_per_draw, number % sweep.repeat_count) for number in numbers}
     return len(trainings)
+
+
+def check_configuration_count(sweep: SweepSettings) -> Iterator[Problem]:
+    """Yield a problem if a race has a single configuration, which wins without a race."""
+    if isinstance(sweep.scheduler, Race) and count_trials(sweep) <= sweep.repeat_count:
+        yield Problem(
+            "sweep.scheduler",
+            "race needs at least 2 configurations, got 1",
+            suggestion="add values to sweep.space or increase sweep.trials, or use scheduler: fifo",
+        )
 
 
 def check_trial_count(sweep: SweepSettings) -> Iterator[Problem]:

@@ -119,6 +119,15 @@ def space_problems(file: Path, space: str) -> list[tuple[str, int | None, str]]:
         ),
         ({"scheduler": "race"}, "sweep.repeats: must be at least 2 with scheduler: race"),
         ({**RACE, "aggregate": "lower_bound"}, "sweep.aggregate: cannot be lower_bound"),
+        ({**RACE, "trials": 2}, "sweep.scheduler: race needs at least 2 configurations, got 1 ("),
+        (
+            {**RACE, "space": {}, "trials": None},
+            "sweep.scheduler: race needs at least 2 configurations, got 1 (",
+        ),
+        (
+            {**RACE, "space": {"epochs": {"grid": [1]}}, "search": "grid", "trials": None},
+            "sweep.scheduler: race needs at least 2 configurations, got 1 (",
+        ),
         (
             {"search": {"type": "optuna", "sampler": "GPSamplr"}},
             "did you mean 'GPSampler'?",
