@@ -55,7 +55,12 @@ def outline_sweep(sweep: Sweep) -> page.Page:
         render_trials(ordered, objectives, str(sweep.folder)),
         render_best_checkpoint(sweep.folder, best_report, best),
         render_coordinates(ordered, objectives, best),
-        render_importance(ordered, objectives, sweep.aggregate, sweep.repeated_path),
+    ]
+    if _has_parameters(sweep, ordered):
+        sections.append(
+            render_importance(ordered, objectives, sweep.aggregate, sweep.repeated_path)
+        )
+    sections += [
         render_front(ordered, objectives),
         render_progress(dict(zip(drawn, reports, strict=True)), objectives, len(reported), best),
         render_spending(compute_mean_spans(sweep, names[:MAX_BARS])),
@@ -70,6 +75,13 @@ def outline_sweep(sweep: Sweep) -> page.Page:
     ]
     header = make_headline(sweep.name, sweep.status, metadata, tiles)
     return page.Page(sweep.name, header, sections)
+
+
+def _has_parameters(sweep: Sweep, trials: pd.DataFrame) -> bool:
+    """Return whether a sweep may vary more than the repeated path; its first trial tells."""
+    repeated = {CONFIG + sweep.repeated_path} if sweep.repeats > 1 else set()
+    parameters = {path for path in trials.columns if path.startswith(CONFIG)}
+    return trials.empty or bool(parameters - repeated)
 
 
 def compute_mean_spans(sweep: Sweep, names: Sequence[str]) -> pd.DataFrame:

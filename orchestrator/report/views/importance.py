@@ -21,10 +21,9 @@ def render_importance(
     units = aggregate_repeats(trials, metric, mode, aggregate, repeated_path)
     if len(units) < MIN_TRIALS:
         what = "configurations" if "configuration" in trials else "trials"
+        known = "there is 1" if len(units) == 1 else f"there are {len(units)}"
         return page.Section(
-            "importance",
-            title,
-            f"Needs {MIN_TRIALS} {what} with {metric}; there are {len(units)} so far.",
+            "importance", title, f"Needs {MIN_TRIALS} {what} with {metric}; {known} so far."
         )
     ranked = make_importance_table(units, metric)
     rows = [

@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -96,3 +97,16 @@ def test_the_use_of_the_best_checkpoint_depends_on_its_trial(
 def test_a_sweep_without_a_trial_has_every_section(outcome: Sweep) -> None:
     html = make_sweep_page(with_tables(outcome, trials=pd.DataFrame([]), runs=[]))
     assert html.count('class="nothing"') == len(SECTIONS) - 1
+
+
+@pytest.mark.parametrize(
+    ("repeats", "space", "is_shown"),
+    [(2, {}, False), (1, {"seed": {"grid": [3, 4]}}, True)],
+)
+def test_importance_is_shown_only_for_parameters(
+    tmp_path: Path, repeats: int, space: dict[str, Any], is_shown: bool
+) -> None:
+    settings = {"metric": "val/accuracy", "mode": "max", "repeats": repeats, "space": space}
+    page = make_sweep_page(sweep(described(sweep=settings), tmp_path, local=True))
+    sections = [section.get("id") for section in main_of(page).iter("section")]
+    assert ("importance" in sections) == is_shown

@@ -13,3 +13,5 @@ def test_importance_matches_the_sweeps() -> None:
     ]
     few = render_importance(TRIALS.iloc[:9], MAX)
     assert "Needs 10 trials with val/accuracy; there are 9 so far." in few.content
+    one = render_importance(TRIALS.iloc[:1], MAX)
+    assert "Needs 10 trials with val/accuracy; there is 1 so far." in one.content
