@@ -67,3 +67,8 @@ def describe_error(error: BaseException) -> str:
     """Return the class of an error and its text."""
     text = format_error(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def add_article(noun: str) -> str:
+    """Put `a` or `an` before a noun, such as the name of a class: `an int`, `a UNet`."""
+    return f"an {noun}" if noun[:1] in "aeioAEIO" or noun == "ndarray" else f"a {noun}"

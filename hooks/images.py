@@ -5,6 +5,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from hooks.errors import add_article
 from hooks.media import Encode, encode_png
 
 MAX_IMAGES = 64
@@ -21,7 +22,9 @@ def copy_image(name: str, tensor: Tensor) -> Encode:
     Raises ValueError for a wrong type or shape, or a value that is not finite.
     """
     if not isinstance(tensor, Tensor):
-        raise ValueError(f"image '{name}' is a {type(tensor).__name__}; expected a tensor")
+        raise ValueError(
+            f"image '{name}' is {add_article(type(tensor).__name__)}; expected a tensor"
+        )
     shape = tuple(tensor.shape)
     has_channels = len(shape) == 2 or (len(shape) in (3, 4) and shape[-3] in (1, 3, 4))
     if not has_channels or 0 in shape:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from hooks.errors import add_article
 from hooks.position import Count
 
 Kind = Literal["image", "figure", "table", "matrix"]
@@ -94,7 +95,7 @@ def draw_figure(name: str, figure: Any) -> Encode:
     """
     if not callable(getattr(figure, "savefig", None)):
         raise ValueError(
-            f"figure '{name}' is a {type(figure).__name__}; expected a Matplotlib figure, or"
+            f"figure '{name}' is {add_article(type(figure).__name__)}; expected a Matplotlib figure, or"
             " another object with savefig(file, format='png')"
         )
     buffer = io.BytesIO()
@@ -107,7 +108,9 @@ def copy_table(name: str, frame: Any) -> Encode:
     from pandas import DataFrame, RangeIndex
 
     if not isinstance(frame, DataFrame):
-        raise ValueError(f"table '{name}' is a {type(frame).__name__}; expected a pandas DataFrame")
+        raise ValueError(
+            f"table '{name}' is {add_article(type(frame).__name__)}; expected a pandas DataFrame"
+        )
     has_index = not frame.index.identical(RangeIndex(len(frame)))
     return partial(_encode_table, frame.copy(), has_index)
 

@@ -6,6 +6,7 @@ from typing import Any, cast
 from torch import Tensor
 
 from hooks.distributed import sharded_tensors as shards
+from hooks.errors import add_article
 
 
 def copy_row_value(column: str, value: Any) -> Any:
@@ -34,5 +35,5 @@ def _check_is_one_number(column: str, value: Any) -> None:
     kind = "tensor" if isinstance(value, Tensor) else type(value).__name__
     size = f" of shape {shape}" if hasattr(value, "shape") else ""
     raise ValueError(
-        f"column '{column}' got a {kind}{size}; record one number per row, such as its mean"
+        f"column '{column}' got {add_article(kind)}{size}; record one number per row, such as its mean"
     )

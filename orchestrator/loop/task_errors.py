@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from hooks.errors import add_article
 from hooks.hook import Hook, find_hook_with_metric
 from orchestrator.column_names import TIMES
 from orchestrator.disk.rows.columns import COUNTER_TYPES, NAME_COLUMNS
@@ -93,7 +94,7 @@ def describe(value: Any) -> str:
         return repr(value)
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
-    return f"a {type(value).__name__}"
+    return add_article(type(value).__name__)
 
 
 def make_return_error(

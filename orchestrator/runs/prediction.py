@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from hooks.errors import add_article
 from hooks.hook import Hook
 from hooks.metrics.names import get_kind
 from orchestrator.disk.run_folder import RunFolder
@@ -64,7 +65,7 @@ def _describe_data(data: Any) -> str:
     if data is None:
         return ""
     if not isinstance(data, str):
-        return f"a {type(data).__name__}"
+        return add_article(type(data).__name__)
     find_function(data, "data")
     return data
 

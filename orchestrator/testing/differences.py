@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hooks.distributed import sharded_tensors as shards
+from hooks.errors import add_article
 from orchestrator.disk.checkpoints import placeholders
 from orchestrator.units import get_unit
 
@@ -31,7 +32,7 @@ def find_difference(
     or memory.
     """
     if type(actual) is not type(expected):
-        return f"{path} is a {type(actual).__name__}, not a {type(expected).__name__}"
+        return f"{path} is {add_article(type(actual).__name__)}, not {add_article(type(expected).__name__)}"
     if isinstance(expected, dict):
         return _find_mapping_difference(actual, expected, path, varies)
     if isinstance(expected, (list, tuple, deque)):

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from hooks import hook
-from hooks.errors import WrongHook, format_error
+from hooks.errors import WrongHook, add_article, format_error
 from orchestrator.errors import ConfigError
 
 _OUR_FILES = (
@@ -55,7 +55,9 @@ def call_for_mapping(method: Callable[[], Any], expected: str) -> Mapping[Any, A
         value = method()
     if isinstance(value, Mapping):
         return value
-    message = f"{method.__qualname__}() must return {expected}, got a {type(value).__name__}"
+    message = (
+        f"{method.__qualname__}() must return {expected}, got {add_article(type(value).__name__)}"
+    )
     raise ConfigError.at("task", f"{message}{find_source_location(method)}")
 
 

@@ -8,6 +8,7 @@ from inspect import isfunction
 from types import ModuleType
 from typing import Any, TypeVar
 
+from hooks.errors import add_article
 from hooks.import_path import NoSuchModule, import_named
 from orchestrator.errors import ConfigError
 from orchestrator.nearest_names import did_you_mean
@@ -54,7 +55,7 @@ def find_class(
             cls = _find_attribute(name, path, partial(_is_proper_subclass, base))
 
         if not isinstance(cls, type):
-            shown = f"a {type(cls).__name__}"
+            shown = add_article(type(cls).__name__)
         elif not issubclass(cls, base):
             shown = f"the class {cls.__module__}.{cls.__qualname__}"
         else:
@@ -71,7 +72,9 @@ def find_function(name: str, path: str) -> Callable[..., Any]:
         name, path, lambda value: isfunction(value) and value.__module__ == module_name
     )
     if not callable(function):
-        raise ConfigError.at(path, f"must be a function, got a {type(function).__name__}")
+        raise ConfigError.at(
+            path, f"must be a function, got {add_article(type(function).__name__)}"
+        )
     return function
 
 

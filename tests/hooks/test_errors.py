@@ -5,7 +5,7 @@ from weakref import ref
 import torch
 
 from hooks import State
-from hooks.errors import describe_error, format_error
+from hooks.errors import add_article, describe_error, format_error
 
 
 class Speechless(Exception):
@@ -21,6 +21,12 @@ def test_error_text_is_plain_and_short() -> None:
     assert format_error(ValueError("x" * 2_001)) == f"{'x' * 2_000}... (2,001 characters)"
     assert format_error(Speechless()) == "which has no message: its __str__ raises KeyError"
     assert describe_error(KeyboardInterrupt()) == "KeyboardInterrupt"
+
+
+def test_article_follows_the_sound_of_a_noun() -> None:
+    names = ["int", "OrderedDict", "ndarray", "Adam", "str", "UNet", "uint8"]
+    articles = [add_article(name).removesuffix(f" {name}") for name in names]
+    assert articles == ["an", "an", "an", "an", "a", "a", "a"]
 
 
 def test_recorded_tensor_is_a_copy_without_graph() -> None:

@@ -152,7 +152,7 @@ def test_only_an_index_that_counts_the_rows_is_left_out(
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        (lambda state: state.record_figure("x", 3), "figure 'x' is a int; expected a Matplotlib"),
+        (lambda state: state.record_figure("x", 3), "figure 'x' is an int; expected a Matplotlib"),
         (lambda state: state.record_table("x", [1]), "table 'x' is a list; expected a pandas"),
     ],
 )

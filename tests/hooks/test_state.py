@@ -12,7 +12,7 @@ from hooks import State
     [
         (torch.zeros(32, 2), r"a tensor of shape \(32, 2\)"),
         (torch.zeros(0), r"a tensor of shape \(0,\)"),
-        (np.zeros(3), r"a ndarray of shape \(3,\)"),
+        (np.zeros(3), r"an ndarray of shape \(3,\)"),
         ([0.5, 1.0], "a list"),
         ({"a": 1}, "a dict"),
     ],

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hooks.counts import format_count
-from hooks.errors import SettingError
+from hooks.errors import SettingError, add_article
 from hooks.hook import Hook, Priority
 from hooks.interval import Interval
 from hooks.needs import Needs
@@ -140,7 +140,7 @@ def find_prototypes(module: nn.Module, name: str) -> nn.Linear:
     layer = dict(module.named_modules()).get(name)
     has_bias = layer is not None and "bias" in dict(layer.named_parameters())
     if not isinstance(layer, nn.Linear) or has_bias:
-        kind = "missing" if layer is None else f"a {type(layer).__name__}"
+        kind = "missing" if layer is None else add_article(type(layer).__name__)
         if has_bias:
             kind += " with bias"
         raise SettingError(

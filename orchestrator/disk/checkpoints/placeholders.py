@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.serialization import add_safe_globals, get_safe_globals
 
 from hooks.distributed import sharded_tensors as shards
+from hooks.errors import add_article
 from orchestrator.errors import RunError
 
 INDEX = "shards.pt"
@@ -79,7 +80,7 @@ def encode(tree: Any, sharded: Sharded | None = None, place: str = "") -> Any:
         name, *values = parts
         return {_ENCODED: name, "parts": encode(values, sharded, place)}
 
-    what = f"a {kind.__module__}.{kind.__name__}"
+    what = add_article(f"{kind.__module__}.{kind.__name__}")
     if shards.is_sharded(tree):
         what = "a tensor sharded across ranks"
     raise RunError(

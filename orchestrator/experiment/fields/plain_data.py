@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from torch.optim import Optimizer
 
 from hooks import HOOKS, Hook, Interval
+from hooks.errors import add_article
 from orchestrator.errors import ConfigError, Problem, collect_problems, raise_problems, shorten
 from orchestrator.experiment.fields.class_models import make_fields_model
 from orchestrator.experiment.fields.field_values import LostValue, convert_value, is_default
@@ -109,7 +110,9 @@ def convert_fields(value: Any, path: str, *, defaults: bool = True) -> dict[str,
         if not vars(value):
             return {}
         raise ConfigError.at(
-            path, f"is a {cls.__qualname__}, which is not a dataclass", "put @dataclass above it"
+            path,
+            f"is {add_article(cls.__qualname__)}, which is not a dataclass",
+            "put @dataclass above it",
         )
     make_fields_model(cls, path)  # raises ConfigError for fields that cannot be read
     problems: list[Problem] = []

@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from hooks.errors import add_article
 from hooks.optimizer_name import OptimizerName
 from hooks.parameter_names import join_names, match_names
 from orchestrator.errors import ConfigError
@@ -72,7 +73,7 @@ def _build_by_task(optimization: Optimization, task: Task, model: nn.Module) -> 
     if not isinstance(built, Optimizer):
         raise ConfigError.at(
             "task",
-            f"{method} must return an optimizer, got a {type(built).__name__}",
+            f"{method} must return an optimizer, got {add_article(type(built).__name__)}",
             "remove the method to use the file's optimizer; for several, define turns() and set optimizers",
         )
     if _list_trained([built]).isdisjoint(model.parameters()):

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
+from hooks.errors import add_article
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.yaml.dialect import MAX_DEPTH, TOO_DEEP
 
@@ -70,4 +71,4 @@ def to_plain(value: Any) -> Any:
         item = value.item()
         if type(item) in _PLAIN_TYPES:
             return item
-    raise TypeError(f"{value!r} is a {type(value).__name__}")
+    raise TypeError(f"{value!r} is {add_article(type(value).__name__)}")

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
+from hooks.errors import add_article
 from hooks.state import State
 from orchestrator.errors import CheckpointError, TaskError
 from orchestrator.loop.saving.contents import LoadedCheckpoint
@@ -51,7 +52,7 @@ class CheckpointedParts:
         for name, part in (*shared.items(), *per_rank.items()):
             if not _has_state(part):
                 raise TaskError(
-                    f"session.restore() got a {type(part).__name__} as '{name}'; expected a dict,"
+                    f"session.restore() got {add_article(type(part).__name__)} as '{name}'; expected a dict,"
                     " or an object with state_dict() and load_state_dict()"
                 )
         if "hooks" in shared:

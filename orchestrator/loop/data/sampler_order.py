@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
+from hooks.errors import add_article
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.checks.datasets import get_length
 from orchestrator.loop.data.distributed_sampler import call_without_distributed_sampler
@@ -133,7 +134,7 @@ class _SamplerMethod:
             return torch.as_tensor(values, dtype=torch.float64).cpu()
         except (TypeError, ValueError, RuntimeError) as error:
             raise self.refuse(
-                f"gives a {type(weights).__name__}; expected a Sampler, a weight for each sample, or None"
+                f"gives {add_article(type(weights).__name__)}; expected a Sampler, a weight for each sample, or None"
             ) from error
 
     def find_limit(self, sampler: Any) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from hooks.errors import add_article
 from orchestrator.loop.step.batch_parts import container_with, items_in, leaves, moves_itself
 from orchestrator.units import format_count
 
@@ -40,7 +41,7 @@ def _cut(part: Any, rows: int, cut: slice) -> Any:
             )
         return part[cut]
     if moves_itself(part):
-        raise ValueError(f"it has a {type(part).__name__}, whose samples are not known")
+        raise ValueError(f"it has {add_article(type(part).__name__)}, whose samples are not known")
     parts = items_in(part)
     if parts is None:
         return part

@@ -9,6 +9,7 @@ from typing import Any, SupportsFloat
 import numpy as np
 from torch import Tensor
 
+from hooks.errors import add_article
 from orchestrator.errors import TaskError
 from orchestrator.task import Task
 from orchestrator.user_code.failures import find_source_location
@@ -32,7 +33,7 @@ def flatten_value(name: str, value: Any) -> dict[str, Any]:
         return {f"{name}/{index}": float(number) for index, number in enumerate(value)}
     if len(shape) == 2 and 0 not in shape:
         return {name: value.cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)}
-    returned = f"values of shape {shape}" if shape else f"a {type(value).__name__}"
+    returned = f"values of shape {shape}" if shape else add_article(type(value).__name__)
     raise TaskError(
         f"compute() of the meter '{name}' returns {returned}; expected a number, a vector, a matrix,"
         " or a mapping of these"

@@ -288,7 +288,7 @@ def test_sharded_model_predicts_with_unequal_batches(tmp_path: Path) -> None:
             r" sample of the batch \(.*test_prediction.py",
         ),
         ("scalar", r"a tensor of shape \(\) for 'output'; expected a tensor, an array or a list"),
-        ("object", "returns a object for 'object'; expected a tensor, an array or a list"),
+        ("object", "returns an object for 'object'; expected a tensor, an array or a list"),
         ("none", r"a tensor of shape \(9, 0\) for 'none'"),
         ("complex", r"a tensor of shape \(9, 3\) for 'complex' that is no column"),
         ("sparse", r"a tensor of shape \(9, 3\) for 'sparse' that is no column"),

@@ -111,5 +111,5 @@ def test_functions_are_found_as_classes_are(folder: Path) -> None:
         "made:make_point"
     )
     assert "has no 'Qqqq' | it has make_points" in refused_function("made:Qqqq")
-    assert "must be a function, got a int" in refused_function("made:count")
+    assert "must be a function, got an int" in refused_function("made:count")
     assert refused_function("nosuchmod:x").startswith("no module 'nosuchmod' in ")

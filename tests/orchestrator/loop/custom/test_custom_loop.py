@@ -490,7 +490,7 @@ def reports_between(session: TrainingSession) -> Iterator[Any]:
         (yields({"val/": 1.0}), "yields 'val/'"),
         (yields({"val/loss": torch.ones(2)}), r"yields a tensor of shape \(2,\) for 'val/loss'"),
         (yields({"val/loss": "low"}), "yields a str for 'val/loss'"),
-        (restores(model=3), "got a int as 'model'; expected a dict, or an object with state_dict"),
+        (restores(model=3), "got an int as 'model'; expected a dict, or an object with state_dict"),
         (restores(hooks={}), "a part 'hooks'"),
         (restores(env={"grid": [object()]}), r"cannot hold env\['grid'\]\[0\], a builtins.object"),
         (records(step=1), "the loop records the column `step`"),
