@@ -19,7 +19,7 @@ from orchestrator.loop.data.predicted_data import (
 from orchestrator.loop.inference_loops import EvaluationLoop, PredictionLoop, make_restored_run
 from orchestrator.loop.loop import HookedLoop, Loop
 from orchestrator.loop.prediction import Prediction
-from orchestrator.loop.sharing.shared_runs import Member
+from orchestrator.loop.sharing.shared_run import Member
 from orchestrator.task import has_custom_loop
 
 

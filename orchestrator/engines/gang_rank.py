@@ -20,8 +20,8 @@ import torch.distributed as dist
 from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.rank import Rank
 from orchestrator.engines.rank_failures import RankFailed
+from orchestrator.engines.ray_session import RaySession
 from orchestrator.engines.rendezvous import AttemptEnd, Rendezvous
-from orchestrator.engines.session import Session
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.experiment.yaml.source import ExperimentSource
@@ -73,7 +73,9 @@ class GangRank(Rank):
             )
             self._abort_thread.start()
         world.number_on_nodes()
-        session = Session(assignment, world, self.resolved, stop_requested=lambda: self.is_warned)
+        session = RaySession(
+            assignment, world, self.resolved, stop_requested=lambda: self.is_warned
+        )
         self.take(session)
 
     def _abort_on_failure(self, rendezvous: Rendezvous, world: World) -> None:

@@ -41,6 +41,9 @@ class RunAttempt:
     `record` is what the run's folder says about the attempt so far.
     """
 
+    run: TrainingRun
+    """The run that trains, once its loop is made."""
+
     def __init__(self, run: AssignedRun, record: Attempt) -> None:
         self.assignment = run.assignment
         self.world = run.world
@@ -108,8 +111,9 @@ class RunAttempt:
         """This attempt, as the one that trains for others."""
         return LeadingAttempt(self.folder.name, self.number)
 
-    def record_training(self, run: TrainingRun, leader: LeadingAttempt | None) -> None:
+    def record_training(self, leader: LeadingAttempt | None) -> None:
         """Record with which data and settings the run trains, and who trains for it."""
+        run = self.run
         settings = to_dict(run.experiment)
         order = None
         if isinstance(run, HookedRun):
@@ -125,7 +129,7 @@ class RunAttempt:
         )
         self._write(record)
 
-    def record_samples(self, run: TrainingRun) -> None:
+    def record_samples(self) -> None:
         """Record the training samples of all ranks that saved the restored checkpoint, in their
         order; collective."""
         checkpoint = self._record.checkpoint
@@ -136,7 +140,7 @@ class RunAttempt:
         saved_ranks = range(world.rank, n_saved, world.world_size)
         counts = {}
         if saved_ranks:
-            counts[world.rank] = run.state.samples
+            counts[world.rank] = self.run.state.samples
         # Ranks that no longer exist have left rows, too.
         for lost_rank in saved_ranks[1:]:
             saved = self.store.load(checkpoint, name_rank_file(lost_rank))
@@ -147,9 +151,9 @@ class RunAttempt:
         if len({*samples}) > 1:
             self._write(replace(self._record, samples=samples))
 
-    def record_end(self, run: TrainingRun) -> None:
+    def record_end(self) -> None:
         """Record the last iteration of the run; its training may continue for other runs."""
-        self._write(replace(self._record, until=run.state.iteration))
+        self._write(replace(self._record, until=self.run.state.iteration))
 
     def _write(self, record: Attempt) -> None:
         self._record = record
@@ -158,11 +162,11 @@ class RunAttempt:
 
     # Its reports and files
 
-    def prepare_reports(self, run: TrainingRun) -> None:
+    def prepare_reports(self) -> None:
         """Read the reports that this attempt repeats, to compare them with its own."""
-        self._repeated_reports = self._find_repeated_reports(run)
+        self._repeated_reports = self._find_repeated_reports()
 
-    def _find_repeated_reports(self, run: TrainingRun) -> RepeatedReports | None:
+    def _find_repeated_reports(self) -> RepeatedReports | None:
         """Return the reports that this attempt repeats, if their differences can be explained; None
         on other ranks than the first."""
         if not self.world.is_master:
@@ -170,7 +174,7 @@ class RunAttempt:
         assignment = self.assignment
         checkpoint = assignment.checkpoint
         is_of_other_trial = checkpoint and checkpoint.rpartition("/")[0] != self.store.storage.path
-        task = type(run.task)
+        task = type(self.run.task)
         # A cell of a notebook may have been edited since.
         is_from_notebook = task.__module__ == MAIN and not hasattr(sys.modules[MAIN], "__file__")
         has_unknown_code = assignment.source.main_classes is not None or is_from_notebook
@@ -178,7 +182,7 @@ class RunAttempt:
         if is_of_other_trial or has_unknown_code or can_use_ray_data(task):
             return None
         return find_repeated_reports(
-            self.folder, self._record, run.experiment, assignment.source.continued_from
+            self.folder, self._record, self.run.experiment, assignment.source.continued_from
         )
 
     def find_difference(self, report: Report) -> str | None:
@@ -197,11 +201,11 @@ class RunAttempt:
                 {"attempt": self.number, "time": format_now(), **report.metrics}
             )
 
-    def write_files(self, run: TrainingRun) -> None:
+    def write_files(self) -> None:
         """Write `info.json`, and upload files that hooks wrote."""
         if self.world.is_master:
-            with run.own_fields:
-                info = run.state.info
+            with self.run.own_fields:
+                info = self.run.state.info
             self.folder.write_info(info)
         self._artifacts.send()
 

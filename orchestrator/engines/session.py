@@ -1,11 +1,8 @@
 """A session: an attempt of a run, or of runs that share a training, in one worker process."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import TYPE_CHECKING
 
 from hooks.loop_services import Display
 from orchestrator.disk.hang_reports import HangReports
@@ -14,7 +11,6 @@ from orchestrator.engines.assigned_run import AssignedRun
 from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.attempt_loop import make_loop
 from orchestrator.engines.hang_watch import END_PROCESS, HangWatch, RankTermination
-from orchestrator.engines.printed_lines import PrintedLines
 from orchestrator.engines.ray_data import data_of
 from orchestrator.engines.run_attempt import RunAttempt
 from orchestrator.engines.shared_checkpoints import choose_common_checkpoints
@@ -28,9 +24,6 @@ from orchestrator.loop.report import Report, produce_within
 from orchestrator.loop.sharing.failed_run import mark_failed_run
 from orchestrator.loop.world import World
 
-if TYPE_CHECKING:
-    from orchestrator.engines.mailbox import MailboxLink
-
 _log = logging.getLogger("hookyard")
 
 
@@ -40,9 +33,8 @@ class Session:
     With followers, runs share the training and report in turn. Training continues until the last of
     them ends; if one fails, all end, and the error is marked with its index.
 
-    Rank 0 sends lines, progress and what user code prints to its mailbox, if it has one; otherwise
-    lines and progress to the `display`. `end_hung` ends this rank if it hangs and `hang.action` is
-    `fail`. `resolved` is the assignment's experiment, if already resolved.
+    Lines and progress go to the `display`. `end_hung` ends this rank if it hangs and `hang.action`
+    is `fail`. `resolved` is the assignment's experiment, if already resolved.
     """
 
     def __init__(
@@ -61,8 +53,6 @@ class Session:
         self._stop_requested = stop_requested
         self._data_of = data_of
         self._end_hung = end_hung
-        self._link = _open_mailbox(assignment, world)
-        display = self._link or display
         self._assigned = [AssignedRun(assignment, world, display, resolved)]
         """The runs that are to share the training, the leader first."""
         self._assigned += [
@@ -77,21 +67,7 @@ class Session:
         """Train from the assignment's checkpoint or the newest one, or evaluate the target; yield
         each report."""
         threads = thread_count(self._assigned[0].resolved.experiment)
-        training = produce_within(partial(torch_threads, threads), self._train())
-        if self._link is None:
-            yield from training
-        else:
-            yield from self._pass_prints_on(training, self._link)
-
-    def _pass_prints_on(
-        self, training: Generator[Report, None, None], link: MailboxLink
-    ) -> Generator[Report, None, None]:
-        """Yield the reports of a training, and send the lines that it prints to the driver."""
-        try:
-            with PrintedLines(link.add_printed).collect():
-                yield from training
-        finally:
-            link.finish()
+        yield from produce_within(partial(torch_threads, threads), self._train())
 
     def _train(self) -> Generator[Report, None, None]:
         if self.is_shared:
@@ -108,14 +84,13 @@ class Session:
         hang_reports = HangReports(leader.folder, leader.number, self.world.world_size)
         limits = leader.resolved.experiment.hang
         with HangWatch(hang_reports, self.world, limits, self._end_hung) as watch:
-            loop = make_loop(self.attempts, self._should_stop, self._data_of)
+            loop = make_loop(self.attempts, self._stop_requested, self._data_of)
             self._loop = loop
+            for attempt, run in zip(self.attempts, loop.runs, strict=True):
+                attempt.run = run
             self._restore(loop)
             watch.follow(loop.state)
             yield from self._write_reports(loop, watch)
-
-    def _should_stop(self) -> bool:
-        return self._stop_requested() or (self._link is not None and self._link.stop_requested())
 
     @property
     def is_shared(self) -> bool:
@@ -126,14 +101,14 @@ class Session:
         """Restore the checkpoints of the runs, and record with which data and settings they
         train."""
         leader = self.attempts[0]
-        for attempt, run in zip(self.attempts, loop.runs, strict=True):
-            attempt.record_training(run, None if attempt is leader else leader.as_leader)
+        for attempt in self.attempts:
+            attempt.record_training(None if attempt is leader else leader.as_leader)
         names = [attempt.checkpoint for attempt in self.attempts if attempt.checkpoint]
         if not names:
             return
         loop.restore(*names)
-        for attempt, run in zip(self.attempts, loop.runs, strict=True):
-            attempt.record_samples(run)
+        for attempt in self.attempts:
+            attempt.record_samples()
 
     # The reports
 
@@ -145,8 +120,8 @@ class Session:
         reports = loop.run()
         failure = None
         index = 0
-        for attempt, run in zip(self.attempts, loop.runs, strict=True):
-            attempt.prepare_reports(run)
+        for attempt in self.attempts:
+            attempt.prepare_reports()
         try:
             for report in reports:
                 index = report.run_index
@@ -163,7 +138,7 @@ class Session:
                 mark_failed_run(error, index)
             raise
         finally:
-            self._finish(loop, reports, failure)
+            self._finish(reports, failure)
 
     def _write_report(self, loop: CustomLoop | HookedLoop, report: Report) -> None:
         """Write a report and the files of its run, and show how it differs from one that it
@@ -172,28 +147,22 @@ class Session:
         attempt.write_report(report)
         if difference := attempt.find_difference(report):
             loop.state.show(difference)
-        attempt.write_files(loop.runs[report.run_index])
+        attempt.write_files()
 
     def _end_run(self, loop: CustomLoop | HookedLoop, index: int) -> None:
         """End one of several runs; training may continue for the others."""
-        run = loop.runs[index]
         attempt = self.attempts[index]
         loop.end_run(index)
-        attempt.record_end(run)
-        attempt.write_files(run)
+        attempt.record_end()
+        attempt.write_files()
 
-    def _finish(
-        self,
-        loop: CustomLoop | HookedLoop,
-        reports: Generator[Report],
-        failure: BaseException | None,
-    ) -> None:
+    def _finish(self, reports: Generator[Report], failure: BaseException | None) -> None:
         """End the loop where it is, and write the last files; an earlier `failure` takes precedence
         over new errors."""
         try:
             reports.close()
-            for attempt, run in zip(self.attempts, loop.runs, strict=True):
-                attempt.write_files(run)
+            for attempt in self.attempts:
+                attempt.write_files()
         except (HookyardError, OSError) as error:
             if failure is None:
                 raise
@@ -214,14 +183,3 @@ class Session:
         if self.world.is_master:
             store.retain_newest("sweep", name, CHECKPOINTS_TO_EXPLOIT)
         return store.get_path(name)
-
-
-def _open_mailbox(assignment: Assignment, world: World) -> MailboxLink | None:
-    """Open the driver's mailbox, if it has one; only rank 0 reads and writes it, because the ranks
-    agree on when to stop."""
-    if not assignment.mailbox or not world.is_master:
-        return None
-    # Only here, because the mailbox imports Ray.
-    from orchestrator.engines.mailbox import MailboxLink
-
-    return MailboxLink(assignment.mailbox)

@@ -13,7 +13,7 @@ from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.placement_groups import record_placement_group
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.ray_data import data_of
-from orchestrator.engines.session import Session
+from orchestrator.engines.ray_session import RaySession
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
 
@@ -29,7 +29,7 @@ def train_and_report(queue: Any, assignment: Assignment) -> None:
 
     sender = ReportSender(queue, world, folder)
     try:
-        session = Session(assignment, world, data_of=partial(data_of, of_train=True))
+        session = RaySession(assignment, world, data_of=partial(data_of, of_train=True))
         with closing(session.reports()) as reports:
             for report in reports:
                 ray.train.report(report.metrics)

@@ -22,7 +22,8 @@ from orchestrator.loop.model.torch_settings import torch_settings
 from orchestrator.loop.report import Report, produce_within
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.sharing.failed_run import marking_failed_run
-from orchestrator.loop.sharing.shared_runs import Member, SharedRuns
+from orchestrator.loop.sharing.shared_run import Member
+from orchestrator.loop.sharing.shared_runs import SharedRuns
 from orchestrator.loop.stopping import INTERRUPTED, StopDecision
 from orchestrator.loop.training import Training
 from orchestrator.task import Task
@@ -213,7 +214,7 @@ class Loop(HookedLoop):
             training.modes.evaluate(keep=True)
             for run in self.active:
                 with run.own_fields:
-                    run.save_unless_saved(INTERRUPTED)
+                    run.save_unless_saved()
         elif stop:
             training.state.request_checkpoint("stop")
         return stop

@@ -1,7 +1,8 @@
 """A run in a worker: its state, plan, rows, checkpoints and progress."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Collection
+from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
 from typing import Any
 
@@ -12,7 +13,6 @@ from orchestrator.disk.checkpoints.training_files import TrainingFiles
 from orchestrator.errors import CheckpointError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.loop_state import LoopState
-from orchestrator.loop.membership import ALONE, Membership
 from orchestrator.loop.report import Report
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.saving.background_saver import BackgroundSaver
@@ -29,56 +29,52 @@ from orchestrator.loop.task_errors import check_metric_names
 from orchestrator.task import Task
 
 
-@dataclass(frozen=True)
-class RunParts:
-    """What a run takes from its training, and may share with other runs."""
-
-    task: Task
-    clock: SpanClock
-    state: LoopState
-    epoch: EpochProgress
-    contents: CheckpointContents
-
-
 class TrainingRun(ABC):
     """A run in a worker, which owns its state, plan, rows, checkpoints and progress.
 
     A loop trains it. A collective method must be called on every rank.
     """
 
+    index = 0
+    """Number of the run, among those that share a training. The first one restores the training."""
+    own_fields: AbstractContextManager[None] = nullcontext()
+    """Context in which the state has this run's own fields."""
+    training_files: TrainingFiles | None = None
+    """Files of the training that another run has already stored in a checkpoint."""
+
     def __init__(
         self,
-        parts: RunParts,
         experiment: Experiment,
         context: RunContext,
         plan: Plan,
-        membership: Membership = ALONE,
+        *,
+        task: Task,
+        clock: SpanClock,
+        state: LoopState,
+        epoch: EpochProgress,
+        contents: CheckpointContents,
     ) -> None:
-        self.task = parts.task
+        self.task = task
         self.experiment = experiment
         self.world = context.world
         self.recorder = context.recorder
         self.plan = plan
-        self.clock = parts.clock
-        self.state = parts.state
-        self.cursor = RunCursor(parts.state, parts.epoch)
-        self.index = membership.index
-        self.own_fields = membership.own_fields
-        own_hooks = membership.own_hooks
-        self.own_hooks = plan.hooks.keys() if own_hooks is None else own_hooks
+        self.clock = clock
+        self.state = state
+        self.cursor = RunCursor(state, epoch)
         self.stop = StopDecision()
         """The last decision of all ranks whether the run ends."""
         self.is_interrupted = context.stop_requested
         self.media = context.media
         self.flusher = RowFlusher(self.recorder, self.media, plan, self.state, self.cursor)
         self.random_states = RandomStates()
-        self.contents = parts.contents
+        self.contents = contents
         self.store = context.store
         """The checkpoints to restore; None without any."""
-        self.saving = self._make_saver(context, membership.training_files)
+        self.saving = self._make_saver(context)
         self.world.when_aborted.append(self.recorder.drop_device_values)
 
-    def _make_saver(self, context: RunContext, training_files: TrainingFiles | None) -> Saver:
+    def _make_saver(self, context: RunContext) -> Saver:
         if context.store is None or not context.saves:
             return Saver(self.state)
         collector = CheckpointCollector(
@@ -87,7 +83,14 @@ class TrainingRun(ABC):
         hooks = self.plan.hooks.values()
         in_background = any(isinstance(hook, Checkpoint) and hook.background for hook in hooks)
         parts = (context.store, collector, self.flusher, context.send_artifacts)
-        return BackgroundSaver(*parts) if in_background else CheckpointSaver(*parts, training_files)
+        if in_background:
+            return BackgroundSaver(*parts)
+        return CheckpointSaver(*parts, self.training_files)
+
+    @property
+    def own_hooks(self) -> Collection[str]:
+        """Names of the hooks that belong to this run alone, not to a training that it shares."""
+        return self.plan.hooks.keys()
 
     def restore(self, name: str) -> None:
         """Restore a checkpoint and fire `on_load`; collective.
@@ -198,20 +201,27 @@ class TrainingRun(ABC):
     def save_if_requested(self) -> None:
         """Save a checkpoint if a hook has requested one; collective."""
         if self.state.checkpoint_reasons:
-            self.state.checkpoint_reasons.clear()
-            self.start_save()
+            self._save_if_possible()
 
-    def save_unless_saved(self, reason: str) -> None:
+    def save_unless_saved(self) -> None:
         """Save a checkpoint of this position, unless the newest one is of it; collective."""
         if self.saving.last_position != self.state.position:
-            self.state.request_checkpoint(reason)
-            self.save_if_requested()
+            self._save_if_possible()
+
+    def _save_if_possible(self) -> None:
+        self.state.checkpoint_reasons.clear()
+        if self.can_save():
+            self.start_save()
+
+    def can_save(self) -> bool:
+        """Return whether a checkpoint has contents to hold."""
+        return True
 
     def save_stop(self) -> None:
         """Save a checkpoint where the run stops: of an interruption always, otherwise if a hook
         saves the end of training. Collective."""
         if self.stop.is_interruption or (self.stop and self.saves_last()):
-            self.save_unless_saved(self.stop.reasons[0])
+            self.save_unless_saved()
 
     def saves_last(self) -> bool:
         """Return whether a hook saves the end of training."""

@@ -21,7 +21,6 @@ from orchestrator.loop.saving.cursor import EpochProgress
 from orchestrator.loop.span_clock import SpanClock
 from orchestrator.loop.stopping import StopCoordinator
 from orchestrator.loop.task_errors import COLUMNS
-from orchestrator.loop.training_run import RunParts
 from orchestrator.randomness import seed_all
 from orchestrator.task import Task, attach_progress, detach_progress
 from orchestrator.user_code.failures import find_source_location
@@ -58,8 +57,16 @@ class CustomLoop(BaseLoop[CustomRun]):
             loop_columns=frozenset(COLUMNS),
         )
         attach_progress(task, state)
-        parts = RunParts(task, clock, state, EpochProgress(state), CheckpointedParts(state))
-        self._run = CustomRun(parts, experiment, context, plan)
+        self._run = CustomRun(
+            experiment,
+            context,
+            plan,
+            task=task,
+            clock=clock,
+            state=state,
+            epoch=EpochProgress(state),
+            contents=CheckpointedParts(state),
+        )
         super().__init__([self._run])
         self._stopping = StopCoordinator(state, self.world, clock, context.stop_requested)
         self._training = TaskTraining(self._run, self._stopping)
@@ -133,7 +140,7 @@ class CustomLoop(BaseLoop[CustomRun]):
         if run.saves_last():
             self.state.end_training_phase()
             run.cursor.stage = Stage.REPORTED
-            run.save_unless_saved("last")
+            run.save_unless_saved()
 
     def _finish_round(self) -> Report:
         """Validate, save and stop if they are due, and return the report."""

@@ -49,11 +49,10 @@ class CustomRun(TrainingRun):
                 f" saves{find_source_location(self.task.train)}"
             )
 
-    def save_if_requested(self) -> None:
-        if self.state.checkpoint_reasons and not self.contents.are_named:
-            self.state.checkpoint_reasons.clear()
+    def can_save(self) -> bool:
+        if not self.contents.are_named:
             self._warn_of_no_parts()
-        super().save_if_requested()
+        return self.contents.are_named
 
     def _warn_of_no_parts(self) -> None:
         """Show once that nothing is saved, unless a restored checkpoint tells that parts follow."""

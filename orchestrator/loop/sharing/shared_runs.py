@@ -1,49 +1,27 @@
 """The runs that share a training: their plans, requests and turns. Runs in workers."""
 
-from collections import ChainMap
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any
 
 import torch
 
-from hooks.due_calls import Call
-from hooks.event_plan import Plan
-from hooks.hook import Hook
 from hooks.private_torch import tree_leaves
 from orchestrator.disk.checkpoints.training_files import TrainingFiles
 from orchestrator.errors import RunError
-from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.hooked_run import HookedRun
-from orchestrator.loop.membership import Membership
-from orchestrator.loop.rank_plan import make_plan
 from orchestrator.loop.report import Report
-from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.saving.hooked_contents import HookedContents
-from orchestrator.loop.sharing.own_fields import OwnFields
 from orchestrator.loop.sharing.shared_calls import (
     REQUESTED_BY_RUN,
     TRAINING_EVENTS,
     merge_calls,
-    share_metrics,
-    use_own_fields,
 )
+from orchestrator.loop.sharing.shared_run import Member, SharedRun
 from orchestrator.loop.training import Training
 from orchestrator.randomness import random_state, restore_random_state
 
-EVENTS_FIRED_ONCE = ("on_load", "on_end", "on_exception")
-"""Events that fire once in total for a hook of the training, not once per run."""
 CHANGED_BY_EVALUATION = ("phase", "stepped", "iterations_before", "batch_size", "loss_weight")
 """Fields of the state that an evaluation changes and does not restore."""
-
-
-@dataclass(frozen=True)
-class Member:
-    """A run to share a training: its experiment with all its hooks."""
-
-    experiment: Experiment
-    hooks: Mapping[str, Hook]
-    context: RunContext
 
 
 class SharedRuns:
@@ -57,62 +35,14 @@ class SharedRuns:
 
     def __init__(self, training: Training, members: Sequence[Member]) -> None:
         self._training = training
-        self._files = TrainingFiles(HookedContents.files)
+        files = TrainingFiles(HookedContents.files)
         self._hook_metrics: dict[str, Any] = {}
         """Metrics that hooks of the training added to reports since the last training phase, except
         test metrics."""
-        self.runs: list[HookedRun] = []
-        for member in members:
-            self.runs.append(self._make_run(member))
-
-    # Building
-
-    def _make_run(self, member: Member) -> HookedRun:
-        index = len(self.runs)
-        own_hooks = {name: hook for name, hook in member.hooks.items() if hook.observes}
-        own_fields = self._make_own_fields(member, index)
-        plan = self._make_plan(member, own_hooks, own_fields)
-        membership = Membership(index, own_hooks, own_fields, self._hook_metrics, self._files)
-        return HookedRun(self._training, member.experiment, member.context, plan, membership)
-
-    def _make_own_fields(self, member: Member, run_index: int) -> OwnFields:
-        state = self._training.state
-        fields = {
-            **member.context.make_state_fields(member.experiment),
-            "info": ChainMap({}, state.info),
-            "metrics": {},
-            "evaluations": {"": state.evaluations[""]},
-            "checkpoint_reasons": [],
-            "stop_reasons": [],
-            "pause_reasons": [],
-        }
-        return OwnFields(state, fields, run_index)
-
-    def _make_plan(
-        self, member: Member, own_hooks: Mapping[str, Hook], own_fields: OwnFields
-    ) -> Plan:
-        """Return the plan of a run alone, with the training's hooks instead of the same hooks of
-        its experiment."""
-        plan = self._training.plan
-        is_first = not self.runs
-        if not is_first:
-            shared = {name: plan.hooks.get(name, hook) for name, hook in member.hooks.items()}
-            plan = make_plan({**shared, **own_hooks}, member.context.world, self._training.clock)
-        calls: dict[str, list[Call]] = {
-            "on_report": [
-                call if call.name in own_hooks else share_metrics(call, self._hook_metrics)
-                for call in plan.calls["on_report"]
-            ]
-        }
-        for event in TRAINING_EVENTS:
-            calls[event] = [
-                use_own_fields(call, own_fields) if call.name in own_hooks else call
-                for call in plan.calls[event]
-            ]
-        if not is_first:
-            for event in EVENTS_FIRED_ONCE:
-                calls[event] = [call for call in plan.calls[event] if call.name in own_hooks]
-        return plan.replace_calls(calls)
+        self.runs = [
+            SharedRun(training, member, index, self._hook_metrics, files)
+            for index, member in enumerate(members)
+        ]
 
     # Training
 

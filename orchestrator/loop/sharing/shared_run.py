@@ -1,0 +1,114 @@
+"""A run that shares its training with others: its plan, and its own fields of the state. Runs in
+workers."""
+
+from collections import ChainMap
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hooks.due_calls import Call
+from hooks.event_plan import Plan
+from hooks.hook import Hook
+from hooks.metrics.names import get_kind
+from orchestrator.disk.checkpoints.training_files import TrainingFiles
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.loop.hooked_run import HookedRun
+from orchestrator.loop.rank_plan import make_plan
+from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.sharing.own_fields import OwnFields
+from orchestrator.loop.sharing.shared_calls import TRAINING_EVENTS, share_metrics, use_own_fields
+from orchestrator.loop.training import Training
+
+EVENTS_FIRED_ONCE = ("on_load", "on_end", "on_exception")
+"""Events that fire once in total for a hook of the training, not once per run."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A run to share a training: its experiment with all its hooks."""
+
+    experiment: Experiment
+    hooks: Mapping[str, Hook]
+    context: RunContext
+
+
+class SharedRun(HookedRun):
+    """A run of a training that has several.
+
+    Its observing hooks are its own. All other hooks belong to the training, and the first run, which
+    has `index` 0, provides them. Hooks of the training add their metrics to one report and to
+    `hook_metrics`, from where the other runs take them. `training_files` are those that a run has
+    already stored.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        member: Member,
+        index: int,
+        hook_metrics: dict[str, Any],
+        training_files: TrainingFiles,
+    ) -> None:
+        self.index = index
+        self.own_fields: OwnFields = _make_own_fields(training, member, index)
+        self.training_files = training_files
+        self._own_hooks = {name: hook for name, hook in member.hooks.items() if hook.observes}
+        self._hook_metrics = hook_metrics
+        plan = self._make_plan(training, member)
+        super().__init__(training, member.experiment, member.context, plan)
+
+    @property
+    def own_hooks(self) -> Collection[str]:
+        return self._own_hooks
+
+    def _make_plan(self, training: Training, member: Member) -> Plan:
+        """Return the plan of this run alone, with the training's hooks instead of the same hooks of
+        its experiment."""
+        own_hooks = self._own_hooks
+        plan = training.plan
+        is_first = self.index == 0
+        if not is_first:
+            shared = {name: plan.hooks.get(name, hook) for name, hook in member.hooks.items()}
+            plan = make_plan({**shared, **own_hooks}, member.context.world, training.clock)
+        calls: dict[str, list[Call]] = {
+            "on_report": [
+                call if call.name in own_hooks else share_metrics(call, self._hook_metrics)
+                for call in plan.calls["on_report"]
+            ]
+        }
+        for event in TRAINING_EVENTS:
+            calls[event] = [
+                use_own_fields(call, self.own_fields) if call.name in own_hooks else call
+                for call in plan.calls[event]
+            ]
+        if not is_first:
+            for event in EVENTS_FIRED_ONCE:
+                calls[event] = [call for call in plan.calls[event] if call.name in own_hooks]
+        return plan.replace_calls(calls)
+
+    def start_save(self) -> None:
+        if self.index:
+            # The rows that led to the checkpoint are those of the training.
+            self.training.recorder.sync()
+        super().start_save()
+
+    def _collect_metrics(self) -> dict[str, Any]:
+        metrics = super()._collect_metrics()
+        if get_kind(self.state.phase) != "test":
+            for name, value in self._hook_metrics.items():
+                metrics.setdefault(name, value)
+        return metrics
+
+
+def _make_own_fields(training: Training, member: Member, run_index: int) -> OwnFields:
+    state = training.state
+    fields = {
+        **member.context.make_state_fields(member.experiment),
+        "info": ChainMap({}, state.info),
+        "metrics": {},
+        "evaluations": {"": state.evaluations[""]},
+        "checkpoint_reasons": [],
+        "stop_reasons": [],
+        "pause_reasons": [],
+    }
+    return OwnFields(state, fields, run_index)
