@@ -200,7 +200,7 @@ def _explain(problem: Problem, message: str, domain: Domain) -> tuple[str, str |
 
 def _is_sampled_with(path: str, name: str, value: Any) -> bool:
     """Return whether `path` is sampled in a trial in which `name` has the value."""
-    return not path.startswith(f"{name}.") or leaves_open(path.removeprefix(f"{name}."), value)
+    return not path.startswith(f"{name}.") or leaves_open(path, name, value)
 
 
 def _is_about(path: str, others: Sequence[str]) -> bool:

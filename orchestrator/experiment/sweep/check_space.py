@@ -40,12 +40,13 @@ def _explain_overlap(inner: str, outer: str, sweep: SweepSettings) -> str | None
     start = f"is inside '{outer}', which"
     if find_enclosing_path(outer, sweep.space):
         return f"{start} is itself inside a swept path; sweep only one of them"
+    if around.kind == "fan_out":
+        return f"{start} is a fan_out; use grid for it"
     if domain.kind == "fan_out":
         return f"{start} is swept too; use grid instead of fan_out"
     if not _is_switch(around):
         return f"{start} is swept too and is not a choice of null and mappings"
-    key = inner.removeprefix(f"{outer}.")
-    if not any(leaves_open(key, value) for value in around.values):
+    if not any(leaves_open(inner, outer, value) for value in around.values):
         return f"is never sampled: every value of '{outer}' is off or sets it"
     if around.kind == "choice" and sweep.search.type != "grid" and domain.kind == "grid":
         return f"is a grid inside '{outer}', which is sampled; use choice"

@@ -50,9 +50,7 @@ def count_points(sweep: SweepSettings) -> int:
         inside[find_enclosing_path(name, values)].append(name)
 
     def count_inside(outer: str, value: Any) -> int:
-        inner = [
-            name for name in inside[outer] if leaves_open(name.removeprefix(f"{outer}."), value)
-        ]
+        inner = [name for name in inside[outer] if leaves_open(name, outer, value)]
         return math.prod(len(values[name]) for name in inner)
 
     total = 1

@@ -19,12 +19,12 @@ def find_enclosing_path(name: str, space: Mapping[str, Any]) -> str | None:
 def is_sampled(name: str, space: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
     """Return whether a path is sampled: the choice around it, if any, is on and leaves it open."""
     outer = find_enclosing_path(name, space)
-    return outer is None or leaves_open(name.removeprefix(f"{outer}."), values[outer])
+    return outer is None or leaves_open(name, outer, values[outer])
 
 
-def leaves_open(inner: str, value: Any) -> bool:
-    """Return whether a choice's value is on and does not set a path inside it."""
-    for key in inner.split("."):
+def leaves_open(name: str, outer: str, value: Any) -> bool:
+    """Return whether a value of the path `outer` is on and does not set the path `name` inside it."""
+    for key in name.removeprefix(f"{outer}.").split("."):
         if value is True:
             return True
         if not isinstance(value, Mapping):
@@ -47,8 +47,7 @@ def choose_context(name: str, space: Mapping[str, Domain]) -> dict[str, Any]:
         candidates = space[other].list_candidates()
         open_values = candidates
         if name.startswith(f"{other}."):
-            inner = name.removeprefix(f"{other}.")
-            open_values = [value for value in candidates if leaves_open(inner, value)]
+            open_values = [value for value in candidates if leaves_open(name, other, value)]
         values[other] = (open_values or candidates)[0]
     return values
 

@@ -181,6 +181,22 @@ def space_problems(file: Path, space: str) -> list[tuple[str, int | None, str]]:
             {"space": {**MIXED, "hooks.ema.decay": {"grid": [0.1]}}},
             "hooks.ema.decay: is a grid inside 'hooks.ema'",
         ),
+        *(
+            (
+                {
+                    "trials": None if search == "grid" else 4,
+                    "search": search,
+                    "space": {"hooks.ema": {"fan_out": values}, "hooks.ema.decay": inner},
+                },
+                "hooks.ema.decay: is inside 'hooks.ema', which is a fan_out; use grid for it",
+            )
+            for values in ([None, {}], [{}, None])
+            for search, inner in (
+                ("random", {"grid": [0.1, 0.2]}),
+                ("random", {"choice": [0.1, 0.2]}),
+                ("grid", {"choice": [0.1, 0.2]}),
+            )
+        ),
         # What a population changes.
         (
             {"space": MIXED, "scheduler": {"type": "pbt", "mutate": ["batch_size"]}},
