@@ -29,7 +29,7 @@ from orchestrator.loop.hooked_run import HookedRun
 from orchestrator.loop.report import Report
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.training_run import TrainingRun
-from orchestrator.user_code.origins import MAIN
+from orchestrator.user_code.named_classes import MAIN
 
 _ORDER_KEYS = ("seed", "batch_size", "loader", "task", "task_args")
 """Keys of an experiment that decide the order of its samples."""
@@ -177,7 +177,7 @@ class RunAttempt:
         task = type(self.run.task)
         # A cell of a notebook may have been edited since.
         is_from_notebook = task.__module__ == MAIN and not hasattr(sys.modules[MAIN], "__file__")
-        has_unknown_code = assignment.source.main_classes is not None or is_from_notebook
+        has_unknown_code = assignment.source.main_definitions is not None or is_from_notebook
         # Ray Data begins with the first rows after a resume.
         if is_of_other_trial or has_unknown_code or can_use_ray_data(task):
             return None

@@ -35,8 +35,8 @@ from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.randomness import seeded
 from orchestrator.task import Task, has_custom_loop
 from orchestrator.user_code.failures import call_for_mapping
+from orchestrator.user_code.main_definitions import define_in_main
 from orchestrator.user_code.named_classes import find_class
-from orchestrator.user_code.origins import define_main_classes
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def get_resolved(experiment: Experiment) -> ResolvedExperiment:
 def read_sections(source: ExperimentSource) -> Sections:
     """Return the checked sections of a source, and make its classes importable."""
     extend_import_path(source.import_paths)
-    define_main_classes(source.main_classes)
+    define_in_main(source.main_definitions)
     data, problems = source.merge()
     return replace(make_sections(data, problems), source=source)
 

@@ -34,7 +34,7 @@ from orchestrator.runs.resume_checks import (
 from orchestrator.runs.usage_hint import make_usage_hint
 from orchestrator.storage import Storage
 from orchestrator.units import format_count
-from orchestrator.user_code.origins import read_main_source
+from orchestrator.user_code.main_definitions import read_main_source
 
 
 def run(

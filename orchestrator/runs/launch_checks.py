@@ -9,7 +9,7 @@ from orchestrator.engines.local_resources import find_local_resources
 from orchestrator.engines.ray_connection import needs_start
 from orchestrator.engines.ray_environment import read_environment
 from orchestrator.engines.resources import Resources
-from orchestrator.engines.script_classes import check_classes_of_main
+from orchestrator.engines.script_definitions import check_main_definitions
 from orchestrator.errors import UsageError, find_problems, raise_problems
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.workers import Workers
@@ -47,7 +47,7 @@ def check_can_run(experiment: Experiment, engine: EngineChoice) -> None:
             f"workers.spares has no effect with --engine {engine.name}; use --engine gang, or set it to 0"
         )
     if not engine.is_local:
-        check_classes_of_main(experiment.source, engine.address)
+        check_main_definitions(experiment.source, engine.address)
     check_local_resources(
         workers,
         f"{experiment.name} with {workers.describe('worker')}",

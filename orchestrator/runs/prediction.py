@@ -13,7 +13,7 @@ from hooks.hook import Hook
 from hooks.metrics.names import get_kind
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.assignment import PredictionTarget
-from orchestrator.engines.script_classes import pickle_dataset
+from orchestrator.engines.script_definitions import pickle_dataset
 from orchestrator.errors import UsageError
 from orchestrator.runs.checkpoints import open_checkpoints
 from orchestrator.runs.engine_choice import EngineChoice

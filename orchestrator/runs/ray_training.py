@@ -14,7 +14,7 @@ from orchestrator.engines.mailbox import DriverMailbox, Mailbox
 from orchestrator.engines.preemption import PreemptionWatch, is_preempted
 from orchestrator.engines.report_queue import ReportQueue
 from orchestrator.engines.run_gang import RunGang
-from orchestrator.engines.script_classes import with_classes_of_main
+from orchestrator.engines.script_definitions import with_main_definitions
 from orchestrator.engines.train_engine import TrainJobs
 from orchestrator.runs.active_run import ActiveRun
 from orchestrator.runs.engine_choice import EngineChoice
@@ -60,7 +60,7 @@ def _train(
     *,
     restarts: float,
 ) -> None:
-    source = with_classes_of_main(run.assignment.source, engine.address)
+    source = with_main_definitions(run.assignment.source, engine.address)
     watch = PreemptionWatch(trainer.find_nodes, mailbox.post_line)
     lifecycle = Lifecycle(
         trainer,

@@ -19,7 +19,7 @@ from orchestrator.sweeps.launch import run_trials
 from orchestrator.sweeps.requirements import check_can_run
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.sweeps.stored_settings import summarize_settings
-from orchestrator.user_code.origins import read_main_source
+from orchestrator.user_code.main_definitions import read_main_source
 
 
 def sweep(

@@ -5,7 +5,7 @@ from typing import Any
 
 from orchestrator.disk.sweep_folder import open_sweep_folder
 from orchestrator.engines.resources import Resources
-from orchestrator.engines.script_classes import check_classes_of_main
+from orchestrator.engines.script_definitions import check_main_definitions
 from orchestrator.errors import ConfigError, UsageError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.search import EXTRA, OptunaSearch
@@ -24,7 +24,7 @@ def check_can_run(
     check_environment(experiment)
     check_search(settings)
     if not local:
-        check_classes_of_main(experiment.source, address)
+        check_main_definitions(experiment.source, address)
     check_local_resources(
         experiment.workers, f"each trial of {experiment.name}", address, local=local
     )

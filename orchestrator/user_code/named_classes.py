@@ -1,7 +1,7 @@
 """Classes and functions that a config names."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from importlib.metadata import EntryPoints, entry_points
 from inspect import isfunction
@@ -13,14 +13,27 @@ from hooks.import_path import NoSuchModule, import_named
 from orchestrator.errors import ConfigError
 from orchestrator.nearest_names import did_you_mean
 from orchestrator.user_code.failures import catch_user_errors
-from orchestrator.user_code.origins import MAIN
 
 T = TypeVar("T")
+
+MAIN = "__main__"
+"""The module of a script and of a notebook, which other processes cannot import."""
 
 _MAX_NAMES = 20
 """Maximum number of names in a message; of the tables, only that of hooks has more."""
 
 _IMPORT_PATH = re.compile(r"^[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*$")
+
+
+def find_import_paths(config: Any) -> Iterator[tuple[str, str]]:
+    """Yield module and name of each `module:Class` or `module:function` in a config."""
+    if isinstance(config, str):
+        module, colon, name = config.partition(":")
+        if colon and name.isidentifier():
+            yield module, name
+    elif isinstance(config, Mapping | list):
+        for value in config.values() if isinstance(config, Mapping) else config:
+            yield from find_import_paths(value)
 
 
 def find_class(

@@ -44,7 +44,7 @@ from orchestrator.experiment.sections.training import (
 )
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.experiment.yaml.source import ExperimentSource
-from orchestrator.user_code.origins import list_import_folders
+from orchestrator.user_code.import_folders import list_import_folders
 
 
 def without_nulls(data: Mapping[str, Any]) -> dict[str, Any]:

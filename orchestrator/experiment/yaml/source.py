@@ -27,8 +27,8 @@ class ExperimentSource:
     """Folders to import classes from that are not installed."""
     continued_from: ParentCheckpoint | None = None
     """Checkpoint of another run to continue from; None for a new start."""
-    main_classes: bytes | None = None
-    """Pickled classes of a script or a notebook; sent to other processes, never written to a
+    main_definitions: bytes | None = None
+    """Pickled classes and functions of a script or a notebook; sent to other processes, never written to a
     file."""
 
     @classmethod
@@ -42,7 +42,7 @@ class ExperimentSource:
     @classmethod
     def from_record(cls, record: Any) -> Self:
         """Return a source from its JSON form; raise ValueError if it is incomplete."""
-        optional = ("continued_from", "main_classes")
+        optional = ("continued_from", "main_definitions")
         present = check_mapping(record).keys() | set(optional)
         missing = [field.name for field in fields(cls) if field.name not in present]
         if missing:
@@ -51,7 +51,7 @@ class ExperimentSource:
 
     def record(self) -> dict[str, Any]:
         """Return the part that a run keeps, as JSON data."""
-        return {name: value for name, value in asdict(self).items() if name != "main_classes"}
+        return {name: value for name, value in asdict(self).items() if name != "main_definitions"}
 
     def with_values(self, values: Mapping[str, Any]) -> Self:
         """Return the source with more values over it.

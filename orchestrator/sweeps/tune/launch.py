@@ -7,7 +7,7 @@ from ray import tune
 
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import SCRATCH, end_trial, trial_number
-from orchestrator.engines.script_classes import with_classes_of_main
+from orchestrator.engines.script_definitions import with_main_definitions
 from orchestrator.private_api.ray_tune import forgetting_trials
 from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.running_sweep import RunningSweep
@@ -26,7 +26,7 @@ def launch(sweep: RunningSweep, max_concurrent: int) -> None:
     search = sweep.search
     trainable = tune.with_parameters(
         Trial,
-        source=with_classes_of_main(experiment.source),
+        source=with_main_definitions(experiment.source),
         settings=settings,
         workers=experiment.workers,
         location=sweep.folder.location,

@@ -20,7 +20,7 @@ from orchestrator.experiment.load import check_experiment, make_experiment, to_d
 from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.sections.training import Change
 from orchestrator.experiment.sections.workers import Workers
-from orchestrator.user_code.origins import list_import_folders
+from orchestrator.user_code.import_folders import list_import_folders
 from tests.orchestrator.experiment.samples import HERE, Choosy, Line, Shadow, Wide
 
 FILE = {

@@ -1,5 +1,5 @@
-"""Classes of a script or notebook, which other processes cannot import, sent by value. Runs in the
-driver."""
+"""Classes and functions of a script or notebook, which other processes cannot import, sent by value.
+Runs in the driver."""
 
 import ast
 import io
@@ -7,33 +7,37 @@ import sys
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, replace
+from inspect import get_annotations
 from typing import Any, ClassVar
 
 from hooks.errors import describe_error
 from orchestrator.engines.ray_environment import set_environment
 from orchestrator.errors import UsageError
 from orchestrator.experiment.yaml.source import ExperimentSource
-from orchestrator.user_code.origins import MAIN, find_main_classes
+from orchestrator.user_code.main_definitions import (
+    find_main_definitions,
+    list_with_bases,
+)
+from orchestrator.user_code.named_classes import MAIN
 
 LARGEST_BYTES = 64 * 2**20
-"""Limit of the pickled classes, because every rank and every trial gets a copy."""
+"""Limit of the pickled definitions, because every rank and every trial gets a copy."""
 
 
-def with_classes_of_main(source: ExperimentSource, address: str | None = None) -> ExperimentSource:
-    """Return the source with the script's or notebook's classes that it names, and everything that
-    these use.
+def with_main_definitions(source: ExperimentSource, address: str | None = None) -> ExperimentSource:
+    """Return the source with what it names of the script or notebook, and everything that this uses.
 
     Raises UsageError if they cannot be sent. `address` is the cluster to join.
     """
     config, _ = source.merge()
-    classes = find_main_classes(config)
-    if not classes:
+    definitions = find_main_definitions(config)
+    if not definitions:
         return source
     set_environment(address)  # Ray reads the environment on import
-    names = ", ".join(classes)
+    names = ", ".join(definitions)
     try:
-        pickled = _pickle_by_value({**dict(_find_annotations(classes)), **classes})
-    # The pickler may raise anything for what the user's classes refer to.
+        pickled = _pickle_by_value({**dict(_find_annotations(definitions)), **definitions})
+    # The pickler may raise anything for what the user's definitions refer to.
     except Exception as error:
         raise UsageError(
             f"{names} of the script or notebook cannot be pickled ({describe_error(error)}); define them in a module"
@@ -44,13 +48,13 @@ def with_classes_of_main(source: ExperimentSource, address: str | None = None) -
             f"{names} of the script or notebook use {size} of its variables, and at most {LARGEST_BYTES // 2**20} MiB"
             " can be sent; load them in data()"
         )
-    return replace(source, main_classes=pickled)
+    return replace(source, main_definitions=pickled)
 
 
-def check_classes_of_main(source: ExperimentSource, address: str | None) -> None:
-    """Raise UsageError if the script's or notebook's classes cannot be sent. `address` is the
+def check_main_definitions(source: ExperimentSource, address: str | None) -> None:
+    """Raise UsageError if the script's or notebook's definitions cannot be sent. `address` is the
     cluster to join."""
-    with_classes_of_main(source, address)
+    with_main_definitions(source, address)
 
 
 def pickle_dataset(dataset: Any, address: str | None) -> bytes:
@@ -69,7 +73,7 @@ def pickle_dataset(dataset: Any, address: str | None) -> bytes:
     return pickled
 
 
-def _pickle_by_value(classes: Mapping[str, Any]) -> bytes:
+def _pickle_by_value(definitions: Mapping[str, Any]) -> bytes:
     """Pickle by value, as cloudpickle does for `__main__`, but dataclasses' MISSING by name, to
     stay identical."""
     from ray.cloudpickle import CloudPickler
@@ -80,19 +84,18 @@ def _pickle_by_value(classes: Mapping[str, Any]) -> bytes:
         )
 
     buffer = io.BytesIO()
-    Pickler(buffer).dump(classes)
+    Pickler(buffer).dump(definitions)
     return buffer.getvalue()
 
 
-def _find_annotations(classes: Mapping[str, type]) -> Iterator[tuple[str, Any]]:
-    """Yield what textual annotations of fields name, which Python looks up in the class's
-    module."""
+def _find_annotations(definitions: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what textual annotations of fields and of functions name, which Python looks up in
+    their module."""
     known = vars(sys.modules[MAIN])
     annotations: list[Any] = []
-    for named in classes.values():
-        for cls in named.__mro__:
-            if cls.__module__ == MAIN:
-                annotations += vars(cls).get("__annotations__", {}).values()
+    for named in definitions.values():
+        for definition in list_with_bases(named):
+            annotations += get_annotations(definition).values()
     for text in annotations:
         if not isinstance(text, str):
             continue

@@ -1,5 +1,5 @@
-"""Classes of a script or a notebook: what is carried of them is enough for a process that has none
-of it."""
+"""Classes and functions of a script or a notebook: what is carried of them is enough for a process
+that has none of it."""
 
 import sys
 from pathlib import Path
@@ -7,12 +7,14 @@ from types import ModuleType
 from typing import Any, cast
 
 import pytest
+from torch import nn
 
 from orchestrator import Experiment, UsageError, run
-from orchestrator.engines import script_classes
-from orchestrator.engines.script_classes import with_classes_of_main
+from orchestrator.engines import script_definitions
+from orchestrator.engines.script_definitions import with_main_definitions
 from orchestrator.experiment.resolve import resolve
 from orchestrator.experiment.yaml.source import ExperimentSource
+from orchestrator.user_code.main_definitions import read_main_source
 from tests.ranks import on_ranks
 
 CELL = """
@@ -21,6 +23,7 @@ from dataclasses import dataclass
 from typing import Annotated
 from annotated_types import Ge
 from hooks import Hook
+from torch import nn
 from tests.orchestrator.experiment.samples import Line
 
 SCALE = 3.0
@@ -38,7 +41,14 @@ class Marks(Hook):
     pace: Annotated[int, Ge(1)] = 2
 
     def on_step(self, state): ...
+
+def make_teacher():
+    return Line().model()
+
+def build_teacher() -> nn.Module:
+    return make_teacher()
 """
+TEACHER = "__main__:build_teacher"
 
 
 def _resolve(rank: int, world_size: int, source: ExperimentSource) -> tuple[str, int, float, int]:
@@ -63,15 +73,34 @@ def experiment(main: dict[str, Any]) -> Experiment:
 
 
 def test_classes_of_main_resolve_in_another_process(main: dict[str, Any]) -> None:
-    source = with_classes_of_main(experiment(main).source)
+    source = with_main_definitions(experiment(main).source)
     assert on_ranks(_resolve, 1, source) == [("Cell", 4, 6.0, 2)]
+
+
+def _describe_teacher(rank: int, world_size: int, source: ExperimentSource) -> str:
+    distillation = cast(Any, resolve(source).hooks["distillation"])
+    return repr(distillation._builder())
+
+
+def test_function_of_main_resolves_in_another_process(main: dict[str, Any]) -> None:
+    made = Experiment(task=main["Cell"](), epochs=1, hooks={"distillation": {"teacher": TEACHER}})
+    source = with_main_definitions(made.source)
+    assert on_ranks(_describe_teacher, 1, source) == [repr(nn.Linear(1, 1))]
+
+
+def test_code_of_a_function_is_recorded(
+    main: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inspect.getsource", lambda named: f"{named.__name__}: ...")
+    config = {"teacher": TEACHER, "task": "__main__:Cell", "other": "__main__:nn"}
+    assert read_main_source(config) == "build_teacher: ...\n\nBase: ...\n\nCell: ..."
 
 
 def test_pickled_classes_are_not_recorded_but_their_code_is(
     main: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert with_classes_of_main(experiment(main).source).main_classes
-    assert "main_classes" not in with_classes_of_main(experiment(main).source).record()
+    assert with_main_definitions(experiment(main).source).main_definitions
+    assert "main_definitions" not in with_main_definitions(experiment(main).source).record()
     monkeypatch.setattr("inspect.getsource", lambda cls: f"class {cls.__name__}: ...")
     done = run(experiment(main), tmp_path, local=True)
     assert (
@@ -82,7 +111,7 @@ def test_pickled_classes_are_not_recorded_but_their_code_is(
 def test_classes_that_cannot_be_sent_are_refused(
     main: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(script_classes, "LARGEST_BYTES", 100)
+    monkeypatch.setattr(script_definitions, "LARGEST_BYTES", 100)
     with pytest.raises(
         UsageError,
         match=r"Cell, Marks of the script or notebook use 0 MiB of its variables.*load them in data\(\)",
