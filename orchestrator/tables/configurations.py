@@ -16,14 +16,17 @@ CONFIDENCE_LEVEL = 0.95
 """Confidence level of the interval around a mean."""
 
 
-class Repeat(NamedTuple):
-    """A trial of a configuration."""
+class RankedTrial(NamedTuple):
+    """A trial, and what decides its place in the ranking."""
 
-    configuration: int
-    trial: str
+    configuration: int | None
+    """Number of its configuration; None in a sweep without repeats."""
+    name: str
     status: str
     value: float | None
     """The sweep's metric at its best report."""
+    infeasible: str | None = None
+    """Which of the sweep's constraints it breaks."""
 
 
 @dataclass(frozen=True)
@@ -81,15 +84,16 @@ def compute_score(values: Sequence[float], mode: str, aggregate: str) -> float:
 
 
 def rank_configurations(
-    repeats: Iterable[Repeat], mode: str, aggregate: str = "mean"
+    repeats: Iterable[RankedTrial], mode: str, aggregate: str = "mean"
 ) -> list[Configuration]:
     """Return all configurations, best first.
 
     The number of completed trials comes before the score, so that a configuration with failed or
     missing trials never ranks above one with more seeds.
     """
-    groups: defaultdict[int, list[Repeat]] = defaultdict(list)
+    groups: defaultdict[int, list[RankedTrial]] = defaultdict(list)
     for repeat in repeats:
+        assert repeat.configuration is not None
         groups[repeat.configuration].append(repeat)
     configurations = [
         _make_configuration(number, group, mode, aggregate)
@@ -121,7 +125,7 @@ def _get_sign(mode: str) -> int:
 
 
 def _make_configuration(
-    number: int, group: Sequence[Repeat], mode: str, aggregate: str
+    number: int, group: Sequence[RankedTrial], mode: str, aggregate: str
 ) -> Configuration:
     statuses = [repeat.status for repeat in group]
     ended = _list_best_first([repeat for repeat in group if repeat.status in COMPLETE], mode)
@@ -154,10 +158,10 @@ def _make_configuration(
     )
 
 
-def _list_best_first(repeats: Iterable[Repeat], mode: str) -> list[tuple[float, str]]:
+def _list_best_first(repeats: Iterable[RankedTrial], mode: str) -> list[tuple[float, str]]:
     """Return the values and names of the trials that have reported the metric."""
     reported = []
     for repeat in repeats:
         if repeat.value is not None and units.is_number(repeat.value):
-            reported.append((float(repeat.value), repeat.trial))
+            reported.append((float(repeat.value), repeat.name))
     return sorted(reported, key=lambda entry: (_get_sign(mode) * entry[0], entry[1]))

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from orchestrator.disk.metadata import COMPLETE
 from orchestrator.errors import DamagedFile
 from orchestrator.experiment.fields.comparison import Comparison
 from orchestrator.tables.trial_record import TrialRecord
@@ -17,6 +18,15 @@ class Constraints:
 
     def __bool__(self) -> bool:
         return bool(self._limits)
+
+    def explain_infeasible(self, status: str, cells: Mapping[str, Any]) -> str | None:
+        """Return which limits a trial with a status breaks; None unless it finished or was stopped.
+
+        The numbers of any other trial are not final: in the first epochs each loss is too high, and
+        a trial that failed may lack them. With repeats, such a trial does not take its
+        configuration out of the ranking.
+        """
+        return self.describe_broken(cells) if status in COMPLETE else None
 
     def describe_broken(self, cells: Mapping[str, Any]) -> str | None:
         """Return which limits a trial breaks, and its values there; None if it keeps all."""

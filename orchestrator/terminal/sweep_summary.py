@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from orchestrator.disk.metadata import RunMetadata, SweepMetadata, seconds_at
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.tables.configurations import Configuration, Repeat, rank_configurations
+from orchestrator.tables.configurations import RankedTrial
+from orchestrator.tables.trial_ranking import rank_trials
 from orchestrator.terminal.sweep_view import SweepView, TrialView
 
 
@@ -20,8 +21,7 @@ def summarize_sweep(
     """Return the state of a sweep with these trials, without an ETA. Reads no file."""
     metric, mode = sweep.objectives[0]
     ordered = sorted(trials, key=lambda trial: _make_sort_key(trial, mode))
-    leader = _find_leader(ordered, mode, sweep.aggregate)
-    best = _find_best(ordered, leader, mode)
+    ranking = rank_trials(map(_make_ranked_trial, ordered), mode, sweep.aggregate)
     total = max(sweep.trials, len(ordered))
     return SweepView(
         name=folder.name,
@@ -32,11 +32,11 @@ def summarize_sweep(
         mode=mode,
         total=total,
         counts=dict(Counter(trial.status for trial in ordered)),
-        best=best.name if best else None,
+        best=next(iter(ranking.trials), None),
         share=sum(trial.share for trial in ordered) / total,
         eta_s=None,
         trials=tuple(ordered),
-        configuration=leader if best else None,
+        configuration=next(iter(ranking.configurations), None) if ranking.trials else None,
         notice=_describe_lost_driver(metadata) if status == "lost" else None,
     )
 
@@ -69,38 +69,12 @@ def _make_sort_key(trial: TrialView, mode: str) -> tuple[int, float, str]:
     A running trial keeps its place while its best value changes.
     """
     group = {"running": 0, "failed": 2, "lost": 2}.get(trial.status, 1)
-    cost = 0.0 if trial.status == "running" else _compute_cost(trial, mode)
-    return group, cost, trial.name
-
-
-def _find_leader(trials: Sequence[TrialView], mode: str, aggregate: str) -> Configuration | None:
-    """Return the best configuration of a sweep with repeats, all of which keep the constraints."""
-    infeasible = {trial.configuration for trial in trials if trial.infeasible}
-    repeats = []
-    for trial in trials:
-        if trial.configuration is not None:
-            value = None if trial.configuration in infeasible else trial.best
-            repeats.append(Repeat(trial.configuration, trial.name, trial.status, value))
-    ranking = rank_configurations(repeats, mode, aggregate)
-    return ranking[0] if ranking else None
-
-
-def _find_best(
-    trials: Sequence[TrialView], leader: Configuration | None, mode: str
-) -> TrialView | None:
-    """Return the best trial, with repeats that of the best configuration."""
-    candidates = [
-        trial
-        for trial in trials
-        if trial.best is not None and trial.status != "failed" and not trial.infeasible
-    ]
-    if leader is not None:
-        candidates = [trial for trial in candidates if trial.name in leader.trials[:1]]
-    return min(candidates, key=lambda trial: (_compute_cost(trial, mode), trial.name), default=None)
-
-
-def _compute_cost(trial: TrialView, mode: str) -> float:
-    """Return a cost to sort by: lower is better; infinity if there is no value."""
+    if group == 0:
+        return group, 0.0, trial.name
     if trial.best is None:
-        return math.inf
-    return -trial.best if mode == "max" else trial.best
+        return group, math.inf, trial.name
+    return group, -trial.best if mode == "max" else trial.best, trial.name
+
+
+def _make_ranked_trial(trial: TrialView) -> RankedTrial:
+    return RankedTrial(trial.configuration, trial.name, trial.status, trial.best, trial.infeasible)

@@ -1,11 +1,11 @@
-"""The order of a sweep's trials and configurations, and which of them can be the best."""
+"""The order of a sweep's trials and configurations in its tables, and which of them can be the best."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from orchestrator.tables.configurations import Configuration, Repeat, rank_configurations
+from orchestrator.tables.configurations import Configuration, RankedTrial
+from orchestrator.tables.trial_ranking import list_eligible, rank_trials
 
 
 def select_candidates(trials: pd.DataFrame, *metrics: str) -> pd.DataFrame:
@@ -13,19 +13,9 @@ def select_candidates(trials: pd.DataFrame, *metrics: str) -> pd.DataFrame:
     constraint; nor does a repeat of theirs."""
     if not {*metrics} <= {*trials.columns}:
         return trials.iloc[:0]
-    is_candidate = trials[[*metrics]].notna().all(axis=1) & (trials["status"] != "failed")
-    if "infeasible" in trials:
-        is_candidate &= _find_feasible(trials)
+    eligible = {trial.name for trial in list_eligible(_list_trials(trials, metrics[0]))}
+    is_candidate = trials[[*metrics]].notna().all(axis=1) & trials.index.isin(eligible)
     return trials[is_candidate]
-
-
-def _find_feasible(trials: pd.DataFrame) -> "pd.Series[bool]":
-    """Return whether each trial keeps the constraints; with repeats, whether all trials of its
-    configuration do."""
-    keeps = trials["infeasible"].isna()
-    if "configuration" not in trials:
-        return keeps
-    return ~trials["configuration"].isin(trials.loc[~keeps, "configuration"])
 
 
 def explain_no_best(trials: pd.DataFrame, metric: str) -> str:
@@ -48,35 +38,26 @@ def sort_best_first(
     if metric not in trials:
         return trials
     ordered = trials.sort_values(metric, ascending=mode == "min", kind="stable")
-
-    if "configuration" in trials:
-        candidates: list[Any] = []
-        for configuration in list_configurations(trials, metric, mode, aggregate):
-            candidates.extend(configuration.trials)
-    else:
-        candidates = [*select_candidates(ordered, metric).index]
-    others = ordered.index.difference(candidates, sort=False)
+    candidates = rank_trials(_list_trials(trials, metric), mode, aggregate).trials
+    others = ordered.index.difference([*candidates], sort=False)
     return ordered.loc[[*candidates, *others]]
 
 
 def list_configurations(
     trials: pd.DataFrame, metric: str, mode: str, aggregate: str = "mean"
-) -> list[Configuration]:
+) -> Sequence[Configuration]:
     """Return the configurations of a sweep with repeats, best first.
 
     If one trial of a configuration breaks a constraint, none of its trials counts.
     """
-    known = trials.dropna(subset=["configuration"]) if len(trials) else trials
-    if known.empty:
-        return []
-    values = known[metric]
-    if "infeasible" in known:
-        values = values.where(_find_feasible(known))
-    repeats = map(
-        Repeat,
-        known["configuration"].astype(int),
-        known.index.astype(str),
-        known["status"],
-        values,
-    )
-    return rank_configurations(repeats, mode, aggregate)
+    return rank_trials(_list_trials(trials, metric), mode, aggregate).configurations
+
+
+def _list_trials(trials: pd.DataFrame, metric: str) -> list[RankedTrial]:
+    columns = trials.reindex(columns=["configuration", "status", metric, "infeasible"])
+    ranked = []
+    for name, configuration, status, value, infeasible in columns.itertuples(name=None):
+        number = None if pd.isna(configuration) else int(configuration)
+        broken = None if pd.isna(infeasible) else infeasible
+        ranked.append(RankedTrial(number, name, status, value, broken))
+    return ranked

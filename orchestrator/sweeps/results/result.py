@@ -173,7 +173,7 @@ class Sweep(Result):
             * `total_s`: Time that the trial ran, without pauses.
             * `stopped`: What ended the trial early: a rule, the scheduler, the budget, or a hook.
             * `error`: Why the trial failed.
-            * `infeasible`: Which of the sweep's constraints it breaks, if there are any.
+            * `infeasible`: Which of the sweep's constraints an ended trial breaks, if there are any.
         """
         constraints = Constraints(self.constraints)
         return make_trials_table(self.records(), self.objective[0], constraints)

@@ -22,12 +22,12 @@ def make_trials_table(records: Records, metric: str, constraints: Constraints) -
         records: The trials by name.
         metric: The sweep's first metric, whose column comes after the values.
         constraints: The sweep's constraints. If there are any, the column `infeasible` says which
-            ones a trial breaks.
+            ones an ended trial breaks.
     """
     rows = [_make_row(name, record, records, metric) for name, record in records.items()]
     if constraints:
         for row in rows:
-            row["infeasible"] = constraints.describe_broken(row)
+            row["infeasible"] = constraints.explain_infeasible(row["status"], row)
     if not rows:
         return pd.DataFrame()
     table = make_frame(rows).set_index("trial")

@@ -5,15 +5,15 @@ import math
 import pytest
 
 from orchestrator.tables.configurations import (
-    Repeat,
+    RankedTrial,
     find_better_with_fewer_trials,
     rank_configurations,
 )
 
 
-def repeats(number: int, *values: float | None, status: str = "finished") -> list[Repeat]:
+def repeats(number: int, *values: float | None, status: str = "finished") -> list[RankedTrial]:
     return [
-        Repeat(number, f"trial-{10 * number + place:04d}", status, value)
+        RankedTrial(number, f"trial-{10 * number + place:04d}", status, value)
         for place, value in enumerate(values)
     ]
 
@@ -34,7 +34,7 @@ def test_mean_std_and_interval_match_a_hand_calculation() -> None:
 def test_best_configuration_has_most_ended_trials_then_best_mean() -> None:
     held = repeats(0, 0.5, 0.7)
     better = repeats(1, 0.1, 1.2)
-    lucky = [*repeats(2, 0.9), Repeat(2, "trial-0021", "failed", 0.95)]
+    lucky = [*repeats(2, 0.9), RankedTrial(2, "trial-0021", "failed", 0.95)]
     nothing = repeats(3, None, None, status="failed")
     for mode, order in (("max", [1, 0, 2, 3]), ("min", [0, 1, 2, 3])):
         found = rank_configurations([*nothing, *lucky, *held, *better], mode)
@@ -61,7 +61,7 @@ def test_lower_bound_penalizes_spread_between_trials() -> None:
         assert [one.mean for one in found] == pytest.approx([0.65, 0.7])
     assert [one.number for one in rank_configurations([*wide, *narrow_counters], "max")] == [0, 1]
     alone = repeats(2, 0.5, status="running")
-    held = [*repeats(3, 0.1, 0.9), Repeat(3, "trial-0032", "failed", None)]
+    held = [*repeats(3, 0.1, 0.9), RankedTrial(3, "trial-0032", "failed", None)]
     first, other = rank_configurations([*alone, *held], "max", "lower_bound")
     assert (first.score, other.score) == (pytest.approx(0.1), 0.5), (
         "a single trial is a configuration of its own, and has not ended"

@@ -458,6 +458,39 @@ def test_repeats_of_a_configuration_that_breaks_a_constraint_once_do_not_count(
     assert LiveSweep(made.folder).read_view().best == "trial-0003"
 
 
+@pytest.mark.parametrize(
+    ("status", "loss"),
+    [("failed", None), ("failed", 0.8), ("interrupted", 0.8), ("running", None), ("stopped", 0.8)],
+)
+def test_only_a_repeat_that_ended_well_makes_its_configuration_infeasible(
+    tmp_path: Path, status: str, loss: float | None
+) -> None:
+    """The repeat has no loss, or one beyond the limit, like any trial in its first epochs."""
+    made = write_sweep(tmp_path, "sweep", [0.9, 0.8, 0.5], [0.1, 0.1, 0.2], repeats=2)
+    counters = {"attempt": 0, "epoch": 0, "step": 1, "iteration": 1}
+    for number, value in enumerate([0.3, loss, 0.3]):
+        if value is not None:
+            made.trial(number).folder.append_metrics({**counters, "val/loss": value})
+    made.trial(1).folder.update(status=status)
+    made.folder.update(
+        sweep={
+            "objectives": [["val/accuracy", "max"]],
+            "trials": 4,
+            "repeats": 2,
+            "constraints": {"last/val/loss": "<= 0.5"},
+        }
+    )
+    made = Sweep(made.folder)
+    best = {
+        made.best.name,
+        made.configurations["best"].iloc[0],
+        sort_best_first(made.trials, dict(made.objectives)).index[0],
+        LiveSweep(made.folder).read_view().best,
+    }
+    assert best == {"trial-0002" if status == "stopped" else "trial-0000"}
+    assert made.configurations["infeasible"].sum() == (status == "stopped")
+
+
 def test_sweep_says_why_no_trial_keeps_its_constraints(tmp_path: Path) -> None:
     space = {"optimizer.lr": {"grid": [0.01, 0.2]}}
     settings = {
