@@ -47,7 +47,7 @@ class TrainingSession:
     epoch. The run ends after `epochs` reports, or at the first report after `steps` rows. With
     several ranks, torch's process group is initialized. All generators start from the experiment's
     `seed`, so that all ranks build the same model. `restore` then seeds each rank but 0 with `seed`
-    plus its rank; rank 0 goes on with its generators, as a loop in one process does. Without
+    plus its rank; rank 0 continues with its generators, as a loop in one process does. Without
     `restore`, all ranks sample the same numbers.
 
     Attributes:

@@ -125,7 +125,7 @@ def resume(
     """Resume a run that was interrupted, failed, or lost its driver, from its last intact
     checkpoint, with any edits made to the experiment.yaml in its folder.
 
-    Without edits, training goes on bit for bit. Values that the checkpoint fits may be edited, such
+    Without edits, training continues bit for bit. Values that the checkpoint fits may be edited, such
     as `epochs`, `loader.num_workers`, `optimizer.lr` and the fields of hooks. Edits of `name` and
     `init` are errors, because these count only when a run begins.
 

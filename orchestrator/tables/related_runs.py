@@ -30,7 +30,7 @@ def share_with_trials(table: pa.Table) -> pa.Table:
 
 def extend_hours_of_leaders(table: pa.Table) -> pa.Table:
     """Return the table with the GPU hours of each leader until its last follower has ended, because
-    its training goes on for them."""
+    its training continues for them."""
     followers = table.filter(pc.is_valid(table["leader"]))
     longest = followers.group_by("leader").aggregate([("total_s", "max")])
     positions = pc.index_in(table["path"], value_set=longest["leader"])
