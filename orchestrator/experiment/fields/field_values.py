@@ -115,7 +115,7 @@ def _make_field_model(cls: type, name: str) -> type[BaseModel]:
 def _is_valid(model: type[BaseModel], values: Mapping[str, Any]) -> bool:
     try:
         model.model_validate(values, strict=True)
-    except ValidationError:
+    except Exception:  # pydantic's, or of a validator of the user's
         return False
     return True
 
@@ -124,7 +124,7 @@ def _coerce(model: type[BaseModel], name: str, value: Any) -> Any:
     """Return what the annotation makes of a Python value, or the value if it refuses it."""
     try:
         return getattr(model.model_validate({name: value}, strict=False), name)
-    except ValidationError:
+    except Exception:  # pydantic's, or of a validator of the user's
         return str(value) if isinstance(value, PurePath) else value
 
 

@@ -8,7 +8,9 @@ from pydantic import BaseModel, ValidationError
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.fields.field_errors import without_refused_nulls
 from orchestrator.experiment.fields.messages import convert_errors
+from orchestrator.experiment.yaml.dotted_paths import join
 from orchestrator.experiment.yaml.plain_values import to_plain_data
+from orchestrator.user_code.failures import catch_user_errors
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -41,3 +43,18 @@ def validate_with(
         if rest != plain:
             return validate_with(read, model, rest, path)
         raise ConfigError(convert_errors(error, model, plain, path)) from None
+    except Exception:  # of a validator of the user's, which pydantic passes on
+        with catch_user_errors(join(path, _find_raising_key(read, plain))):
+            raise
+
+
+def _find_raising_key(read: Callable[[dict[str, Any]], Any], values: Mapping[str, Any]) -> str:
+    """Return the key whose value makes `read` raise another error than pydantic's."""
+    for key, value in values.items():
+        try:
+            read({key: value})
+        except ValidationError:
+            continue
+        except Exception:
+            return key
+    return ""

@@ -4,10 +4,11 @@ import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
+from pydantic import AfterValidator
 
 from hooks import Interval
 from orchestrator.errors import ConfigError
@@ -41,6 +42,20 @@ def test_other_errors_of_the_class_keep_their_type() -> None:
 
     (told,) = problems_of(Fails, {}).values()
     assert re.fullmatch(rf"KeyError: 'gone' \({__file__}:\d+\)", told)
+
+
+def test_any_error_of_a_validator_is_told_at_its_key() -> None:
+    def refuse(value: int) -> int:
+        raise RuntimeError("no even number")
+
+    @dataclass
+    class Odd:
+        width: int
+        count: Annotated[int, AfterValidator(refuse)]
+
+    told = problems_of(Odd, {"width": 3, "count": 4})
+    assert list(told) == ["x.count"]
+    assert re.fullmatch(rf"RuntimeError: no even number \({__file__}:\d+\)", told["x.count"])
 
 
 def test_numpy_scalars_and_paths_are_plain_data() -> None:

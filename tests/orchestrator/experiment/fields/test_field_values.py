@@ -9,12 +9,13 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
 from pathlib import Path, PosixPath
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 from uuid import UUID
 
 import numpy
 import pytest
 import torch
+from pydantic import BeforeValidator
 
 from orchestrator import ConfigError
 from orchestrator.experiment.fields.construction import construct
@@ -243,3 +244,15 @@ def test_an_error_of_a_nested_class_that_is_read_back_is_told() -> None:
 
     with pytest.raises(ConfigError, match="cannot be read back from YAML: TypeError: only once"):
         convert_fields(holder(Once)(Once(1)), "task_args")
+
+
+def test_a_validator_may_refuse_a_value_in_python_with_any_error() -> None:
+    """A file holds the path as text, which the validator accepts."""
+
+    def require_text(value: Any) -> Any:
+        if not isinstance(value, str):
+            raise RuntimeError("no text")
+        return value
+
+    instance = holder(Annotated[Any, BeforeValidator(require_text)])(Path("data"))
+    assert through_a_file(instance) == "data"

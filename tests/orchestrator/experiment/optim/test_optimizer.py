@@ -1,11 +1,13 @@
 """The optimizer: a class of torch, a custom class, or the method of the task."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 import torch
+from pydantic import AfterValidator
 from torch import nn
+from torch.optim import SGD
 
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.load import make_experiment, to_dict, to_yaml
@@ -26,6 +28,17 @@ def groups(described: Experiment) -> list[dict[str, Any]]:
     return build_optimizer(described.optimizations[None], task, task.model()).param_groups
 
 
+def _refuse_three(rate: float) -> float:
+    if rate == 3:
+        raise RuntimeError("three is too much")
+    return rate
+
+
+class Picky(SGD):
+    def __init__(self, params: Any, lr: Annotated[float, AfterValidator(_refuse_three)]) -> None:
+        super().__init__(params, lr)
+
+
 @pytest.mark.parametrize(
     ("optimizer", "path", "message"),
     [
@@ -33,6 +46,11 @@ def groups(described: Experiment) -> list[dict[str, Any]]:
         ({"type": "SGD", "lr": -1}, "optimizer", "SGD raised: Invalid learning rate: -1"),
         ({"type": "SGD", "nesterov": True}, "optimizer", "Nesterov momentum requires a momentum"),
         ({"type": f"{HERE}:Line"}, "optimizer.type", "must be a subclass of Optimizer"),
+        (
+            {"type": f"{__name__}:Picky", "lr": 3},
+            "optimizer.lr",
+            "RuntimeError: three is too much",
+        ),
     ],
 )
 def test_invalid_optimizer_is_refused_without_a_model(
