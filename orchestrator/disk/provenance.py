@@ -82,10 +82,10 @@ _APPLICABLE = (
     "--no-relative",
     "--binary",
     "--submodule=short",
-    "--src-prefix=a/",
-    "--dst-prefix=b/",
 )
 """Options of git for a diff that `git apply` takes; the user may have set another one, for people."""
+_PREFIXES = ("--src-prefix=a/", "--dst-prefix=b/")
+_DIRTY_SUBMODULE = re.compile(rb"^\+Subproject commit \w+-dirty$", re.MULTILINE)
 
 
 def _read_git_state(folder: Path) -> dict[str, Any] | None:
@@ -97,33 +97,54 @@ def _read_git_state(folder: Path) -> dict[str, Any] | None:
     return {
         "commit": commit.decode().strip(),
         **_read_changes(folder),
-        "untracked": _list_untracked_files(folder),
+        **_list_untracked_files(folder),
     }
 
 
 def _read_changes(folder: Path) -> dict[str, Any]:
-    changes = _ask_git(folder, "diff", *_APPLICABLE, "HEAD")
+    changes = _ask_git(folder, "diff", *_APPLICABLE, *_PREFIXES, "HEAD")
     if changes is None:
         return {"dirty": None, "diff": "", "diff_complete": False}
-    diff = changes.decode(errors="replace")
+    in_submodules: bytes | None = b""
+    if _DIRTY_SUBMODULE.search(changes):
+        in_submodules = _read_submodule_changes(folder)
+    read = changes + (in_submodules or b"")
+    diff = read.decode(errors="replace")
+    is_exact = in_submodules is not None and diff.encode() == read
     return {
         "dirty": bool(diff),
         "diff": diff[:_DIFF_LIMIT],
-        "diff_complete": len(diff) <= _DIFF_LIMIT and diff.encode() == changes,
+        "diff_complete": len(diff) <= _DIFF_LIMIT and is_exact,
     }
 
 
-def _list_untracked_files(folder: Path) -> list[str] | None:
-    """Return the untracked files of the whole repository, relative to its root."""
+def _read_submodule_changes(folder: Path) -> bytes | None:
+    """Return the changes within submodules, of which git's diff says only that there are some."""
+    root = _ask_git(folder, "rev-parse", "--show-toplevel")
+    if root is None:
+        return None
+    prefixes = '--src-prefix="a/$displaypath/" --dst-prefix="b/$displaypath/"'
+    command = f"git diff {' '.join(_APPLICABLE)} {prefixes} HEAD"
+    top = Path(os.fsdecode(root.rstrip(b"\n")))
+    return _ask_git(top, "submodule", "--quiet", "foreach", "--recursive", command)
+
+
+def _list_untracked_files(folder: Path) -> dict[str, Any]:
+    """Return the untracked files of the whole repository, relative to its root, and how many more
+    there are."""
     listing = ("ls-files", "--others", "--exclude-standard", "--full-name", "-z")
     # The files beside the code come first, in case there are more than the limit.
     answers = [_ask_git(folder, *listing, pathspec) for pathspec in (".", ":/")]
-    names: dict[str, None] = {}
+    found: dict[str, None] = {}
     for files in answers:
         if files is None:
-            return None
-        names |= dict.fromkeys(files.decode(errors="replace").split("\0"))
-    return list(filter(None, names))[:_FILES_LIMIT]
+            return {"untracked": None, "untracked_omitted": None}
+        found |= dict.fromkeys(files.decode(errors="replace").split("\0"))
+    names = list(filter(None, found))
+    return {
+        "untracked": names[:_FILES_LIMIT],
+        "untracked_omitted": max(0, len(names) - _FILES_LIMIT),
+    }
 
 
 def _ask_git(folder: Path, *arguments: str) -> bytes | None:

@@ -69,6 +69,7 @@ def test_git_state_is_recorded(repository: Path) -> None:
         "diff": "",
         "diff_complete": True,
         "untracked": [],
+        "untracked_omitted": 0,
     }
     (repository / "task.py").write_text("width = 2\n")
     about = collect_provenance([str(repository)])["git"]
@@ -85,6 +86,47 @@ def test_untracked_files_are_listed(repository: Path) -> None:
         ".gitignore",
         "new_task.py",
     ]
+
+
+def test_untracked_files_beyond_the_limit_are_counted(repository: Path) -> None:
+    for number in range(1003):
+        (repository / f"{number:04}.txt").touch()
+    about = collect_provenance([str(repository)])["git"]
+    assert about["untracked"] == [f"{number:04}.txt" for number in range(1000)]
+    assert about["untracked_omitted"] == 3
+
+
+def test_recorded_diff_has_the_changes_within_submodules(
+    repository: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    library = tmp_path_factory.mktemp("library")
+    git(library, "init", "-q")
+    (library / "model.py").write_text("depth = 1\n")
+    (library / "weights.npy").write_bytes(bytes(range(256)))
+    git(library, "add", ".")
+    git(library, "commit", "-qm", "first")
+    add = ("submodule", "add", "-q", str(library), "my libs/one")
+    git(repository, "-c", "protocol.file.allow=always", *add)
+    git(repository, "commit", "-qm", "library")
+    submodule = repository / "my libs/one"
+    git(submodule, "config", "diff.external", "/bin/false")
+    assert not collect_provenance([str(repository)])["git"]["dirty"]
+
+    changed = {"model.py": b"depth = 2\n", "weights.npy": bytes(range(255, -1, -1))}
+    for name, content in changed.items():
+        (submodule / name).write_bytes(content)
+    (repository / "task.py").write_text("width = 2\n")
+    (repository / "package").mkdir()
+    about = collect_provenance([str(repository / "package")])["git"]
+    assert about["diff_complete"]
+
+    git(submodule, "checkout", ".")
+    git(repository, "checkout", "task.py")
+    patch = repository / ".git/recorded.patch"
+    patch.write_bytes(about["diff"].encode())
+    git(repository, "apply", str(patch))
+    assert {name: (submodule / name).read_bytes() for name in changed} == changed
+    assert (repository / "task.py").read_text() == "width = 2\n"
 
 
 def test_diff_of_a_file_that_is_not_utf8_is_recorded_with_a_replacement(repository: Path) -> None:
@@ -149,7 +191,13 @@ def test_changes_are_unknown_if_git_fails(
     monkeypatch.setattr(subprocess, "run", fail)
     about = collect_provenance([str(repository)])["git"]
     assert len(about["commit"]) == 40
-    unknown = {"dirty": None, "diff": "", "diff_complete": False, "untracked": None}
+    unknown = {
+        "dirty": None,
+        "diff": "",
+        "diff_complete": False,
+        "untracked": None,
+        "untracked_omitted": None,
+    }
     assert about == {"commit": about["commit"], **unknown}
 
 
