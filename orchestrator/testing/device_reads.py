@@ -1,5 +1,6 @@
 """Reads of values that would be on a device outside tests."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -55,7 +56,9 @@ class DeviceReads(TorchFunctionMode):
 
         on_host = all(tensor in self._on_host for tensor in tensors)
         is_known = on_host or any(tensor in self._inspected for tensor in tensors)
-        read = None if is_known else _describe_read(name, args, kwargs)
+        read = None if is_known else self._describe_read(name, args, kwargs)
+        if name == "_parse_to" and _waits_for_copy(("", *args), kwargs):
+            read = "to the CPU"  # of a module
         if read:
             self._report(read)
 
@@ -68,45 +71,49 @@ class DeviceReads(TorchFunctionMode):
                 self._on_host[tensor] = True
         return result
 
+    def _describe_read(
+        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> str | None:
+        """Return what the call reads, in words; None if it does not wait for the device."""
+        if name in READS:
+            return name.strip("_")
+        if name == "to" and _waits_for_copy(args, kwargs):
+            return "to the CPU"
+        if name == "__getitem__" and _has_mask(args[1]):
+            return "indexing by a mask"
+        if name == "__setitem__" and _has_mask(args[1]) and not self._is_fill_value(args[2]):
+            return "indexing by a mask"
+        if name == "where" and len(args) + len(kwargs) == 1:
+            return "where of a mask"
+        if name == "repeat_interleave" and kwargs.get("output_size") is None:
+            repeats = kwargs.get("repeats", args[min(1, len(args) - 1)] if args else None)
+            return name if isinstance(repeats, Tensor) else None
+        return None
+
+    def _is_fill_value(self, value: Any) -> bool:
+        """Return whether the host knows a single value, which fills places that nobody counts."""
+        return not isinstance(value, Tensor) or (value.numel() == 1 and value in self._on_host)
+
 
 def _select_tensors(tree: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
-def _describe_read(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-    """Return what the call reads, in words; None if it does not wait for the device."""
-    if name in READS:
-        return name.strip("_")
-    if name == "to" and _names_cpu(args, kwargs) and not _is_non_blocking(args, kwargs):
-        return "to the CPU"
-    if name == "__getitem__" and _has_mask(args[1]):
-        return "indexing by a mask"
-    # A single value fills the places without counting them.
-    if name == "__setitem__" and _has_mask(args[1]) and _has_many_values(args[2]):
-        return "indexing by a mask"
-    if name == "where" and len(args) + len(kwargs) == 1:
-        return "where of a mask"
-    if name == "repeat_interleave" and kwargs.get("output_size") is None:
-        repeats = kwargs.get("repeats", args[min(1, len(args) - 1)] if args else None)
-        return name if isinstance(repeats, Tensor) else None
-    return None
+def _waits_for_copy(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether `to(device, dtype, non_blocking)` waits for a copy to the CPU."""
+    is_non_blocking = kwargs.get("non_blocking", args[3] if len(args) > 3 else False)
+    return _names_cpu(args, kwargs) and not is_non_blocking
 
 
 def _names_cpu(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Return whether the CPU is named by a string. A `torch.device` may be that of the run, which
-    is the CPU only in tests."""
+    """Return whether the CPU is named by a string in the code. A `torch.device`, and the string that
+    torch makes of it, may be that of the run, which is the CPU only in tests."""
     target = kwargs.get("device", args[1] if len(args) > 1 else None)
-    return isinstance(target, str) and target.partition(":")[0] == "cpu"
-
-
-def _is_non_blocking(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Return whether `tensor.to(device, dtype, non_blocking)` does not wait."""
-    return bool(kwargs.get("non_blocking", args[3] if len(args) > 3 else False))
+    if not isinstance(target, str):
+        return False
+    # Python interns a literal, and torch's string is new.
+    return target is sys.intern("cpu") or target.startswith("cpu:")
 
 
 def _has_mask(index: Any) -> bool:
     return any(tensor.dtype in (torch.bool, torch.uint8) for tensor in _select_tensors(index))
-
-
-def _has_many_values(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.numel() > 1

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from orchestrator.testing.device_reads import DeviceReads
 
+DEVICE = torch.device("cpu")
 READS: dict[str, tuple[Callable[[Tensor, Tensor], Any], str]] = {
     "format": (lambda x, _: f"{x[0]:.3f}", "format"),
     "str": (lambda x, _: str(x), "repr"),
@@ -24,6 +25,10 @@ READS: dict[str, tuple[Callable[[Tensor, Tensor], Any], str]] = {
     "mask in a tuple": (lambda x, mask: x[(mask,)], "indexing by a mask"),
     "several values to a mask": (
         lambda x, mask: x.__setitem__(mask, torch.ones_like(x)),
+        "indexing by a mask",
+    ),
+    "one value of the device to a mask": (
+        lambda x, mask: x.__setitem__(mask, x.sum()),
         "indexing by a mask",
     ),
     "nonzero": (lambda _, mask: mask.nonzero(), "nonzero"),
@@ -43,8 +48,11 @@ OTHERS: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "to another dtype": lambda x, _: x.to(torch.float16),
     "to the CPU without waiting": lambda x, _: x.to("cpu", non_blocking=True),
     "to the device of the run": lambda x, _: x.to(torch.device(x.device.type)),
+    "to the type of the run's device": lambda x, _: x.to(DEVICE.type),
+    "to the name of the run's device": lambda x, _: x.to(device=str(DEVICE)),
     "slice": lambda x, _: x[1:],
     "indices": lambda x, _: x[torch.zeros_like(x, dtype=torch.long)],
+    "one value of the host to a mask": lambda x, mask: x.__setitem__(mask, torch.tensor(2.0)),
     "one number to a mask": lambda x, mask: x.__setitem__(mask, 0.0),
     "masks to a slice": lambda _, mask: mask.__setitem__(slice(2), mask[:2].clone()),
     "where of two": lambda x, mask: torch.where(mask, x, 0.0),
@@ -81,3 +89,24 @@ def test_reading_what_is_on_the_host_waits_for_nothing(name: str) -> None:
         READS[name][0](torch.ones(3), torch.ones(3, dtype=torch.bool))
         torch.ones(3).to("cpu").sum().item()
     assert reads == []
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (lambda model: model.to("cpu"), ["to the CPU"]),
+        (lambda model: model.to(device="cpu"), ["to the CPU"]),
+        (lambda model: model.to("cpu", non_blocking=True), []),
+        (lambda model: model.to(DEVICE), []),
+        (lambda model: model.to(DEVICE.type), []),
+        (lambda model: model.to(torch.float64), []),
+    ],
+)
+def test_a_module_that_is_moved_to_the_cpu_is_reported(
+    call: Callable[[nn.Module], Any], expected: list[str]
+) -> None:
+    reads: list[str] = []
+    model = nn.Linear(1, 1)
+    with DeviceReads(reads.append):
+        call(model)
+    assert reads == expected
