@@ -114,6 +114,12 @@ def get_meter_modes(attempts: Sequence[Attempt]) -> Mapping[str, Mode]:
     return attempts[-1].meter_modes if attempts else {}
 
 
+def find_leader(attempts: Sequence[Attempt]) -> str | None:
+    """Return the trial whose training the newest attempt shares; None if it trains by itself."""
+    leader = attempts[-1].leader if attempts else None
+    return leader.trial if leader else None
+
+
 def rank_folder(attempt: int, rank: int) -> str:
     """Return the folder of a rank's rows, in the run's folder."""
     return f"stats/attempt={attempt}/rank={rank}"

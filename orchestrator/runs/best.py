@@ -18,10 +18,8 @@ from orchestrator.errors import HookyardError
 from orchestrator.storage import Storage
 from orchestrator.tables.best_report import (
     Divergence,
-    find_best_report,
-    find_divergence,
     find_main_metric,
-    select_comparable,
+    summarize_reports,
 )
 
 _COUNTERS = ("epoch", "step", "iteration")
@@ -89,15 +87,11 @@ def find_best_and_divergence(folder: RunFolder) -> tuple[Best | None, Divergence
     checkpoint_metric = index.get("metrics", {}).get("best", "")
     config = folder.read_experiment()
     main = find_main_metric(metadata, config, folder.read_attempts(), reports, checkpoint_metric)
-    if main is None:
-        return None, find_divergence(reports, None)
-
-    metric, mode = main
-    diverged = find_divergence(reports, metric)
-    report = find_best_report(select_comparable(reports, metadata), metric, mode)
-    if report is None:
+    report, diverged = summarize_reports(reports, main, metadata.modes)
+    if main is None or report is None:
         return None, diverged
 
+    metric, mode = main
     counters = {name: report[name] for name in _COUNTERS}
     best = Best(metric, mode, report[metric], **counters, diverged=str(diverged or ""))
     checkpoint = index.get("labels", {}).get("best")

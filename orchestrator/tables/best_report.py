@@ -2,11 +2,11 @@
 quickly."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 from hooks.metrics.direction import Mode
 from hooks.metrics.main_metric import find_best_metric
@@ -66,12 +66,36 @@ def _find_divergence_of(name: str, reports: Sequence[Mapping[str, Any]]) -> Dive
     return Divergence(first.get("iteration", 0), description)
 
 
+class ReportsSummary(NamedTuple):
+    """What the reports of a run come to."""
+
+    best: Mapping[str, Any] | None
+    """The best report by the main metric; None if there is none."""
+    divergence: Divergence | None
+
+
+def summarize_reports(
+    reports: Sequence[Mapping[str, Any]], main: tuple[str, str] | None, metrics: Iterable[str]
+) -> ReportsSummary:
+    """Return the best of a run's reports, and its divergence.
+
+    Args:
+        reports: The reports, without superseded ones.
+        main: The metric by which one is the best, and `max` or `min`; None if that is unknown.
+        metrics: Metrics that the best report must have: of a trial, all of its sweep.
+    """
+    if main is None:
+        return ReportsSummary(None, find_divergence(reports, None))
+    best = find_best_report(select_comparable(reports, metrics), *main)
+    return ReportsSummary(best, find_divergence(reports, main[0]))
+
+
 def select_comparable(
-    reports: Sequence[Mapping[str, Any]], metadata: RunMetadata
+    reports: Sequence[Mapping[str, Any]], metrics: Iterable[str]
 ) -> list[Mapping[str, Any]]:
-    """Return the reports that may be the best one: of a trial, those with all metrics of its
-    sweep."""
-    return [report for report in reports if metadata.modes.keys() <= report.keys()]
+    """Return the reports with all of these metrics."""
+    names = {*metrics}
+    return [report for report in reports if names <= report.keys()]
 
 
 def find_best_report(

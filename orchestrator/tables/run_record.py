@@ -7,23 +7,18 @@ from datetime import datetime
 from typing import Any
 
 from orchestrator.column_names import CONFIG
-from orchestrator.disk.attempts import Attempt
+from orchestrator.disk.attempts import Attempt, find_leader
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.checkpoints.index import read_index
 from orchestrator.disk.metadata import RunMetadata
 from orchestrator.disk.reports import drop_superseded, read_reports
+from orchestrator.disk.rows.usage import load_usage
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import DamagedFile
 from orchestrator.storage import Storage
-from orchestrator.tables.best_report import (
-    find_best_report,
-    find_divergence,
-    find_main_metric,
-    select_comparable,
-)
+from orchestrator.tables.best_report import find_main_metric, summarize_reports
 from orchestrator.tables.config_differences import flatten
 from orchestrator.tables.gpu_count import count_gpus
-from orchestrator.tables.trial_record import find_leader, load_usage
 
 _LEFT_OUT = ("name", "tags", "notes", "sweep")
 """Keys of an experiment that have a column of their own, or describe a sweep's trials."""
@@ -151,14 +146,9 @@ def _describe_reports(
     if metadata.evaluates:
         return {**record, **last}
 
-    if metadata.best:
-        checkpoint_metric = metadata.best["metric"]
-    else:
-        index = read_index(find_checkpoint_folder(folder, config))
-        checkpoint_metric = index.get("metrics", {}).get("best", "")
+    checkpoint_metric = _find_checkpoint_metric(folder, metadata, config)
     main = find_main_metric(metadata, config, attempts, reports, checkpoint_metric)
-    best = find_best_report(select_comparable(reports, metadata), *main) if main else None
-    divergence = find_divergence(reports, main[0] if main else None)
+    best, divergence = summarize_reports(reports, main, metadata.modes)
     record["diverged"] = str(divergence) if divergence else None
     if main is None or best is None:
         return record
@@ -172,6 +162,19 @@ def _describe_reports(
         "epoch": best.get("epoch"),
         "checkpoint": metadata.best and metadata.best["checkpoint"],
     }
+
+
+def _find_checkpoint_metric(
+    folder: RunFolder, metadata: RunMetadata, config: Mapping[str, Any]
+) -> str:
+    """Return the metric of the run's best checkpoint; empty if there is none."""
+    metric: str
+    if metadata.best:
+        metric = metadata.best["metric"]
+    else:
+        index = read_index(find_checkpoint_folder(folder, config))
+        metric = index.get("metrics", {}).get("best", "")
+    return metric
 
 
 def _select_metrics(report: Report) -> dict[str, Any]:

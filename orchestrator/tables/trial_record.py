@@ -1,21 +1,18 @@
 """The record of a trial: what the files in its folder say, in a line of the sweep's index."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.disk.attempts import Attempt
+from orchestrator.disk.attempts import find_leader
 from orchestrator.disk.metadata import COMPLETE
 from orchestrator.disk.reports import drop_superseded
 from orchestrator.disk.rows.compaction import is_compacted
-from orchestrator.disk.rows.recorded_files import COMPACTED, open_parquet, warn_lost_rows
-from orchestrator.disk.rows.usage import compute_usage, read_stored_usage
-from orchestrator.disk.rows.valid_rows import open_valid_rows
+from orchestrator.disk.rows.recorded_files import warn_lost_rows
+from orchestrator.disk.rows.usage import load_usage
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import DamagedFile
-from orchestrator.storage import Storage
-from orchestrator.tables.best_report import find_best_report, find_divergence
+from orchestrator.tables.best_report import select_comparable, summarize_reports
 
 
 @dataclass(frozen=True)
@@ -78,8 +75,7 @@ class TrialRecord:
         lines = folder.read_reports()
         reports = drop_superseded(lines, attempts)
         metrics = [metric for metric, _ in objectives]
-        compared = [report for report in reports if report.keys() >= {*metrics}]
-        best = find_best_report(compared, *objectives[0]) or {}
+        summary = summarize_reports(reports, objectives[0], metrics)
         last: dict[str, Any] = {}
         for report in reports:
             last.update(report)
@@ -96,20 +92,15 @@ class TrialRecord:
             leader=find_leader(attempts),
             stopped=metadata.stopped,
             error=metadata.error,
-            best=_select(best, (metrics[0], "epoch")),
-            diverged=str(find_divergence(reports, metrics[0]) or ""),
+            best=_select(summary.best or {}, (metrics[0], "epoch")),
+            diverged=str(summary.divergence or ""),
             last=_select(last, metrics),
             reports=len(reports),
-            compared=_make_columns(compared, (*metrics, "samples")),
+            compared=_make_columns(select_comparable(reports, metrics), (*metrics, "samples")),
             reported=_list_last_times(lines),
             compacted=is_compacted(folder.storage),
             usage=load_usage(folder.storage, attempts),
         )
-
-
-def find_leader(attempts: Sequence[Attempt]) -> str | None:
-    leader = attempts[-1].leader if attempts else None
-    return leader.trial if leader else None
 
 
 def _select(report: Mapping[str, Any], others: Sequence[str]) -> dict[str, Any]:
@@ -130,13 +121,3 @@ def _list_last_times(lines: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the time of the last report of each attempt."""
     times = {line["attempt"]: line["time"] for line in lines if "time" in line}
     return [*times.values()]
-
-
-def load_usage(trial: Storage, attempts: Sequence[Attempt]) -> Mapping[str, float]:
-    """Return a trial's own usage, without its leader's training. Raises DamagedFile."""
-    with suppress(FileNotFoundError), open_parquet(trial, COMPACTED["rows"]) as parquet:
-        stored = read_stored_usage(parquet, attempts)
-        if stored:
-            return stored
-    without_leader = [replace(attempt, leader=None) for attempt in attempts]
-    return compute_usage(open_valid_rows(trial, without_leader))

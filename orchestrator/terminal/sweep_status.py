@@ -139,7 +139,7 @@ def _make_view_of_run(
     """Return the view of a trial from its files, of which `metadata` is `run.json`."""
     metric, mode = sweep.objectives[0]
     reports = trial.list_reports()
-    best = find_best_report(select_comparable(reports, metadata), metric, mode)
+    best = find_best_report(select_comparable(reports, metadata.modes), metric, mode)
     values = [report[metric] for report in reports if metric in report]
     run = trial.read_view() if metadata.status == "running" else None
     return TrialView(

@@ -1,7 +1,9 @@
 """Resource usage: the time and memory that a run took."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 
 import pandas as pd
 import pyarrow as pa
@@ -10,7 +12,10 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from orchestrator.disk.attempts import Attempt
+from orchestrator.disk.rows.recorded_files import COMPACTED, open_parquet
 from orchestrator.disk.rows.source import Source
+from orchestrator.disk.rows.valid_rows import open_valid_rows
+from orchestrator.storage import Storage
 from orchestrator.storage.strict_json import format_json, parse_json
 
 _PEAKS = {
@@ -30,6 +35,16 @@ _AGGREGATES = [
 _METADATA_KEY = b"hookyard.usage"
 _MAX_MEDIAN_VALUES = 2**24
 """Maximum number of values for an exact median; the median of more is that of a sample."""
+
+
+def load_usage(storage: Storage, attempts: Sequence[Attempt]) -> Mapping[str, float]:
+    """Return a run's own usage, without the training of a leader. Raises DamagedFile."""
+    with suppress(FileNotFoundError), open_parquet(storage, COMPACTED["rows"]) as parquet:
+        stored = read_stored_usage(parquet, attempts)
+        if stored:
+            return stored
+    without_leader = [replace(attempt, leader=None) for attempt in attempts]
+    return compute_usage(open_valid_rows(storage, without_leader))
 
 
 def compute_usage(source: Source) -> dict[str, float]:
