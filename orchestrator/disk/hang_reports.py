@@ -22,6 +22,8 @@ REQUEST = f"{FOLDER}/asked"
 """File with which the driver requests every rank's stack, after Ctrl-C."""
 _REPORT = re.compile(r"(?P<attempt>\d+)-(?P<rank>\d+)\.(?P<state>hangs|moves)")
 """Name of a report, which says whether its rank is over its limit."""
+_STACK = re.compile(r"(?P<attempt>\d+)-(?P<rank>\d+)")
+"""Name of faulthandler's file for a rank."""
 _HOLDS_INTERPRETER = "in a call that does not release Python's interpreter lock"
 
 
@@ -96,9 +98,10 @@ class HangReports:
         limit, and says nothing else of the rank."""
         stacks = {}
         for name, state in self._storage.tree(STACKS).items():
-            attempt, rank = map(int, name.split("-"))
-            if not state.size_bytes or attempt != self._attempt:
+            match = _STACK.fullmatch(name)
+            if not match or not state.size_bytes or int(match["attempt"]) != self._attempt:
                 continue
+            rank = int(match["rank"])
             stacks[rank] = RankStack(
                 rank,
                 node="",
@@ -119,10 +122,16 @@ class HangReports:
 def find_hang(folder: RunFolder) -> HungRanks | None:
     """Return the hung ranks of a run's newest attempt; takes one listing if none hangs."""
     has_reports = any(map(_REPORT.fullmatch, folder.storage.names(FOLDER)))
-    # A single rank that holds its interpreter lock has only the stack of faulthandler.
-    if not has_reports and len(folder.storage.names(STACKS)) != 1:
+    if not has_reports and not _has_stacks_of_single_rank(folder):
         return None
     attempts = folder.read_attempts()
     if not attempts:
         return None
     return HangReports(folder, attempts[-1].number, attempts[-1].world_size).find_hung_ranks()
+
+
+def _has_stacks_of_single_rank(folder: RunFolder) -> bool:
+    """Return whether only one rank has files of faulthandler: if it holds its interpreter lock, it
+    has no other report."""
+    matches = filter(None, map(_STACK.fullmatch, folder.storage.names(STACKS)))
+    return len({match["rank"] for match in matches}) == 1

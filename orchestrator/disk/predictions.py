@@ -48,6 +48,8 @@ def read_predictions(folder: Storage) -> Any:
     """Return all predictions as a DataFrame, by the index of the sample."""
     tables = []
     for name in folder.names():
+        if not name.endswith(".parquet"):
+            continue
         with folder.open(name) as file:
             tables.append(pq.read_table(file))
     return pa.concat_tables(tables).to_pandas().set_index(INDEX)

@@ -7,12 +7,15 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Event, Thread
+from time import monotonic
 from typing import Self
 
+from hooks.errors import describe_error
 from hooks.loop_services import Display
 from orchestrator.disk.hang_reports import FOLDER, REQUEST, find_hang
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import HookyardError
+from orchestrator.storage.omissions import warn_once
 
 STACK_REQUEST_DELAY_S = 3.0
 """Seconds after Ctrl-C before the stacks of ranks that are still running are requested."""
@@ -24,8 +27,8 @@ class HangReporter:
     """Reporter of hangs: it prints each hang of the active runs once, and its end. The log gets the
     stacks too.
 
-    After Ctrl-C, when `is_ending` returns true, the lines say that the run waits for the hung rank
-    to end. `send_hang` is called with the run's name and the line of each hang.
+    A few seconds after Ctrl-C, when `is_ending` returns true, the lines say that the run waits for
+    the hung rank to end. `send_hang` is called with the run's name and the line of each hang.
     """
 
     def __init__(
@@ -41,7 +44,7 @@ class HangReporter:
         self._send_hang = send_hang
         self._hung: dict[str, tuple[int, ...]] = {}
         """Hung ranks that were printed, by the run's location."""
-        self._seconds_since_interrupt = 0.0
+        self._interrupted_at: float | None = None
         self._requested_stacks: set[str] = set()
         self._folders: dict[str, RunFolder] = {}
         self._stop = Event()
@@ -61,13 +64,17 @@ class HangReporter:
     def _watch(self) -> None:
         every_s = 1.0
         while not self._stop.wait(every_s):
-            self._seconds_since_interrupt += every_s if self._is_ending() else 0
+            if self._interrupted_at is None and self._is_ending():
+                self._interrupted_at = monotonic()
             for folder in self._active_runs():
                 every_s = folder.read_interval_s
                 try:
                     self._check(folder)
                 except (HookyardError, OSError) as error:
                     _log.debug("%s cannot be checked for hangs: %s", folder, error)
+                # If this thread ended, nobody would learn of later hangs.
+                except Exception as error:
+                    warn_once(f"{folder} cannot be checked for hangs: {describe_error(error)}")
 
     def _check(self, folder: RunFolder) -> None:
         location = folder.location
@@ -82,7 +89,7 @@ class HangReporter:
             self._display.line(f"{folder.name} makes progress again")
             return
         self._hung[location] = hang.ranks
-        prefix = "waiting for a hung process to end: " if location in self._requested_stacks else ""
+        prefix = "waiting for a hung process to end: " if self._is_late() else ""
         log = f" (stack: {folder}/log.txt)" if hang.stacks else ""
         self._display.line(f"{folder.name}: {prefix}{hang}{log}")
         self._send_hang(folder.name, str(hang))
@@ -90,8 +97,12 @@ class HangReporter:
 
     def _request_stacks(self, folder: RunFolder) -> None:
         """Request the stacks of ranks that still run a few seconds after Ctrl-C, once."""
-        is_late = self._seconds_since_interrupt >= STACK_REQUEST_DELAY_S
         is_requested = folder.location in self._requested_stacks
-        if is_late and not is_requested and folder.storage.local:
+        if self._is_late() and not is_requested and folder.storage.local:
             self._requested_stacks.add(folder.location)
             folder.storage.write(REQUEST, "")
+
+    def _is_late(self) -> bool:
+        """Return whether Ctrl-C was some seconds ago."""
+        interrupted_at = self._interrupted_at
+        return interrupted_at is not None and monotonic() - interrupted_at >= STACK_REQUEST_DELAY_S

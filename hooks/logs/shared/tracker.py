@@ -88,6 +88,5 @@ class Tracker(CurveLogger):
 
     def _close(self, *, failed: bool) -> None:
         if self._sender is not None:
-            self._sender.put(partial(self.finish, failed=failed))
-            self._sender.close(self.wait)
+            self._sender.close(partial(self.finish, failed=failed), self.wait)
             self._sender = None

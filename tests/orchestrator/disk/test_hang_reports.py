@@ -47,6 +47,23 @@ def test_faulthandler_stack_shows_who_holds_the_interpreter_lock(tmp_path: Path)
     assert "task.py, line 3" in found.stacks
 
 
+def test_other_files_among_the_stacks_are_skipped(tmp_path: Path) -> None:
+    folder = create_run(tmp_path, "run", "hooks: {}\n")
+    for _ in range(2):
+        folder.begin_attempt(world_size=1)
+    before, now = (HangReports(folder, attempt, 1).stack_file(0) for attempt in (0, 1))
+    assert before is not None
+    assert now is not None
+    before.parent.mkdir(parents=True)
+    before.write_text("File old.py, line 1")
+    now.write_text("File task.py, line 3")
+    (now.parent / ".nfs00000001").write_text("of a network file system")
+    found = find_hang(folder)
+    assert found is not None
+    assert found.stacks.count("line") == 1
+    assert "task.py, line 3" in found.stacks
+
+
 def test_driver_requests_stacks(tmp_path: Path) -> None:
     folder = create_run(tmp_path, "run", "hooks: {}\n")
     notes = HangReports(folder, 0, 1)

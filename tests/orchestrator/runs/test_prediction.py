@@ -215,6 +215,7 @@ def test_parts_are_written_as_they_fill(done: Run, monkeypatch: pytest.MonkeyPat
     made = done.predict()
     names = ["part-000000000000.parquet", "part-000000000016.parquet"]
     assert sorted(path.name for path in Path(made.path).iterdir()) == names
+    (Path(made.path) / ".nfs00000001").write_text("of a network file system")
     assert torch.equal(stacked(made.load()), outputs(done, "best", points_of("val")))
 
 

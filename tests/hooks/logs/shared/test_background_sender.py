@@ -18,6 +18,9 @@ def gate() -> Iterator[threading.Event]:
     gate.set()
 
 
+def do_nothing() -> None: ...
+
+
 def test_jobs_are_done_in_order_by_another_thread(gate: threading.Event) -> None:
     done: list[object] = []
     box = BackgroundSender("tracker")
@@ -27,7 +30,7 @@ def test_jobs_are_done_in_order_by_another_thread(gate: threading.Event) -> None
     box.put(lambda: done.append(threading.current_thread().name))
     assert done == [], "nobody waited for the first job"
     gate.set()
-    box.close(60)
+    box.close(do_nothing, 60)
     assert done == [*range(100), "tracker-sender"]
 
 
@@ -37,11 +40,14 @@ def test_failure_is_logged_once_and_later_jobs_run(caplog: pytest.LogCaptureFixt
     def fails() -> None:
         raise ConnectionError("no server there")
 
+    def exits() -> None:
+        raise SystemExit(1)
+
     box = BackgroundSender("tracker")
     with caplog.at_level(logging.WARNING, "hookyard"):
-        for job in (fails, fails, lambda: done.append("last")):
+        for job in (fails, exits):
             box.put(job)
-        box.close(60)
+        box.close(lambda: done.append("last"), 60)
     assert done == ["last"]
     assert caplog.messages == [
         "tracker: an update was not sent; the run continues: ConnectionError: no server there",
@@ -67,10 +73,10 @@ def test_silent_server_does_not_delay_the_end_of_the_run(
     gate: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
     box = hung_sender(gate)
-    box.put(lambda: None)
+    box.put(do_nothing)
     with caplog.at_level(logging.WARNING, "hookyard"):
-        box.close(0)
-    assert "tracker did not send 2 updates" in caplog.text
+        box.close(do_nothing, 0)
+    assert "tracker did not send 3 updates" in caplog.text
 
 
 def test_queue_of_the_sender_is_bounded(
@@ -83,7 +89,7 @@ def test_queue_of_the_sender_is_bounded(
         for job in range(5):
             box.put(lambda job=job: done.append(job))
     gate.set()
-    box.close(60)
+    box.close(do_nothing, 60)
     assert done == [0, 1, 2]
     assert "3 messages are waiting already" in caplog.text
 
@@ -94,7 +100,22 @@ def test_jobs_in_a_full_queue_and_the_one_in_progress_are_counted_at_the_end(
     monkeypatch.setattr(background_sender, "MOST_WAITING", 3)
     box = hung_sender(gate)
     for _ in range(3):
-        box.put(lambda: None)
+        box.put(do_nothing)
     with caplog.at_level(logging.WARNING, "hookyard"):
-        box.close(0.01)
-    assert caplog.messages == ["tracker did not send 4 updates"]
+        box.close(do_nothing, 0.01)
+    assert caplog.messages == ["tracker did not send 5 updates"]
+
+
+def test_last_job_waits_for_a_place_in_a_full_queue(
+    gate: threading.Event, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background_sender, "MOST_WAITING", 3)
+    box = hung_sender(gate)
+    done: list[object] = []
+    for job in range(3):
+        box.put(lambda job=job: done.append(job))
+    threading.Timer(0.1, gate.set).start()
+    with caplog.at_level(logging.WARNING, "hookyard"):
+        box.close(lambda: done.append("last"), 60)
+    assert done == [0, 1, 2, "last"]
+    assert caplog.messages == []
