@@ -24,7 +24,7 @@ def print_findings(path: str, as_json: bool) -> None:
     if isinstance(opened, Run):
         _diagnose_run(opened, as_json)
     else:
-        _diagnose_sweep(opened, path, as_json)
+        _diagnose_sweep(opened, as_json)
 
 
 def _diagnose_run(run: Run, as_json: bool) -> None:
@@ -56,10 +56,10 @@ def _print_diagnosis(path: str, diagnosis: Diagnosis) -> None:
     return None
 
 
-def _diagnose_sweep(sweep: Sweep, path: str, as_json: bool) -> None:
+def _diagnose_sweep(sweep: Sweep, as_json: bool) -> None:
     trials = [_diagnose_trial(run) for run in sweep.runs]
     if as_json:
-        return print_json({"path": path, "trials": trials})
+        return print_json({"path": str(sweep.folder), "trials": trials})
     if not trials:
         return echo("no trials yet")
 
@@ -68,7 +68,7 @@ def _diagnose_sweep(sweep: Sweep, path: str, as_json: bool) -> None:
         kinds = ", ".join(dict.fromkeys(trial["findings"])) or "-"
         rows.append((trial["trial"], trial["status"], kinds, trial["worst"]))
     print_table(("trial", "status", "findings", "most severe"), rows)
-    first = shlex.quote(f"{path}/trials/{trials[0]['trial']}")
+    first = shlex.quote(f"{sweep.folder}/trials/{trials[0]['trial']}")
     return echo(f"For all findings of a trial: hookyard doctor {first}")
 
 

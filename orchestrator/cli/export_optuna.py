@@ -7,6 +7,7 @@ import typer
 
 from orchestrator.cli.options import complete_runs
 from orchestrator.cli.output import echo
+from orchestrator.storage import without_credentials
 from orchestrator.units import format_count
 
 
@@ -28,4 +29,4 @@ def export_optuna(
     opened = open_sweep(sweep)
     count = export_study(opened, url)
     echo(f"Wrote the study '{opened.name}' with {format_count(count, 'trial')}. To look at it:")
-    echo(f"  optuna-dashboard {shlex.quote(url)}")
+    echo(f"  optuna-dashboard {shlex.quote(without_credentials(url))}")

@@ -14,7 +14,7 @@ from orchestrator.cli.options import AsJson, StorageFlag
 from orchestrator.cli.output import echo, format_cell, print_json, print_table
 from orchestrator.disk.metadata import seconds_at
 from orchestrator.errors import DamagedFile, UsageError
-from orchestrator.storage import Storage
+from orchestrator.storage import Storage, without_credentials
 from orchestrator.units import format_duration
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def ls(
     if rows:
         return _print_rows(rows)
     subject = "no matching runs" if listed else "no runs"
-    return echo(f"{subject} in {storage}", err=True)
+    return echo(f"{subject} in {without_credentials(storage)}", err=True)
 
 
 def _list_runs(storage: str) -> list[tuple[RunFolder, RunMetadata | DamagedFile]]:
@@ -77,7 +77,7 @@ def _list_runs(storage: str) -> list[tuple[RunFolder, RunMetadata | DamagedFile]
 
     listed = list_metadata(storage)
     if not listed:
-        check_runs_folder(storage)
+        check_runs_folder(Storage(storage))
     return listed
 
 

@@ -54,9 +54,9 @@ def resume(
         folder = RunFolder.open(run)
         metadata = folder.read_metadata()
     if metadata.sweep is None and failed:
-        raise UsageError(f"{run} is a single run; --failed is for sweeps")
+        raise UsageError(f"{folder} is a single run; --failed is for sweeps")
     if metadata.sweep and (workers is not None or from_start):
-        raise UsageError(f"{run} is a sweep; --workers and --from-start are for single runs")
+        raise UsageError(f"{folder} is a sweep; --workers and --from-start are for single runs")
 
     from orchestrator.cluster.preflight import preflight
     from orchestrator.runs import driver as runs

@@ -42,7 +42,7 @@ def show(
     opened = open_run_or_sweep(run)
     if trial is not None:
         if isinstance(opened, Run):
-            raise UsageError(f"{run} is a single run; --trial is for sweeps")
+            raise UsageError(f"{opened.folder} is a single run; --trial is for sweeps")
         _show_trial(opened, trial, as_yaml, as_json)
     elif as_yaml:
         echo(_make_printable_yaml(opened.folder), nl=False)

@@ -29,6 +29,7 @@ class Jobs:
     def __init__(self, address: str | None) -> None:
         self.address = _find_dashboard_url(address)
         self.flags = f" --address {self.address}"
+        """What commands about a job need besides its name."""
         if find_spec("aiohttp") is None:
             raise UsageError(
                 "jobs need Ray's dashboard client, which is missing: "
@@ -115,13 +116,14 @@ class Jobs:
 
     def follow(self, job: str, show: Callable[[str], None]) -> JobStatus:
         """Show the log of a job until it has ended; raises RunError if the connection breaks."""
+        from aiohttp import ClientError
 
         async def tail() -> None:
             async for text in self._client.tail_job_logs(job):
                 show(text)
 
         # The status says whether the job continues.
-        with suppress(RuntimeError, OSError):
+        with suppress(RuntimeError, OSError, ClientError):
             asyncio.run(tail())
         status = self.status(job)
         if status.status not in ENDED:

@@ -1,6 +1,7 @@
 """The runs in a storage."""
 
 import logging
+import shlex
 from pathlib import Path
 
 from orchestrator.disk.metadata import RunMetadata
@@ -60,13 +61,13 @@ def open_storage(storage: str | Path) -> Storage:
     return root
 
 
-def check_runs_folder(storage: str | Path) -> None:
-    """Raise UsageError if a storage does not exist, or is a run itself. Asked where it has no runs."""
-    if not Storage(storage).exists():
+def check_runs_folder(storage: Storage) -> None:
+    """Raise UsageError if a storage cannot hold runs, because it does not exist or is a run
+    itself."""
+    if not storage.exists():
         raise UsageError(
             f"the folder {storage} does not exist; --storage names the folder that holds the runs"
         )
-    if RunFolder(storage).exists():
-        raise UsageError(
-            f"{storage} is a run, not a folder of runs. To see it: hookyard show {storage}"
-        )
+    if storage.exists("run.json"):
+        command = f"hookyard show {shlex.quote(str(storage))}"
+        raise UsageError(f"{storage} is a run, not a folder of runs. To see it: {command}")

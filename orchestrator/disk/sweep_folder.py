@@ -63,5 +63,5 @@ def open_sweep_folder(path: str | Path) -> RunFolder:
     """Return a sweep that exists; raises UsageError otherwise."""
     folder = RunFolder.open(path)
     if folder.read_metadata().sweep is None:
-        raise UsageError(f"{path} is a single run, not a sweep; open it with open_run")
+        raise UsageError(f"{folder} is a single run, not a sweep; open it with open_run")
     return folder

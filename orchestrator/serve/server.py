@@ -21,7 +21,7 @@ def serve(storage: str, host: str, port: int, announce: Callable[[str], object])
     `announce` is called with its address once it can be opened. Port 0 is any free one. Raises
     UsageError if the storage is not a folder of runs, or the port is taken.
     """
-    check_runs_folder(open_storage(storage).location)
+    check_runs_folder(open_storage(storage))
     token = secrets.token_urlsafe(32)
     server = make_server(make_app(ReadOnlyStorage(storage), token, host))
     get_internal_database()  # imports DuckDB now, rather than for the first page

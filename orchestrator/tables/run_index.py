@@ -78,7 +78,7 @@ class RunIndex:
         """
         signatures = list_signatures(self._storage)
         if not signatures:
-            check_runs_folder(self._storage.location)
+            check_runs_folder(self._storage)
 
         stored = self._stored
         table = self._table

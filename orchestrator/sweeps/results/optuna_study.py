@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.experiment.load import make_experiment_from_source
 from orchestrator.experiment.sections.search import EXTRA
+from orchestrator.storage import without_credentials
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.sweeps.search.optuna_space import make_distribution
 from orchestrator.tables.constraints import Constraints, make_measured_cells
@@ -43,6 +44,7 @@ def export_study(sweep: Sweep, url: str) -> int:
     import optuna
     from sqlalchemy.exc import SQLAlchemyError
 
+    shown = without_credentials(url)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
         study = optuna.create_study(
@@ -54,11 +56,11 @@ def export_study(sweep: Sweep, url: str) -> int:
         )
     except optuna.exceptions.DuplicatedStudyError:
         raise UsageError(
-            f"{url} has a study '{sweep.name}' already; name another file, or delete it:"
-            f" optuna delete-study --storage {url} --study-name {sweep.name}"
+            f"{shown} has a study '{sweep.name}' already; name another file, or delete it:"
+            f" optuna delete-study --storage {shown} --study-name {sweep.name}"
         ) from None
     except (SQLAlchemyError, ValueError, ImportError) as error:
-        raise UsageError(f"Optuna cannot open {url}: {error}") from None
+        raise UsageError(f"Optuna cannot open {shown}: {without_credentials(str(error))}") from None
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)

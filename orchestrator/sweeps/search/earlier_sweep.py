@@ -26,7 +26,8 @@ def read_earlier_trials(path: str, sweep: SweepSettings) -> list[FrozenTrial]:
 
     Raises UsageError if there is none.
     """
-    records = TrialIndex(open_sweep_folder(path), sweep.objectives).read()
+    folder = open_sweep_folder(path)
+    records = TrialIndex(folder, sweep.objectives).read()
     trials = []
     for record in records.values():
         if isinstance(record, TrialRecord) and record.status in COMPLETE:
@@ -36,7 +37,7 @@ def read_earlier_trials(path: str, sweep: SweepSettings) -> list[FrozenTrial]:
     if trials:
         return trials
     raise UsageError(
-        f"sweep.search.from: no ended trial of {path} has {', '.join(sweep.metrics)} and values inside"
+        f"sweep.search.from: no ended trial of {folder} has {', '.join(sweep.metrics)} and values inside"
         " this space"
     )
 

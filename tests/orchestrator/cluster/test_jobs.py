@@ -27,8 +27,8 @@ class Cluster:
         self.declines = ""
         """What is said instead of taking a job."""
         self.log = "one\ntwo\nthree\n"
-        self.breaks = False
-        """True if the connection breaks while the log is shown."""
+        self.breaks: Exception | None = None
+        """How the connection breaks while the log is shown."""
         self.status, self.exit_code = "SUCCEEDED", 0
         self.submitted: dict[str, Any] = {}
         self.stopped: list[str] = []
@@ -70,7 +70,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
             for line in cluster.log.splitlines(keepends=True):
                 yield line
                 if cluster.breaks:
-                    raise RuntimeError("WebSocket connection closed unexpectedly")
+                    raise cluster.breaks
 
         def stop_job(self, job: str) -> None:
             self._known(job)
@@ -167,8 +167,17 @@ def test_the_log_is_shown_until_the_job_ends(cluster: Cluster) -> None:
     assert (status.status, status.exit_code) == ("SUCCEEDED", 0)
 
 
-def test_broken_connection_prints_the_command_to_follow_again(cluster: Cluster) -> None:
-    cluster.breaks = True
+@pytest.mark.parametrize("error", ["closed", "handshake", "disconnected"])
+def test_broken_connection_prints_the_command_to_follow_again(cluster: Cluster, error: str) -> None:
+    import aiohttp
+
+    request: Any = SimpleNamespace(real_url=ADDRESS)
+    errors = {
+        "closed": RuntimeError("WebSocket connection closed unexpectedly"),
+        "handshake": aiohttp.WSServerHandshakeError(request, (), status=502),
+        "disconnected": aiohttp.ServerDisconnectedError(),
+    }
+    cluster.breaks = errors[error]
     with pytest.raises(
         RunError, match=f"known continues.*hookyard logs known --follow --address {ADDRESS}"
     ):

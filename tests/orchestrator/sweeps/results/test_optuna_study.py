@@ -72,10 +72,14 @@ def test_study_of_that_name_is_not_overwritten(done: Sweep, url: str) -> None:
         export_study(done, url)
 
 
-@pytest.mark.parametrize("wrong", ["nothing://x", "sqlite:////nowhere/at/all.db", "study.db"])
+@pytest.mark.parametrize(
+    "wrong",
+    ["nothing://AKIA:hunter2@host/x", "sqlite:////nowhere/at/all.db", "study.db"],
+)
 def test_storage_that_cannot_be_opened_is_an_error(done: Sweep, wrong: str) -> None:
-    with pytest.raises(UsageError, match="Optuna cannot open"):
+    with pytest.raises(UsageError, match="Optuna cannot open") as told:
         export_study(done, wrong)
+    assert "hunter2" not in str(told.value)
 
 
 def test_failed_trials_and_several_metrics_are_exported(tmp_path: Path, url: str) -> None:

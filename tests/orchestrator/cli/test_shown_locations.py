@@ -1,0 +1,45 @@
+"""What commands print of a location: never its credentials."""
+
+from uuid import uuid4
+
+import pytest
+from typer.testing import CliRunner
+
+from orchestrator import open_sweep
+from orchestrator.cli import app
+from orchestrator.disk.new_run import create_run
+from orchestrator.errors import UsageError
+
+
+@pytest.fixture
+def storage() -> str:
+    """A storage with a single run."""
+    location = f"memory://AKIA:hunter2@{uuid4().hex}/runs"
+    create_run(location, "digits", "hooks: {}\n")
+    return location
+
+
+@pytest.mark.parametrize(
+    ("command", "place", "message"),
+    [
+        (["ls", "--storage"], "missing", "does not exist"),
+        (["ls", "--storage"], "digits", "is a run, not a folder of runs"),
+        (["ls", "nothing", "--storage"], "", "no matching runs in"),
+        (["query", "select 1", "--storage"], "missing", "does not exist"),
+        (["show", "--trial", "0"], "digits", "is a single run"),
+        (["resume", "--failed"], "digits", "is a single run"),
+    ],
+)
+def test_credentials_are_not_printed(
+    storage: str, command: list[str], place: str, message: str
+) -> None:
+    result = CliRunner().invoke(app, [*command, f"{storage}/{place}".rstrip("/")])
+    assert message in result.output
+    assert "hunter2" not in result.output
+    assert "AKIA" not in result.output
+
+
+def test_error_for_a_run_that_is_no_sweep_hides_credentials(storage: str) -> None:
+    with pytest.raises(UsageError, match="is a single run, not a sweep") as told:
+        open_sweep(f"{storage}/digits")
+    assert "hunter2" not in str(told.value)
