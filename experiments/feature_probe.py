@@ -20,7 +20,7 @@ from hooks.import_path import import_callable
 from hooks.metrics.names import list_phases
 from hooks.model.eval_mode import evaluating
 from hooks.self_supervised.shared.batch_sizes import gather_rows
-from hooks.self_supervised.shared.momentum_teacher import find_part
+from hooks.self_supervised.shared.momentum_teacher import find_encoder
 from hooks.setup import NEEDS_MODEL, Setup
 from hooks.state import State
 
@@ -80,7 +80,7 @@ class FeatureProbe(Hook):
     def on_start(self, state: State) -> None:
         with evaluating(state):  # user code may draw random numbers
             self._datasets = self._build()
-        encoder = find_part(state.module, self.encoder)
+        encoder = find_encoder(state.module, self.encoder)
         if self._baselines is None and state.step == 0:
             pixels = self._measure(nn.Identity(), state)
             untrained = self._measure(encoder, state)
@@ -93,7 +93,7 @@ class FeatureProbe(Hook):
         values: dict[str, float] = {}
         for label, weights in state.evaluations.items():
             with weights(state):
-                measured = self._measure(find_part(state.module, self.encoder), state)
+                measured = self._measure(find_encoder(state.module, self.encoder), state)
             prefix = f"{label}/" if label else ""
             values |= {f"{prefix}{name}": value for name, value in measured.items()}
         values |= self._baselines or {}

@@ -20,9 +20,10 @@ from hooks.state import State
 class MomentumTeacher(Hook):
     """Base of hooks with a momentum teacher of the model's encoder.
 
-    The teacher follows after each optimizer step. Its momentum rises to 1 by a cosine over the run,
-    and is recorded as `teacher_momentum`. It uses batch statistics in training, and running ones in
-    val and test. A hook implements `on_forward`, which calls `self._teacher` on views.
+    The teacher follows after each optimizer step. Unless a hook has its own `on_update`, the
+    momentum rises to 1 by a cosine over the run, and is recorded as `teacher_momentum`. The teacher
+    uses batch statistics in training, and running ones in val and test. A hook implements
+    `on_forward`, which calls `self._teacher` on views.
     """
 
     encoder: str = "encoder"
@@ -41,7 +42,7 @@ class MomentumTeacher(Hook):
         return setup.explain_need_of_output(fsdp="its teacher is an unsharded copy of the student")
 
     def on_start(self, state: State) -> None:
-        self._teacher.follow(find_part(state.module, self.encoder))
+        self._teacher.follow(find_encoder(state.module, self.encoder))
 
     def on_phase_start(self, state: State) -> None:
         self._teacher.train(state.phase == "train")
@@ -62,16 +63,16 @@ def check_outputs(outputs: Sized, views: Sized, method: str) -> None:
         )
 
 
-def find_part(module: nn.Module, name: str) -> nn.Module:
-    """Return a part of a model by name, or the model for an empty name; raises SettingError if
-    there is none."""
-    part: nn.Module | None = dict(module.named_modules()).get(name)
-    if part is None:
+def find_encoder(module: nn.Module, name: str) -> nn.Module:
+    """Return the submodule that `encoder` names, or the model for an empty name; raises
+    SettingError if there is none."""
+    try:
+        return module.get_submodule(name)
+    except AttributeError:
         parts = ", ".join(name for name, _ in module.named_children()) or "no parts"
         raise SettingError(
             f"encoder: {type(module).__name__} has no part '{name}'; set '' or one of: {parts}"
-        )
-    return part
+        ) from None
 
 
 def raise_momentum(base: float, completed: float) -> float:

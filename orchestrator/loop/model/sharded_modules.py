@@ -1,13 +1,10 @@
-"""Modules whose parameters are sharded across ranks, and a rank's shards of their saved states. Runs
-in workers."""
+"""Modules whose parameters are sharded across ranks, and a rank's shards of their saved weights.
+Runs in workers."""
 
-from collections.abc import Iterable, Mapping
 from copy import copy
-from itertools import chain
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from hooks.distributed import sharded_tensors as shards
 
@@ -34,38 +31,3 @@ def shard_model_state(saved: dict[str, Any], module: nn.Module) -> dict[str, Any
         if name in present:
             own_shards[name] = shards.shard_like(value, present[name])
     return own_shards
-
-
-def shard_optimizer_state(
-    saved: dict[str, Any], optimizer: torch.optim.Optimizer
-) -> dict[str, Any]:
-    """Return an optimizer's saved state dict, with tensors of a parameter's shape sharded like the
-    parameter."""
-    parameters = _list_parameters(optimizer.param_groups)
-    if not has_form_of_torch(saved) or not any(map(shards.is_sharded, parameters)):
-        return saved
-
-    def shard_like(value: Any, parameter: Tensor) -> Any:
-        if isinstance(value, Tensor) and value.shape == parameter.shape:
-            return shards.shard_like(value, parameter)
-        return value
-
-    numbers = _list_parameters(saved["param_groups"])
-    state = dict(saved["state"])
-    for number, parameter in zip(numbers, parameters, strict=False):
-        if number in state:
-            state[number] = {
-                name: shard_like(value, parameter) for name, value in state[number].items()
-            }
-    return {**saved, "state": state}
-
-
-def has_form_of_torch(saved: Mapping[str, Any]) -> bool:
-    """Return whether an optimizer's state dict has torch's form. Some optimizers that wrap others
-    have one of their own."""
-    return {"state", "param_groups"} <= saved.keys()
-
-
-def _list_parameters(groups: Iterable[Mapping[str, Any]]) -> list[Any]:
-    """Return the parameters of all groups, or in a state dict their numbers."""
-    return [*chain.from_iterable(group["params"] for group in groups)]

@@ -63,7 +63,12 @@ class EpochProgress:
         self.length = self._length_after(0)
 
     def restore(self, offset: int) -> None:
-        """Continue after `offset` samples of all ranks, whatever their number and batch size."""
+        """Continue after `offset` samples of all ranks, whatever their number and batch size.
+
+        Call it once the state's counters are restored.
+        """
+        self._consumed_before = 0
+        self.length = self._length_after(0)
         size = self._samples_per_iteration
         if size and offset not in (0, self.consumed()):
             # Iterations had a different size. The consumed samples are a prefix of the epoch's

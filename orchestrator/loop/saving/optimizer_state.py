@@ -1,14 +1,15 @@
 """The state of an optimizer in a checkpoint, with that of optimizers that it holds."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from inspect import Parameter, signature
+from itertools import chain
 from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 
+from hooks.distributed import sharded_tensors as shards
 from orchestrator.disk.checkpoints.placeholders import tensors_in
-from orchestrator.loop.model.sharded_modules import has_form_of_torch, shard_optimizer_state
 
 _INNER = "inner"
 _OF_SCHEDULERS = {"lr", "momentum", "betas"}
@@ -53,11 +54,20 @@ def save_state(optimizer: Optimizer) -> dict[str, Any]:
 
     They are under `inner`.
     """
+    return _save_state(optimizer, ())
+
+
+def _save_state(optimizer: Optimizer, outer: tuple[Optimizer, ...]) -> dict[str, Any]:
+    """Return an optimizer's state dict, without those of the optimizers around it, to which it may
+    refer."""
     state = optimizer.state_dict()
     saved = {id(tensor) for tensor in tensors_in(state)}
-    inner = {name: save_state(part) for name, part in find_inner_optimizers(optimizer).items()}
+    around = (*outer, optimizer)
     unsaved = {}
-    for name, part in inner.items():
+    for name, inner in find_inner_optimizers(optimizer).items():
+        if any(inner is other for other in around):
+            continue
+        part = _save_state(inner, around)
         tensors = [*tensors_in(part)]
         # Without tensors it cannot be told apart: it may count its steps, or change its settings.
         if not tensors or any(id(tensor) not in saved for tensor in tensors):
@@ -79,26 +89,28 @@ def load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:
         load_state(inner[name], unsaved[name])
 
     own = {name: part for name, part in saved.items() if name != _INNER}
-    own = shard_optimizer_state(own, optimizer)
+    own = _shard_state(own, optimizer)
     groups = optimizer.param_groups
     optimizer.load_state_dict(own)
     for part in sharing:
         if optimizer.param_groups is groups:
             optimizer.param_groups = part.param_groups
         part.param_groups = optimizer.param_groups
-    if not has_form_of_torch(own):
+    if not _has_form_of_torch(own):
         return
     for before, now in zip(own["param_groups"], optimizer.param_groups, strict=True):
         for number, parameter in zip(before["params"], now["params"], strict=True):
             state = optimizer.state.get(parameter, {})
-            _restore_dtypes(state, own["state"].get(number, {}))
+            for name, value in own["state"].get(number, {}).items():
+                state[name] = _restore_dtypes(state[name], value)
 
 
 def load_with_present_settings(optimizer: Optimizer, saved: dict[str, Any]) -> None:
     """Load the result of `save_state`, but only the parameters and the counters of its groups."""
     kept = {"params", *list_counters(optimizer)}
     present = [_without(group, kept) for group in optimizer.param_groups]
-    if has_form_of_torch(saved):
+    # If their number differs, `load_state_dict` raises an error that says so.
+    if _has_form_of_torch(saved) and len(saved["param_groups"]) == len(present):
         # By the settings, torch decides on which device a state belongs.
         pairs = zip(saved["param_groups"], present, strict=True)
         saved = {**saved, "param_groups": [{**before, **now} for before, now in pairs]}
@@ -111,7 +123,50 @@ def _without(group: Mapping[str, Any], keys: Container[str]) -> dict[str, Any]:
     return {key: value for key, value in group.items() if key not in keys}
 
 
-def _restore_dtypes(state: dict[str, Any], saved: Mapping[str, Any]) -> None:
-    for name, value in saved.items():
-        if isinstance(value, Tensor) and value.dtype != state[name].dtype:
-            state[name] = value.to(state[name].device)
+def _restore_dtypes(loaded: Any, saved: Any) -> Any:
+    """Return a loaded value, with the saved tensor for each that has another dtype."""
+    if isinstance(saved, Tensor):
+        return loaded if loaded.dtype == saved.dtype else saved.to(loaded.device)
+    if isinstance(saved, dict):
+        return {key: _restore_dtypes(loaded[key], value) for key, value in saved.items()}
+    if isinstance(saved, (list, tuple)):
+        pairs = zip(loaded, saved, strict=True)
+        return type(saved)(_restore_dtypes(*pair) for pair in pairs)
+    return loaded
+
+
+def _shard_state(saved: dict[str, Any], optimizer: Optimizer) -> dict[str, Any]:
+    """Return an optimizer's saved state dict, with tensors of a parameter's shape sharded like the
+    parameter."""
+    parameters = _list_parameters(optimizer.param_groups)
+    if not _has_form_of_torch(saved) or not any(map(shards.is_sharded, parameters)):
+        return saved
+
+    numbers = _list_parameters(saved["param_groups"])
+    state = dict(saved["state"])
+    for number, parameter in zip(numbers, parameters, strict=False):
+        if number in state:
+            state[number] = _shard_like(state[number], parameter)
+    return {**saved, "state": state}
+
+
+def _shard_like(value: Any, parameter: Tensor) -> Any:
+    """Return a value with its tensors of a parameter's shape sharded like the parameter."""
+    if isinstance(value, Tensor) and value.shape == parameter.shape:
+        return shards.shard_like(value, parameter)
+    if isinstance(value, dict):
+        return {key: _shard_like(part, parameter) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_shard_like(part, parameter) for part in value)
+    return value
+
+
+def _has_form_of_torch(saved: Mapping[str, Any]) -> bool:
+    """Return whether an optimizer's state dict has torch's form. Some optimizers that wrap others
+    have one of their own."""
+    return {"state", "param_groups"} <= saved.keys()
+
+
+def _list_parameters(groups: Iterable[Mapping[str, Any]]) -> list[Any]:
+    """Return the parameters of all groups, or in a state dict their numbers."""
+    return [*chain.from_iterable(group["params"] for group in groups)]

@@ -6,7 +6,7 @@ from torch import nn
 
 from hooks import HOOKS, Hook, State
 from hooks.errors import HookError
-from hooks.self_supervised.shared.momentum_teacher import compute_completed_fraction, find_part
+from hooks.self_supervised.shared.momentum_teacher import compute_completed_fraction, find_encoder
 from orchestrator.testing import train
 from tests.hooks.self_supervised.views import Miniature, pairs, plain
 
@@ -36,10 +36,12 @@ def test_completed_fraction_is_that_of_the_steps_before(accumulate: int, length:
 
 def test_a_part_is_found_by_name() -> None:
     module = nn.Sequential(nn.Sequential(nn.Linear(1, 1)), nn.ReLU())
-    assert find_part(module, "0.0") is module[0][0]
-    assert find_part(module, "") is module
+    assert find_encoder(module, "0.0") is module[0][0]
+    assert find_encoder(module, "") is module
+    module[0].alias = module[0][0]
+    assert find_encoder(module, "0.alias") is module[0][0]
     with pytest.raises(ValueError, match="Sequential has no part 'trunk'; set '' or one of: 0, 1"):
-        find_part(module, "trunk")
+        find_encoder(module, "trunk")
 
 
 @pytest.mark.parametrize("method", ["byol", "dino", "moco"])

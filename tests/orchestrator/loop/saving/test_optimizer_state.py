@@ -215,3 +215,46 @@ class Renamed(Optimizer):
 def test_settings_of_a_schedule_are_no_counters() -> None:
     """A run that goes on with another schedule would get the rate of the old one."""
     assert list_counters(Renamed(nn.Linear(1, 1).parameters(), 0.1)) == {"k"}
+
+
+class Factored(Optimizer):
+    """Keeps factors in single precision in containers, as SOAP does."""
+
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        super().__init__(params, {"lr": lr})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                third = torch.full((2,), 1 / 3)
+                factors = {"left": third, "right": (third.clone(), [third.clone()])}
+                self.state[parameter] = {"flat": third.clone(), "factors": [factors]}
+
+
+def test_factors_in_containers_keep_their_precision() -> None:
+    before, after = (Factored([nn.Parameter(torch.ones(2, dtype=torch.bfloat16))]) for _ in "ab")
+    before.step()
+    load_state(after, save_state(before))
+    (state,) = after.state.values()
+    (factors,) = state["factors"]
+    tensors = [state["flat"], factors["left"], factors["right"][0], factors["right"][1][0]]
+    for tensor in tensors:
+        assert torch.equal(tensor, torch.full((2,), 1 / 3))
+
+
+@pytest.mark.parametrize("load", [load_state, load_with_present_settings])
+def test_other_number_of_groups_is_an_error_of_torch(load: Callable[..., None]) -> None:
+    weight, bias = nn.Linear(1, 1).parameters()
+    single = SGD([weight, bias], lr=0.1)
+    double = SGD([{"params": [weight]}, {"params": [bias]}], lr=0.1)
+    with pytest.raises(ValueError, match="different number of parameter groups"):
+        load(double, save_state(single))
+    with pytest.raises(ValueError, match="different number of parameter groups"):
+        load(single, save_state(double))
+
+
+def test_inner_optimizer_may_refer_to_the_one_around_it() -> None:
+    _, optimizer, _ = _make(momentum=0.9)
+    expected = save_state(optimizer).keys()
+    optimizer.base_optimizer.wrapper = optimizer  # type: ignore[attr-defined]
+    assert save_state(optimizer).keys() == expected
