@@ -5,6 +5,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, TypeVar
 
+from hooks.errors import describe_error
 from hooks.position import Position
 from hooks.state import State
 from orchestrator.disk.checkpoints.store import CheckpointStore
@@ -139,14 +140,14 @@ class CheckpointSaver(Saver):
         can_link = self._world.is_master and not checkpoint.has_shards
         training_files = self._training_files if can_link else None
         entries: dict[str, dict[str, Any]] = {}
-        failure: Exception | None = None
+        failure: BaseException | None = None
         try:
             if training_files:
                 entries |= training_files.link(self._state.position, self._store, name)
             files = checkpoint.files
             unlinked = {file: files[file] for file in files if file not in entries}
             entries |= self._store.write_files(name, unlinked)
-        except Exception as error:
+        except BaseException as error:  # also one that ends the process
             # The other ranks must not wait for this one.
             failure = error
 
@@ -162,7 +163,7 @@ class CheckpointSaver(Saver):
 
         Raises a rank's `failure` on every rank.
         """
-        message = f"rank {self._world.rank}: {failure}" if failure else ""
+        message = _describe_failure(self._world.rank, failure)
         ranks = self._world.gather((entries, message))
         if failure:
             raise failure
@@ -180,14 +181,14 @@ class CheckpointSaver(Saver):
 
         Raises the master's error on every rank.
         """
-        failure: Exception | None = None
+        failure: BaseException | None = None
         if self._world.is_master:
             try:
                 commit()
-            except Exception as error:
+            except BaseException as error:  # also one that ends the process
                 # The other ranks wait for this one.
                 failure = error
-        message = self._world.broadcast(lambda: f"rank 0: {failure}" if failure else "")
+        message = self._world.broadcast(lambda: _describe_failure(0, failure))
         if failure:
             raise failure
         if message:
@@ -208,3 +209,11 @@ class CheckpointSaver(Saver):
             self._plan.fire("on_saved", self._state, self._store.get_path(name))
             announced = perf_counter()
         return stored - start + perf_counter() - announced
+
+
+def _describe_failure(rank: int, failure: BaseException | None) -> str:
+    """Return what the other ranks say of a rank's failure; empty without one."""
+    if failure is None:
+        return ""
+    text = str(failure) if isinstance(failure, Exception) else describe_error(failure)
+    return f"rank {rank}: {text}"

@@ -1,5 +1,6 @@
 import random
 import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -157,16 +158,31 @@ def _run_on_rank(rank: int, world_size: int, root: str) -> Outcome:
     )
 
 
-class _Full(CheckpointStore):
-    """A store whose disk is full once the files are written."""
+class _FailingStore(CheckpointStore):
+    """A store that fails to write the files, or once they are written."""
+
+    errors: Mapping[str, BaseException]
+
+    def write_files(self, *arguments: Any) -> dict[str, dict[str, Any]]:
+        if "write" in self.errors:
+            raise self.errors["write"]
+        return super().write_files(*arguments)
 
     def commit(self, *arguments: Any, **details: Any) -> None:
-        raise StorageError("the disk is full")
+        raise self.errors["commit"]
 
 
-def _fail_to_commit(rank: int, world_size: int, root: str, background: bool) -> str:
+def _fail_to_save(
+    rank: int,
+    world_size: int,
+    root: str,
+    background: bool,
+    errors: Sequence[Mapping[str, BaseException]],
+) -> str:
     world = World(rank, world_size, rank)
-    context = RunContext(world=world, store=_Full(Storage(root), is_master=world.is_master))
+    store = _FailingStore(Storage(root), is_master=world.is_master)
+    store.errors = errors[rank]
+    context = RunContext(world=world, store=store)
     hooks = {"checkpoint": Checkpoint(background=background)}
     saving = Loop(Points(), experiment(batch_size=4), hooks, context).runs[0].saving
 
@@ -174,18 +190,37 @@ def _fail_to_commit(rank: int, world_size: int, root: str, background: bool) -> 
         saving.save("first")
         saving.finish()
 
-    with pytest.raises((StorageError, CheckpointError)) as error:
+    with pytest.raises((StorageError, CheckpointError, SystemExit)) as error:
         save()
     return str(error.value)
 
 
 @pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize(
+    ("error", "own", "told"),
+    [
+        (StorageError("the disk is full"), "the disk is full", "the disk is full"),
+        (SystemExit(3), "3", "SystemExit: 3"),
+    ],
+)
 def test_error_of_the_master_s_commit_reaches_the_other_ranks(
+    tmp_path: Path, background: bool, error: BaseException, own: str, told: str
+) -> None:
+    errors: list[dict[str, BaseException]] = [{"commit": error}, {}]
+    assert on_ranks(_fail_to_save, 2, str(tmp_path), background, errors) == [
+        own,
+        f"checkpoint {tmp_path}/first cannot be written: rank 0: {told}",
+    ]
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_an_exit_while_a_rank_writes_reaches_the_other_ranks(
     tmp_path: Path, background: bool
 ) -> None:
-    assert on_ranks(_fail_to_commit, 2, str(tmp_path), background) == [
-        "the disk is full",
-        f"checkpoint {tmp_path}/first cannot be written: rank 0: the disk is full",
+    errors: list[dict[str, BaseException]] = [{}, {"write": SystemExit(3)}]
+    assert on_ranks(_fail_to_save, 2, str(tmp_path), background, errors) == [
+        f"checkpoint {tmp_path}/first cannot be written: rank 1: SystemExit: 3",
+        "3",
     ]
 
 
