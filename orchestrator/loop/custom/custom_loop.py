@@ -90,7 +90,13 @@ class CustomLoop(BaseLoop[CustomRun]):
                 run.save_if_requested()
 
             yield self._finish_round()
+            if run.stop or run.is_finished():
+                return
+            run.agree_to_stop()  # a hook may have requested it in on_report
             if run.stop:
+                run.save_stop()
+                run.cursor.stage = Stage.TRAIN
+                yield run.make_report(run_ends=True, is_final=True)
                 return
 
     def _train(self) -> TrainOutcome:

@@ -317,6 +317,36 @@ class Stops(Hook):
             state.request_stop("enough")
 
 
+class StopsAtReport(Hook):
+    """Asks for the end in the first report."""
+
+    def on_report(self, state: State, metrics: Mapping[str, Any]) -> None:
+        if "train/loss" in metrics:
+            state.request_stop("enough")
+
+
+def test_a_stop_that_a_hook_requests_in_a_report_needs_no_other_round(tmp_path: Path) -> None:
+    """The hooked loop notices it after one more iteration; this one cannot interrupt a round."""
+    trained = 0
+
+    def train(session: TrainingSession) -> Iterator[Mapping[str, float]]:
+        nonlocal trained
+        session.restore(place={})
+        while True:
+            for _ in range(5):
+                session.record()
+                trained += 1
+            yield {"train/loss": 1.0}
+
+    hooks = {"stops": StopsAtReport(), "checkpoint": Checkpoint(every=Interval.parse("9 epochs"))}
+    first, last = loop_of(train, tmp_path, hooks, epochs=9).run()
+    assert trained == 5
+    assert (first.stopped, first.is_final, first.is_partial) == ((), False, False)
+    assert (last.stopped, last.is_final, last.is_partial) == (("enough",), True, True)
+    assert not last.interrupted
+    assert CheckpointStore(Storage(tmp_path)).list_names() == ["epoch-0001"]
+
+
 @pytest.mark.parametrize("every", ["3 steps", "0 epochs"])
 @pytest.mark.parametrize(("yields_at", "total"), [((), 4), ((2, 3), 4), ((2, 4), 4)])
 @pytest.mark.parametrize("end", ["returns", "steps", "hook"])
