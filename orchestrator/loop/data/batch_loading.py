@@ -54,7 +54,7 @@ def _fetch_elsewhere(loader: Any, batches: Iterable[list[int]], phase: str) -> I
         except StopIteration:
             return
         except Exception as error:
-            if not is_of_samples(error):
+            if not is_of_samples(error, has_processes=loader.num_workers > 0):
                 raise
             indices = next(itertools.islice(iter(batches), count, None))
             _raise_located(loader, indices, phase, error)
@@ -63,14 +63,16 @@ def _fetch_elsewhere(loader: Any, batches: Iterable[list[int]], phase: str) -> I
         yield batch
 
 
-def is_of_samples(error: Exception) -> bool:
-    """Return whether an error of a loader with processes comes from user code in one of them.
+def is_of_samples(error: Exception, *, has_processes: bool) -> bool:
+    """Return whether an error of a loader comes from the user code that makes its batches.
 
-    Another error is torch's own: a process died, or a batch cannot be pinned. Only its message
-    tells an error of the thread that pins batches.
+    Another error is torch's own: a process died, or a batch cannot be pinned. If the loader has
+    processes, a thread pins batches, and only the message tells an error of that thread.
     """
-    innermost = extract_tb(error.__traceback__)[-1]
-    return innermost.name == "reraise" and "in pin memory thread" not in str(error)
+    frames = extract_tb(error.__traceback__)
+    if not has_processes:
+        return all(frame.name != "pin_memory" for frame in frames)
+    return frames[-1].name == "reraise" and "in pin memory thread" not in str(error)
 
 
 def _raise_located(loader: Any, indices: Sequence[int], phase: str, error: Exception) -> NoReturn:

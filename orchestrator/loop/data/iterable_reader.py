@@ -142,7 +142,7 @@ class IterableReader:
             try:
                 batch = next(batches, _END)
             except Exception as error:
-                if has_processes and not is_of_samples(error):
+                if not is_of_samples(error, has_processes=has_processes):
                     raise
                 raise RunError(
                     f"the {context.phase} dataset fails{context.world.place}: {type(error).__name__}: {error}"

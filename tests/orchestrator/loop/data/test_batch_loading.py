@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from orchestrator.engines.error_origin import is_user_error
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.errors import RunError
-from orchestrator.loop.data.batch_loading import iterate_batches
+from orchestrator.loop.data.batch_loading import is_of_samples, iterate_batches
 
 
 @pytest.fixture(autouse=True)
@@ -82,9 +82,12 @@ class Broken(Dataset[Any]):
         return (torch.zeros(3 if index == 7 and 7 in self.broken else 2),)
 
 
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator")
+@pytest.mark.parametrize("pin_memory", [False, True])
 @pytest.mark.parametrize("processes", [0, 2])
-def test_sample_that_cannot_be_fetched_is_named(processes: int) -> None:
-    batches = iterate_batches(DataLoader(Broken(5), 2, num_workers=processes), "val")
+def test_sample_that_cannot_be_fetched_is_named(processes: int, pin_memory: bool) -> None:
+    loader = DataLoader(Broken(5), 2, num_workers=processes, pin_memory=pin_memory)
+    batches = iterate_batches(loader, "val")
     assert len(next(batches)[0]) == len(next(batches)[0]) == 2
     with pytest.raises(
         RunError,
@@ -135,3 +138,17 @@ def test_killed_process_of_a_loader_is_not_a_mistake() -> None:
     with pytest.raises(RuntimeError, match="DataLoader worker") as caught:
         next(iterate_batches(DataLoader(Killed(), 4, num_workers=1), "train"))
     assert not is_user_error(caught.value)
+
+
+class Unpinnable(dict[str, Tensor]):
+    def pin_memory(self) -> None:
+        raise RuntimeError("no memory can be pinned")
+
+
+def test_an_error_of_pinning_is_not_of_the_samples() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        Unpinnable().pin_memory()
+    assert not is_of_samples(caught.value, has_processes=False)
+    with pytest.raises(FileNotFoundError) as of_sample:
+        Broken(5)[5]
+    assert is_of_samples(of_sample.value, has_processes=False)
