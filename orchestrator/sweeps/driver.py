@@ -15,9 +15,9 @@ from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.run_name import choose_run_name
 from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.storage import Storage
-from orchestrator.sweeps.launch import run_trials
 from orchestrator.sweeps.requirements import check_can_run
 from orchestrator.sweeps.results.result import Sweep
+from orchestrator.sweeps.run_trials import run_trials
 from orchestrator.sweeps.stored_settings import summarize_settings
 from orchestrator.user_code.main_definitions import read_main_source
 

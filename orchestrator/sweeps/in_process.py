@@ -24,18 +24,19 @@ class SequentialTrials:
 
     def __init__(self, sweep: RunningSweep, end_hung: Callable[[str], None] | None = None) -> None:
         self._sweep = sweep
+        self._search = sweep.search
         self._pruner = Pruner.make(sweep.settings, sweep.previous)
         self._engine = InProcess(
-            sweep.experiment.workers, stop_requested=sweep.end.stop_requested, end_hung=end_hung
+            sweep.experiment.workers, stop_requested=sweep.is_stop_requested, end_hung=end_hung
         )
 
     def run(self) -> None:
         """Run until all trials or the sweep have ended. A failed trial ends the sweep only if
         `fail_fast` is set."""
-        for _ in range(self._sweep.search.count):
-            if self._sweep.end.is_due():
+        for _ in range(self._search.count):
+            if self._sweep.is_over():
                 return
-            suggestion = self._sweep.search.suggest()
+            suggestion = self._search.suggest()
             if suggestion is None:
                 return
             trials = []
@@ -60,7 +61,7 @@ class SequentialTrials:
         """Train trials that share a training run until all have ended. If one fails, the others
         continue without it."""
         while trials:
-            if self._sweep.end.is_due():
+            if self._sweep.is_over():
                 for trial in trials:
                     end_trial(trial.folder, *self._sweep.find_ending(trial.number))
                 return
@@ -102,18 +103,17 @@ class SequentialTrials:
         self._sweep.record_report(trial.number, report.metrics)
 
         # Rules and pruner get every report, whatever the other decides.
-        rules = self._sweep.rules
         count = len(trial.reports)
         metrics = {**report.metrics, "training_iteration": count}
-        is_stopped = rules.should_stop(trial.number, metrics, trial.seconds)
+        reason = self._sweep.find_reason_to_stop(trial.number, metrics, trial.seconds)
         is_pruned = self._pruner is not None and self._pruner.should_stop(
             trial.number, count, report.metrics
         )
 
         if report.is_final and not report.interrupted:
             return None
-        if is_stopped:
-            return rules.reasons[trial.number]
+        if reason:
+            return reason
         if is_pruned:
             return describe_scheduler_stop(self._sweep.settings, count)
-        return self._sweep.end.budget.explain_end()
+        return self._sweep.explain_end_of_budget()

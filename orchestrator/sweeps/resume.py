@@ -23,9 +23,9 @@ from orchestrator.sweeps.earlier_attempts import (
     wait_for_orphans,
 )
 from orchestrator.sweeps.end_record import record_end
-from orchestrator.sweeps.launch import run_trials
 from orchestrator.sweeps.requirements import check_can_run
 from orchestrator.sweeps.results.result import Sweep
+from orchestrator.sweeps.run_trials import run_trials
 from orchestrator.sweeps.search.drawing import draw_points
 from orchestrator.sweeps.search.search import list_remaining_trials
 from orchestrator.sweeps.stored_settings import summarize_repeats, summarize_settings

@@ -1,17 +1,15 @@
 """The events of a running sweep's trials, for its search, its stopping rules and its index."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
+from hooks.loop_services import Display
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.disk.sweep_folder import trial_folder, trial_name
+from orchestrator.disk.sweep_folder import end_trial, trial_folder, trial_name, trial_number
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.runs.alerts import Alerts
 from orchestrator.sweeps.metric_monitor import summarize_missing_metrics
-from orchestrator.sweeps.search.search import Search
+from orchestrator.sweeps.search.choice import make_search
 from orchestrator.sweeps.stopping_rules import StoppingRules, describe_scheduler_stop
 from orchestrator.sweeps.sweep_end import SweepEnd
 from orchestrator.sweeps.sweep_progress import SweepProgress
@@ -20,41 +18,46 @@ from orchestrator.tables.trial_index import TrialIndex
 from orchestrator.tables.trial_record import TrialRecord
 
 
-@dataclass(frozen=True)
 class RunningSweep:
-    """Handler of the events of a sweep's trials, in this process or on Ray. Used in the driver."""
+    """A sweep whose trials run in this process or on Ray. It decides which ones stop early, and
+    shows and records what happens to them. Used in the driver."""
 
-    experiment: Experiment
-    folder: RunFolder
-    previous: Mapping[int, TrialRecord]
-    """The trials of earlier attempts by number."""
-    search: Search
-    rules: StoppingRules
-    index: TrialIndex
-    progress: SweepProgress
-    alerts: Alerts
-    end: SweepEnd
-    fail_fast: bool = False
-    """Whether any failed trial ends the sweep."""
+    def __init__(
+        self,
+        experiment: Experiment,
+        folder: RunFolder,
+        previous: Mapping[int, TrialRecord],
+        display: Display,
+        alerts: Alerts,
+        end: SweepEnd,
+    ) -> None:
+        """Continue the search, the rules and the progress of earlier attempts.
 
-    def __post_init__(self) -> None:
-        for number, trial in self.previous.items():
+        Args:
+            experiment: An experiment with a `sweep`.
+            folder: The sweep's folder.
+            previous: The trials of earlier attempts by number.
+            display: Where the trials are shown.
+            alerts: What tells the user of reports and failures.
+            end: What ends the sweep early.
+        """
+        assert experiment.sweep is not None
+        self.experiment = experiment
+        self.settings = experiment.sweep
+        self.folder = folder
+        self.previous = previous
+        self._alerts = alerts
+        self._end = end
+        self.search = make_search(experiment, previous, display.line)
+        """Suggests the next trial, to Tune too; it learns of the trials here."""
+        self._rules = StoppingRules(self.settings, self.search, end.budget)
+        self._rules.replay(previous)
+        self._index = TrialIndex(folder, self.settings.objectives)
+        self._progress = SweepProgress(display, self.settings, previous)
+        self._constraints = Constraints(self.settings.constraints)
+        for number, trial in previous.items():
             if trial.has_ended and self._constraints:
                 self._drop_infeasible(number, self._measure(trial))
-
-    @property
-    def settings(self) -> SweepSettings:
-        assert self.experiment.sweep is not None
-        return self.experiment.sweep
-
-    @cached_property
-    def _constraints(self) -> Constraints:
-        return Constraints(self.settings.constraints)
-
-    def active_trials(self) -> list[RunFolder]:
-        return [
-            trial_folder(self.folder.location, number) for number in self.progress.list_active()
-        ]
 
     def begin(self, trials: Mapping[int, Mapping[str, Any]]) -> None:
         """Register trials that start together, and show a line for each that is not active yet.
@@ -64,13 +67,71 @@ class RunningSweep:
         Args:
             trials: The values of each trial, by its number. Several trials share a training run.
         """
-        self.end.budget.share_training(trials)
+        self._end.budget.share_training(trials)
         for number, values in trials.items():
-            self.progress.begin(number, values)
+            self._progress.begin(number, values)
+
+    def list_active_trials(self) -> list[RunFolder]:
+        """Return the folders of the trials that have begun and not ended."""
+        return [
+            trial_folder(self.folder.location, number) for number in self._progress.list_active()
+        ]
+
+    @property
+    def reasons_to_stop(self) -> Mapping[int, str]:
+        """Reasons of the rules that stopped trials, by number; more as more trials stop."""
+        return self._rules.reasons
+
+    @property
+    def metric_missing(self) -> str | None:
+        """Error of a trial whose reports lack the sweep's metric, if no other trial has reported
+        it."""
+        return self._end.metric_missing
+
+    def find_reason_to_stop(
+        self, number: int, metrics: Mapping[str, Any], seconds: float
+    ) -> str | None:
+        """Return why the rules stop a trial at this report, `seconds` into its training; None if
+        they do not."""
+        if self._rules.should_stop(number, metrics, seconds):
+            return self._rules.reasons[number]
+        return None
+
+    def explain_end_of_budget(self) -> str | None:
+        """Return which limit of the budget is used up; None if none is."""
+        return self._end.budget.explain_end()
+
+    def is_over(self) -> bool:
+        """Return whether no trial may begin or continue."""
+        return self._end.is_due()
+
+    def is_stop_requested(self) -> bool:
+        """Return whether the user has interrupted the sweep."""
+        return self._end.stop_requested()
+
+    def find_ending(self, number: int) -> tuple[str, str]:
+        """Return the status of a trial that the driver ended, and the reason."""
+        if number in self._rules.reasons:
+            return "stopped", self._rules.reasons[number]
+        if self._end.outcome:
+            return self._end.outcome
+        reports = self._rules.count_reports(number)
+        return "stopped", describe_scheduler_stop(self.settings, reports)
+
+    def end_running_trials(self) -> None:
+        """Record the end of the trials that still run according to their folders."""
+        for name, record in self._index.read().items():
+            if isinstance(record, TrialRecord) and not record.has_ended:
+                folder = RunFolder(self.folder.storage / "trials", name)
+                end_trial(folder, *self.find_ending(trial_number(name)))
 
     def record_report(self, number: int, metrics: Mapping[str, Any]) -> None:
-        self.progress.add_report(number, metrics)
-        self.alerts.check_report(metrics, trial_name(number))
+        self._progress.add_report(number, metrics)
+        self._alerts.check_report(metrics, trial_name(number))
+
+    def show_recovery(self, number: int, error: str) -> None:
+        """Show that a trial lost a process and restarts."""
+        self._progress.show_recovery(number, error)
 
     def record_end(
         self, number: int, values: Mapping[str, Any], *, interrupted: bool = False
@@ -78,11 +139,11 @@ class RunningSweep:
         """Record the end of a trial. An interrupted trial has not ended."""
         if interrupted:
             self.search.record_pause(number)
-            self.progress.interrupt(number, values)
+            self._progress.interrupt(number, values)
             return
 
-        last = self.progress.take_last_report(number)
-        outcome = self.progress.describe_best(number)
+        last = self._progress.take_last_report(number)
+        outcome = self._progress.describe_best(number)
         excesses: Sequence[float] = ()
         if self._constraints:
             cells = self._measure(self._read(trial_name(number)))
@@ -91,8 +152,8 @@ class RunningSweep:
             if broken:
                 outcome += f", infeasible: {broken}"
         self.search.record_end(number, last, excesses)
-        self.progress.end(number, values, outcome)
-        self.index.keep(trial_name(number))
+        self._progress.end(number, values, outcome)
+        self._index.keep(trial_name(number))
 
     def record_failure(
         self, number: int, values: Mapping[str, Any], error: str, *, metric_missing: bool
@@ -101,29 +162,20 @@ class RunningSweep:
         ends the sweep if no trial has reported it."""
         name = trial_name(number)
         self.search.record_end(number, None)
-        self.progress.drop(number)
-        self.progress.take_last_report(number)
-        if metric_missing and not self.rules.has_reports():
-            self.end.add_missing_metric(name, error)
-        elif self.fail_fast or self.end.metric_missing:
-            self.end.add_failure(name)
-        self.alerts.send_once("failed", f"({name}) has failed: {error}")
+        self._progress.drop(number)
+        self._progress.take_last_report(number)
+        if metric_missing and not self._rules.has_reports():
+            self._end.add_missing_metric(name, error)
+        else:
+            self._end.add_failure(name)
+        self._alerts.send_once("failed", f"({name}) has failed: {error}")
 
         shown = error
-        if metric_missing and self.end.metric_missing is not None:
+        if metric_missing and self.metric_missing is not None:
             # The sweep ends with the same error, which has the metrics that there are.
             shown = summarize_missing_metrics(self.settings)
-        self.progress.end(number, values, f"failed: {shown}")
-        self.index.keep(name)
-
-    def find_ending(self, number: int) -> tuple[str, str]:
-        """Return the status of a trial that the driver ended, and the reason."""
-        if number in self.rules.reasons:
-            return "stopped", self.rules.reasons[number]
-        if self.end.outcome:
-            return self.end.outcome
-        reports = self.rules.count_reports(number)
-        return "stopped", describe_scheduler_stop(self.settings, reports)
+        self._progress.end(number, values, f"failed: {shown}")
+        self._index.keep(name)
 
     def _read(self, trial: str) -> TrialRecord:
         folder = RunFolder(self.folder.storage / "trials", trial)
@@ -138,5 +190,5 @@ class RunningSweep:
         """Return which constraints a trial breaks, and leave it out of the best value then."""
         broken = self._constraints.describe_broken(cells)
         if broken:
-            self.progress.drop(number)
+            self._progress.drop(number)
         return broken

@@ -6,12 +6,15 @@ from orchestrator.sweeps.budget import BudgetUse
 
 
 class SweepEnd:
-    """Decision whether a sweep ends early: its budget is used up, a trial failed, or
-    `stop_requested` returns True."""
+    """Decision whether a sweep ends early: its budget is used up, `stop_requested` returns True, a
+    trial failed with `fail_fast`, or no trial reports the sweep's metric."""
 
-    def __init__(self, budget: BudgetUse, stop_requested: Callable[[], bool]) -> None:
+    def __init__(
+        self, budget: BudgetUse, stop_requested: Callable[[], bool], *, fail_fast: bool = False
+    ) -> None:
         self.budget = budget
         self.stop_requested = stop_requested
+        self._fail_fast = fail_fast
         self._failed_trial: str | None = None
         self.metric_missing: str | None = None
         """Error of a trial whose reports lack the sweep's metric, if no other trial has reported
@@ -20,12 +23,14 @@ class SweepEnd:
         """Status of the trials that the end stops, and the reason; None until the end is due."""
 
     def add_failure(self, trial: str) -> None:
-        """End the sweep because of a failed trial."""
-        self._failed_trial = trial
+        """End the sweep because of a failed trial with `fail_fast`, or if it ends for a missing
+        metric."""
+        if self._fail_fast or self.metric_missing:
+            self._failed_trial = trial
 
     def add_missing_metric(self, trial: str, error: str) -> None:
         """End the sweep because a trial failed whose reports lack the sweep's metric."""
-        self.add_failure(trial)
+        self._failed_trial = trial
         self.metric_missing = error
 
     def is_due(self) -> bool:

@@ -44,12 +44,12 @@ class Stopper(_Unsaved, tune.Stopper):
         number = result.get(REPORTED, result["config"][TRIAL]["number"])
         if number is None:
             return False
-        stops = self._sweep.rules.should_stop(number, result, result[SECONDS])
+        reason = self._sweep.find_reason_to_stop(number, result, result[SECONDS])
         # The scheduler stops one trial of a shared training run, because the others may continue.
-        return stops and REPORTED not in result
+        return reason is not None and REPORTED not in result
 
     def stop_all(self) -> bool:
-        return self._sweep.end.is_due()
+        return self._sweep.is_over()
 
 
 class SweepSearcher(_Unsaved, Searcher):
@@ -125,7 +125,7 @@ class TrialEvents(_Unsaved, tune.Callback):
             if config["followers"] and _has_failed_permanently(folder):
                 self._record_failure_alone(config, member)
             elif not _is_complete(folder):
-                self._sweep.progress.show_recovery(member["number"], _read_error(folder))
+                self._sweep.show_recovery(member["number"], _read_error(folder))
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         for member in list_members(trial.config[TRIAL]):

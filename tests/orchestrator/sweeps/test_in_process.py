@@ -21,7 +21,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.experiment.load import make_experiment_from_source
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.runs.result import open_run
-from orchestrator.sweeps import launch, requirements
+from orchestrator.sweeps import requirements, run_trials
 from orchestrator.sweeps.trials import begin_trial, make_trial_source
 from tests.tasks import described
 
@@ -223,7 +223,7 @@ def test_an_interrupted_sweep_keeps_its_finished_trials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     InterruptedOnceATrialHasFinished.folder = tmp_path
-    monkeypatch.setattr(launch, "Interrupts", InterruptedOnceATrialHasFinished)
+    monkeypatch.setattr(run_trials, "Interrupts", InterruptedOnceATrialHasFinished)
     outcome = sweep(searching({"optimizer.lr": {"grid": [0.01, 0.02, 0.03]}}), tmp_path, local=True)
     assert (outcome.status, outcome.trials["status"].tolist()) == ("interrupted", ["finished"])
 

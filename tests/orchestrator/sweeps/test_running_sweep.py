@@ -10,8 +10,8 @@ import pytest
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.runs.alerts import Alerts
 from orchestrator.sweeps.budget import BudgetUse
-from orchestrator.sweeps.launch import make_running_sweep
 from orchestrator.sweeps.running_sweep import RunningSweep
+from orchestrator.sweeps.search.search import Search
 from orchestrator.sweeps.sweep_end import SweepEnd
 from orchestrator.tables.trial_record import TrialRecord
 from orchestrator.terminal.display import PLAIN_INTERVAL_S, TerminalDisplay
@@ -30,7 +30,7 @@ def running(
 ) -> RunningSweep:
     display = TerminalDisplay(clock=itertools.count(0, PLAIN_INTERVAL_S).__next__)
     run_folder = RunFolder(folder)
-    return make_running_sweep(
+    return RunningSweep(
         described(sweep={**SETTINGS, **settings}),
         run_folder,
         previous or {},
@@ -47,13 +47,13 @@ def test_each_event_of_a_trial_is_a_line(
     missing = "no report of a trial has the sweep's metric 'val/accuracy'"
     error = f"{missing}; available: val/loss"
     sweep.begin({0: {"optimizer.lr": 0.123456}})
-    assert [folder.name for folder in sweep.active_trials()] == ["trial-0000"]
+    assert [folder.name for folder in sweep.list_active_trials()] == ["trial-0000"]
     sweep.record_report(0, {"val/accuracy": 0.9})
     sweep.record_report(0, {"val/accuracy": 0.8})
-    sweep.progress.show_recovery(0, "rank 1: its process died")
+    sweep.show_recovery(0, "rank 1: its process died")
     sweep.begin({0: {"optimizer.lr": 0.123456}})
     sweep.record_end(0, {"optimizer.lr": 0.123456})
-    sweep.progress.show_recovery(1, "the trial's process died")
+    sweep.show_recovery(1, "the trial's process died")
     sweep.record_report(1, {"val/accuracy": 0.95})
     sweep.record_failure(1, {"optimizer.lr": 0.5}, error, metric_missing=True)
     sweep.begin({2: {"optimizer.lr": 0.7}})
@@ -71,8 +71,8 @@ def test_each_event_of_a_trial_is_a_line(
         "trial-0002 begins: optimizer.lr=0.7",
         "trial-0002 optimizer.lr=0.7: interrupted",
     ]
-    assert sweep.active_trials() == []
-    assert sweep.end.metric_missing == error
+    assert sweep.list_active_trials() == []
+    assert sweep.metric_missing == error
 
 
 def test_available_metrics_are_listed_once(
@@ -83,7 +83,7 @@ def test_available_metrics_are_listed_once(
     error = "no report of a trial has the sweep's metric 'val/accuracy'; available: val/loss"
     for number in range(2):
         sweep.record_failure(number, {"optimizer.lr": 0.5}, error, metric_missing=True)
-    assert sweep.end.metric_missing == error
+    assert sweep.metric_missing == error
     assert [line for line in capsys.readouterr().err.splitlines() if "failed" in line] == [
         f"trial-000{number} [{number + 1}/3] optimizer.lr=0.5: failed: no report of a trial has the"
         " sweep's metric 'val/accuracy'"
@@ -92,7 +92,7 @@ def test_available_metrics_are_listed_once(
 
 
 def test_the_search_learns_the_last_report_of_a_trial_also_of_an_earlier_attempt(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Trial 0 was interrupted after its last report, and so makes no other."""
     reports = [{"val/accuracy": 0.9}, {"val/accuracy": 0.8}]
@@ -103,10 +103,12 @@ def test_the_search_learns_the_last_report_of_a_trial_also_of_an_earlier_attempt
     sweep = running(tmp_path, previous)
     learned = []
 
-    def learn(number: int, last: Mapping[str, Any] | None, excesses: Sequence[float] = ()) -> None:
+    def learn(
+        search: Search, number: int, last: Mapping[str, Any] | None, excesses: Sequence[float] = ()
+    ) -> None:
         learned.append(last)
 
-    sweep.search.record_end = learn  # type: ignore[method-assign]
+    monkeypatch.setattr(Search, "record_end", learn)
     sweep.record_end(0, {})
     sweep.record_report(1, {"val/accuracy": 0.7})
     sweep.record_end(1, {})
@@ -119,13 +121,13 @@ def test_the_search_learns_the_last_report_of_a_trial_also_of_an_earlier_attempt
 def test_a_metric_that_no_trial_reports_ends_the_sweep(tmp_path: Path) -> None:
     sweep = running(tmp_path / "first")
     sweep.record_failure(0, {}, "no such metric", metric_missing=True)
-    assert sweep.end.is_due()
-    assert sweep.end.metric_missing == "no such metric"
+    assert sweep.is_over()
+    assert sweep.metric_missing == "no such metric"
     assert sweep.find_ending(1) == ("interrupted", "trial-0000 failed, which ends the sweep")
 
     others = running(tmp_path / "second")
-    others.rules.should_stop(0, {"val/accuracy": 1.0}, 0)
+    others.find_reason_to_stop(0, {"val/accuracy": 1.0}, 0)
     others.record_failure(1, {}, "no such metric", metric_missing=True)
-    assert not others.end.is_due()
-    assert others.end.metric_missing is None
+    assert not others.is_over()
+    assert others.metric_missing is None
     assert others.find_ending(0) == ("stopped", "fifo ended the trial after report 1")

@@ -1,12 +1,11 @@
-"""Runs the trials of a sweep under Ray Tune. Used in the driver."""
+"""Ray Tune's tuner of a sweep, which runs its trials. Used in the driver."""
 
 import logging
 import uuid
 
 from ray import tune
 
-from orchestrator.disk.run_folder import RunFolder
-from orchestrator.disk.sweep_folder import SCRATCH, end_trial, trial_number
+from orchestrator.disk.sweep_folder import SCRATCH
 from orchestrator.engines.script_definitions import with_main_definitions
 from orchestrator.private_api.ray_tune import forgetting_trials
 from orchestrator.sweeps.results.population import History
@@ -16,10 +15,9 @@ from orchestrator.sweeps.tune.adapters import Silence, Stopper, SweepSearcher, T
 from orchestrator.sweeps.tune.schedulers import make_scheduler, seeded
 from orchestrator.sweeps.tune.trainable import ENGINES, Trial
 from orchestrator.sweeps.tune.trial_data import TRIAL
-from orchestrator.tables.trial_record import TrialRecord
 
 
-def launch(sweep: RunningSweep, max_concurrent: int) -> None:
+def run_with_tune(sweep: RunningSweep, max_concurrent: int) -> None:
     """Run all trials to their ends, `max_concurrent` at a time."""
     experiment = sweep.experiment
     settings = sweep.settings
@@ -52,16 +50,15 @@ def launch(sweep: RunningSweep, max_concurrent: int) -> None:
             tuner.fit()
     finally:
         sweep.folder.storage.delete(SCRATCH)
-    for name, record in sweep.index.read().items():
-        if isinstance(record, TrialRecord) and not record.has_ended:
-            trial = RunFolder(sweep.folder.storage / "trials", name)
-            end_trial(trial, *sweep.find_ending(trial_number(name)))
+    sweep.end_running_trials()
 
 
 def _make_tune_config(sweep: RunningSweep, max_concurrent: int) -> tune.TuneConfig:
     settings = sweep.settings
     search = sweep.search
-    scheduler = make_scheduler(settings, sweep.previous, sweep.rules.reasons, History(sweep.folder))
+    scheduler = make_scheduler(
+        settings, sweep.previous, sweep.reasons_to_stop, History(sweep.folder)
+    )
     # Not through Tune, which knows one metric only; the search may have several.
     scheduler.set_search_properties(*settings.objectives[0])
     is_drawn = isinstance(search, DrawnTrials)

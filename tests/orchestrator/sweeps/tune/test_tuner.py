@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.sweeps.tune.launch import _make_tune_config
+from orchestrator.sweeps.tune.tuner import _make_tune_config
 from tests.orchestrator.sweeps.test_running_sweep import running
 
 
