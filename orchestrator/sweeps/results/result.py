@@ -407,10 +407,10 @@ class Sweep(Result):
         aggregate = self.aggregate if mode else "mean"
         units = aggregate_repeats(trials, metric, mode or "max", aggregate, self.repeated_path)
         if len(units) < MIN_TRIALS:
-            kind = "trials" if self.repeats == 1 else "configurations"
+            kind = "trial" if self.repeats == 1 else "configuration"
             raise UsageError(
-                f"{len(units)} {kind} of {self.folder} have {metric}; parameter importance needs"
-                f" {MIN_TRIALS}"
+                f"{self.folder} has {format_count(len(units), kind)} with {metric}; parameter"
+                f" importance needs {MIN_TRIALS}"
             )
         return make_importance_table(units, metric)
 

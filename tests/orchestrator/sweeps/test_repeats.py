@@ -11,7 +11,7 @@ from annotated_types import Ge, Lt
 from torch.utils.data import Dataset, Subset
 from typer.testing import CliRunner
 
-from orchestrator import ConfigError, Sweep, run, sweep
+from orchestrator import ConfigError, Sweep, UsageError, resume_sweep, run, sweep
 from orchestrator.cli import app
 from orchestrator.experiment.load import make_experiment_from_source
 from orchestrator.sweeps.results.comparison import compare_sweeps
@@ -126,3 +126,30 @@ def test_override_of_the_path_is_refused() -> None:
     source = searching(RATES, task=TASK, repeats=REPEATS).source
     with pytest.raises(ConfigError, match=r"task_args\.fold: has no effect: sweep.repeats sets it"):
         make_experiment_from_source(source.with_values({"task_args.fold": 1}))
+
+
+@pytest.mark.parametrize(
+    ("repeats", "path", "values"),
+    [(3, "seed", [0, 1, 2]), (REPEATS, "task_args.fold", [2, 0, 1])],
+)
+def test_a_sweep_of_repeats_alone_resumes(
+    tmp_path: Path, repeats: Any, path: str, values: list[int]
+) -> None:
+    experiment = searching({}, task=TASK, repeats=repeats, search="random")
+    uninterrupted = sweep(experiment, tmp_path, local=True)
+    expected = uninterrupted.trials["val/loss"].tolist()
+    assert len({*expected}) == 3
+    # The driver dies after the first trial.
+    uninterrupted.folder.update(status="interrupted", ended=None)
+    for name in ("trial-0001", "trial-0002"):
+        uninterrupted.trial(0).folder.storage.parent.delete(name)
+
+    resumed = resume_sweep(uninterrupted.path)
+    assert resumed.status == "finished"
+    assert resumed.trials[f"config/{path}"].tolist() == values
+    assert resumed.trials["val/loss"].tolist() == expected
+    assert resumed.configurations["n"].tolist() == [3]
+    with pytest.raises(
+        UsageError, match=r" has 1 configuration with val/accuracy; parameter importance needs 10"
+    ):
+        resumed.importance()
