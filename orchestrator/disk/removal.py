@@ -16,7 +16,7 @@ from orchestrator.disk.missing_run import find_lost_target
 from orchestrator.disk.run_folder import EVALUATIONS, RunFolder
 from orchestrator.errors import DamagedFile, StorageError, UsageError
 from orchestrator.storage import Storage
-from orchestrator.units import format_count
+from orchestrator.units import format_bytes, format_count
 
 _log = logging.getLogger("hookyard")
 
@@ -45,8 +45,7 @@ class Removal:
         ]
         status = _find_status(self.folder)
         count = format_count(len(sizes), "file")
-        size_mib = sum(sizes) / 2**20
-        lines = [f"{self.folder}: {kind}, {status}; {count}, {size_mib:.1f} MiB"]
+        lines = [f"{self.folder}: {kind}, {status}; {count}, {format_bytes(sum(sizes))}"]
         lines += [f"  with its checkpoints in {outside}" for outside in self.checkpoints_outside]
         lines += [f"  without {target}, to which {link} is a link" for link, target in self._kept()]
         return "\n".join(lines)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orchestrator.experiment.sections.workers import Workers
-from orchestrator.units import format_count
+from orchestrator.units import format_bytes, format_count
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Resources:
 def format_amount(resource: str, amount: float) -> str:
     """Format an amount of one of Ray's resources: `2 CPUs`, `8 GiB of memory`."""
     if resource == "memory":
-        return f"{amount / 2**30:.3g} GiB of memory"
+        return f"{format_bytes(amount)} of memory"
     kind = resource.removeprefix("accelerator_type:")
     if kind != resource:
         return f"GPUs of the kind {kind}"

@@ -14,6 +14,7 @@ from hooks.errors import describe_error
 from orchestrator.engines.ray_environment import set_environment
 from orchestrator.errors import UsageError
 from orchestrator.experiment.yaml.source import ExperimentSource
+from orchestrator.units import format_bytes
 from orchestrator.user_code.main_definitions import (
     find_main_definitions,
     list_with_bases,
@@ -43,10 +44,9 @@ def with_main_definitions(source: ExperimentSource, address: str | None = None) 
             f"{names} of the script or notebook cannot be pickled ({describe_error(error)}); define them in a module"
         ) from error
     if len(pickled) > LARGEST_BYTES:
-        size = f"{len(pickled) / 2**20:,.0f} MiB"
         raise UsageError(
-            f"{names} of the script or notebook use {size} of its variables, and at most {LARGEST_BYTES // 2**20} MiB"
-            " can be sent; load them in data()"
+            f"{names} of the script or notebook use {format_bytes(len(pickled))} of its variables,"
+            f" and at most {format_bytes(LARGEST_BYTES)} can be sent; load them in data()"
         )
     return replace(source, main_definitions=pickled)
 

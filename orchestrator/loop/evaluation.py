@@ -55,9 +55,9 @@ class Evaluation:
         """Run the phases of `val` or of `test`, and put their metrics into `state.metrics`;
         collective."""
         for phase in self._data.phase_names(kind):
-            check_loss = self._find_loss_check(self._data.phases[phase])
+            loss_check = self._find_loss_check(self._data.phases[phase])
             for run_pass in self._inference.iterate_passes(phase):
-                self._add_metrics(self._evaluate_weights(phase, run_pass, check_loss))
+                self._add_metrics(self._evaluate_weights(phase, run_pass, loss_check))
 
     def _add_metrics(self, metrics: Mapping[str, float]) -> None:
         """Add metrics to the state's; raises TaskError if it has one of these names."""
@@ -70,14 +70,14 @@ class Evaluation:
         known |= metrics
 
     def _evaluate_weights(
-        self, phase: str, run_pass: RunPass, check_loss: Callable[[Loss], Loss] | None
+        self, phase: str, run_pass: RunPass, loss_check: Callable[[Loss], Loss] | None
     ) -> dict[str, float]:
         """Evaluate one set of weights on a phase, and return its metrics; collective."""
         state = self._state
         iterations = self._inference.iterations
         meters = {name: meter.to(state.device) for name, meter in self._make_meters().items()}
         batches = run_pass(
-            partial(iterations.evaluate, meters=meters.values(), check_loss=check_loss)
+            partial(iterations.evaluate, meters=meters.values(), check_loss=loss_check)
         )
         if meters:
             self._check_samples_for_meters(phase, batches)

@@ -1,9 +1,10 @@
 """The loop of a task with hooks: each epoch in order. Runs in workers.
 
-`Loop._produce_reports` is an epoch: train, validate, report, save, stop. The batches of a training
-phase are in `training.py`, those of val and test in `inference.py`, and what an evaluation computes
-in `evaluation.py`. What a run owns is in `training_run.py`, and when a validation or a test is due
-in `hooked_run.py`; how a loop begins, ends and fails is in `base_loop.py`.
+`Loop._produce_reports` is an epoch: train, validate, decide whether to stop, save, report. The
+batches of a training phase are in `training.py`, what an evaluation computes in `evaluation.py`, and
+the passes over val and test in `inference.py`. What a run owns, such as its checkpoints and reports,
+is in `training_run.py`, and when a validation or a test is due in `hooked_run.py`; how a loop begins,
+ends and fails is in `base_loop.py`.
 """
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -123,7 +124,8 @@ class Loop(HookedLoop):
         return run.cursor.stage in (Stage.REPORTED, Stage.TRAIN) and not run.is_finished()
 
     def _finish_round(self, run: HookedRun) -> Generator[Report, None, bool]:
-        """Validate, report, save and stop if they are due, and return whether the run continues.
+        """Validate if it is due, decide whether to stop, save and report; return whether the run
+        continues.
 
         If the run ends, its test phases follow.
         """
