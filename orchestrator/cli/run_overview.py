@@ -36,7 +36,7 @@ def print_run(folder: RunFolder, as_json: bool) -> None:
     _print_facts(run, ("driver", "error", "diverged", "stopped"))
     _print_best(run)
     if run["use"]:
-        print_usage_hint(run["use"], run["status"], has_diverged=bool(run["diverged"]))
+        print_usage_hint(run["use"], has_diverged=bool(run["diverged"]))
     _print_facts(run, ("continued_from", "init"))
     _print_evaluated_checkpoint(run["evaluates"])
     _print_facts(run, ("predictions", "checkpoints", "evaluations"))
@@ -66,18 +66,15 @@ def _print_best(run: Mapping[str, Any]) -> None:
         echo(explain_unknown_direction(validated))
 
 
-def print_usage_hint(use: UsageHint, status: str, *, has_diverged: bool) -> None:
+def print_usage_hint(use: UsageHint, *, has_diverged: bool) -> None:
     """Print how to load a checkpoint, and how to train on from it.
 
     Args:
         use: The code and the command.
-        status: Status of the run or the sweep.
         has_diverged: True if more of the same training would diverge again.
     """
-    from orchestrator.terminal.sweep_view import RESUMABLE
-
     echo(f"  use it:          {use.python}")
-    if status in RESUMABLE:
+    if use.resumes:
         echo(f"  resume:          {use.command}")
     elif not has_diverged:
         echo(f"  train it longer: {use.command}")

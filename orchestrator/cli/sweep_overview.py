@@ -88,7 +88,7 @@ def _print_best_trial(sweep: Sweep, trials: pd.DataFrame, overview: Mapping[str,
     reached = overview["reached"] or f"{metric} {format_cell(metric, overview['value'])}"
     echo(f"Best: {overview['best'].rpartition('/')[2]}, {reached}")
     if overview["use"]:
-        print_usage_hint(overview["use"], overview["status"], has_diverged=False)
+        print_usage_hint(overview["use"], has_diverged=False)
 
 
 def _print_best_configuration(sweep: Sweep, trials: pd.DataFrame) -> None:

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from orchestrator.disk.initial_weights import describe_initial_weights
 from orchestrator.disk.lease import Lease
 from orchestrator.disk.metadata import COMPLETE, EngineName, IfExists, RunMetadata
 from orchestrator.disk.new_run import create_run, taking_name
@@ -30,6 +31,8 @@ from orchestrator.runs.resume_checks import (
     check_same_loader_workers,
     check_same_optimizers,
     check_same_ranks,
+    has_edited_init,
+    make_edited_init_error,
 )
 from orchestrator.runs.usage_hint import make_usage_hint
 from orchestrator.storage import Storage
@@ -126,8 +129,9 @@ def resume(
     checkpoint, with any edits made to the experiment.yaml in its folder.
 
     Without edits, training continues bit for bit. Values that the checkpoint fits may be edited, such
-    as `epochs`, `loader.num_workers`, `optimizer.lr` and the fields of hooks. Edits of `name` and
-    `init` are errors, because these count only when a run begins.
+    as `epochs`, `loader.num_workers`, `optimizer.lr` and the fields of hooks. An edit of `name` is
+    an error, and so is one of `init` if there is a checkpoint, because they count only when a run
+    begins.
 
     Args:
         path: The run's folder or URL.
@@ -171,10 +175,13 @@ def resume_with_lease(
         experiment = load_experiment_to_resume(folder, workers)
         engine = EngineChoice.of_run(metadata, address)
         check_can_run(experiment, engine)
+        checkpoint = None if from_start else _find_newest_checkpoint(folder)
+        if checkpoint:
+            _check_checkpoint_fits(folder, checkpoint, experiment, engine)
+        else:
+            _take_edited_init(folder, experiment)
         if from_start:
             _delete_checkpoints(folder, experiment)
-        else:
-            _check_checkpoint_fits(folder, experiment, engine)
         folder.write_experiment(to_yaml(experiment), experiment.source)
         folder.resume()
     drive(folder, experiment, engine, lease, resume_with=format_resume_command(folder))
@@ -212,11 +219,20 @@ def _delete_checkpoints(folder: RunFolder, experiment: Experiment) -> None:
     open_checkpoints(folder).clear()
 
 
-def _check_checkpoint_fits(folder: RunFolder, experiment: Experiment, engine: EngineChoice) -> None:
-    """Raise UsageError if training cannot continue from the newest checkpoint with an experiment."""
-    checkpoint = _find_newest_checkpoint(folder)
-    if checkpoint is None:
+def _take_edited_init(folder: RunFolder, experiment: Experiment) -> None:
+    """Record the initial weights of a run that begins again, if its `init` was edited."""
+    if not has_edited_init(folder, experiment):
         return
+    parent = experiment.source.continued_from
+    if parent:
+        raise make_edited_init_error(folder, str(parent))
+    folder.update(init=describe_initial_weights(experiment))
+
+
+def _check_checkpoint_fits(
+    folder: RunFolder, checkpoint: str, experiment: Experiment, engine: EngineChoice
+) -> None:
+    """Raise UsageError if training cannot continue from a checkpoint with an experiment."""
     check_same_initial_weights(folder, checkpoint, experiment)
     check_same_optimizers(folder, checkpoint, experiment)
     check_same_ranks(folder, checkpoint, experiment, engine.name)

@@ -37,16 +37,24 @@ def _join_kinds(kinds: Mapping[OptimizerName, str | None]) -> str:
 
 def check_same_initial_weights(folder: RunFolder, name: str, experiment: Experiment) -> None:
     """Raise UsageError if `init` was edited, because training continues from a checkpoint."""
+    if has_edited_init(folder, experiment):
+        raise make_edited_init_error(folder, open_checkpoints(folder).get_path(name))
+
+
+def has_edited_init(folder: RunFolder, experiment: Experiment) -> bool:
+    """Return whether an experiment has another `init` than the run's source."""
     try:
         begun = make_experiment_from_source(folder.read_source())
     except ConfigError:  # an edit has repaired it
-        return
-    if experiment.init == begun.init:
-        return
-    raise UsageError(
+        return False
+    return experiment.init != begun.init
+
+
+def make_edited_init_error(folder: RunFolder, checkpoint: str) -> UsageError:
+    """Return the error of an edited `init` in a run that continues from a checkpoint."""
+    return UsageError(
         f"{folder}/experiment.yaml: init was edited, but it counts only when a run begins, and this"
-        f" one continues from {open_checkpoints(folder).get_path(name)}; restore init, or start"
-        " another run"
+        f" one continues from {checkpoint}; restore init, or start another run"
     )
 
 

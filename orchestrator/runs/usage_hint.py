@@ -19,6 +19,8 @@ class UsageHint:
 
     python: str
     command: str
+    resumes: bool
+    """True if the command resumes the run; otherwise it trains for longer, as a new run."""
 
 
 def make_usage_hint(folder: RunFolder, label: str, trial: RunFolder | None = None) -> UsageHint:
@@ -37,15 +39,15 @@ def make_usage_hint(folder: RunFolder, label: str, trial: RunFolder | None = Non
     else:
         run = f"{opened}.best" if trial else opened
         code = f"path = {run}.checkpoint({json.dumps(label)})"
-    return UsageHint(f"from orchestrator import {opener}; {code}", _make_command(folder, label))
-
-
-def _make_command(folder: RunFolder, label: str) -> str:
-    """Return the command that resumes a run, or trains for as long again from a checkpoint."""
+    python = f"from orchestrator import {opener}; {code}"
     status = folder.find_status()
     if status in RESUMABLE:
-        return f"hookyard resume {shlex.quote(str(folder))}"
+        return UsageHint(python, f"hookyard resume {shlex.quote(str(folder))}", resumes=True)
+    return UsageHint(python, _make_longer_command(folder, label, status), resumes=False)
 
+
+def _make_longer_command(folder: RunFolder, label: str, status: str) -> str:
+    """Return the command that trains for as long again from a checkpoint."""
     config = folder.read_experiment()
     unit = "epochs" if config.get("epochs") else "steps"
     length = config.get(unit) or 0

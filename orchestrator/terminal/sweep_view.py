@@ -7,7 +7,7 @@ from typing import Any
 from orchestrator.tables.configurations import Configuration
 from orchestrator.terminal.run_view import RunView
 
-RESUMABLE = ("interrupted", "lost")
+UNFINISHED = ("interrupted", "lost")
 """Statuses of trials that a resume of the sweep continues."""
 
 
@@ -41,13 +41,13 @@ class TrialView:
         """Completed share of its training; 0 for a trial that only a resume continues."""
         if self.status == "running" and self.run:
             return self.run.progress.share or 0.0
-        return 0.0 if self.status in RESUMABLE else 1.0
+        return 0.0 if self.status in UNFINISHED else 1.0
 
     def compute_share_since(self, start: str) -> float:
         """Return the share of its training that was done since the last start of the sweep."""
         if self.ended is not None and self.ended < start:
             return 0.0
-        if self.started < start and self.status not in RESUMABLE:
+        if self.started < start and self.status not in UNFINISHED:
             return self.attempt_share
         return self.share
 
@@ -82,7 +82,7 @@ class SweepView:
     @property
     def ended(self) -> int:
         """Number of trials that will not continue."""
-        continuing = ("running", *RESUMABLE)
+        continuing = ("running", *UNFINISHED)
         return sum(count for status, count in self.counts.items() if status not in continuing)
 
     @property

@@ -233,6 +233,50 @@ def test_edits_that_a_resume_cannot_apply_are_refused_and_nothing_is_lost(
     assert resume(cut.path).status == "finished"
 
 
+@dataclass
+class Failing(Points):
+    """Fails in its first forward pass until a file exists."""
+
+    def model(self) -> nn.Module:
+        model = nn.Linear(5, 3)
+        model.register_forward_pre_hook(_fail_until_mended)
+        return model
+
+
+def _fail_until_mended(module: nn.Module, inputs: Any) -> None:
+    if not Path("mended").exists():
+        raise ValueError("not mended yet")
+
+
+@pytest.mark.parametrize("from_start", [False, True])
+def test_edited_init_counts_in_a_run_without_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, from_start: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in (("a", 1.0), ("b", 2.0)):
+        weights = {"weight": torch.full((3, 5), value), "bias": torch.full((3,), value)}
+        torch.save(weights, f"{name}.pt")
+    changes: dict[str, Any] = {
+        "task": f"{__name__}:Failing",
+        "epochs": 1,
+        "optimizer": {"type": "SGD", "lr": 0.0},
+        "init": {"from": "a.pt"},
+    }
+    with pytest.raises(RunError, match="not mended yet"):
+        run(described(**changes), tmp_path, "r", local=True)
+
+    Path("mended").touch()
+    file = tmp_path / "r/experiment.yaml"
+    text = file.read_text()
+    assert "a.pt" in text
+    file.write_text(text.replace("a.pt", "b.pt"))
+    done = resume(file.parent, from_start=from_start)
+    assert torch.equal(done.weights("last")["weight"], torch.full((3, 5), 2.0))
+    init = done.folder.read_metadata().init
+    assert init is not None
+    assert init.path == f"{tmp_path}/b.pt"
+
+
 def test_running_run_cannot_be_resumed(tmp_path: Path, interrupted: Callable[..., Run]) -> None:
     cut = interrupted(5, run, described(), tmp_path, local=True)
     with (

@@ -55,6 +55,14 @@ def test_printed_command_doubles_a_schedule_as_long_as_the_run(tmp_path: Path) -
     )
 
 
+@pytest.mark.parametrize("status", ["failed", "interrupted"])
+def test_run_that_can_be_resumed_is_resumed(tmp_path: Path, status: str) -> None:
+    ended = run(described(epochs=1), tmp_path, local=True)
+    ended.folder.update(status=status)
+    path = shlex.quote(str(ended.path))
+    assert f"  resume:          hookyard resume {path}\n" in answer("show", str(ended.path))
+
+
 def test_last_checkpoint_is_offered_without_validation(tmp_path: Path) -> None:
     done = run(described(epochs=1, validate_every=0), tmp_path, local=True)
     assert done.best is None
@@ -77,4 +85,6 @@ def test_sweep_offers_its_best_trial(outcome: Sweep, tmp_path: Path) -> None:
         assert torch.equal(typed["model"].state_dict()[name], weight)
     plan = json.loads(answer(*shlex.split(known["use"]["command"])[1:], "--plan", "--json"))
     assert plan["continued_from"]["run"] == str(outcome.best.path)
-    assert all(words in answer("show", str(outcome.path)) for words in known["use"].values())
+    shown = answer("show", str(outcome.path))
+    assert known["use"]["python"] in shown
+    assert f"train it longer: {known['use']['command']}" in shown
