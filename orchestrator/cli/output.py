@@ -11,15 +11,20 @@ import typer
 from orchestrator import units
 from orchestrator.errors import UsageError
 from orchestrator.storage.location import is_url
-from orchestrator.terminal.printable import escape_controls, escape_json, escape_line
+from orchestrator.terminal.printable import (
+    escape_controls,
+    escape_data,
+    escape_json,
+    escape_line,
+)
 
 
-def check_output(file: str | Path) -> None:
+def check_output(file: str) -> None:
     """Raise UsageError if --output names a folder, or a file in a folder that does not exist."""
     path = Path(file)
-    if str(file).endswith("/") or path.is_dir():
+    if file.endswith("/") or path.is_dir():
         raise UsageError(f"--output {file} is a folder; give a file name")
-    if not is_url(str(file)) and not path.absolute().parent.is_dir():
+    if not is_url(file) and not path.absolute().parent.is_dir():
         raise UsageError(f"cannot write {file}: the folder {path.parent} does not exist")
 
 
@@ -38,15 +43,20 @@ def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
 def format_json(data: Any) -> str:
     """Format data, dataclasses and NumPy values as one JSON document; infinity and NaN become
     null."""
-    from pydantic_core import to_json
+    from pydantic_core import PydanticSerializationError, to_json
 
     def to_plain(value: Any) -> Any:
         return value.tolist() if hasattr(value, "tolist") else str(value)
 
-    return to_json(data, indent=2, inf_nan_mode="null", fallback=to_plain).decode()
+    options: Any = {"indent": 2, "inf_nan_mode": "null", "fallback": to_plain}
+    try:
+        return to_json(data, **options).decode()
+    except PydanticSerializationError:  # a file name that is not UTF-8
+        return to_json(escape_data(data), **options).decode()
 
 
 def print_json(data: Any) -> None:
+    """Print data as one JSON document on stdout, with control characters escaped."""
     typer.echo(escape_json(format_json(data)))
 
 

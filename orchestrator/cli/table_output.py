@@ -16,7 +16,9 @@ from orchestrator.cli.output import (
     print_json,
     print_table,
 )
-from orchestrator.errors import UsageError
+from orchestrator.errors import StorageError, UsageError
+from orchestrator.storage import Storage, without_credentials
+from orchestrator.storage.location import is_url, split_options
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 Format = Literal["table", "csv", "json", "parquet"]
 FormatFlag = Annotated[Format, typer.Option("--format", help="parquet needs --output.")]
 OutputFlag = Annotated[
-    Path | None,
+    str | None,
     typer.Option("--output", metavar="FILE", help="File to write instead of stdout."),
 ]
 
@@ -34,11 +36,11 @@ class TableOutput:
     """Where a table goes, and in which format."""
 
     format: Format
-    file: Path | None
-    """None for stdout."""
+    file: str | None
+    """A path or a URL; None for stdout."""
 
     @classmethod
-    def from_flags(cls, format: Format, file: Path | None, as_json: bool) -> Self:
+    def from_flags(cls, format: Format, file: str | None, as_json: bool) -> Self:
         """Choose the output.
 
         Raises:
@@ -80,17 +82,24 @@ class TableOutput:
         else:
             echo(table.to_csv(index=False), nl=False)
 
-    def _write_file(self, file: Path, table: pd.DataFrame) -> None:
-        check_output(file)
+    def _write_file(self, file: str, table: pd.DataFrame) -> None:
+        check_output(split_options(file)[0])
+        content = self._format(table)
         try:
-            if self.format == "parquet":
-                table.to_parquet(file, index=False)
-            elif self.format == "csv":
-                table.to_csv(file, index=False)
+            if is_url(file):
+                storage = Storage(file)
+                storage.parent.write(storage.name, content)
             else:
-                file.write_text(format_json(_list_records(table)))
-        except OSError as error:
-            raise UsageError(f"cannot write {file}: {error}") from None
+                Path(file).write_bytes(content)
+        except (OSError, StorageError) as error:
+            raise UsageError(f"cannot write {without_credentials(file)}: {error}") from None
+
+    def _format(self, table: pd.DataFrame) -> bytes:
+        if self.format == "parquet":
+            return table.to_parquet(index=False)
+        if self.format == "csv":
+            return table.to_csv(index=False).encode(errors="backslashreplace")
+        return format_json(_list_records(table)).encode()
 
 
 def _print_rows(rows: pd.DataFrame) -> None:

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from orchestrator.storage.backend import Answer, Item
 from orchestrator.storage.disk_errors import advice_on, raising_storage_errors
-from orchestrator.storage.file_states import FileState, make_tree
+from orchestrator.storage.file_states import FileState
 
 _PIECE_BYTES = 2**20
 _UNFINISHED = re.compile(r"\..+\.(?P<pid>[0-9]+)(?:\.[0-9a-f]{8})?")
@@ -68,11 +68,14 @@ class LocalFiles:
                 return []
 
     def list_tree(self, path: str) -> dict[str, FileState]:
-        from pyarrow.fs import FileSelector, LocalFileSystem  # a slow import
-
-        with raising_storage_errors(path):
-            selector = FileSelector(path, allow_not_found=True, recursive=True)
-            return make_tree(path, LocalFileSystem().get_file_info(selector))
+        states = {}
+        for folder, _, names in os.walk(path, onerror=_raise_unless_missing, followlinks=True):
+            for name in names:
+                file = os.path.join(folder, name)
+                state = self.read_state(file)
+                if state:
+                    states[file.removeprefix(path).lstrip("/")] = state
+        return dict(sorted(states.items()))
 
     def read_link(self, path: str) -> Path | None:
         link = Path(path)
@@ -200,6 +203,13 @@ def _delete_folder(folder: Path) -> None:
         path, error = failures[0]
         reason = error.strerror or error
         _log.warning("%s cannot be deleted: %s. %s", path, reason, advice_on(error))
+
+
+def _raise_unless_missing(error: OSError) -> None:
+    """Raise the error of a folder that cannot be listed, as a StorageError."""
+    if not isinstance(error, FileNotFoundError):
+        with raising_storage_errors(error.filename):
+            raise error
 
 
 def _make_unfinished_path(path: str) -> Path:

@@ -2,15 +2,18 @@
 
 import csv
 import json
+import os
 from dataclasses import asdict
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
+from uuid import uuid4
 
 import pandas as pd
 import pytest
 from typer.testing import CliRunner, Result
 
 from orchestrator.cli import app
+from orchestrator.cli.output import format_json
 from orchestrator.disk.new_run import create_run
 from orchestrator.storage import Storage
 from tests.orchestrator.tables.test_frames import FRESH, record, row
@@ -79,3 +82,33 @@ def test_parquet_to_a_file(run: str, tmp_path: Path) -> None:
     done = call(*arguments, "--format", "parquet", "--output", str(file))
     assert done.exit_code == 0, done.output
     assert pd.read_parquet(file)["step_s"].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "parquet"])
+def test_output_may_be_a_url(run: str, form: str) -> None:
+    place = f"memory://{uuid4().hex}"
+    arguments = [
+        run,
+        "--by",
+        "row",
+        "--columns",
+        "step_s",
+        "--where",
+        "rank == 0 and phase == 'train'",
+    ]
+    done = call(*arguments, "--format", form, "--output", f"{place}/rows.{form}")
+    assert done.exit_code == 0, done.output
+    content = BytesIO(Storage(place).read(f"rows.{form}"))
+    table = {"csv": pd.read_csv, "json": pd.read_json, "parquet": pd.read_parquet}[form](content)
+    assert table["step_s"].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_output_that_ends_in_a_slash_is_a_folder(run: str, tmp_path: Path) -> None:
+    refused = call(run, "--format", "csv", "--output", f"{tmp_path}/new/")
+    assert refused.exit_code == 2
+    assert f"--output {tmp_path}/new/ is a folder; give a file name" in refused.output
+
+
+def test_json_shows_a_name_that_is_no_utf_8() -> None:
+    printed = format_json({"file": os.fsdecode(b"plot-\xff.png"), "loss": float("nan")})
+    assert json.loads(printed) == {"file": "plot-\\udcff.png", "loss": None}

@@ -199,6 +199,18 @@ def test_unknown_location_is_refused() -> None:
         Storage("nowhere://bucket/runs")
 
 
+def test_tree_lists_names_that_are_no_utf_8_and_follows_links(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    name = os.fsdecode(b"plot-\xff.png")
+    (tmp_path / "run" / name).write_text("12")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/a").write_text("1")
+    (tmp_path / "run/link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "run/lost").symlink_to(tmp_path / "nowhere")
+    files = Storage(tmp_path / "run").tree()
+    assert {name: state.size_bytes for name, state in files.items()} == {"link/a": 1, name: 2}
+
+
 def test_tree_lists_files_at_every_depth(storage: Storage) -> None:
     assert storage.tree() == storage.tree("nowhere") == {}
     for name in ("a/b/c.txt", "a/d.txt", "e.txt"):
