@@ -205,25 +205,28 @@ class State:
         self._gradients = Gradients(self.module, self.device)
 
     @property
+    def scheduled_optimizers(self) -> Mapping[Any, ScheduledOptimizer]:
+        """Each optimizer by name, with its scheduler and scaler; a single one has the name None."""
+        if self.several:
+            return self.several
+        if self.optimizer is None:
+            return {}
+        return {None: ScheduledOptimizer(self.optimizer, self.scheduler, self.scaler)}
+
+    @property
     def optimizers(self) -> dict[OptimizerName, torch.optim.Optimizer]:
         """The optimizers by name; a single one has the name None."""
-        if self.several:
-            return {name: scheduled.optimizer for name, scheduled in self.several.items()}
-        return {None: self.optimizer} if self.optimizer else {}
+        return {name: part.optimizer for name, part in self.scheduled_optimizers.items()}
 
     @property
     def schedulers(self) -> dict[OptimizerName, Any]:
         """The scheduler of each optimizer, or None."""
-        if self.several:
-            return {name: scheduled.scheduler for name, scheduled in self.several.items()}
-        return {None: self.scheduler}
+        return {name: part.scheduler for name, part in self.scheduled_optimizers.items()}
 
     @property
     def scalers(self) -> dict[OptimizerName, torch.amp.GradScaler | None]:
         """The loss scaler of each optimizer, or None."""
-        if self.several:
-            return {name: scheduled.scaler for name, scheduled in self.several.items()}
-        return {None: self.scaler}
+        return {name: part.scaler for name, part in self.scheduled_optimizers.items()}
 
     def column(self, name: str) -> str:
         """Return the name of a column in the current turn: `grad_norm_d` in the turn of `d`.

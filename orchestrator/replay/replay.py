@@ -23,8 +23,8 @@ from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
 from orchestrator.replay.rank_processes import convert_errors, train_in_processes, without_loggers
 from orchestrator.runs.checkpoints import open_checkpoints
-from orchestrator.runs.data_order import resolve_attempt
 from orchestrator.runs.result import Run
+from orchestrator.runs.sample_order import resolve_attempt
 from orchestrator.storage import Storage
 from orchestrator.tables.frames import load
 from orchestrator.task import has_custom_loop

@@ -11,7 +11,7 @@ from orchestrator.disk.rows.columns import ROW_KEY
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import UsageError
 from orchestrator.randomness import seeded
-from orchestrator.runs.data_order import DataOrder, RankAttempt
+from orchestrator.runs.sample_order import RankAttempt, SampleOrder
 from orchestrator.runs.stats import list_row_columns, load_rows, open_rows, restrict_phase
 
 
@@ -36,7 +36,7 @@ def load_samples(folder: RunFolder, where: str | None, rank: int | None) -> pd.D
     rows = _load_rows(folder, where, rank)
     attempts = _read_attempts(folder, rows)
     starts = _find_evaluation_starts(folder, rows)
-    orders: dict[str, DataOrder] = {}
+    orders: dict[str, SampleOrder] = {}
     tables = []
     # The caller's random state is restored at the end.
     with seeded(folder.read_experiment()["seed"]):
@@ -45,7 +45,7 @@ def load_samples(folder: RunFolder, where: str | None, rank: int | None) -> pd.D
             attempt = attempts[common.attempt]
             settings = json.dumps(attempt.order and attempt.order.values)
             if settings not in orders:
-                orders[settings] = DataOrder(folder, attempt)
+                orders[settings] = SampleOrder(folder, attempt)
             tables.append(_locate_samples(orders[settings], attempt, common, batches, starts))
     return _join(tables, rows)
 
@@ -91,7 +91,7 @@ def _find_evaluation_starts(folder: RunFolder, rows: pd.DataFrame) -> Mapping[An
 
 
 def _locate_samples(
-    order: DataOrder,
+    order: SampleOrder,
     attempt: Attempt,
     common: _PhaseOfRank,
     batches: pd.DataFrame,

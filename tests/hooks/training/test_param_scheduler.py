@@ -129,9 +129,13 @@ def test_missing_metric_error_lists_the_known_metrics() -> None:
 def test_a_monitor_must_fit_the_scheduler() -> None:
     optimizer = an_optimizer()
     with pytest.raises(ValueError, match="ReduceLROnPlateau needs a metric; set monitor"):
-        ParamScheduler().on_start(State(scheduler=ReduceLROnPlateau(optimizer)))
+        ParamScheduler().on_start(
+            State(optimizer=optimizer, scheduler=ReduceLROnPlateau(optimizer))
+        )
     with pytest.raises(ValueError, match="StepLR takes no metric; remove monitor='val/loss'"):
-        ParamScheduler(monitor="val/loss").on_start(State(scheduler=StepLR(optimizer, 1)))
+        ParamScheduler(monitor="val/loss").on_start(
+            State(optimizer=optimizer, scheduler=StepLR(optimizer, 1))
+        )
 
 
 def test_plateau_scheduler_with_the_wrong_mode_is_refused() -> None:
@@ -139,9 +143,11 @@ def test_plateau_scheduler_with_the_wrong_mode_is_refused() -> None:
     optimizer = an_optimizer()
     hook = ParamScheduler(monitor="val/accuracy")
     with pytest.raises(ValueError, match="mode must be max for val/accuracy, got min"):
-        hook.on_start(State(scheduler=ReduceLROnPlateau(optimizer)))
-    hook.on_start(State(scheduler=ReduceLROnPlateau(optimizer, mode="max")))
-    ParamScheduler(monitor="val/score").on_start(State(scheduler=ReduceLROnPlateau(optimizer)))
+        hook.on_start(State(optimizer=optimizer, scheduler=ReduceLROnPlateau(optimizer)))
+    hook.on_start(State(optimizer=optimizer, scheduler=ReduceLROnPlateau(optimizer, mode="max")))
+    ParamScheduler(monitor="val/score").on_start(
+        State(optimizer=optimizer, scheduler=ReduceLROnPlateau(optimizer))
+    )
 
 
 class Reads(Hook):

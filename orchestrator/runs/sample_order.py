@@ -1,7 +1,7 @@
 """The order of a run's samples, found by running the code that made its batches again. Does not need
 Ray."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -52,7 +52,7 @@ class RankAttempt:
     rank: int
 
 
-class DataOrder:
+class SampleOrder:
     """The order of a run's samples in the attempts that have the same seed, task and data loaders.
 
     Changes the random state of this process. Raises UsageError if the task has changed, or has a
@@ -175,3 +175,11 @@ class _ReplayedRank(World):
 
     def gather(self, value: Any) -> list[Any]:
         return [value] * self.world_size
+
+    def broadcast(self, make: Callable[[], Any]) -> Any:
+        return make()
+
+    def barrier(self) -> None: ...
+
+    def maximum(self, values: list[float]) -> list[float]:
+        return values
