@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from annotated_types import Gt, Lt
 
@@ -22,7 +22,7 @@ IfExists = Literal["error", "number", "replace"]
 """What a new run does if its name is taken: it is refused, takes a numbered name, or replaces the
 other run."""
 Status = Literal["running", "finished", "stopped", "interrupted", "failed"]
-STATUSES = ("running", "finished", "stopped", "interrupted", "failed", "lost")
+STATUSES = (*get_args(Status), "lost")
 COMPLETE = ("finished", "stopped")
 """Statuses after which there is nothing to resume."""
 
@@ -205,7 +205,12 @@ class RunMetadata:
         """Return the driver and the start of a running run; None if it is not running."""
         if status != "running" or self.driver is None:
             return None
-        return f"{self.driver}, since {[self.started, *self.resumed][-1]}"
+        return f"{self.driver}, since {self.last_start}"
+
+    @property
+    def last_start(self) -> str:
+        """Time at which it was last resumed, or else started."""
+        return self.resumed[-1] if self.resumed else self.started
 
     @property
     def kind(self) -> str:
@@ -221,8 +226,7 @@ class RunMetadata:
         if self.status == "running" or self.ended is None:
             return None
         # The clock may have been set back.
-        last_start = [self.started, *self.resumed][-1]
-        return self.earlier_s + max(0.0, seconds_at(self.ended) - seconds_at(last_start))
+        return self.earlier_s + max(0.0, seconds_at(self.ended) - seconds_at(self.last_start))
 
     def measure_seconds(self, reports: Sequence[Mapping[str, Any]]) -> float | None:
         """Return the seconds that it ran, without pauses; until the last of its `reports` if no end
@@ -232,8 +236,7 @@ class RunMetadata:
         times = [seconds_at(report["time"]) for report in reports if "time" in report]
         if not times:
             return None
-        last_start = [self.started, *self.resumed][-1]
-        return self.earlier_s + max(0.0, times[-1] - seconds_at(last_start))
+        return self.earlier_s + max(0.0, times[-1] - seconds_at(self.last_start))
 
     def describe_commit(self) -> str | None:
         """Return the commit of the code, and whether there were changes to it; None if it is
@@ -260,6 +263,7 @@ class RunMetadata:
     def check(cls, entries: Mapping[str, Any]) -> None:
         """Raise TypeError for an unknown entry, and ValueError for a wrong one."""
         cls(**entries)
+        cls.read(entries)
 
     @classmethod
     def read(cls, entries: Any) -> Self:

@@ -173,7 +173,7 @@ class RunFolder:
     def update(self, **changes: Any) -> None:
         """Change entries of `run.json`; raises DamagedFile."""
         metadata, entries = self._read_metadata()
-        RunMetadata.check({**vars(metadata), **changes})
+        RunMetadata.check({**asdict(metadata), **changes})
         self._write_metadata({**entries, **changes})
 
     def resume(self, **changes: Any) -> None:

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -6,6 +7,7 @@ import pytest
 from hooks.position import Position, Stage
 from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.metadata import Evaluated, RunMetadata
+from orchestrator.disk.new_run import create_run
 from orchestrator.disk.reports import drop_superseded
 
 
@@ -111,3 +113,30 @@ def test_commit_says_whether_the_code_was_changed(
     metadata = RunMetadata("x", "finished", "2026-11-22T03:00:00Z", git=git)
     assert metadata.describe_commit() == description
     assert metadata.describe_environment()["commit"] == description
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"status": "bogus"}, "`status`"),
+        ({"pid": "abc"}, "`pid`"),
+        ({"engine": "nope"}, "`engine`"),
+        ({"ranks": "many"}, "`ranks`"),
+        ({"init": {"path": 3}}, "`init"),
+        ({"started": "yesterday"}, "is not a time"),
+    ],
+)
+def test_wrong_entries_are_not_written(entries: dict[str, Any], message: str) -> None:
+    right = {"name": "x", "status": "running", "started": "2024-01-01T00:00:00.000Z"}
+    RunMetadata.check(right)
+    with pytest.raises(ValueError, match=message):
+        RunMetadata.check({**right, **entries})
+
+
+def test_unknown_entry_is_not_written(tmp_path: Path) -> None:
+    folder = create_run(tmp_path, "run", "hooks: {}\n")
+    with pytest.raises(TypeError, match="colour"):
+        folder.update(colour="red")
+    with pytest.raises(ValueError, match="`status`"):
+        folder.update(status="bogus")
+    assert folder.read_metadata().status == "running"
