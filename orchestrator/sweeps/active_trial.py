@@ -13,6 +13,7 @@ from typing import Any
 
 from orchestrator.disk.metadata import seconds_at
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.engines.lifecycle import find_outcome
 from orchestrator.experiment.resolve import ResolvedExperiment
 from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.yaml.source import ExperimentSource
@@ -43,7 +44,7 @@ class Outcome:
 
 @dataclass
 class ActiveTrial:
-    """A trial that has started. Its state changes only by `end`, `record` and `fail`."""
+    """A trial that has started. Its state changes only by `end`, `stop`, `record` and `fail`."""
 
     number: int
     values: Mapping[str, Any]
@@ -51,6 +52,7 @@ class ActiveTrial:
     """Resolved experiment; None once it is taken."""
     source: ExperimentSource
     folder: RunFolder
+    settings: SweepSettings
     metric_monitor: MetricMonitor
     reports: list[Mapping[str, Any]]
     """Reports that contain the sweep's metrics."""
@@ -80,6 +82,7 @@ class ActiveTrial:
             resolved,
             resolved.experiment.source,
             folder,
+            settings,
             MetricMonitor(settings, resolved, folder, seen=bool(reports)),
             reports,
             started_at=monotonic() - _compute_training_seconds(folder),
@@ -100,13 +103,41 @@ class ActiveTrial:
         self.resolved = None
         return resolved
 
-    def reread_reports(self, settings: SweepSettings) -> None:
-        """Read the reports again, after the first report of an attempt: the attempt has replaced
-        those after the checkpoint from which it continues. The folder already holds the new one."""
-        self.reports = _read_reports_with_metrics(self.folder, settings)
+    def begin_attempt(self) -> None:
+        """Begin another attempt, which has not reported yet."""
+        self.last = None
 
-    def end(self, outcome: Outcome) -> None:
-        """End the trial at its last report; `record` follows."""
+    def add_report(self, report: Report) -> bool:
+        """Add a report, and return whether it has the sweep's metrics. Raises MetricMissing if none
+        ever will."""
+        is_first = self.last is None
+        self.last = report
+        has_metrics = self.metric_monitor.has_metrics(report)
+        if is_first:
+            # The attempt has replaced the reports after the checkpoint from which it continues. The
+            # folder already holds the new one.
+            self.reports = _read_reports_with_metrics(self.folder, self.settings)
+        elif has_metrics:
+            self.reports.append(report.metrics)
+        return has_metrics
+
+    def end(self) -> None:
+        """End the trial as its last report says, unless it has stopped; `record` follows. Raises
+        RunError if no report had the sweep's metrics."""
+        if self.state is not TrialState.TRAINING:
+            return
+        last = self.last
+        if not self.reports and not (last and last.interrupted):
+            raise self.metric_monitor.make_missing_metrics_error(last)
+        self._end(Outcome(*find_outcome(last)))
+
+    def stop(self, reason: str) -> None:
+        """End the trial early at its last report, even if that says that it was interrupted."""
+        assert self.last is not None
+        if self.state is TrialState.TRAINING or self.last.interrupted:
+            self._end(Outcome("stopped", [reason]))
+
+    def _end(self, outcome: Outcome) -> None:
         self.state = TrialState.ENDING
         self.outcome = outcome
 

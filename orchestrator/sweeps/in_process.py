@@ -76,8 +76,10 @@ class SequentialTrials:
         group = TrialGroup(self._engine, trials, self._sweep.settings)
         try:
             while trial := group.next():
-                if reason := self._find_reason_to_stop(trial):
-                    group.stop(trial, reason)
+                with group.marking_failure(trial):
+                    reason = self._find_reason_to_stop(trial)
+                    if reason:
+                        group.stop(trial, reason)
             group.shut_down()
         except BaseException as error:
             self._record_failure(group, error)
