@@ -1,12 +1,13 @@
 """Changes of settings during the run, from the section `changes`. Runs in workers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from torch import Tensor
 
 from hooks.event_plan import Plan
+from hooks.interval import Interval
 from hooks.optimizer_name import OptimizerName
 from hooks.private_torch import inner_schedulers
 from hooks.state import State
@@ -26,6 +27,31 @@ Groups = Sequence[Mapping[str, Any]]
 """The parameter groups of an optimizer."""
 
 _SCALED_WITH_LR = ("lr", "initial_lr", "max_lr", "min_lr")
+
+
+@dataclass(frozen=True)
+class _PendingChange:
+    """A change that is not made yet, by what it sets."""
+
+    at: Interval
+    fields: Sequence[tuple[str, str, Any]]
+    """The hook, the field and the new value of each changed field."""
+    numbers: Sequence[tuple[OptimizerName, str, float]]
+    """The optimizer, the key and the new value of each changed number."""
+
+    @classmethod
+    def parse(cls, change: Change) -> Self:
+        fields = []
+        numbers = []
+        for path, value in change.set.items():
+            number = parse_optimizer_path(path)
+            if number is None:
+                _, hook, field = path.split(".", 2)
+                fields.append((hook, field, value))
+            else:
+                name, key = number
+                numbers.append((name, key, value))
+        return cls(change.at, fields, numbers)
 
 
 class Changes:
@@ -50,20 +76,17 @@ class Changes:
             for name, entry in experiment.hooks.items()
             if isinstance(entry, Mapping)
         }
-        self.pending: list[Change] = sorted(
-            experiment.changes, key=lambda change: timeline.count_steps(change.at)
+        self.pending = sorted(
+            map(_PendingChange.parse, experiment.changes),
+            key=lambda change: timeline.count_steps(change.at),
         )
         """Changes not yet made, in order."""
         for change in self.pending:
             self._check_numbers(change)
 
-    def _check_numbers(self, change: Change) -> None:
+    def _check_numbers(self, change: _PendingChange) -> None:
         """Raise ConfigError if the optimizer cannot change as `change` says."""
-        for path, value in change.set.items():
-            number = parse_optimizer_path(path)
-            if number is None:
-                continue
-            name, key = number
+        for name, key, value in change.numbers:
             before = self._optimizers[name]
             after = with_number(before, key, value)
             if after != before:
@@ -73,8 +96,9 @@ class Changes:
         """Make the changes that are due; call it between two iterations. Raises ConfigError."""
         for change in [change for change in self.pending if change.at.reached(self._state)]:
             self.pending.remove(change)
-            for path, value in change.set.items():
-                self._set(path, value)
+            self._set_fields(change)
+            for name, key, value in change.numbers:
+                self._set_optimizer(with_number(self._optimizers[name], key, value))
 
     def current_settings(self, name: OptimizerName) -> dict[str, Any]:
         return self._optimizers[name].optimizer.model_dump()
@@ -91,17 +115,13 @@ class Changes:
                 self._optimizers[name] = replace(configured, optimizer=Component(**saved[name]))
         for change in [change for change in self.pending if self._is_past(change)]:
             self.pending.remove(change)
-            for path, value in change.set.items():
-                number = parse_optimizer_path(path)
-                if number is None:
-                    self._set(path, value)
-                else:
-                    name, key = number
-                    current[name] = with_number(current[name], key, value)
+            self._set_fields(change)
+            for name, key, value in change.numbers:
+                current[name] = with_number(current[name], key, value)
         for after in current.values():
             self._set_optimizer(after)
 
-    def _is_past(self, change: Change) -> bool:
+    def _is_past(self, change: _PendingChange) -> bool:
         """Return whether a checkpoint at this position contains a change.
 
         A change that is due exactly here comes later.
@@ -113,16 +133,11 @@ class Changes:
             return count < state.step or (count == state.step and is_within)
         return count < state.epoch or (count == state.epoch and state.phase_iteration > 0)
 
-    def _set(self, path: str, value: Any) -> None:
-        number = parse_optimizer_path(path)
-        if number is None:
-            _, hook, field = path.split(".", 2)
-            self._set_hook(hook, field, value)
-        else:
-            name, key = number
-            self._set_optimizer(with_number(self._optimizers[name], key, value))
+    def _set_fields(self, change: _PendingChange) -> None:
+        for hook, field, value in change.fields:
+            self._set_field(hook, field, value)
 
-    def _set_hook(self, name: str, field: str, value: Any) -> None:
+    def _set_field(self, name: str, field: str, value: Any) -> None:
         entry = self._entries[name]
         entry[field] = value
         hook = self._plan.hooks.get(name)
