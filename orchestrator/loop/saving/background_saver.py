@@ -12,8 +12,7 @@ from orchestrator.loop.saving.background_writes import BackgroundWrite, Deletion
 from orchestrator.loop.saving.collecting import CheckpointCollector
 from orchestrator.loop.saving.flushing import RowFlusher
 from orchestrator.loop.saving.host_copies import HostCopier
-from orchestrator.loop.saving.prepared_checkpoint import PreparedCheckpoint
-from orchestrator.loop.saving.saver import CheckpointSaver
+from orchestrator.loop.saving.saver import CheckpointSaver, PreparedCheckpoint
 
 _T = TypeVar("_T")
 

@@ -6,7 +6,7 @@ from threading import Event
 from time import perf_counter
 
 from orchestrator.disk.checkpoints.store import CheckpointStore
-from orchestrator.loop.saving.prepared_checkpoint import Entries, PreparedCheckpoint
+from orchestrator.loop.saving.saver import Entries, PreparedCheckpoint
 from orchestrator.loop.world import World
 from orchestrator.storage.strict_json import format_json, parse_json
 

@@ -1,6 +1,7 @@
 """Saving the checkpoints of a run by all ranks, whatever the contents. Runs in workers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any, TypeVar
@@ -13,7 +14,6 @@ from orchestrator.disk.checkpoints.training_files import TrainingFiles
 from orchestrator.errors import CheckpointError
 from orchestrator.loop.saving.collecting import CheckpointCollector
 from orchestrator.loop.saving.flushing import RowFlusher
-from orchestrator.loop.saving.prepared_checkpoint import Entries, PreparedCheckpoint
 
 _T = TypeVar("_T")
 
@@ -66,6 +66,24 @@ class Saver:
 
     def close(self) -> None:
         """Wait until old checkpoints are deleted; raises the error of a failed deletion."""
+
+
+Entries = Mapping[str, dict[str, Any]]
+"""Entries of a manifest, by the names of the files."""
+
+
+@dataclass(frozen=True)
+class PreparedCheckpoint:
+    """A checkpoint that this rank is about to write."""
+
+    name: str
+    files: Mapping[str, Any]
+    """Contents of this rank's files."""
+    commit: Callable[[Entries], None]
+    """Function that publishes the checkpoint, once all ranks have written the files of these
+    entries."""
+    has_shards: bool
+    """True if each rank writes shards of tensors."""
 
 
 class CheckpointSaver(Saver):

@@ -25,7 +25,7 @@ from orchestrator.errors import CheckpointError, StorageError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.saving.background_writes import BackgroundWrite
-from orchestrator.loop.saving.prepared_checkpoint import PreparedCheckpoint
+from orchestrator.loop.saving.saver import PreparedCheckpoint
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
 from tests.orchestrator.disk.checkpoints.saved import DETAILS, kill_at, weights
