@@ -14,6 +14,7 @@ HookyardError
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
@@ -152,6 +153,15 @@ class CheckpointError(HookyardError):
 
 class StorageError(HookyardError):
     """A storage is unreachable for too long, or refuses access."""
+
+
+@contextmanager
+def errors_before_start() -> Iterator[None]:
+    """Convert storage errors to UsageErrors while no run has started yet."""
+    try:
+        yield
+    except StorageError as error:
+        raise UsageError(f"{error}. Nothing was started.") from error
 
 
 MISSING = "it is missing"

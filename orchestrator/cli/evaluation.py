@@ -35,7 +35,8 @@ Workers = Annotated[
 
 def open_run_and_checkpoint(argument: str) -> tuple[Run, str]:
     """Return the run, or a sweep's best trial, and the label of the checkpoint."""
-    from orchestrator.disk.run_folder import RunFolder, errors_before_start
+    from orchestrator.disk.run_folder import RunFolder
+    from orchestrator.errors import errors_before_start
 
     with errors_before_start():
         checkpoint = split_checkpoint(argument)

@@ -9,7 +9,7 @@ import typer
 from orchestrator.cli import options
 from orchestrator.cli.finish import finish_run, finish_sweep
 from orchestrator.cli.output import stdout_to_stderr
-from orchestrator.errors import UsageError
+from orchestrator.errors import UsageError, errors_before_start
 
 if TYPE_CHECKING:
     from orchestrator.runs.result import Run
@@ -48,7 +48,7 @@ def resume(
 
     Example: hookyard resume runs/spirals
     """
-    from orchestrator.disk.run_folder import RunFolder, errors_before_start
+    from orchestrator.disk.run_folder import RunFolder
 
     with errors_before_start():
         folder = RunFolder.open(run)

@@ -12,10 +12,10 @@ from orchestrator.disk.checkpoints.manifest import MANIFEST
 from orchestrator.disk.checkpoints.reader import shared_files
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.metadata import RunMetadata
-from orchestrator.disk.run_folder import RunFolder, errors_before_start
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import trial_folder
 from orchestrator.disk.weight_files import read_weight_file
-from orchestrator.errors import CheckpointError, ConfigError
+from orchestrator.errors import CheckpointError, ConfigError, errors_before_start
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.initial_weights import Init
 from orchestrator.experiment.yaml.origins import InitialWeights

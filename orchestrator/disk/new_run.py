@@ -11,9 +11,9 @@ from orchestrator.disk.lease import FOLDER as CLAIMS
 from orchestrator.disk.lease import Lease
 from orchestrator.disk.metadata import IfExists
 from orchestrator.disk.removal import LinkRemoval, is_within, plan_removal
-from orchestrator.disk.run_folder import RunFolder, errors_before_start
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.taken_name import check_name_is_free
-from orchestrator.errors import StorageError, UsageError
+from orchestrator.errors import StorageError, UsageError, errors_before_start
 from orchestrator.storage import Storage
 from orchestrator.storage.disk_errors import advice_on
 

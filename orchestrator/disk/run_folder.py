@@ -1,21 +1,19 @@
-"""The folder of a run: its metadata, notes of hooks, experiment, attempts, reports, media, log and
+"""The folder of a run: its metadata, notes of hooks, experiment, attempts, reports, log and
 lease."""
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hooks.media import MediaEntry
 from hooks.position import Position
 from orchestrator.disk import attempts, reports
 from orchestrator.disk.attempts import Attempt, Host
 from orchestrator.disk.experiment_file import parse_experiment
 from orchestrator.disk.lease import Lease, check_lease, is_driven, is_driver_dead
-from orchestrator.disk.media import read_media
 from orchestrator.disk.metadata import RunMetadata, format_now
 from orchestrator.disk.missing_run import explain_missing_run
 from orchestrator.disk.process import Process
@@ -24,8 +22,8 @@ from orchestrator.errors import (
     ConfigError,
     DamagedFile,
     NewerFormat,
-    StorageError,
     UsageError,
+    errors_before_start,
 )
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.storage import Storage
@@ -51,15 +49,6 @@ ADVICE = {
 }
 """Advice for each damaged file."""
 _log = logging.getLogger("hookyard")
-
-
-@contextmanager
-def errors_before_start() -> Iterator[None]:
-    """Convert storage errors to UsageErrors while no run has started yet."""
-    try:
-        yield
-    except StorageError as error:
-        raise UsageError(f"{error}. Nothing was started.") from error
 
 
 class RunFolder:
@@ -322,10 +311,6 @@ class RunFolder:
     def read_current_reports(self) -> list[Mapping[str, Any]]:
         """Return the reports that no later attempt has repeated."""
         return reports.drop_superseded(self.read_reports(), self.read_attempts())
-
-    def read_media(self) -> list[MediaEntry]:
-        """Return the images, figures and tables that rank 0 has recorded, oldest first."""
-        return read_media(self.storage)
 
     # The log
 

@@ -14,9 +14,8 @@ from orchestrator.disk.run_folder import (
     EVALUATIONS,
     INITIAL_FILES,
     RunFolder,
-    errors_before_start,
 )
-from orchestrator.errors import DamagedFile, UsageError
+from orchestrator.errors import DamagedFile, UsageError, errors_before_start
 
 
 @errors_before_start()

@@ -9,8 +9,8 @@ from orchestrator.disk.initial_weights import describe_initial_weights
 from orchestrator.disk.lease import Lease
 from orchestrator.disk.metadata import COMPLETE, EngineName, IfExists, RunMetadata
 from orchestrator.disk.new_run import create_run, taking_name
-from orchestrator.disk.run_folder import DEFAULT_STORAGE, RunFolder, errors_before_start
-from orchestrator.errors import CheckpointError, UsageError
+from orchestrator.disk.run_folder import DEFAULT_STORAGE, RunFolder
+from orchestrator.errors import CheckpointError, UsageError, errors_before_start
 from orchestrator.experiment.edits import apply_edits
 from orchestrator.experiment.load import (
     check_experiment,

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from orchestrator.disk.media import read_media
 from orchestrator.errors import HookyardError, UsageError
 from orchestrator.report import outline
 from orchestrator.report.comparison import outline_comparison
@@ -83,7 +84,7 @@ class _Site:
         """Answer with an image that the index of a run names, and with no other file."""
         folder, _ = self._runs.find(request.query_params.get("run", ""))
         file = request.query_params.get("file", "")
-        if file in {entry.file for entry in folder.read_media() if entry.is_image}:
+        if file in {entry.file for entry in read_media(folder.storage) if entry.is_image}:
             with suppress(FileNotFoundError):
                 return _respond(request, folder.storage.read(file), "image/png")
         raise NoSuchRun(f"{folder} has no image {file}")

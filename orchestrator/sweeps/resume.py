@@ -7,10 +7,10 @@ from pathlib import Path
 
 from orchestrator.disk.lease import Lease
 from orchestrator.disk.metadata import RunMetadata
-from orchestrator.disk.run_folder import RunFolder, errors_before_start
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import open_sweep_folder
 from orchestrator.engines.ray_connection import choose_address
-from orchestrator.errors import UsageError
+from orchestrator.errors import UsageError, errors_before_start
 from orchestrator.experiment.load import to_yaml
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.schedulers.pbt import PBT

@@ -8,6 +8,7 @@ import pandas as pd
 
 from hooks.matrix import MAX_LABELED, compute_shares, draw_matrix, format_number, read_matrix
 from hooks.media import FOLDER, MediaEntry, read_table
+from orchestrator.disk.media import read_media
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.report import page
 from orchestrator.report.markup import Content, Markup, concatenate, element
@@ -34,7 +35,7 @@ def render_media(folder: RunFolder, link: Link | None) -> list[page.Section]:
     """Render what a run has recorded, if anything. `link` is for images that the page does not
     hold."""
     by_name: dict[str, list[MediaEntry]] = {}
-    for entry in folder.read_media():
+    for entry in read_media(folder.storage):
         by_name.setdefault(entry.name, []).append(entry)
     if not by_name:
         return []

@@ -7,6 +7,7 @@ from orchestrator.disk.metadata import RunMetadata
 from orchestrator.doctor import Diagnosis, Finding
 from orchestrator.doctor.key_figures import KeyFigures
 from orchestrator.report.views.findings import MAX_FINDINGS, render_findings
+from orchestrator.storage import Storage
 from orchestrator.tables.query import Rows
 from tests.orchestrator.doctor.runs import costs, slower, training
 from tests.orchestrator.report.reading import main_of, make_run_page, parsed, text_of
@@ -38,7 +39,7 @@ def run_of(
             read_experiment_text=lambda: config,
             read_metadata=lambda: metadata,
             read_attempts=lambda: attempts,
-            read_media=list,
+            storage=Storage("/no/such/folder"),
             find_status=lambda metadata: metadata.status,
         ),
         "reports": lambda: reports,
