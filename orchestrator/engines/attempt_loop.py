@@ -34,10 +34,10 @@ def make_loop(
         data_of: Returns the data of a task.
     """
     leader, *followers = attempts
-    resolved = leader.resolved
+    resolved = leader.assigned.resolved
     context = leader.make_context(stop_requested)
     parts = (resolved.task, resolved.experiment, resolved.hooks, context)
-    target = leader.assignment.target
+    target = leader.assigned.assignment.target
     if has_custom_loop(type(resolved.task)) and not target:
         return CustomLoop(*parts)
 
@@ -46,7 +46,7 @@ def make_loop(
         run = make_restored_run(*parts, _choose_data_to_predict(target, data_of))
         samples = run.training.data.phases[target.phase]
         assert isinstance(samples, ConsecutiveSamples)
-        folder = leader.folder.storage / PREDICTIONS
+        folder = leader.assigned.folder.storage / PREDICTIONS
         return PredictionLoop(
             run,
             Prediction(run, target.phase, samples, folder),
@@ -61,8 +61,8 @@ def make_loop(
 
     members = [
         Member(
-            attempt.resolved.experiment,
-            attempt.resolved.hooks,
+            attempt.assigned.resolved.experiment,
+            attempt.assigned.resolved.hooks,
             attempt.make_context(stop_requested),
         )
         for attempt in followers
@@ -74,8 +74,9 @@ def make_loop(
 def _read_origin(leader: RunAttempt) -> InitialWeights | None:
     """Return the initial weights that were found when the run was created; only rank 0 reads
     them."""
-    if leader.resolved.experiment.init and leader.world.is_master:
-        return leader.folder.read_metadata().init
+    assigned = leader.assigned
+    if assigned.resolved.experiment.init and assigned.world.is_master:
+        return assigned.folder.read_metadata().init
     return None
 
 

@@ -1,7 +1,7 @@
 """A session: an attempt of a run, or of runs that share a training, in one worker process."""
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 
 from hooks.loop_services import Display
@@ -10,6 +10,7 @@ from orchestrator.disk.sweep_folder import CHECKPOINTS_TO_EXPLOIT
 from orchestrator.engines.assigned_run import AssignedRun
 from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.attempt_loop import make_loop
+from orchestrator.engines.attempt_recorder import AttemptRecorder
 from orchestrator.engines.hang_watch import END_PROCESS, HangWatch, RankTermination
 from orchestrator.engines.ray_data import data_of
 from orchestrator.engines.run_attempt import RunAttempt
@@ -53,62 +54,63 @@ class Session:
         self._stop_requested = stop_requested
         self._data_of = data_of
         self._end_hung = end_hung
-        self._assigned = [AssignedRun(assignment, world, display, resolved)]
+        self.runs = [AssignedRun(assignment, world, display, resolved)]
         """The runs that are to share the training, the leader first."""
-        self._assigned += [
-            AssignedRun(follower, world, display) for follower in assignment.followers
-        ]
-        self.attempts: list[RunAttempt] = []
-        """The attempt of each run, once they have begun."""
+        self.runs += [AssignedRun(follower, world, display) for follower in assignment.followers]
+        self._recorders: list[AttemptRecorder] = []
+        """The recorder of each run's attempt, once the loop is made."""
         self._loop: CustomLoop | HookedLoop | None = None
         self._runs_to_end: set[int] = set()
 
     def reports(self) -> Generator[Report, None, None]:
         """Train from the assignment's checkpoint or the newest one, or evaluate the target; yield
         each report."""
-        threads = thread_count(self._assigned[0].resolved.experiment)
+        threads = thread_count(self.runs[0].resolved.experiment)
         yield from produce_within(partial(torch_threads, threads), self._train())
 
     def _train(self) -> Generator[Report, None, None]:
         if self.is_shared:
-            choose_common_checkpoints(self._assigned, self.world)
-        self.attempts = [RunAttempt(run, run.begin()) for run in self._assigned]
+            choose_common_checkpoints(self.runs, self.world)
+        attempts = [RunAttempt(run, run.begin()) for run in self.runs]
         try:
-            yield from self._train_attempts()
+            yield from self._train_attempts(attempts)
         finally:
-            for attempt in self.attempts:
+            for attempt in attempts:
                 attempt.close()
 
-    def _train_attempts(self) -> Generator[Report, None, None]:
-        leader = self.attempts[0]
-        hang_reports = HangReports(leader.folder, leader.number, self.world.world_size)
+    def _train_attempts(self, attempts: Sequence[RunAttempt]) -> Generator[Report, None, None]:
+        leader = self.runs[0]
+        hang_reports = HangReports(leader.folder, attempts[0].record.number, self.world.world_size)
         limits = leader.resolved.experiment.hang
         with HangWatch(hang_reports, self.world, limits, self._end_hung) as watch:
-            loop = make_loop(self.attempts, self._stop_requested, self._data_of)
+            loop = make_loop(attempts, self._stop_requested, self._data_of)
             self._loop = loop
-            for attempt, run in zip(self.attempts, loop.runs, strict=True):
-                attempt.run = run
-            self._restore(loop)
+            self._recorders = [
+                AttemptRecorder(attempt, run)
+                for attempt, run in zip(attempts, loop.runs, strict=True)
+            ]
+            self._restore(loop, attempts)
             watch.follow(loop.state)
             yield from self._write_reports(loop, watch)
 
     @property
     def is_shared(self) -> bool:
         """True if several runs share the training."""
-        return len(self._assigned) > 1
+        return len(self.runs) > 1
 
-    def _restore(self, loop: CustomLoop | HookedLoop) -> None:
+    def _restore(self, loop: CustomLoop | HookedLoop, attempts: Sequence[RunAttempt]) -> None:
         """Restore the checkpoints of the runs, and record with which data and settings they
         train."""
-        leader = self.attempts[0]
-        for attempt in self.attempts:
-            attempt.record_training(None if attempt is leader else leader.as_leader)
-        names = [attempt.checkpoint for attempt in self.attempts if attempt.checkpoint]
+        leader, *followers = self._recorders
+        leader.record_training()
+        for follower in followers:
+            follower.record_training(attempts[0].as_leader)
+        names = [attempt.checkpoint for attempt in attempts if attempt.checkpoint]
         if not names:
             return
         loop.restore(*names)
-        for attempt in self.attempts:
-            attempt.record_samples()
+        for recorder in self._recorders:
+            recorder.record_samples()
 
     # The reports
 
@@ -120,8 +122,8 @@ class Session:
         reports = loop.run()
         failure = None
         index = 0
-        for attempt in self.attempts:
-            attempt.prepare_reports()
+        for recorder in self._recorders:
+            recorder.prepare_reports()
         try:
             for report in reports:
                 index = report.run_index
@@ -143,26 +145,26 @@ class Session:
     def _write_report(self, loop: CustomLoop | HookedLoop, report: Report) -> None:
         """Write a report and the files of its run, and show how it differs from one that it
         repeats."""
-        attempt = self.attempts[report.run_index]
-        attempt.write_report(report)
-        if difference := attempt.find_difference(report):
+        recorder = self._recorders[report.run_index]
+        recorder.write_report(report)
+        if difference := recorder.find_difference(report):
             loop.state.show(difference)
-        attempt.write_files()
+        recorder.write_files()
 
     def _end_run(self, loop: CustomLoop | HookedLoop, index: int) -> None:
         """End one of several runs; training may continue for the others."""
-        attempt = self.attempts[index]
+        recorder = self._recorders[index]
         loop.end_run(index)
-        attempt.record_end()
-        attempt.write_files()
+        recorder.record_end()
+        recorder.write_files()
 
     def _finish(self, reports: Generator[Report], failure: BaseException | None) -> None:
         """End the loop where it is, and write the last files; an earlier `failure` takes precedence
         over new errors."""
         try:
             reports.close()
-            for attempt in self.attempts:
-                attempt.write_files()
+            for recorder in self._recorders:
+                recorder.write_files()
         except (HookyardError, OSError) as error:
             if failure is None:
                 raise
@@ -177,7 +179,7 @@ class Session:
     def save(self) -> str:
         """Write a checkpoint between two reports for the run's sweep; return its path. Collective."""
         assert self._loop is not None
-        store = self.attempts[0].store
+        store = self.runs[0].store
         name = self._loop.save()
         assert name is not None
         if self.world.is_master:

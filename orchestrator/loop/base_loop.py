@@ -77,7 +77,7 @@ class BaseLoop(ABC, Generic[AnyRun]):
         self.active.remove(run)
         with run.own_fields:
             run.end()
-        if run_index:  # the rows of the first run are those of the training
+        if not run.is_leader:
             run.close()
 
     def _end(self) -> None:
@@ -91,7 +91,7 @@ class BaseLoop(ABC, Generic[AnyRun]):
 
     def _list_open_runs(self) -> list[AnyRun]:
         """Return the runs whose rows are not closed."""
-        return [run for run in self.runs if run in self.active or run is self.runs[0]]
+        return [run for run in self.runs if run in self.active or run.is_leader]
 
     @abstractmethod
     def _close(self) -> None:

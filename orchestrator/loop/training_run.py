@@ -9,7 +9,6 @@ from typing import Any
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.event_plan import Plan
 from hooks.position import Stage
-from orchestrator.disk.checkpoints.training_files import TrainingFiles
 from orchestrator.errors import CheckpointError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.loop_state import LoopState
@@ -36,11 +35,9 @@ class TrainingRun(ABC):
     """
 
     index = 0
-    """Number of the run, among those that share a training. The first one restores the training."""
+    """Number of the run, among those that share a training."""
     own_fields: AbstractContextManager[None] = nullcontext()
     """Context in which the state has this run's own fields."""
-    training_files: TrainingFiles | None = None
-    """Files of the training that another run has already stored in a checkpoint."""
 
     def __init__(
         self,
@@ -64,7 +61,7 @@ class TrainingRun(ABC):
         self.cursor = RunCursor(state, epoch)
         self.stop = StopDecision()
         """The last decision of all ranks whether the run ends."""
-        self.is_interrupted = context.stop_requested
+        self._stop_requested = context.stop_requested
         self.media = context.media
         self.flusher = RowFlusher(self.recorder, self.media, plan, self.state, self.cursor)
         self.random_states = RandomStates()
@@ -83,9 +80,12 @@ class TrainingRun(ABC):
         hooks = self.plan.hooks.values()
         in_background = any(isinstance(hook, Checkpoint) and hook.background for hook in hooks)
         parts = (context.store, collector, self.flusher, context.send_artifacts)
-        if in_background:
-            return BackgroundSaver(*parts)
-        return CheckpointSaver(*parts, self.training_files)
+        return BackgroundSaver(*parts) if in_background else CheckpointSaver(*parts)
+
+    @property
+    def is_leader(self) -> bool:
+        """True if the training's rows and hooks are those of this run."""
+        return self.index == 0
 
     @property
     def own_hooks(self) -> Collection[str]:
@@ -100,13 +100,12 @@ class TrainingRun(ABC):
         if self.store is None:
             raise CheckpointError("this loop has no store to restore from")
         loaded = load_checkpoint(self.store, name, self.contents, self.world)
-        restores_training = self.index == 0
         self.cursor.restore(loaded.position_of_rank)
-        if restores_training:
+        if self.is_leader:
             self.contents.restore(loaded)
         self._restore_progress(loaded)
         for hook_name, hook in self.plan.hooks.items():
-            if restores_training or hook_name in self.own_hooks:
+            if self.is_leader or hook_name in self.own_hooks:
                 restore_hook(hook, hook_name, loaded)
         self.saving.continue_from(name)
         self.plan.fire("on_load", self.state, {**loaded.shared, "name": name})
@@ -151,7 +150,7 @@ class TrainingRun(ABC):
 
     def agree_to_stop(self) -> None:
         """Decide with all ranks whether the run ends here; collective."""
-        is_interrupted = self.is_interrupted()
+        is_interrupted = self._stop_requested()
         self.stop = agree_to_stop(self.state, self.world, is_interrupted=is_interrupted)
 
     def make_report(self, *, run_ends: bool, is_final: bool) -> Report:

@@ -89,9 +89,12 @@ class PreparedCheckpoint:
 class CheckpointSaver(Saver):
     """Saver that writes checkpoints while training waits. Every rank takes part.
 
-    `send_artifacts` uploads files that hooks wrote. Files of the training that are in
-    `training_files` are linked, not written again.
+    `send_artifacts` uploads files that hooks wrote.
     """
+
+    training_files: TrainingFiles | None = None
+    """Files of the training that another run has already stored, which are linked instead of written
+    again."""
 
     def __init__(
         self,
@@ -99,7 +102,6 @@ class CheckpointSaver(Saver):
         collector: CheckpointCollector,
         flusher: RowFlusher,
         send_artifacts: Callable[[], None],
-        training_files: TrainingFiles | None = None,
     ) -> None:
         super().__init__(collector.state)
         self._store = store
@@ -108,7 +110,6 @@ class CheckpointSaver(Saver):
         self._world = collector.world
         self._flusher = flusher
         self._send_artifacts = send_artifacts
-        self._training_files = training_files
 
     def save(self, name: str) -> None:
         name = self._world.broadcast(partial(self._store.choose_name, name))
@@ -156,7 +157,7 @@ class CheckpointSaver(Saver):
         """
         name = checkpoint.name
         can_link = self._world.is_master and not checkpoint.has_shards
-        training_files = self._training_files if can_link else None
+        training_files = self.training_files if can_link else None
         entries: dict[str, dict[str, Any]] = {}
         failure: BaseException | None = None
         try:

@@ -15,6 +15,7 @@ from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.hooked_run import HookedRun
 from orchestrator.loop.rank_plan import make_plan
 from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.saving.saver import CheckpointSaver
 from orchestrator.loop.sharing.own_fields import OwnFields
 from orchestrator.loop.sharing.shared_calls import TRAINING_EVENTS, share_metrics, use_own_fields
 from orchestrator.loop.training import Training
@@ -31,11 +32,16 @@ class Member:
     hooks: Mapping[str, Hook]
     context: RunContext
 
+    @property
+    def own_hooks(self) -> dict[str, Hook]:
+        """The hooks that only observe, and belong to this run alone."""
+        return {name: hook for name, hook in self.hooks.items() if hook.observes}
+
 
 class SharedRun(HookedRun):
     """A run of a training that has several.
 
-    Its observing hooks are its own. All other hooks belong to the training, and the first run, which
+    The hooks that observe are its own. All other hooks belong to the training, and the first run, which
     has `index` 0, provides them. Hooks of the training add their metrics to one report and to
     `hook_metrics`, from where the other runs take them. `training_files` are those that a run has
     already stored.
@@ -49,45 +55,23 @@ class SharedRun(HookedRun):
         hook_metrics: dict[str, Any],
         training_files: TrainingFiles,
     ) -> None:
-        self.index = index
-        self.own_fields: OwnFields = _make_own_fields(training, member, index)
-        self.training_files = training_files
-        self._own_hooks = {name: hook for name, hook in member.hooks.items() if hook.observes}
-        self._hook_metrics = hook_metrics
-        plan = self._make_plan(training, member)
+        own_fields = _make_own_fields(training, member, index)
+        plan = training.plan if index == 0 else _make_plan_of_follower(training, member)
+        plan = _share_calls(plan, member.own_hooks, own_fields, hook_metrics)
         super().__init__(training, member.experiment, member.context, plan)
+        self.index = index
+        self.own_fields: OwnFields = own_fields
+        self._own_hooks = member.own_hooks
+        self._hook_metrics = hook_metrics
+        if isinstance(self.saving, CheckpointSaver):
+            self.saving.training_files = training_files
 
     @property
     def own_hooks(self) -> Collection[str]:
         return self._own_hooks
 
-    def _make_plan(self, training: Training, member: Member) -> Plan:
-        """Return the plan of this run alone, with the training's hooks instead of the same hooks of
-        its experiment."""
-        own_hooks = self._own_hooks
-        plan = training.plan
-        is_first = self.index == 0
-        if not is_first:
-            shared = {name: plan.hooks.get(name, hook) for name, hook in member.hooks.items()}
-            plan = make_plan({**shared, **own_hooks}, member.context.world, training.clock)
-        calls: dict[str, list[Call]] = {
-            "on_report": [
-                call if call.name in own_hooks else share_metrics(call, self._hook_metrics)
-                for call in plan.calls["on_report"]
-            ]
-        }
-        for event in TRAINING_EVENTS:
-            calls[event] = [
-                use_own_fields(call, self.own_fields) if call.name in own_hooks else call
-                for call in plan.calls[event]
-            ]
-        if not is_first:
-            for event in EVENTS_FIRED_ONCE:
-                calls[event] = [call for call in plan.calls[event] if call.name in own_hooks]
-        return plan.replace_calls(calls)
-
     def start_save(self) -> None:
-        if self.index:
+        if not self.is_leader:
             # The rows that led to the checkpoint are those of the training.
             self.training.recorder.sync()
         super().start_save()
@@ -98,6 +82,40 @@ class SharedRun(HookedRun):
             for name, value in self._hook_metrics.items():
                 metrics.setdefault(name, value)
         return metrics
+
+
+def _make_plan_of_follower(training: Training, member: Member) -> Plan:
+    """Return the plan of a run that is not the first, with the training's hooks instead of the same
+    hooks of its experiment."""
+    own_hooks = member.own_hooks
+    training_hooks = training.plan.hooks
+    shared = {name: training_hooks.get(name, hook) for name, hook in member.hooks.items()}
+    plan = make_plan({**shared, **own_hooks}, member.context.world, training.clock)
+    return plan.replace_calls(
+        {
+            event: [call for call in plan.calls[event] if call.name in own_hooks]
+            for event in EVENTS_FIRED_ONCE
+        }
+    )
+
+
+def _share_calls(
+    plan: Plan, own_hooks: Collection[str], own_fields: OwnFields, hook_metrics: dict[str, Any]
+) -> Plan:
+    """Return a plan in which the calls of a run's own hooks see its own fields while it trains, and
+    those of the training's hooks share their metrics."""
+    calls: dict[str, list[Call]] = {
+        "on_report": [
+            call if call.name in own_hooks else share_metrics(call, hook_metrics)
+            for call in plan.calls["on_report"]
+        ]
+    }
+    for event in TRAINING_EVENTS:
+        calls[event] = [
+            use_own_fields(call, own_fields) if call.name in own_hooks else call
+            for call in plan.calls[event]
+        ]
+    return plan.replace_calls(calls)
 
 
 def _make_own_fields(training: Training, member: Member, run_index: int) -> OwnFields:

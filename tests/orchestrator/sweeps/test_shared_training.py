@@ -417,7 +417,7 @@ def test_an_interruption_saves_all_trials_at_the_same_step(tmp_path: Path) -> No
         for report in session.reports()
     ]
     assert made == [(0, 4, True, True, True), (1, 4, True, True, True)]
-    stores = [attempt.store for attempt in session.attempts]
+    stores = [assigned.store for assigned in session.runs]
     assert [store.list_names() for store in stores] == [["step-00000004"]] * 2
     # Either trial can lead the resumed training, with the means of the phase.
     own, followed = (plain(store.load("step-00000004", "rank-0000.pt")) for store in stores)
