@@ -1,6 +1,7 @@
 """Errors of hooks, and texts of errors."""
 
 import re
+from collections.abc import Callable, Iterator
 
 LONGEST = 2_000
 """Maximum length of an error's text, in characters."""
@@ -67,6 +68,41 @@ def describe_error(error: BaseException) -> str:
     """Return the class of an error and its text."""
     text = format_error(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def walk_errors(
+    error: BaseException, get_next: Callable[[BaseException], BaseException | None]
+) -> Iterator[BaseException]:
+    """Yield an error, the one that follows, and so on; each only once, because causes can form a
+    cycle.
+
+    Args:
+        error: The error to begin with.
+        get_next: Returns what follows an error, such as its cause; None after the last one.
+
+    Yields:
+        The errors, from the last one raised to the first.
+    """
+    visited: set[int] = set()
+    current: BaseException | None = error
+    # Not `while current`: a user's error with `__len__` or `__bool__` can be false.
+    while current is not None and id(current) not in visited:
+        yield current
+        visited.add(id(current))
+        current = get_next(current)
+
+
+def get_cause(error: BaseException) -> BaseException | None:
+    """Return the error from which an error was raised; None without one."""
+    return error.__cause__
+
+
+def get_cause_or_context(error: BaseException) -> BaseException | None:
+    """Return the error from which an error was raised, or else the one that was being handled, as a
+    traceback shows them; None without one."""
+    if error.__cause__ is not None or error.__suppress_context__:
+        return error.__cause__
+    return error.__context__
 
 
 def add_article(noun: str) -> str:

@@ -3,11 +3,10 @@
 import errno
 import os
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 
 import hooks
-from hooks.errors import HookError
+from hooks.errors import HookError, get_cause_or_context, walk_errors
 from orchestrator.errors import HookyardError
 from orchestrator.user_code.failures import raised_in_python
 from orchestrator.user_code.installed import is_installed
@@ -108,24 +107,20 @@ def is_user_file(file: str) -> bool:
     return not file.startswith(_OWN_PREFIXES) and not is_installed(file)
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error, then its cause or context, and so on."""
-    current: BaseException | None = error
-    while current:
-        yield current
-        context = None if current.__suppress_context__ else current.__context__
-        current = current.__cause__ or context
+def _list_causes(error: BaseException) -> list[BaseException]:
+    """Return an error, then its cause or context, and so on."""
+    return list(walk_errors(error, get_cause_or_context))
 
 
 def find_root_cause(error: BaseException) -> BaseException:
     """Return the last of an error's causes and contexts; the error itself if it has none."""
-    return list(_chain(error))[-1]
+    return _list_causes(error)[-1]
 
 
 def find_root_cause_in_user_code(error: BaseException) -> BaseException:
     """Return the innermost error of a chain that passed through user code, or the root cause if
     none did."""
-    chain = list(_chain(error))
+    chain = _list_causes(error)
     in_user_code = [link for link in chain if _passed_through_user_code(link)]
     return (in_user_code or chain)[-1]
 

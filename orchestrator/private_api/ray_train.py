@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+from hooks.errors import walk_errors
+
 _CAUSES = ("_base_exc", "cause", "controller_failure")
 """Attributes of Ray's errors that hold the error that they wrap."""
 
@@ -32,8 +34,9 @@ def without_extra_actors(trainer: Any) -> Any:
 
 def unwrap(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and the errors that Ray has wrapped in it."""
-    inner: Any = error
-    while isinstance(inner, BaseException):
-        yield inner
-        causes = [getattr(inner, name, None) for name in _CAUSES]
-        inner = next(filter(None, causes), None)
+    return walk_errors(error, _get_wrapped)
+
+
+def _get_wrapped(error: BaseException) -> BaseException | None:
+    causes = (getattr(error, name, None) for name in _CAUSES)
+    return next((cause for cause in causes if isinstance(cause, BaseException)), None)

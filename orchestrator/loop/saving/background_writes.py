@@ -71,7 +71,8 @@ class BackgroundWrite:
 
     @property
     def has_failed(self) -> bool:
-        return any(part.done() and part.exception() for part in (self._written, self._published))
+        parts = (self._written, self._published)
+        return any(part.done() and part.exception() is not None for part in parts)
 
     def wait(self) -> BaseException | None:
         """Wait until this rank's write succeeds or fails; return the error if it fails."""

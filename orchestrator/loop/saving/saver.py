@@ -184,7 +184,7 @@ class CheckpointSaver(Saver):
         """
         message = _describe_failure(self._world.rank, failure)
         ranks = self._world.gather((entries, message))
-        if failure:
+        if failure is not None:
             raise failure
         messages = [message for _, message in ranks if message]
         if messages:
@@ -208,7 +208,7 @@ class CheckpointSaver(Saver):
                 # The other ranks wait for this one.
                 failure = error
         message = self._world.broadcast(lambda: _describe_failure(0, failure))
-        if failure:
+        if failure is not None:
             raise failure
         if message:
             raise self._make_error(name, [message])

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from hooks.errors import get_cause, walk_errors
+
 _ATTRIBUTE = "hookyard_failed_run"
 """Attribute of an error, which is pickled with it."""
 
@@ -29,8 +31,7 @@ def mark_failed_run(error: BaseException, run_index: int) -> None:
 def find_failed_run(error: BaseException) -> int | None:
     """Return the index of the run by which an error or its cause is marked; None if neither is
     marked."""
-    if hasattr(error, _ATTRIBUTE):
-        return int(getattr(error, _ATTRIBUTE))
-    if error.__cause__ is None:
-        return None
-    return find_failed_run(error.__cause__)
+    for link in walk_errors(error, get_cause):
+        if hasattr(link, _ATTRIBUTE):
+            return int(getattr(link, _ATTRIBUTE))
+    return None

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from hooks.errors import HookError
-from orchestrator.engines.error_origin import can_be_secondary, is_user_error
+from orchestrator.engines.error_origin import can_be_secondary, find_root_cause, is_user_error
 from orchestrator.engines.rank_failures import RankFailed, find_root_failure
 from tests.ranks import on_ranks
 from tests.tasks import Points
@@ -54,6 +54,29 @@ def test_secondary_failure_is_recognized_by_type_and_origin(
     error: BaseException, secondary: bool
 ) -> None:
     assert can_be_secondary(error) is secondary
+
+
+class Empty(Exception):
+    """An error that is false, because it has a length."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+def test_causes_may_form_a_cycle() -> None:
+    alone = ValueError("raised from itself")
+    first, second = ValueError("first"), TypeError("second")
+    for error, cause in [(alone, alone), (first, second), (second, first)]:
+        failure = RankFailed.from_error(0, 1, raised(error, cause))
+        assert failure.message.startswith(f"{type(error).__name__}: {error}")
+        assert failure.is_user_error
+    assert find_root_cause(first) is second
+
+
+def test_error_may_be_false() -> None:
+    empty = raised(Empty("nothing"))
+    assert RankFailed.from_error(0, 1, empty).message.startswith("Empty: nothing")
+    assert find_root_cause(raised(HookError("ema", "on_step", "x"), empty)) is empty
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,12 @@ def test_failure_line_names_attempt_rank_and_node() -> None:
     )
 
 
+def test_error_may_name_itself_as_its_cause() -> None:
+    error = ValueError("no")
+    error.cause = error  # type: ignore[attr-defined]
+    assert str(make_run_error(error, 1)) == "no"
+
+
 def test_failure_of_a_single_rank_does_not_name_it() -> None:
     mistake = RankFailed.from_error(0, 1, TypeError("no"))
     assert str(mistake) == "TypeError: no"

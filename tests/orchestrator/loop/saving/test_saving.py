@@ -158,6 +158,13 @@ def _run_on_rank(rank: int, world_size: int, root: str) -> Outcome:
     )
 
 
+class _EmptyError(StorageError):
+    """An error that is false, because it has a length."""
+
+    def __len__(self) -> int:
+        return 0
+
+
 class _FailingStore(CheckpointStore):
     """A store that fails to write the files, or once they are written."""
 
@@ -214,13 +221,17 @@ def test_error_of_the_master_s_commit_reaches_the_other_ranks(
 
 
 @pytest.mark.parametrize("background", [False, True])
-def test_an_exit_while_a_rank_writes_reaches_the_other_ranks(
-    tmp_path: Path, background: bool
+@pytest.mark.parametrize(
+    ("error", "own", "told"),
+    [(_EmptyError("no file"), "no file", "no file"), (SystemExit(3), "3", "SystemExit: 3")],
+)
+def test_error_while_a_rank_writes_reaches_the_other_ranks(
+    tmp_path: Path, background: bool, error: BaseException, own: str, told: str
 ) -> None:
-    errors: list[dict[str, BaseException]] = [{}, {"write": SystemExit(3)}]
+    errors: list[dict[str, BaseException]] = [{}, {"write": error}]
     assert on_ranks(_fail_to_save, 2, str(tmp_path), background, errors) == [
-        f"checkpoint {tmp_path}/first cannot be written: rank 1: SystemExit: 3",
-        "3",
+        f"checkpoint {tmp_path}/first cannot be written: rank 1: {told}",
+        own,
     ]
 
 
