@@ -13,7 +13,7 @@ from orchestrator.sweeps.search.choice import make_search
 from orchestrator.sweeps.stopping_rules import StoppingRules, describe_scheduler_stop
 from orchestrator.sweeps.sweep_end import SweepEnd
 from orchestrator.sweeps.sweep_progress import SweepProgress
-from orchestrator.tables.constraints import Constraints, make_measured_cells
+from orchestrator.tables.constraints import Constraints, read_measured_cells
 from orchestrator.tables.trial_index import TrialIndex
 from orchestrator.tables.trial_record import TrialRecord
 
@@ -146,7 +146,8 @@ class RunningSweep:
         outcome = self._progress.describe_best(number)
         excesses: Sequence[float] = ()
         if self._constraints:
-            cells = self._measure(self._read(trial_name(number)))
+            trial = trial_folder(self.folder.location, number)
+            cells = self._measure(TrialRecord.read(trial, self.settings.objectives))
             excesses = self._constraints.measure(cells)
             broken = self._drop_infeasible(number, cells)
             if broken:
@@ -177,14 +178,9 @@ class RunningSweep:
         self._progress.end(number, values, f"failed: {shown}")
         self._index.keep(name)
 
-    def _read(self, trial: str) -> TrialRecord:
-        folder = RunFolder(self.folder.storage / "trials", trial)
-        return TrialRecord.read(folder, self.settings.objectives)
-
     def _measure(self, trial: TrialRecord) -> dict[str, Any]:
         """Return what an ended trial measured, by column of the table of trials."""
-        leader = self._read(trial.leader) if trial.leader else None
-        return make_measured_cells(trial, leader)
+        return read_measured_cells(trial, self.folder, self.settings.objectives)
 
     def _drop_infeasible(self, number: int, cells: Mapping[str, Any]) -> str | None:
         """Return which constraints a trial breaks, and leave it out of the best value then."""

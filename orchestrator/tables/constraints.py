@@ -1,9 +1,11 @@
 """The constraints of a sweep, which the best trial must keep. Imports no pandas."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from orchestrator.disk.metadata import COMPLETE
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import DamagedFile
 from orchestrator.experiment.fields.comparison import Comparison
 from orchestrator.tables.trial_record import TrialRecord
@@ -43,6 +45,19 @@ class Constraints:
     def measure(self, cells: Mapping[str, Any]) -> list[float]:
         """Return by how much a trial is beyond each limit; 0 or less where it is not."""
         return [limit.measure_excess(cells.get(column)) for column, limit in self._limits.items()]
+
+
+def read_measured_cells(
+    record: TrialRecord, sweep: RunFolder, objectives: Sequence[tuple[str, str]]
+) -> dict[str, Any]:
+    """Return what a trial measured, as `make_measured_cells` does; its leader is read from its
+    folder, and left out if it is damaged."""
+    leader = None
+    if record.leader:
+        folder = RunFolder(sweep.storage / "trials", record.leader)
+        with suppress(DamagedFile):
+            leader = TrialRecord.read(folder, objectives)
+    return make_measured_cells(record, leader)
 
 
 def make_measured_cells(

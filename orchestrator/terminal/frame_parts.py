@@ -17,6 +17,7 @@ STYLES = {
     "interrupted": "magenta",
     "failed": "bold red",
     "lost": "bold red",
+    "damaged": "bold red",
 }
 """Style of each status of a run or trial."""
 

@@ -15,7 +15,7 @@ from orchestrator.terminal.frame_parts import (
     make_table,
 )
 from orchestrator.terminal.run_frame import format_slowness
-from orchestrator.terminal.sweep_view import SweepView, TrialView
+from orchestrator.terminal.sweep_view import FAILED, SweepView, TrialView
 from orchestrator.units import format_count, format_duration, format_parameter, format_value
 
 _SWEEP_LINES = 8
@@ -64,7 +64,7 @@ def _draw_trials(view: SweepView, lines: int | None) -> Iterator[RenderableType]
 
     hidden = len(view.trials) - len(visible)
     if hidden:
-        failed = view.failed - sum(trial.status in ("failed", "lost") for trial in visible)
+        failed = view.failed - sum(trial.status in FAILED for trial in visible)
         of_them = f", {failed} of them failed" if failed else ""
         yield Text(f"and {hidden} more{of_them}", "dim")
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from orchestrator.disk.metadata import COMPLETE, RunMetadata, SweepMetadata
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.errors import DamagedFile
 from orchestrator.tables.best_report import find_best_report, select_comparable
-from orchestrator.tables.constraints import Constraints, make_measured_cells
+from orchestrator.tables.constraints import Constraints, make_measured_cells, read_measured_cells
 from orchestrator.tables.trial_index import TrialIndex
 from orchestrator.tables.trial_record import TrialRecord
 from orchestrator.terminal.run_status import LiveRun
@@ -93,7 +94,13 @@ class LiveSweep:
     def _make_trial_view(self, name: str, sweep: SweepMetadata) -> TrialView:
         if name in self._settled:
             return self._settled[name]
+        try:
+            return self._read_trial_view(name, sweep)
+        except DamagedFile as error:
+            return _make_view_of_damage(name, error)
 
+    def _read_trial_view(self, name: str, sweep: SweepMetadata) -> TrialView:
+        """Return the view of a trial from its files, and settle it once it has ended."""
         run = self._runs[name]
         metadata = run.read_metadata()
         view = _make_view_of_run(name, run, metadata, sweep)
@@ -110,10 +117,25 @@ class LiveSweep:
     def _find_broken_constraints(self, name: str, sweep: SweepMetadata) -> str | None:
         trials = self.folder.storage / "trials"
         record = TrialRecord.read(RunFolder(trials, name), sweep.objectives)
-        leader = None
-        if record.leader:
-            leader = TrialRecord.read(RunFolder(trials, record.leader), sweep.objectives)
-        return Constraints(sweep.constraints).describe_broken(make_measured_cells(record, leader))
+        cells = read_measured_cells(record, self.folder, sweep.objectives)
+        return Constraints(sweep.constraints).describe_broken(cells)
+
+
+def _make_view_of_damage(name: str, damage: DamagedFile) -> TrialView:
+    """Return the view of a trial with a damaged file. It counts as ended, but not as training of
+    the sweep's last start."""
+    return TrialView(
+        name=name,
+        status=damage.status,
+        values={},
+        best=None,
+        last=None,
+        started="",
+        ended=None,
+        stopped=(),
+        error=str(damage),
+        attempt_share=0.0,
+    )
 
 
 def _make_view_of_record(record: TrialRecord, metric: str, infeasible: str | None) -> TrialView:

@@ -8,7 +8,7 @@ from orchestrator.disk.metadata import RunMetadata, SweepMetadata, seconds_at
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.tables.configurations import RankedTrial
 from orchestrator.tables.trial_ranking import rank_trials
-from orchestrator.terminal.sweep_view import SweepView, TrialView
+from orchestrator.terminal.sweep_view import FAILED, SweepView, TrialView
 
 
 def summarize_sweep(
@@ -68,7 +68,7 @@ def _make_sort_key(trial: TrialView, mode: str) -> tuple[int, float, str]:
 
     A running trial keeps its place while its best value changes.
     """
-    group = {"running": 0, "failed": 2, "lost": 2}.get(trial.status, 1)
+    group = {"running": 0, **dict.fromkeys(FAILED, 2)}.get(trial.status, 1)
     if group == 0:
         return group, 0.0, trial.name
     if trial.best is None:

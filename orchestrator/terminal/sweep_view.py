@@ -7,6 +7,8 @@ from typing import Any
 from orchestrator.tables.configurations import Configuration
 from orchestrator.terminal.run_view import RunView
 
+FAILED = ("failed", "lost", "damaged")
+"""Statuses of trials that failed."""
 UNFINISHED = ("interrupted", "lost")
 """Statuses of trials that a resume of the sweep continues."""
 
@@ -87,5 +89,5 @@ class SweepView:
 
     @property
     def failed(self) -> int:
-        """Number of trials that failed or were lost."""
-        return self.counts.get("failed", 0) + self.counts.get("lost", 0)
+        """Number of trials that failed, were lost or are damaged."""
+        return sum(self.counts.get(status, 0) for status in FAILED)

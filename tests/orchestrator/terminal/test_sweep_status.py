@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hooks.position import Position
-from orchestrator.disk.attempts import write_attempt
+from orchestrator.disk.attempts import LeadingAttempt, write_attempt
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.tables.trial_index import TrialIndex
@@ -149,6 +149,35 @@ def test_sweep_without_a_driver_is_lost(tmp_path: Path) -> None:
     view = LiveSweep(sweep).read_view()
     assert (view.status, view.trials[0].status, view.failed) == ("lost", "lost", 1)
     assert f"the sweep is dead: its driver (process {NOBODY} on " in str(view.notice)
+
+
+def test_damaged_trial_is_shown_among_the_others(tmp_path: Path) -> None:
+    """Two of four trials are over, of which one was trained in these 50 seconds."""
+    sweep = written_sweep(tmp_path, trials=4, started=ago(50))
+    trial(sweep, 0, 0.5, status="finished")
+    damaged = trial(sweep, 1, 0.9, status="finished")
+    damaged.storage.write("run.json", b"{")
+    view = LiveSweep(sweep, lambda: NOW).read_view()
+    assert [(one.name, one.status, one.best) for one in view.trials] == [
+        ("trial-0000", "finished", 0.5),
+        ("trial-0001", "damaged", None),
+    ]
+    assert f"{damaged}/run.json is damaged" in str(view.trials[1].error)
+    assert (view.best, view.ended, view.failed) == ("trial-0000", 2, 1)
+    assert view.eta_s == pytest.approx(50 * 2 / 1)
+
+
+def test_damaged_leader_takes_no_follower_with_it(tmp_path: Path) -> None:
+    constraints = {"samples_per_s": "<= 1", "val/accuracy": ">= 0.6"}
+    settings = {"objectives": [["val/accuracy", "max"]], "trials": 2, "constraints": constraints}
+    sweep = create_run(tmp_path, "sweep", "hooks: {}\n", sweep=settings)
+    trial(sweep, 0, 0.5, status="finished").storage.write("run.json", b"{")
+    follower = trial(sweep, 1, 0.5, status="finished")
+    attempt = follower.read_attempts()[0]
+    write_attempt(follower.storage, replace(attempt, leader=LeadingAttempt("trial-0000", 0)))
+    view = LiveSweep(sweep).read_view()
+    assert [one.status for one in view.trials] == ["finished", "damaged"]
+    assert "val/accuracy is 0.5, not >= 0.6" in str(view.trials[0].infeasible)
 
 
 def test_ended_trials_keep_no_reports_in_memory(tmp_path: Path) -> None:
