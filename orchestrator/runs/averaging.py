@@ -94,7 +94,7 @@ def make_average(
     """Return the average of `Run.average`; raises UsageError."""
     if not 0 < std <= LARGEST_STD:
         raise UsageError(
-            f"--std must be greater than 0 and at most {LARGEST_STD} (nearly the plain mean), got {std:g}"
+            f"the std must be greater than 0 and at most {LARGEST_STD} (nearly the plain mean), got {std:g}"
         )
     store = open_checkpoints(folder)
     hook = _choose_hook(folder, hook)
@@ -131,7 +131,7 @@ def _choose_hook(folder: RunFolder, hook: str | None) -> str:
         return names[0]
     if hook not in names:
         raise UsageError(
-            f"--hook must be one of {', '.join(names)}, which keep snapshots in {folder}, got {hook}"
+            f"the hook must be one of {', '.join(names)}, which keep snapshots in {folder}, got {hook}"
         )
     return hook
 

@@ -124,14 +124,14 @@ def test_the_command_writes_what_evaluate_and_init_take(done: Run, tmp_path: Pat
             ["--std", 0.005],
             r"the std 0\.005 cannot be approximated with \d+ snapshots of \S+ up to step 42.* Use a std near those",
         ),
-        (["--std", 0.4], r"--std must be greater than 0 and at most 0\.2886.*got 0\.4"),
-        (["--std", "nan"], "--std must be greater than 0"),
+        (["--std", 0.4], r"the std must be greater than 0 and at most 0\.2886.*got 0\.4"),
+        (["--std", "nan"], "the std must be greater than 0"),
         (
             ["--std", 0.07, "--at", 11],
             r"no snapshot at step 11; there are 4, 8, 12, 16, 20, \d+ and others",
         ),
         (["--std", 0.07, "--output", "/proc/x.pt"], r"cannot write /proc/x\.pt"),
-        (["--std", 0.07, "--hook", "slow"], "--hook must be one of ema.* got slow"),
+        (["--std", 0.07, "--hook", "slow"], "the hook must be one of ema.* got slow"),
     ],
 )
 def test_std_that_snapshots_do_not_approximate_is_refused(
