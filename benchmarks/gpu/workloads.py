@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -179,7 +179,8 @@ class Workload:
         torch.manual_seed(0)
         model = self.resident_task.model().to(self.device.torch)
         if self.settings.get("channels_last"):
-            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch
+            # torch's hints have this form from 2.14 on.
+            cast(Any, model).to(memory_format=torch.channels_last)
         if self.settings.get("compile"):
             model.compile()
         return model

@@ -25,7 +25,8 @@ class World:
 
     def __post_init__(self) -> None:
         needs_group = self.world_size > 1 and dist.get_backend() != "gloo"
-        self._group = dist.new_group(backend="gloo") if needs_group else None
+        # torch's own hints disagree on the type of a new group.
+        self._group: Any = dist.new_group(backend="gloo") if needs_group else None
         self.when_aborted: list[Callable[[], None]] = []
         """Functions to call before `abort` ends the device's collectives."""
         self._is_aborted = False

@@ -1,6 +1,7 @@
 """Settings of an experiment for the model, before it is wrapped. Used in workers."""
 
 from collections.abc import Iterator
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -30,8 +31,8 @@ def apply_settings(module: nn.Module, experiment: Experiment, world: World) -> n
     if experiment.channels_last:
         if not any(parameter.ndim == 4 for parameter in module.parameters()):
             raise ConfigError.at("channels_last", "has no effect: the model has no 2d convolutions")
-        # torch's hints leave this form out
-        module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        # torch's hints have this form from 2.14 on.
+        cast(Any, module).to(memory_format=torch.channels_last)
     compiles_units = experiment.workers.strategy == "fsdp" and world.world_size > 1
     if experiment.compile and not compiles_units:
         compile_in_place(module, get_compile_mode(experiment))
