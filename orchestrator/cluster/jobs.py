@@ -5,7 +5,7 @@ import logging
 import os
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -116,21 +116,23 @@ class Jobs:
 
     def follow(self, job: str, show: Callable[[str], None]) -> JobStatus:
         """Show the log of a job until it has ended; raises RunError if the connection breaks."""
-        from aiohttp import ClientError
 
         async def tail() -> None:
             async for text in self._client.tail_job_logs(job):
                 show(text)
 
-        # The status says whether the job continues.
-        with suppress(RuntimeError, OSError, ClientError):
+        failure: Exception | None = None
+        try:
             asyncio.run(tail())
+        except Exception as error:  # Ray passes on what its HTTP client raises
+            failure = error
+        # The status says whether the job continues.
         status = self.status(job)
         if status.status not in ENDED:
             raise RunError(
                 f"lost the connection to {self.address}; {job} continues. "
                 f"To follow it: hookyard logs {job} --follow{self.flags}"
-            )
+            ) from failure
         return status
 
 

@@ -269,7 +269,7 @@ def test_trial_can_be_run_again_from_its_yaml(study: Path) -> None:
     no_sweep = call("show", "runs/lines-trial-0001", "--trial", "0")
     assert (no_sweep.exit_code, no_sweep.stderr) == (
         2,
-        "runs/lines-trial-0001 is a single run; --trial is for sweeps\n",
+        f"{Path('runs/lines-trial-0001').absolute()} is a single run; --trial is for sweeps\n",
     )
 
 
