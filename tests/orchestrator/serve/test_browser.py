@@ -36,9 +36,18 @@ def served(storage: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def tab() -> Iterator[Tab]:
+def shared_tab() -> Iterator[Tab]:
     with open_tab() as tab:
         yield tab
+
+
+@pytest.fixture
+def tab(shared_tab: Tab) -> Tab:
+    """A tab without a page, and without errors of an earlier test's page, whose server has ended."""
+    shared_tab.call("Page.navigate", url="about:blank")
+    shared_tab.wait("location.href === 'about:blank'")
+    shared_tab.messages.clear()
+    return shared_tab
 
 
 def text(selector: str) -> str:
@@ -86,9 +95,6 @@ def test_page_says_when_the_server_is_gone(tmp_path: Path, tab: Tab) -> None:
     with served(tmp_path) as address:
         tab.open(f"{address}/?token=token")
     tab.wait(f"{text('[role=status]')}.startsWith('The server does not answer')")
-    tab.call("Page.navigate", url="about:blank")  # so that it no longer asks
-    tab.wait("location.href === 'about:blank'")
-    tab.messages.clear()
 
 
 def test_list_is_filtered_grouped_and_compared_by_keyboard(tmp_path: Path, tab: Tab) -> None:
