@@ -116,16 +116,7 @@ class Jobs:
 
     def follow(self, job: str, show: Callable[[str], None]) -> JobStatus:
         """Show the log of a job until it has ended; raises RunError if the connection breaks."""
-
-        async def tail() -> None:
-            async for text in self._client.tail_job_logs(job):
-                show(text)
-
-        failure: Exception | None = None
-        try:
-            asyncio.run(tail())
-        except Exception as error:  # Ray passes on what its HTTP client raises
-            failure = error
+        failure = asyncio.run(self._show_log(job, show))
         # The status says whether the job continues.
         status = self.status(job)
         if status.status not in ENDED:
@@ -134,6 +125,19 @@ class Jobs:
                 f"To follow it: hookyard logs {job} --follow{self.flags}"
             ) from failure
         return status
+
+    async def _show_log(self, job: str, show: Callable[[str], None]) -> Exception | None:
+        """Show the log of a job as it grows; return the error that ended the connection, if any."""
+        texts = self._client.tail_job_logs(job)
+        while True:
+            try:
+                text = await anext(texts)
+            except StopAsyncIteration:
+                return None
+            except Exception as error:  # Ray passes on what its HTTP client raises
+                return error
+            # An error of the output, such as a closed pipe, says nothing about the connection.
+            show(text)
 
 
 def _find_dashboard_url(address: str | None) -> str:

@@ -184,6 +184,14 @@ def test_broken_connection_prints_the_command_to_follow_again(cluster: Cluster, 
         Jobs(ADDRESS).follow("known", lambda text: None)
 
 
+def test_closed_pipe_of_the_log_is_not_a_broken_connection(cluster: Cluster) -> None:
+    def show(text: str) -> None:
+        raise BrokenPipeError("head has read its lines")
+
+    with pytest.raises(BrokenPipeError, match="head has read its lines"):
+        Jobs(ADDRESS).follow("known", show)
+
+
 @pytest.mark.parametrize("verb", ["status", "log", "stop"])
 def test_unknown_job_is_an_error(cluster: Cluster, verb: str) -> None:
     with pytest.raises(UsageError, match=f"the cluster at {ADDRESS} has no job 'other'"):
