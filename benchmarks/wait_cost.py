@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.perceptron import make_model
 from benchmarks.timing import Pause, print_table, ratio, take_turns
-from orchestrator.loop.span_clock import SpanClock
+from orchestrator.loop.spans.clock import SpanClock
 from orchestrator.loop.step.backward_timer import BackwardTimer
 
 BATCH = 32

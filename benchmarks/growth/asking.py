@@ -9,7 +9,7 @@ from unittest import mock
 
 from benchmarks.growth.law import print_growth
 from hooks import State
-from orchestrator.loop.span_clock import SpanClock
+from orchestrator.loop.spans.clock import SpanClock
 from orchestrator.loop.stopping import StopCoordinator
 
 HOP_S, STEP_S, STEPS = 20e-6, 0.01, 100_000

@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks.growth.law import print_growth
 from orchestrator.disk.attempts import Attempt, rank_folder
 from orchestrator.disk.rows.recorder import Recorder
-from orchestrator.loop.span_columns import SPAN_COLUMNS
+from orchestrator.loop.spans.columns import SPAN_COLUMNS
 from orchestrator.loop.step.columns import make_columns
 from orchestrator.storage import Storage
 

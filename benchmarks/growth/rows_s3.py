@@ -22,7 +22,7 @@ from orchestrator.disk.attempts import Attempt, rank_folder
 from orchestrator.disk.rows import compaction
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.loop.span_columns import SPAN_COLUMNS
+from orchestrator.loop.spans.columns import SPAN_COLUMNS
 from orchestrator.loop.step.columns import make_columns
 from orchestrator.storage import Storage
 from orchestrator.tables.frames import load

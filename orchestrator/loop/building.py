@@ -35,7 +35,7 @@ from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.saving.cursor import EpochProgress
 from orchestrator.loop.saving.hooked_contents import HookedContents
 from orchestrator.loop.saving.saved_optimizers import SavedOptimizers
-from orchestrator.loop.span_clock import SpanClock, make_clock
+from orchestrator.loop.spans.clock import SpanClock, make_clock
 from orchestrator.loop.step.changes import Changes
 from orchestrator.loop.step.optimizer_modes import OptimizerModes
 from orchestrator.loop.step.runners import choose_runner

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from hooks.event_plan import Plan
 from hooks.hook import Hook
 from orchestrator.errors import RankMismatch
-from orchestrator.loop.span_clock import SpanClock
+from orchestrator.loop.spans.clock import SpanClock
 from orchestrator.loop.world import World
 
 

@@ -7,7 +7,7 @@ from itertools import chain
 from time import perf_counter
 
 from hooks.state import State
-from orchestrator.loop.span_clock import SpanClock
+from orchestrator.loop.spans.clock import SpanClock
 from orchestrator.loop.world import World
 
 CHECK_EVERY_S = 0.25

@@ -19,7 +19,7 @@ from orchestrator.loop.model.precision import Precision
 from orchestrator.loop.saving.cursor import EpochProgress
 from orchestrator.loop.saving.hooked_contents import HookedContents
 from orchestrator.loop.saving.unsaved import UnsavedState
-from orchestrator.loop.span_clock import SpanClock
+from orchestrator.loop.spans.clock import SpanClock
 from orchestrator.loop.step.changes import Changes
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.optimizer_modes import OptimizerModes

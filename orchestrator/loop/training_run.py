@@ -22,7 +22,7 @@ from orchestrator.loop.saving.flushing import RowFlusher
 from orchestrator.loop.saving.random_states import RandomStates
 from orchestrator.loop.saving.restoring import load_checkpoint, restore_hook
 from orchestrator.loop.saving.saver import CheckpointSaver, Saver
-from orchestrator.loop.span_clock import SpanClock
+from orchestrator.loop.spans.clock import SpanClock
 from orchestrator.loop.stopping import StopDecision, agree_to_stop
 from orchestrator.loop.task_errors import check_metric_names
 from orchestrator.task import Task

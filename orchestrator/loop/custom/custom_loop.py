@@ -18,7 +18,7 @@ from orchestrator.loop.rank_plan import make_plan
 from orchestrator.loop.report import Report
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.saving.cursor import EpochProgress
-from orchestrator.loop.span_clock import SpanClock
+from orchestrator.loop.spans.clock import SpanClock
 from orchestrator.loop.stopping import StopCoordinator
 from orchestrator.loop.task_errors import COLUMNS
 from orchestrator.randomness import seed_all

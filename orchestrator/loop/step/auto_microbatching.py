@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from hooks.distributed import collectives
 from hooks.model.layers import BatchNorm
 from orchestrator.errors import RunError
+from orchestrator.loop.spans.timestamps import Timestamps, end_after_forward, without_forward
 from orchestrator.loop.step.batch_pieces import count_rows
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.stages import make_clear_gradients
 from orchestrator.loop.step.weighed_pieces import Piece, split_into_pieces
-from orchestrator.loop.timestamps import Timestamps, end_after_forward, without_forward
 
 _ELEMENTS_PER_EXCHANGE = 2**24
 """Number of gradient elements that ranks average in one message."""

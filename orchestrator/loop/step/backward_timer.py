@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from hooks.private_torch import call_after_backward
-from orchestrator.loop.span_clock import SpanClock
+from orchestrator.loop.spans.clock import SpanClock
 
 
 class BackwardTimer:

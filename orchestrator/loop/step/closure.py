@@ -10,11 +10,11 @@ from torch import Tensor
 
 from hooks.distributed import collectives
 from orchestrator.experiment.optim.closures import needs_gradients_before
+from orchestrator.loop.spans.timestamps import Timestamps
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.stages import StepContext, make_clear_gradients
 from orchestrator.loop.step.weights import make_zero_loss, tensors_with_gradients
 from orchestrator.loop.task_errors import require_loss_terms
-from orchestrator.loop.timestamps import Timestamps
 
 
 class _StepSkipped(Exception):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.disk.rows.batches import Layout
-from orchestrator.loop.span_columns import Column
+from orchestrator.loop.spans.columns import Column
 
 _COUNTERS = ("iteration", "step", "samples", "batch_size")
 

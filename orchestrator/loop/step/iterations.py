@@ -9,10 +9,10 @@ from types import CodeType
 from typing import Any
 
 from orchestrator.loop.model.gradient_sync import set_gradient_sync
+from orchestrator.loop.spans.timestamps import UPDATE_TIMES, end_after_forward, skip
 from orchestrator.loop.step.collective_calls import Loss
 from orchestrator.loop.step.stages import IterationStages
 from orchestrator.loop.step.weights import WeighedBatches, count_microbatches, weigh_each
-from orchestrator.loop.timestamps import UPDATE_TIMES, end_after_forward, skip
 
 
 class IterationRunner(IterationStages):

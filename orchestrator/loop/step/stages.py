@@ -17,7 +17,8 @@ from orchestrator.errors import TaskError
 from orchestrator.loop.loop_state import LoopState
 from orchestrator.loop.model.gradient_sync import check_gradients_synced
 from orchestrator.loop.model.precision import Precision
-from orchestrator.loop.span_clock import SpanClock
+from orchestrator.loop.spans.clock import SpanClock
+from orchestrator.loop.spans.timestamps import Timestamps
 from orchestrator.loop.step.backward_timer import BackwardTimer
 from orchestrator.loop.step.collective_calls import Loss
 from orchestrator.loop.step.columns import make_columns, make_numbers
@@ -25,7 +26,6 @@ from orchestrator.loop.step.metrics import PhaseMetrics
 from orchestrator.loop.step.transfer import make_transfer
 from orchestrator.loop.step.weights import WeighedBatches
 from orchestrator.loop.task_errors import check_has_gradient, make_return_error
-from orchestrator.loop.timestamps import Timestamps
 from orchestrator.loop.world import World
 from orchestrator.task import Task, has_weights
 

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from hooks.model.gradients import order_like_model
 from orchestrator.errors import TaskError
 from orchestrator.loop.model.precision import Precision
+from orchestrator.loop.spans.timestamps import UPDATE_TIMES, Timestamps, skip, without_forward
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.turn_gradients import TurnGradients
 from orchestrator.loop.step.weights import make_zero_loss
 from orchestrator.loop.task_errors import check_has_gradient, describe, require_type
-from orchestrator.loop.timestamps import UPDATE_TIMES, Timestamps, skip, without_forward
 from orchestrator.nearest_names import did_you_mean
 from orchestrator.user_code.failures import find_source_location
 

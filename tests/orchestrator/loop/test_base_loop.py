@@ -15,7 +15,7 @@ from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.loop import base_loop, building
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.span_clock import CudaClock
+from orchestrator.loop.spans.clock import CudaClock
 from orchestrator.storage import Storage
 from tests.device_stand_in import Device
 from tests.tasks import Points, experiment

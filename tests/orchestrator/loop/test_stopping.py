@@ -8,7 +8,7 @@ from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.loop import stopping as stopping_module
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.span_clock import SpanClock
+from orchestrator.loop.spans.clock import SpanClock
 from orchestrator.loop.stopping import StopCoordinator
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage

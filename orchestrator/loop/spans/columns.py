@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.column_names import SPANS
-from orchestrator.loop.timestamps import INTERVALS, NUMBERS, TIMESTAMPS
+from orchestrator.loop.spans.timestamps import INTERVALS, NUMBERS, TIMESTAMPS
 
 Column = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 """Function that computes a column from the numbers that `SpanClock.close` returns, shape (rows,

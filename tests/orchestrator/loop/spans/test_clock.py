@@ -14,14 +14,14 @@ from torch.nn.parallel import DistributedDataParallel
 from hooks import Hook, Interval, State
 from orchestrator.column_names import SPANS
 from orchestrator.disk.checkpoints.store import CheckpointStore
-from orchestrator.loop import span_clock as clock_module
 from orchestrator.loop import training_run
-from orchestrator.loop.device_spans import DeviceSpan
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.span_clock import CudaClock, SpanClock
+from orchestrator.loop.spans import clock as clock_module
+from orchestrator.loop.spans.clock import CudaClock, SpanClock
+from orchestrator.loop.spans.device import DeviceSpan
+from orchestrator.loop.spans.timestamps import INTERVALS
 from orchestrator.loop.step.backward_timer import BackwardTimer
-from orchestrator.loop.timestamps import INTERVALS
 from orchestrator.storage import Storage
 from tests.device_stand_in import Device
 from tests.ranks import on_ranks

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from orchestrator.loop.device_spans import DeviceSpan, DeviceTimestamp
+from orchestrator.loop.spans.device import DeviceSpan, DeviceTimestamp
 from tests.device_stand_in import Device
 
 

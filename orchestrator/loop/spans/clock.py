@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from orchestrator.column_names import SPANS
-from orchestrator.loop.device_spans import DeviceSpan, DeviceTimestamp
-from orchestrator.loop.span_columns import SPAN_COLUMNS, Column, get_wall_time
-from orchestrator.loop.timestamps import INTERVALS
+from orchestrator.loop.spans.columns import SPAN_COLUMNS, Column, get_wall_time
+from orchestrator.loop.spans.device import DeviceSpan, DeviceTimestamp
+from orchestrator.loop.spans.timestamps import INTERVALS
 
 
 class SpanClock:
