@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from orchestrator.errors import UsageError as UsageError
     from orchestrator.experiment.load import load_experiment as load_experiment
     from orchestrator.experiment.sections.experiment import Experiment as Experiment
-    from orchestrator.runs.driver import resume as resume
-    from orchestrator.runs.driver import run as run
     from orchestrator.runs.listing import list_runs as list_runs
     from orchestrator.runs.result import Run as Run
     from orchestrator.runs.result import open_run as open_run
+    from orchestrator.runs.resume import resume as resume
+    from orchestrator.runs.start import run as run
     from orchestrator.sweeps.driver import sweep as sweep
     from orchestrator.sweeps.results.result import Sweep as Sweep
     from orchestrator.sweeps.results.result import open_sweep as open_sweep
@@ -51,9 +51,9 @@ _MODULE_OF = {
     "load_experiment": "orchestrator.experiment.load",
     "open_run": "orchestrator.runs.result",
     "open_sweep": "orchestrator.sweeps.results.result",
-    "resume": "orchestrator.runs.driver",
+    "resume": "orchestrator.runs.resume",
     "resume_sweep": "orchestrator.sweeps.resume",
-    "run": "orchestrator.runs.driver",
+    "run": "orchestrator.runs.start",
     "sweep": "orchestrator.sweeps.driver",
 }
 

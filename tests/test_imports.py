@@ -235,7 +235,7 @@ def test_no_module_is_called_utils() -> None:
             "import orchestrator.experiment.load",
             ("ray", "pandas", "torch._dynamo", "hooks.self_supervised", "hooks.logs"),
         ),
-        ("import orchestrator.runs.driver, orchestrator.engines.gang", ("torch._dynamo",)),
+        ("import orchestrator.runs.start, orchestrator.engines.gang", ("torch._dynamo",)),
         ("import orchestrator.sweeps.driver", ("torch._dynamo",)),
         (
             "import orchestrator.sweeps.results.result, orchestrator.tables.run_comparison, orchestrator.report.run,"

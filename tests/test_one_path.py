@@ -21,7 +21,7 @@ from orchestrator.experiment.load import to_dict, to_yaml
 from orchestrator.experiment.sweep import check as sweep_check
 from orchestrator.experiment.yaml.writer import dump_yaml
 from orchestrator.loop.report import Report
-from orchestrator.runs.driver import load_experiment_to_resume
+from orchestrator.runs.resume import load_experiment_to_resume
 from orchestrator.storage import Storage
 from orchestrator.sweeps import in_process
 from orchestrator.sweeps.trials import make_trial_source

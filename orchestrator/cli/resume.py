@@ -59,7 +59,7 @@ def resume(
         raise UsageError(f"{folder} is a sweep; --workers and --from-start are for single runs")
 
     from orchestrator.cluster.preflight import preflight
-    from orchestrator.runs import driver as runs
+    from orchestrator.runs import resume as runs
     from orchestrator.runs.result import Run
 
     done: Run | Sweep
@@ -69,12 +69,14 @@ def resume(
         with stdout_to_stderr(), preflight(address, run, experiment, skip=skip):
             if metadata.sweep is None:
                 done = runs.resume_with_lease(
-                    folder, lease, workers=workers, address=address, from_start=from_start
+                    folder, lease, experiment, address=address, from_start=from_start
                 )
             else:
                 from orchestrator.sweeps import resume as sweeps
 
-                done = sweeps.resume_with_lease(folder, lease, failed=failed, address=address)
+                done = sweeps.resume_with_lease(
+                    folder, lease, experiment, failed=failed, address=address
+                )
 
     if isinstance(done, Run):
         finish_run(done, as_json)

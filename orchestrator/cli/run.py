@@ -67,11 +67,11 @@ def run(
         return show_plan(make_plan(experiment, storage, name, address, if_exists), as_json)
 
     from orchestrator.cluster.preflight import preflight
-    from orchestrator.runs import driver
+    from orchestrator.runs import start
 
     skip = in_process or skip_preflight
     with post_mortem(pdb), stdout_to_stderr(), preflight(address, storage, experiment, skip=skip):
-        done = driver.run(
+        done = start.run(
             experiment,
             storage,
             name,

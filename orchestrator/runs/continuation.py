@@ -15,7 +15,7 @@ from orchestrator.experiment.load import with_overrides
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.origins import ParentCheckpoint
 from orchestrator.runs.checkpoints import open_checkpoints
-from orchestrator.runs.resume_checks import check_same_optimizers
+from orchestrator.runs.continued_checkpoint import ContinuedCheckpoint
 from orchestrator.units import format_count
 
 
@@ -45,7 +45,7 @@ def make_continuation(folder: RunFolder, label: str, overrides: Iterable[str] = 
         raise UsageError(
             f"init has no effect: the run starts with the weights of {store.get_path(name)}; remove init"
         )
-    check_same_optimizers(folder, name, experiment)
+    ContinuedCheckpoint.read(folder, name).check_optimizers(experiment)
     _check_is_longer(experiment, position, store.get_path(name))
     return experiment
 

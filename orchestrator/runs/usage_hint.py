@@ -23,6 +23,11 @@ class UsageHint:
     """True if the command resumes the run; otherwise it trains for longer, as a new run."""
 
 
+def format_resume_command(folder: RunFolder) -> str:
+    """Return the command that resumes a run or a sweep."""
+    return f"hookyard resume {shlex.quote(str(folder))}"
+
+
 def make_usage_hint(folder: RunFolder, label: str, trial: RunFolder | None = None) -> UsageHint:
     """Return code that loads the model, and a command that resumes the run or trains for as long
     again.
@@ -42,7 +47,7 @@ def make_usage_hint(folder: RunFolder, label: str, trial: RunFolder | None = Non
     python = f"from orchestrator import {opener}; {code}"
     status = folder.find_status()
     if status in RESUMABLE:
-        return UsageHint(python, f"hookyard resume {shlex.quote(str(folder))}", resumes=True)
+        return UsageHint(python, format_resume_command(folder), resumes=True)
     return UsageHint(python, _make_longer_command(folder, label, status), resumes=False)
 
 

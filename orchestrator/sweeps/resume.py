@@ -16,7 +16,8 @@ from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.schedulers.pbt import PBT
 from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.process.streams import print_line
-from orchestrator.runs.driver import format_resume_command, load_experiment_to_resume
+from orchestrator.runs.resume import load_experiment_to_resume
+from orchestrator.runs.usage_hint import format_resume_command
 from orchestrator.sweeps.earlier_attempts import (
     compute_seconds_used,
     load_previous_trials,
@@ -62,17 +63,19 @@ def resume_sweep(
     """
     folder = open_sweep_folder(path)
     with folder.lease(force=force_lease) as lease:
-        return resume_with_lease(folder, lease, failed=failed, address=address)
+        with errors_before_start():
+            experiment = load_experiment_to_resume(folder)
+        return resume_with_lease(folder, lease, experiment, failed=failed, address=address)
 
 
 def resume_with_lease(
-    folder: RunFolder, lease: Lease, *, failed: bool, address: str | None
+    folder: RunFolder, lease: Lease, experiment: Experiment, *, failed: bool, address: str | None
 ) -> Sweep:
-    """Resume a sweep as `resume_sweep` does, while the caller holds its lease."""
+    """Resume a sweep with an experiment as `resume_sweep` does, while the caller holds the sweep's
+    lease."""
     with errors_before_start():
         metadata = folder.read_metadata()
         address = choose_address(address, local=metadata.local)
-        experiment = load_experiment_to_resume(folder)
         settings = _get_settings(folder, experiment, metadata)
         previous = load_previous_trials(folder, settings, rerun_failed=failed)
         _check_grid(folder, settings, previous)

@@ -14,7 +14,7 @@ from orchestrator.process.interrupts import Interrupts
 from orchestrator.process.streams import print_line
 from orchestrator.runs.alerts import Alerts
 from orchestrator.runs.display import open_display
-from orchestrator.runs.driver import format_resume_command
+from orchestrator.runs.usage_hint import format_resume_command
 from orchestrator.sweeps.budget import BudgetUse
 from orchestrator.sweeps.earlier_attempts import compute_seconds_used
 from orchestrator.sweeps.end_record import record_end

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-import orchestrator.runs.driver
+import orchestrator.runs.start
 import orchestrator.sweeps.driver
 import orchestrator.sweeps.in_process  # noqa: F401  # with the two others, all modules of a run
 from hooks import HOOKS

@@ -266,7 +266,7 @@ NOT_SHOWN = {
         "says when files are written, which then hold the same:"
         " tests/orchestrator/loop/saving/test_background_writes.py"
     ),
-    "checkpoint.out_dir": "is read by the run, not by the loop: tests/orchestrator/runs/test_driver.py",
+    "checkpoint.out_dir": "is read by the run, not by the loop: tests/orchestrator/runs/test_start_and_resume.py",
     **{f"mlflow.{name}": SERVICE for name in ("wait", "tracking_uri", "experiment", "tags")},
     **{f"wandb.{name}": SERVICE for name in ("project", "entity", "group", "tags", "mode")},
 }

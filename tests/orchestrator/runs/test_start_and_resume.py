@@ -21,8 +21,8 @@ from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.ray_connection import Ray
 from orchestrator.errors import ConfigError, HookyardError
-from orchestrator.runs.driver import load_experiment_to_resume
 from orchestrator.runs.result import Run
+from orchestrator.runs.resume import load_experiment_to_resume
 from tests.orchestrator.disk.test_lease import elsewhere, put
 from tests.orchestrator.runs.compared import NOISY, each_row_once, stored
 from tests.ranks import on_ranks
@@ -275,6 +275,17 @@ def test_edited_init_counts_in_a_run_without_a_checkpoint(
     init = done.folder.read_metadata().init
     assert init is not None
     assert init.path == f"{tmp_path}/b.pt"
+
+
+def test_from_start_keeps_an_intact_checkpoint(
+    tmp_path: Path, interrupted: Callable[..., Run]
+) -> None:
+    cut = interrupted(5, run, described(), tmp_path, local=True)
+    manifests = list(Path(cut.path).glob("checkpoints/*/manifest.json"))
+    with pytest.raises(UsageError, match=r"has an intact checkpoint, .*, and would lose it"):
+        resume(cut.path, from_start=True)
+    assert manifests == list(Path(cut.path).glob("checkpoints/*/manifest.json")) != []
+    assert resume(cut.path).status == "finished"
 
 
 def test_running_run_cannot_be_resumed(tmp_path: Path, interrupted: Callable[..., Run]) -> None:

@@ -1,0 +1,108 @@
+"""The checkpoint from which training continues, and whether an experiment fits it. Used in the
+driver."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from hooks.optimizer_name import OptimizerName
+from orchestrator.disk.checkpoints.manifest import list_optimizers
+from orchestrator.disk.metadata import EngineName
+from orchestrator.disk.run_folder import RunFolder
+from orchestrator.errors import UsageError
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.runs.checkpoints import open_checkpoints
+from orchestrator.units import format_count
+
+
+@dataclass(frozen=True)
+class ContinuedCheckpoint:
+    """A checkpoint from which a run continues: of the run itself, or of another one."""
+
+    folder: RunFolder
+    """The run that has saved it."""
+    name: str
+    path: str
+    manifest: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, folder: RunFolder, name: str) -> Self:
+        """Return a checkpoint of a run; raises CheckpointError if there is none of this name."""
+        store = open_checkpoints(folder)
+        return cls(folder, name, store.get_path(name), store.read_manifest(name))
+
+    def check_optimizers(self, experiment: Experiment) -> None:
+        """Raise UsageError if its optimizers differ from those of the experiment."""
+        entries_by_name = list_optimizers(self.manifest)
+        stored = {
+            key: entries.get("optimizer", {}).get("type")
+            for key, entries in entries_by_name.items()
+        }
+        needed = {
+            key: optimization.optimizer.type
+            for key, optimization in experiment.optimizations.items()
+        }
+        if None in stored.values() or stored == needed:
+            return
+        raise UsageError(
+            f"{self.path} has the state of {_join_kinds(stored)}, not of {_join_kinds(needed)};"
+            f" keep the optimizer, or load only the weights: init.from={self.folder}@{self.name}"
+        )
+
+    def check_processes(self, experiment: Experiment, engine: EngineName) -> None:
+        """Raise UsageError if it has state of single ranks or DataLoader workers, and their number
+        has changed."""
+        ranks = _get_rank_count(experiment, engine)
+        if ranks is not None:
+            self._check_ranks(ranks)
+            self._check_loader_workers(experiment.loader.num_workers)
+
+    def _check_ranks(self, ranks: int) -> None:
+        stored_ranks = self.manifest["world_size"]
+        state = self._describe_rank_state()
+        if ranks == stored_ranks or state is None:
+            return
+        raise UsageError(
+            f"{state}, and {self.path} is of {format_count(stored_ranks, 'rank')}, not"
+            f" {ranks}; use {stored_ranks} (workers.count={stored_ranks}; resume --workers"
+            f" {stored_ranks}), or start another run"
+        )
+
+    def _check_loader_workers(self, loader_workers: int) -> None:
+        if not self._has_iterable_train_data():
+            return
+        orders = [attempt.order for attempt in self.folder.read_attempts() if attempt.order]
+        if not orders:
+            return
+        stored_workers = orders[-1].values["loader"]["num_workers"]
+        if loader_workers == stored_workers:
+            return
+        raise UsageError(
+            "the train data is iterable, and each DataLoader worker has its own place in it, and"
+            f" {self.path} needs loader.num_workers={stored_workers}"
+        )
+
+    def _describe_rank_state(self) -> str | None:
+        """Say which of its state belongs to single ranks; None if there is none."""
+        if self._has_iterable_train_data():
+            return "the train data is iterable, and each rank has its own place in it"
+        parts = self.manifest.get("per_rank")
+        if parts:
+            return f"session.restore() has parts of each rank ({', '.join(parts)})"
+        return None
+
+    def _has_iterable_train_data(self) -> bool:
+        has_train_data = "train" in self.manifest.get("phases", ())
+        return has_train_data and "train" not in self.manifest.get("data", ("train",))
+
+
+def _join_kinds(kinds: Mapping[OptimizerName, str | None]) -> str:
+    return ", ".join(f"{key} ({kind})" if key else str(kind) for key, kind in kinds.items())
+
+
+def _get_rank_count(experiment: Experiment, engine: EngineName) -> int | None:
+    """Return the number of ranks; None if the cluster decides it."""
+    if engine == "in-process":
+        return 1
+    workers = experiment.workers
+    return workers.max_count if workers.min_count == workers.max_count else None
