@@ -44,7 +44,9 @@ OF_MODULES = {*vars(torch.nn.Module()), *vars(torch.nn.Module)}
 def defined_names(tree: ast.AST) -> set[str]:
     """Return the names that a file defines."""
     names = {
-        node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
     }
     names |= {
         node.id
