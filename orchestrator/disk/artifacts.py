@@ -4,17 +4,26 @@ import shutil
 import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from weakref import finalize
 
 from orchestrator.errors import DamagedFile
 from orchestrator.storage import Storage
 from orchestrator.storage.disk_errors import raising_storage_errors
 from orchestrator.storage.json_files import format_file, read_json
-from orchestrator.storage.validation import check_mapping
+from orchestrator.storage.validation import validate
 
 _LISTS = ".artifacts"
 """Folder with one list of files per rank, which a resume downloads."""
+
+
+@dataclass(frozen=True)
+class _ListEntries:
+    """Entries of a list."""
+
+    files: list[Any]
 
 
 class Artifacts:
@@ -97,10 +106,10 @@ class UploadedArtifacts(Artifacts):
     def _read_list(self, name: str) -> Iterable[str]:
         advice = "Files of its hooks are not downloaded."
         try:
-            files = read_json(self._run, f"{_LISTS}/{name}", check_mapping, advice)["files"]
-        except (FileNotFoundError, DamagedFile, KeyError):
+            entries = read_json(self._run, f"{_LISTS}/{name}", _check_list, advice)
+        except (FileNotFoundError, DamagedFile):
             return []
-        return [file for file in files if isinstance(file, str) and self._is_inside(file)]
+        return [file for file in entries.files if isinstance(file, str) and self._is_inside(file)]
 
     def _is_inside(self, file: str) -> bool:
         """Return whether a path leads to a file in the folder."""
@@ -136,6 +145,10 @@ def open_artifacts(run: Storage, rank: int = 0, world_size: int = 1) -> Artifact
     if run.local is not None:
         return Artifacts(run.local)
     return UploadedArtifacts(run, rank, world_size)
+
+
+def _check_list(entries: Any) -> _ListEntries:
+    return validate(entries, _ListEntries)
 
 
 def _parse_rank(name: str) -> int:

@@ -1,10 +1,7 @@
 """The folder of a run: its metadata, notes of hooks, experiment, attempts, reports, log and
 lease."""
 
-import json
-import logging
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +10,7 @@ from hooks.position import Position
 from orchestrator.disk import attempts, reports
 from orchestrator.disk.attempts import Attempt, Host
 from orchestrator.disk.experiment_file import parse_experiment
+from orchestrator.disk.info import read_info
 from orchestrator.disk.lease import Lease, check_lease, is_driven, is_driver_dead
 from orchestrator.disk.metadata import RunMetadata, format_now
 from orchestrator.disk.missing_run import explain_missing_run
@@ -28,7 +26,6 @@ from orchestrator.errors import (
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.storage import Storage
 from orchestrator.storage.json_files import read_json, write_json
-from orchestrator.storage.validation import check_mapping
 
 DEFAULT_STORAGE = "runs"
 EVALUATIONS = "evaluations"
@@ -48,7 +45,15 @@ ADVICE = {
     "source.json": "Restore it from a backup, or delete it: then `hookyard resume` reads experiment.yaml",
 }
 """Advice for each damaged file."""
-_log = logging.getLogger("hookyard")
+
+_RUNNING: Mapping[str, Any] = {
+    "status": "running",
+    "stopped": [],
+    "error": None,
+    "is_user_error": False,
+    "metric_missing": False,
+}
+"""Entries of `run.json` that `end` sets, in a run that has not ended."""
 
 
 class RunFolder:
@@ -171,9 +176,7 @@ class RunFolder:
         metadata = self.read_metadata()
         seconds = metadata.measure_seconds(self.read_reports())
         resumed = {
-            "status": "running",
-            "error": None,
-            "stopped": [],
+            **_RUNNING,
             "resumed": [*metadata.resumed, format_now()],
             "earlier_s": metadata.earlier_s if seconds is None else seconds,
             **asdict(Process.current()),
@@ -184,38 +187,35 @@ class RunFolder:
         check_lease(self.storage.path)
         write_json(self.storage, "run.json", entries)
 
-    def end(self, status: str, **metadata: Any) -> None:
-        """Record the end of the run, including the entries of `info.json`."""
-        entries: dict[str, Any] = {"ended": format_now(), "reports": len(self.read_reports())}
+    def end(
+        self,
+        status: str,
+        *,
+        stopped: Sequence[str] = (),
+        error: str | None = None,
+        is_user_error: bool = False,
+        metric_missing: bool = False,
+    ) -> None:
+        """Record the end of the run, including the entries of `info.json`. All arguments are
+        recorded, so that nothing is left of an earlier end."""
+        entries: dict[str, Any] = {
+            "status": status,
+            "stopped": list(stopped),
+            "error": error,
+            "is_user_error": is_user_error,
+            "metric_missing": metric_missing,
+            "ended": format_now(),
+            "reports": len(self.read_reports()),
+        }
         begun = self.read_attempts()
         if begun:
             entries["attempts"] = len(begun)
             entries["ranks"] = begun[-1].world_size
             entries["hosts"] = sorted({host.node for host in begun[-1].hosts})
-        info = self._read_info()
+        info = read_info(self.storage)
         if info is not None:
             entries["info"] = info
-        self.update(status=status, **entries, **metadata)
-
-    def _read_info(self) -> Any:
-        advice = "It is left out of run.json."
-        try:
-            with suppress(FileNotFoundError):
-                return read_json(self.storage, "info.json", check_mapping, advice)["info"]
-        except DamagedFile as error:
-            _log.warning("%s", error)
-        return None
-
-    def write_info(self, info: Mapping[str, Any]) -> None:
-        """Write the JSON values of `state.info` to `info.json`; `end` copies them to `run.json`.
-        Called on rank 0."""
-        plain = {}
-        for name, value in info.items():
-            with suppress(TypeError, ValueError):  # of a tensor, for example
-                json.dumps(value)
-                plain[name] = value
-        if plain:
-            write_json(self.storage, "info.json", {"info": plain})
+        self.update(**entries)
 
     def read_launch_metadata(self) -> RunMetadata:
         """Return the metadata of the launched command: for a trial of an existing sweep, the

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.checkpoints.index import INDEX, check_index
 from orchestrator.disk.checkpoints.manifest import MANIFEST, check_manifest
+from orchestrator.disk.info import INFO, check_info
 from orchestrator.disk.media import INDEX as MEDIA
 from orchestrator.disk.metadata import COMPLETE, RunMetadata
 from orchestrator.disk.reports import REPORTS, check_report
@@ -161,14 +162,14 @@ _JSON: Mapping[str, Callable[[Any], Any]] = {
     "run.json": RunMetadata.read,
     "source.json": ExperimentSource.from_record,
     "attempt.json": Attempt.read,
-    "info.json": check_mapping,
+    INFO: check_info,
     INDEX: check_index,
     MANIFEST: check_manifest,
 }
 """Checks of the content of JSON files."""
 
 _CHECKS: Mapping[tuple[str, ...], Callable[[RunFolder, str], FileStatus]] = {
-    ("run.json", "source.json", "info.json", "stats/*/attempt.json"): _check_json,
+    ("run.json", "source.json", INFO, "stats/*/attempt.json"): _check_json,
     ("experiment.yaml",): _check_experiment,
     (REPORTS,): _check_reports,
     (MEDIA, "population.jsonl", "trials.jsonl"): _check_lines,

@@ -12,6 +12,7 @@ from orchestrator.disk.attempts import (
     write_attempt,
 )
 from orchestrator.disk.checkpoints.files import name_rank_file
+from orchestrator.disk.info import write_info
 from orchestrator.disk.metadata import format_now
 from orchestrator.engines.ray_data import can_use_ray_data
 from orchestrator.engines.repeated_reports import RepeatedReports, find_repeated_reports
@@ -137,5 +138,5 @@ class AttemptRecorder:
         if self._world.is_master:
             with self._run.own_fields:
                 info = self._run.state.info
-            self._folder.write_info(info)
+            write_info(self._folder.storage, info)
         self._artifacts.send()

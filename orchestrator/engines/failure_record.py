@@ -38,7 +38,6 @@ def record_failure(folder: RunFolder, error: BaseException) -> BaseException:
     try:
         folder.end(
             "failed",
-            stopped=[],
             error=escape_surrogates(str(failure)),
             is_user_error=is_permanent_error(error),
             metric_missing=isinstance(error, MetricMissing),

@@ -102,7 +102,7 @@ class Lifecycle:
     def end(self, status: str, reasons: Sequence[str] = ()) -> None:
         """End the run at its current position, and record its status."""
         self.shut_down()
-        self.folder.end(status, stopped=list(reasons), error=None)
+        self.folder.end(status, stopped=reasons)
         if status in COMPLETE:
             compact_rows(self.folder)
 

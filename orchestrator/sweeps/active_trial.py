@@ -144,7 +144,7 @@ class ActiveTrial:
     def record(self) -> None:
         """Record the outcome of an ending trial in its folder."""
         assert self.outcome is not None
-        self.folder.end(self.outcome.status, stopped=list(self.outcome.reasons), error=None)
+        self.folder.end(self.outcome.status, stopped=self.outcome.reasons)
         self.state = TrialState.RECORDED
 
     def fail(self) -> None:

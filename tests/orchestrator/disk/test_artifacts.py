@@ -104,6 +104,14 @@ def test_list_cannot_name_files_outside_the_folder(run: Storage, tmp_path: Path)
     assert list(later.folder.iterdir()) == []
 
 
+@pytest.mark.parametrize("text", ["[]", "{}", '{"files": 3}', '{"files": "none"}', "{"])
+def test_damaged_list_is_left_out(run: Storage, text: str) -> None:
+    run.write(".artifacts/rank-0000.json", text)
+    later = open_artifacts(run)
+    later.fetch()
+    assert list(later.folder.iterdir()) == []
+
+
 @pytest.mark.parametrize("last", range(1, 12))
 def test_kill_at_any_operation_loses_no_uploaded_file(
     run: Storage, monkeypatch: pytest.MonkeyPatch, last: int

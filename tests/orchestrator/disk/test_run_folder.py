@@ -74,6 +74,26 @@ def test_a_resume_keeps_the_time_that_the_run_took_until_its_end_or_its_last_rep
     assert len(metadata.resumed) == 1
 
 
+@pytest.mark.parametrize("status", ["finished", "stopped", "interrupted"])
+def test_nothing_of_an_earlier_failure_outlasts_the_next_start_or_end(
+    tmp_path: Path, status: str
+) -> None:
+    def read_outcome() -> tuple[object, ...]:
+        metadata = folder.read_metadata()
+        flags = metadata.is_user_error, metadata.metric_missing
+        return metadata.status, metadata.error, *flags
+
+    folder = make(tmp_path)
+    folder.end("failed", error="no such metric", is_user_error=True, metric_missing=True)
+    assert read_outcome() == ("failed", "no such metric", True, True)
+    folder.end(status)
+    assert read_outcome() == (status, None, False, False)
+
+    folder.end("failed", error="no such metric", is_user_error=True, metric_missing=True)
+    folder.resume()
+    assert read_outcome() == ("running", None, False, False)
+
+
 def test_taken_name_is_refused_with_the_resume_command(tmp_path: Path) -> None:
     folder = make(tmp_path / "it's mine", seed=1)
     with pytest.raises(UsageError, match=r"exists.*\n.*--name") as refused:

@@ -18,7 +18,7 @@ from tests.tasks import described
 @pytest.fixture
 def finished(tmp_path: Path) -> RunFolder:
     folder = written_run(tmp_path)
-    folder.end("finished", stopped=[], error=None)
+    folder.end("finished")
     folder.update(
         best={"metric": "val/accuracy", "mode": "max", "value": 0.9125, "checkpoint": None}
     )

@@ -267,7 +267,8 @@ def test_table_of_runs_lists_a_bucket_once_and_reads_what_has_changed(
     for number, folder in enumerate(folders):
         counters = {"attempt": 0, "epoch": 0, "step": 1, "iteration": 1}
         folder.append_metrics({**counters, "val/accuracy": number / 4})
-        folder.end("finished", tags=["paper"] if number else [])
+        folder.update(tags=["paper"] if number else [])
+        folder.end("finished")
     monkeypatch.setattr(signatures, "_RECENT_S", 0.0)
 
     reads: list[str] = []
