@@ -12,7 +12,10 @@ from typing import Any, NoReturn
 from ray import tune
 from ray.tune.result import DONE, TRAINING_ITERATION
 
+from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.metadata import COMPLETE
+from orchestrator.disk.removal import is_within
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import find_checkpoint_to_exploit, trial_folder
 from orchestrator.engines.failure_record import is_permanent_error, record_failure
 from orchestrator.engines.train_engine import TrainJobs
@@ -106,9 +109,16 @@ class Trial(tune.Trainable):
         if not self._trials:
             raise PermanentFailure("none of the trials that share this training run could start")
         folder = self._trials[0].folder
-        is_own = self._checkpoint and self._checkpoint.startswith(f"{folder.storage.path}/")
-        checkpoint = find_checkpoint_to_exploit(folder, None if is_own else self._checkpoint)
+        checkpoint = find_checkpoint_to_exploit(folder, self._find_assigned_checkpoint(folder))
         return TrialGroup(self._engine, self._trials, self._settings, checkpoint)
+
+    def _find_assigned_checkpoint(self, folder: RunFolder) -> str | None:
+        """Return the checkpoint of another trial that Tune has assigned to this one; None for its
+        own, which is the newest or an older one."""
+        checkpoint = self._checkpoint
+        if checkpoint is None or is_within(checkpoint, find_checkpoint_folder(folder)):
+            return None
+        return checkpoint
 
     def _begin_trial(self, number: int, values: Mapping[str, Any]) -> ActiveTrial | None:
         """Begin a trial; return None if the others of a shared training run train without it."""
@@ -164,10 +174,14 @@ class Trial(tune.Trainable):
 
     def _can_end_alone(self, error: Exception, others: Sequence[ActiveTrial]) -> bool:
         """Return whether the failed one of several trials ends alone: it failed with an error of its
-        own, and the others continue or have reported."""
-        if isinstance(error, MetricMissing) or not is_permanent_error(error):
+        own, and the others continue or have reported. A metric that none of them has reported is
+        missing from all."""
+        if not self._shares_training or not is_permanent_error(error):
             return False
-        return self._shares_training and bool(others or self._metrics)
+        have_reported = self._metrics or any(trial.reports for trial in self._trials)
+        if isinstance(error, MetricMissing) and not have_reported:
+            return False
+        return bool(others or self._metrics)
 
     def _fail_alone(
         self, failed: ActiveTrial, others: Sequence[ActiveTrial], error: Exception

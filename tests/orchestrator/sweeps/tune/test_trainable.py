@@ -14,6 +14,7 @@ from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.experiment.load import to_yaml
 from orchestrator.loop.report import Report
 from orchestrator.private_api.ray_tune import PermanentFailure
+from orchestrator.storage.strict_json import format_json
 from orchestrator.sweeps.search.search import make_trial_config
 from orchestrator.sweeps.tune import trainable
 from orchestrator.sweeps.tune.trainable import Trial
@@ -45,19 +46,25 @@ class DyingEngine:
 
     def __init__(self, workers: Any) -> None:
         self.run_indices: list[int] = []
+        self.index_without_metric: int | None = None
+        """Index of the run whose only report is its last and lacks the sweep's metric."""
         self.failure = RankFailed.died(0, 1)
         self.folders: list[RunFolder] = []
+        self.checkpoint: str | None = None
 
     def begin(self, assignment: Assignment, resolved: Any) -> None:
+        self.checkpoint = assignment.checkpoint
         self.folders = [RunFolder(run.location) for run in (assignment, *assignment.followers)]
 
     def next(self) -> Report | None:
         if not self.run_indices:
             raise self.failure
         index = self.run_indices.pop(0)
-        metrics = {"iteration": 1, "epoch": 0, "step": 1, "samples": 8, "val/loss": 0.5}
+        is_final = index == self.index_without_metric
+        metrics = {"iteration": 1, "epoch": 0, "step": 1, "samples": 8}
+        metrics["val/accuracy" if is_final else "val/loss"] = 0.5
         self.folders[index].append_metrics({"attempt": 0, **metrics})
-        return Report(metrics, run_index=index)
+        return Report(metrics, run_index=index, is_final=is_final)
 
     def end_run(self, run_index: int) -> None: ...
 
@@ -69,8 +76,9 @@ def begin_trial(
     monkeypatch: pytest.MonkeyPatch,
     config: dict[str, Any] | None = None,
     engine: type[BrokenEngine] | type[DyingEngine] = BrokenEngine,
+    **fields: Any,
 ) -> Trial:
-    experiment = described(sweep=SWEEP)
+    experiment = described(sweep=SWEEP, **fields)
     sweep = create_run(folder, "sweep", to_yaml(experiment), source=experiment.source)
     monkeypatch.setattr(trainable, "ENGINES", {"gang": engine})
     monkeypatch.setattr(signal, "signal", lambda *_: None)
@@ -161,3 +169,49 @@ def test_a_death_after_a_trial_has_stopped_fails_the_others_of_its_training(
     assert [record.status for record in records] == ["stopped", "failed"]
     assert records[0].stopped == ["val/loss 0.5 reached the target 0.5"]
     assert records[0].error is None
+
+
+def test_a_trial_without_the_metric_does_not_fail_those_that_have_reported_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trial 2 has not reported yet, but the metric is not missing from the sweep."""
+    followers: list[Any] = [{"number": number, "values": {}} for number in (1, 2)]
+    config = make_trial_config(0, {}, followers)
+    trial = begin_trial(tmp_path, monkeypatch, {TRIAL: config}, DyingEngine)
+    engine: Any = trial._engine
+    engine.run_indices = [0, 1]
+    engine.index_without_metric = 1
+    assert trial.step()[REPORTED] == 0
+
+    monkeypatch.setattr(engine, "begin", lambda *_: engine.run_indices.extend([0]))
+    result = trial.step()
+    assert (result[REPORTED], result[FAILED]) == (0, [1])
+    records = [trial_folder(str(tmp_path / "sweep"), number).read_metadata() for number in range(3)]
+    assert [record.status for record in records] == ["running", "failed", "running"]
+    assert records[1].metric_missing
+
+
+@pytest.mark.parametrize("has_out_dir", [False, True])
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_restored_trial_continues_from_another_s_checkpoint_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, has_out_dir: bool
+) -> None:
+    """Assigned, its own checkpoint would delete the newer ones."""
+    out_dir = tmp_path / "elsewhere"
+    checkpoint = {"out_dir": str(out_dir)} if has_out_dir else {}
+    fields = {"hooks": {"checkpoint": checkpoint}}
+    trial = begin_trial(tmp_path, monkeypatch, engine=DyingEngine, **fields)
+    engine: Any = trial._engine
+    engine.run_indices = [0]
+    name = f"trial-000{number}"
+    folder = tmp_path / "sweep/trials" / name / "checkpoints"
+    if has_out_dir:
+        folder = out_dir / "sweep" / name
+    pointer = {"checkpoint": str(folder / "epoch-0001"), "metrics": {}}
+    (tmp_path / "checkpoint.json").write_text(format_json(pointer))
+    trial.load_checkpoint(str(tmp_path))
+    trial.step()
+    expected = None if number == 0 else pointer["checkpoint"]
+    assert engine.checkpoint == expected
+    exploits = trial_folder(str(tmp_path / "sweep"), 0).read_metadata().exploits
+    assert (exploits and exploits.checkpoint) == expected
