@@ -152,7 +152,7 @@ def test_hooks_import_neither_ray_nor_the_orchestrator_nor_each_other() -> None:
 
 
 def test_one_hook_one_file() -> None:
-    """In each folder of hooks/ but those that hold none; what hooks share lies in a folder in
+    """In each folder of hooks/ but those that hold none; the parts of hooks lie in a folder in
     it."""
     files = [
         module_of(path)

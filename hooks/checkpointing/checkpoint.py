@@ -1,45 +1,22 @@
 """The hook `checkpoint`: when to save checkpoints, and which of them to keep."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, MinLen
 
+from hooks.checkpointing.parts.kept_checkpoints import KeptCheckpoints
+from hooks.checkpointing.parts.publishing import explain_unknown_part, publish_parts
+from hooks.checkpointing.parts.requests import CheckpointRequests, Request
 from hooks.hook import Hook, Priority, Ranks
 from hooks.interval import Interval
-from hooks.loop_services import Checkpoints, get_checkpoint_name
+from hooks.loop_services import get_checkpoint_name
 from hooks.metrics.best_checkpoints import BestCheckpoints
 from hooks.metrics.direction import Mode
 from hooks.needs import Needs
-from hooks.position import Position
 from hooks.setup import Setup
 from hooks.state import State
-
-
-@dataclass
-class _Purpose:
-    """What a hook wants a checkpoint for; nothing if another one has requested it."""
-
-    is_regular: bool = False
-    """True for the interval or for the end: it counts towards `keep`."""
-    metrics: list[str] = field(default_factory=list)
-    """Metrics for which it is the best."""
-
-
-@dataclass
-class _InProgress:
-    """A checkpoint that is being written."""
-
-    position: Position
-    purpose: _Purpose
-
-
-class _Stored(NamedTuple):
-    """A stored checkpoint, and the position that it holds."""
-
-    position: Position
-    name: str
 
 
 @dataclass
@@ -96,31 +73,35 @@ class Checkpoint(Hook):
     evaluates: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        self._requests = CheckpointRequests()
+        self._kept = KeptCheckpoints(self.keep)
         self._bests = BestCheckpoints(self.best, self.mode)
-        self._names: list[str] = []
-        """Regular checkpoints that this hook has not dropped, oldest first."""
-        self._next = _Purpose()
-        """Purpose of the next checkpoint."""
-        self._restored = _Purpose()
-        """Purpose of the checkpoint from which this attempt continues."""
-        self._in_progress: _InProgress | None = None
-        self._saved: _Stored | None = None
-        """The newest checkpoint of this attempt."""
         self._run: str | None = None
-        """Name of the run that the names and the best values describe; None before its start."""
+        """Name of the run whose checkpoints these are; None before its start."""
 
     # Events
 
     def on_load(self, state: State, checkpoint: Mapping[str, Any]) -> None:
-        self._reset_if_from_another_run(state)
-        self._reconcile(state, checkpoint["name"])
+        is_same_run = self._run in (None, state.name)
+        restored = self._requests.resume(state.position, checkpoint["name"])
+        if not is_same_run:
+            # The other run's folder has the earlier checkpoints.
+            self._kept.names.clear()
+        if restored.request.is_regular or not is_same_run:
+            self._kept.add(restored.name)
+
+        stored = set(state.checkpoints.list_names()) if state.checkpoints else set()
+        self._kept.drop_deleted(stored)
+        self._bests.resume(
+            state, restored.name, restored.request.metrics, stored, is_same_run=is_same_run
+        )
 
     def on_start(self, state: State) -> None:
         self._run = state.name
 
     def on_step(self, state: State) -> None:
         if self.every.due(state, self.begin):
-            self._request(state, "interval")
+            self._requests.request_regular(state, "interval")
 
     def handles(self, event: str) -> bool:
         """Return whether the hook acts at an event; on steps only if `every` is in steps."""
@@ -128,47 +109,38 @@ class Checkpoint(Hook):
 
     def on_phase_end(self, state: State) -> None:
         if state.phase == "train":
-            self._after_training(state)
+            self._request_after_training(state)
         self._update_best(state)
 
     def on_save(self, state: State, checkpoint: dict[str, Any]) -> None:
-        self._in_progress = _InProgress(state.position, self._next)
-        self._next = _Purpose()
+        self._requests.begin_save(state.position)
 
     def on_saved(self, state: State, path: str) -> None:
-        """Record the stored checkpoint. Training may have requested another one in the meantime."""
-        assert self._in_progress is not None
-        written = self._in_progress
-        self._in_progress = None
-        name = get_checkpoint_name(path)
-        self._saved = _Stored(written.position, name)
-        if written.purpose.is_regular:
-            self._names = [known for known in self._names if known != name]
-            self._names.append(name)
-        self._bests.mark(state, name, written.purpose.metrics)
+        saved = self._requests.finish_save(get_checkpoint_name(path))
+        if saved.request.is_regular:
+            self._kept.add(saved.name)
+        self._bests.mark(state, saved.name, saved.request.metrics)
         self._retain(state)
 
     def on_end(self, state: State) -> None:
-        if self.publish is None or state.checkpoints is None:
+        if self.publish is None:
             return
-        last = self._names[-1:]
-        if self._saved is not None:
-            last = [self._saved.name]
-        for name in self._add_bests(last):
-            parts = _locate_parts(self.publish, name, state.checkpoints)
-            state.checkpoints.publish(name, parts, "published", state.config)
+        newest = self._requests.newest_name
+        last = [newest] if newest else []
+        publish_parts(self.publish, self._add_bests(last), state)
 
     # Settings
 
     def unsuitable(self, setup: Setup) -> str:
         return (
-            self._explain_key_of_the_run(setup)
+            self._explain_setting_of_all_checkpoints(setup)
             or self._explain_need_of_frozen_weights(setup)
-            or self._explain_unknown_part(setup)
+            or explain_unknown_part(self.publish or (), setup)
         )
 
-    def _explain_key_of_the_run(self, setup: Setup) -> str:
-        """Return which key is set that only the hook named checkpoint may set; empty if none."""
+    def _explain_setting_of_all_checkpoints(self, setup: Setup) -> str:
+        """Return which setting applies to all checkpoints of a run, so that only the hook named
+        `checkpoint` may have it; empty if this hook has none or is that one."""
         if setup.hooks.get("checkpoint") is self:
             return ""
         are_set = {
@@ -180,7 +152,7 @@ class Checkpoint(Hook):
             if is_set:
                 return (
                     f"`{key}` applies to all checkpoints of a run;"
-                    " set it in the hook named checkpoint"
+                    " set it in the hook named `checkpoint`"
                 )
         return ""
 
@@ -194,135 +166,63 @@ class Checkpoint(Hook):
         )
         return f"weights: trainable {reason}" if reason else ""
 
-    def _explain_unknown_part(self, setup: Setup) -> str:
-        """Return which parts to publish no checkpoint has; empty if none."""
-        records = [name for name, hook in setup.hooks.items() if hook.keeps_record]
-        known = ["model", "raw_model", "optimizer", "hooks", "meta", *records]
-        unknown = [key for key in self.publish or () if _resolve_alias(key) not in known]
-        if not unknown:
-            return ""
-        return f"publish: a checkpoint has no {', '.join(unknown)}; it has {', '.join(known)}"
-
     # State
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the names of saved checkpoints that stay once this one is stored, and its purpose.
-
-        Its own name is not known yet.
-        """
-        names = self._names
-        if self.keep is not None:
-            kept = self.keep - 1 if self._next.is_regular else self.keep
-            names = names[max(0, len(names) - kept) :]
+        """Return what is known once this checkpoint is stored, but for its name. It is called before
+        `on_save`, so the next request is the one for this checkpoint."""
+        request = self._requests.next
         return {
-            "names": list(names),
+            "names": self._kept.select_newest(count_next=request.is_regular),
             "bests": self._bests.state_dict(),
-            "next": asdict(self._next),
+            "request": asdict(request),
             "run": self._run,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._names = list(state["names"])
+        self._kept.names = list(state["names"])
         self._bests.load_state_dict(state["bests"])
-        saved = _Purpose(**state["next"])
-        self._restored = _Purpose(saved.is_regular, self._bests.select_known(saved.metrics))
+        self._requests.restored = Request(**state["request"])
         self._run = state["run"]
 
     # Requests
 
-    def _request(self, state: State, reason: str) -> None:
-        self._next.is_regular = True
-        state.request_checkpoint(reason)
-
-    def _after_training(self, state: State) -> None:
+    def _request_after_training(self, state: State) -> None:
         if self.every.unit == "epochs" and self.every.due(state, self.begin):
-            self._request(state, "interval")
+            self._requests.request_regular(state, "interval")
             return
-        is_saved = self._find_in_progress(state) or self._saved_at(state)
+        is_saved = self._requests.find_at(state.position) is not None
         if self.save_last and state.finished and not is_saved:
-            self._request(state, "last")
+            self._requests.request_regular(state, "last")
 
     def _update_best(self, state: State) -> None:
         """Find metrics with a new best value, and make sure that this position has a checkpoint for
         them."""
         self._bests.choose_metric(state)
-        metrics = self._bests.find_improved(state)
-        if not metrics or not (self.best or self._has_checkpoint_of_these_weights(state)):
+        self._bests.check_metrics(state)
+        if not self.best and not self._requests.has_weights_of(state.position):
             return
-        self._bests.update(metrics, state)
+        metrics = self._bests.update_scores(state)
+        if not metrics:
+            return
 
-        in_progress = self._find_in_progress(state)
-        saved = self._saved_at(state)
-        if in_progress:
-            in_progress.purpose.metrics += metrics
-        elif saved:
-            self._bests.mark(state, saved, metrics)
-            self._retain(state)
+        checkpoint = self._requests.find_at(state.position)
+        if checkpoint is None:
+            self._requests.request_best(state, metrics)
+        elif not checkpoint.name:
+            # It is labeled once it is written.
+            checkpoint.request.metrics += metrics
         else:
-            self._next.metrics += metrics
-            state.request_checkpoint("best")
-
-    def _find_in_progress(self, state: State) -> _InProgress | None:
-        """Return the checkpoint of this position that is still being written."""
-        current = self._in_progress
-        return current if current and current.position == state.position else None
-
-    def _saved_at(self, state: State) -> str | None:
-        """Return the checkpoint that this attempt made at this position."""
-        if self._saved is None:
-            return None
-        return self._saved.name if self._saved.position == state.position else None
-
-    def _has_checkpoint_of_these_weights(self, state: State) -> bool:
-        """Return whether no step was made since the newest checkpoint, whose buffers may be of an
-        earlier iteration."""
-        newest = self._in_progress or self._saved
-        return newest is not None and newest.position.has_same_weights(state.position)
+            self._bests.mark(state, checkpoint.name, metrics)
+            self._retain(state)
 
     # Retention
 
     def _retain(self, state: State) -> None:
-        if state.checkpoints is None:
-            return
-        if self.keep is not None:
-            self._names = self._names[-self.keep :]
-        state.checkpoints.retain(self.name, self._add_bests(self._names))
+        self._kept.drop_oldest()
+        if state.checkpoints is not None:
+            state.checkpoints.retain(self.name, self._add_bests(self._kept.names))
 
     def _add_bests(self, names: Iterable[str]) -> list[str]:
         """Return names and those of the best checkpoints, without duplicates."""
-        return _deduplicate([*names, *self._bests.list_names()])
-
-    # Resuming
-
-    def _reset_if_from_another_run(self, state: State) -> None:
-        """Discard names and scores if the restored checkpoint comes from another run."""
-        if self._run in (None, state.name):
-            return
-        self._names = []
-        self._restored.is_regular = True
-        self._bests.forget_scores(kept=self._restored.metrics)
-
-    def _reconcile(self, state: State, restored: str) -> None:
-        """Drop names of deleted checkpoints; add the restored one, which lacks its own name, if it
-        is one to keep."""
-        stored = set(state.checkpoints.list_names()) if state.checkpoints else set()
-        names = [*self._names, restored] if self._restored.is_regular else self._names
-        self._names = [name for name in _deduplicate(names) if name in stored]
-        self._bests.reconcile(state, stored, dict.fromkeys(self._restored.metrics, restored))
-        self._saved = _Stored(state.position, restored)
-
-
-def _locate_parts(
-    parts: Iterable[str], checkpoint: str, checkpoints: Checkpoints
-) -> dict[str, str]:
-    """Return where in a checkpoint each part is, by the part's name in the published file."""
-    places = {"model": checkpoints.find_evaluated_weights(checkpoint), "raw_model": "model"}
-    return {part: places.get(part, part) for part in map(_resolve_alias, parts)}
-
-
-def _resolve_alias(key: str) -> str:
-    return "model" if key == "state_dict" else key
-
-
-def _deduplicate(names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(names))
+        return list(dict.fromkeys([*names, *self._bests.list_checkpoints()]))

@@ -2,14 +2,14 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from hooks.errors import SettingError
 from hooks.metrics.direction import Mode, choose_modes
 from hooks.metrics.main_metric import choose_main_metric, list_val_metrics
-from hooks.metrics.monitored import find_declared_modes
+from hooks.metrics.monitored import AUTO, find_declared_modes
 from hooks.metrics.names import explain_missing, find_phase, get_kind, list_known, list_phases
 from hooks.state import State
 
@@ -21,7 +21,8 @@ class BestCheckpoint:
     metric: str
     mode: Mode
     score: float | None = None
-    name: str | None = None
+    checkpoint: str | None = None
+    """Name of the checkpoint; None if it is not stored."""
 
     def is_improved_by(self, value: float) -> bool:
         if not math.isfinite(value):
@@ -34,22 +35,31 @@ class BestCheckpoint:
 class BestCheckpoints:
     """The best checkpoint of each monitored metric.
 
-    Without metrics, or with `auto`, it monitors one that the first validation tells. A `mode` is a
-    direction, or one per metric.
+    Args:
+        metrics: The metrics to monitor. The first validation chooses one if there are none, which
+            is the main metric, or with `auto`, which is the first metric of validation.
+        mode: Whether higher or lower values are better, for all metrics or for each.
     """
 
     def __init__(
         self, metrics: str | Sequence[str] | None, mode: Mode | Sequence[Mode] | None
     ) -> None:
-        names = [metrics] if isinstance(metrics, str) else list(metrics or [])
-        if "auto" in names and len(names) > 1:
-            raise ValueError(f"best is {names}: set either auto, or a list of metrics")
+        self._metrics = [metrics] if isinstance(metrics, str) else list(metrics or [])
+        if AUTO in self._metrics and len(self._metrics) > 1:
+            raise ValueError(f"best is {self._metrics}: set either auto, or a list of metrics")
         self._mode = mode
-        self._is_auto = names == ["auto"]
-        self._should_choose_metric = self._is_auto or not names
-        self._bests: dict[str, BestCheckpoint] = {}
-        if not self._should_choose_metric:
-            self._monitor(names)
+        self._best_by_metric: dict[str, BestCheckpoint] = {}
+        self._restored: dict[str, BestCheckpoint] = {}
+        """The best checkpoints by metric before the resume, until it is known which metrics are
+        monitored."""
+        self._choose: Callable[[State], str | None] | None = None
+        """Function that chooses the metric; None if it is known."""
+        if self._metrics == [AUTO]:
+            self._choose = _find_first_val_metric
+        elif not self._metrics:
+            self._choose = _find_main_metric
+        else:
+            self._monitor(self._metrics)
 
     def _monitor(
         self,
@@ -57,89 +67,114 @@ class BestCheckpoints:
         declared: Mapping[str, str] | None = None,
         meters: Mapping[str, Mode] | None = None,
     ) -> None:
-        modes = choose_modes(metrics, self._mode, declared, meters)
-        self._bests = {metric: BestCheckpoint(metric, mode) for metric, mode in modes.items()}
+        for metric, mode in choose_modes(metrics, self._mode, declared, meters).items():
+            best = self._restored.get(metric)
+            # A score is useless if its direction has changed.
+            if best is None or best.mode != mode:
+                best = BestCheckpoint(metric, mode)
+            self._best_by_metric[metric] = best
+        self._restored = {}
 
-    def list_names(self) -> list[str]:
+    def list_checkpoints(self) -> list[str]:
         """Return the name of each metric's best checkpoint, if one is stored."""
-        return [best.name for best in self._bests.values() if best.name is not None]
+        bests = [*self._best_by_metric.values(), *self._restored.values()]
+        return [best.checkpoint for best in bests if best.checkpoint is not None]
 
     def choose_metric(self, state: State) -> None:
-        """Choose the validation metric to monitor, at the first validation; none if no direction is
-        known and none is set."""
-        if self._bests or not self._should_choose_metric or get_kind(state.phase) != "val":
+        """Choose the metric to monitor, at the first validation that has a suitable one."""
+        if self._choose is None or get_kind(state.phase) != "val":
             return
-        if self._is_auto:
-            metric: str | None = _find_first_val_metric(state)
-        else:
-            metric = choose_main_metric(state.metrics, state.config, state.meter_modes)
-        if metric:
+        metric = self._choose(state)
+        if metric is not None:
             self._monitor([metric], find_declared_modes(state.config), state.meter_modes)
+            self._choose = None
 
-    def find_improved(self, state: State) -> list[str]:
-        """Return the metrics that have a new best value in this phase."""
-        return [
-            metric
-            for metric, best in self._bests.items()
-            if best.is_improved_by(_get_value(best, state))
-        ]
+    def check_metrics(self, state: State) -> None:
+        """Raise SettingError if this phase should compute a monitored metric and does not have it,
+        unless an earlier phase had it."""
+        for metric, best in self._best_by_metric.items():
+            is_missing = metric not in state.metrics and _is_computed(metric, state)
+            if is_missing and best.score is None and state.metrics:
+                raise SettingError(f"best: {explain_missing(metric, state.metrics)}")
 
-    def update(self, metrics: Iterable[str], state: State) -> None:
-        """Take the current values of metrics as their best."""
+    def update_scores(self, state: State) -> list[str]:
+        """Take over the values of this phase that are new best ones; return their metrics."""
+        improved = []
+        for metric, best in self._best_by_metric.items():
+            value = state.metrics.get(metric, math.nan)
+            if _is_computed(metric, state) and best.is_improved_by(value):
+                best.score = value
+                improved.append(metric)
+        return improved
+
+    def mark(self, state: State, checkpoint: str, metrics: Iterable[str]) -> None:
+        """Label a stored checkpoint as the best by metrics; by the first monitored metric also as
+        `best`."""
         for metric in metrics:
-            self._bests[metric].score = state.metrics[metric]
-
-    def mark(self, state: State, name: str, metrics: Iterable[str]) -> None:
-        """Label a stored checkpoint as best for some metrics; for the first monitored metric also
-        as `best`."""
-        for metric in metrics:
-            self._bests[metric].name = name
+            self._best_by_metric[metric].checkpoint = checkpoint
             labels = [self._label(metric)]
-            if metric == next(iter(self._bests)):
+            if metric == next(iter(self._best_by_metric)):
                 labels.append("best")
             if state.checkpoints is not None:
-                state.checkpoints.mark(name, *labels, metric=metric)
+                state.checkpoints.mark(checkpoint, *labels, metric=metric)
 
     def _label(self, metric: str) -> str:
         """Return the label of a metric's best checkpoint, in which `-` stands for `/` and spaces if
         that is clear."""
-        shortened = {known: re.sub(r"[/ ]+", "-", known) for known in self._bests}
+        shortened = {known: re.sub(r"[/ ]+", "-", known) for known in self._best_by_metric}
         is_clear = list(shortened.values()).count(shortened[metric]) == 1
         return f"best-{shortened[metric] if is_clear else metric}"
 
     # Resuming
 
-    def state_dict(self) -> list[dict[str, Any]]:
-        return [asdict(best) for best in self._bests.values()]
+    def state_dict(self) -> dict[str, Any]:
+        bests = [*self._best_by_metric.values(), *self._restored.values()]
+        return {
+            "chosen_by": self._metrics if self._choose is None else None,
+            "checkpoints": [asdict(best) for best in bests],
+        }
 
-    def load_state_dict(self, state: Iterable[Mapping[str, Any]]) -> None:
-        for best in (BestCheckpoint(**saved) for saved in state):
-            if self._should_choose_metric and not self._bests:
-                self._monitor([best.metric], {best.metric: best.mode})
-            # A score is useless if its direction has changed.
-            if best.metric in self._bests and self._bests[best.metric].mode == best.mode:
-                self._bests[best.metric] = best
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over the best checkpoints of metrics that are monitored now."""
+        self._restored = {best["metric"]: BestCheckpoint(**best) for best in state["checkpoints"]}
+        if self._choose is None:
+            self._monitor(self._metrics)
+        elif state["chosen_by"] == self._metrics:
+            # The same setting has already chosen.
+            declared = {metric: best.mode for metric, best in self._restored.items()}
+            self._monitor([*declared], declared)
+            self._choose = None
 
-    def select_known(self, metrics: Iterable[str]) -> list[str]:
-        """Return the metrics among some that are monitored."""
-        return [metric for metric in metrics if metric in self._bests]
+    def resume(
+        self,
+        state: State,
+        restored: str,
+        metrics: Container[str],
+        stored: Container[str],
+        *,
+        is_same_run: bool,
+    ) -> None:
+        """Continue from a checkpoint: forget the names of those that are not stored, and label the
+        others again.
 
-    def forget_scores(self, kept: Iterable[str]) -> None:
-        """Discard scores and names, except those of some metrics."""
-        for metric, best in self._bests.items():
-            if metric not in kept:
-                self._bests[metric] = BestCheckpoint(metric, best.mode)
-
-    def reconcile(self, state: State, stored: set[str], new_names: Mapping[str, str]) -> None:
-        """Drop the names of checkpoints that are not stored, and label the others again.
-
-        `new_names` are names of the best checkpoints of some metrics that were not known before.
+        Args:
+            state: The state of the run.
+            restored: Name of the restored checkpoint.
+            metrics: Metrics by which it is the best.
+            stored: Names of the stored checkpoints.
+            is_same_run: Whether it is a checkpoint of this run. Otherwise, the best values that
+                other checkpoints have are forgotten.
         """
-        for metric, best in self._bests.items():
-            name = new_names.get(metric, best.name)
-            best.name = None
-            if name in stored:
-                self.mark(state, name, [metric])
+        for best in (*self._best_by_metric.values(), *self._restored.values()):
+            if best.metric in metrics:
+                best.checkpoint = restored
+            elif not is_same_run:
+                best.score = best.checkpoint = None
+            if best.checkpoint not in stored:
+                best.checkpoint = None
+        for metric, best in self._best_by_metric.items():
+            if best.checkpoint is not None:
+                self.mark(state, best.checkpoint, [metric])
 
 
 def _find_first_val_metric(state: State) -> str:
@@ -149,19 +184,15 @@ def _find_first_val_metric(state: State) -> str:
     raise SettingError(f"best: auto found no validation metric; {list_known(state.metrics)}")
 
 
-def _get_value(best: BestCheckpoint, state: State) -> float:
-    """Return the metric's value if this phase computes it, else NaN.
+def _find_main_metric(state: State) -> str | None:
+    """Return the run's main metric; None if no direction is known."""
+    return choose_main_metric(state.metrics, state.config, state.meter_modes)
 
-    Raises SettingError if the first such phase does not have it.
-    """
-    if find_phase(best.metric):
-        is_computed = state.computes(best.metric)
-    else:
-        # A metric without a phase comes with the last phase of validation.
-        val_phases = list_phases("val", state.loaders) or ["val"]
-        is_computed = state.phase == val_phases[-1]
-    if not is_computed:
-        return math.nan
-    if best.metric not in state.metrics and best.score is None and state.metrics:
-        raise SettingError(f"best: {explain_missing(best.metric, state.metrics)}")
-    return state.metrics.get(best.metric, math.nan)
+
+def _is_computed(metric: str, state: State) -> bool:
+    """Return whether the current phase computes a metric. One without a phase comes with the last
+    phase of validation."""
+    if find_phase(metric):
+        return state.computes(metric)
+    val_phases = list_phases("val", state.loaders) or ["val"]
+    return state.phase == val_phases[-1]

@@ -321,7 +321,8 @@ def test_unknown_parts_to_publish_are_refused_at_load(publish: list[str]) -> Non
 def test_only_the_hook_named_checkpoint_can_set_the_folder() -> None:
     described(hooks={"checkpoint": {"out_dir": "elsewhere"}})
     with pytest.raises(
-        ConfigError, match=r"hooks\.slow: `out_dir` applies to all checkpoints of a run"
+        ConfigError,
+        match=r"hooks\.slow: `out_dir` applies to all checkpoints of a run; set it in the hook named `checkpoint`",
     ):
         described(hooks={"slow": {"type": "checkpoint", "out_dir": "elsewhere"}})
     with pytest.raises(
@@ -431,6 +432,50 @@ def test_score_is_forgotten_if_the_mode_changes() -> None:
     later.epoch(**{"val/score": 20.0})
     later.epoch(**{"val/score": 10.0})
     assert later.store.labels["best"] == "epoch-0004"
+
+
+BOTH_METRICS = {"val/loss": 1.0, "val/accuracy": 0.9}
+
+
+def _resume_with(store: Store, epoch: int, **fields: Any) -> SimulatedRun:
+    """Another run with another setting, from the checkpoint after so many epochs."""
+    later = SimulatedRun(Checkpoint(keep=1, **fields), store=store, epoch=epoch, step=2 * epoch)
+    later.restore(names(epoch)[0])
+    return later
+
+
+def test_another_setting_after_a_resume_chooses_its_own_metric() -> None:
+    """A new run with `auto` chooses the accuracy. The best by the loss is kept until then."""
+    run = simulate(Checkpoint(keep=1, best="val/loss"), BOTH_METRICS, {"val/loss": 2.0})
+    assert run.store.stored == names(1, 2)
+    later = _resume_with(run.store, 2, best="auto")
+    later.epoch()
+    assert later.store.stored == names(1, 3)
+    again = _resume_with(later.store, 3, best="auto")
+    again.epoch(**{"val/loss": 3.0, "val/accuracy": 0.5})
+    assert again.store.labels["best-val-accuracy"] == again.store.labels["best"] == "epoch-0004"
+    assert again.store.labels["best-val-loss"] == "epoch-0001"
+    again.epoch(**{"val/loss": 0.5, "val/accuracy": 0.4})
+    assert again.store.stored == names(4, 5)
+    assert again.store.labels["best"] == "epoch-0004"
+
+
+def test_score_stays_if_another_setting_chooses_the_same_metric() -> None:
+    run = simulate(Checkpoint(keep=1, best="val/accuracy"), BOTH_METRICS, {"val/accuracy": 0.5})
+    later = _resume_with(run.store, 2, best="auto")
+    later.epoch(**BOTH_METRICS)
+    assert later.store.stored == names(1, 3)
+    assert later.store.labels["best"] == "epoch-0001"
+
+
+@pytest.mark.parametrize("best", [None, "auto"])
+def test_the_same_setting_keeps_its_metric_after_a_resume(best: str | None) -> None:
+    """An uninterrupted run chooses once, whatever later validations compute."""
+    run = simulate(Checkpoint(keep=1, best=best), {"val/loss": 1.0}, {"val/loss": 2.0})
+    later = _resume_with(run.store, 2, best=best)
+    later.epoch(**{"val/loss": 1.5, "val/accuracy": 0.5})
+    assert later.store.stored == names(1, 3)
+    assert set(later.store.labels) == {"best", "best-val-loss"}
 
 
 class _NoStore:

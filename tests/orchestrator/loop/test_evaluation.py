@@ -337,7 +337,9 @@ def test_checkpoints_are_kept_by_a_metric_that_there_is(tmp_path: Path) -> None:
     list(
         Loop(Detector(), experiment(epochs=1), {"checkpoint": hook}, RunContext(store=store)).run()
     )
-    assert [best["metric"] for best in hook.state_dict()["bests"]] == ["val/accuracy"]
+    assert [best["metric"] for best in hook.state_dict()["bests"]["checkpoints"]] == [
+        "val/accuracy"
+    ]
 
 
 class Fickle(Points):
