@@ -49,9 +49,7 @@ class GradientClip(Hook):
     def on_gradients(self, state: State) -> None:
         norm = state.gradient_norm(self.norm_type)
         state.record(grad_norm=norm)
-        # On the CPU reading the norm is free, and most steps need no scaling.
-        is_within = norm.device.type == "cpu" and norm.item() < self.max_norm * 0.999 - _EPSILON
-        if self.max_value is None and is_within:
+        if self.max_value is None and self._is_known_to_be_within(norm):
             return
         gradients = state.gradients()
         if not gradients:
@@ -61,6 +59,11 @@ class GradientClip(Hook):
         else:
             _clamp(state, gradients, self.max_value)
         state.forget_gradients()
+
+    def _is_known_to_be_within(self, norm: Tensor) -> bool:
+        """Return whether a norm needs no scaling, as in most steps; always False on a GPU, where
+        reading it would synchronize."""
+        return norm.device.type == "cpu" and norm.item() < self.max_norm * 0.999 - _EPSILON
 
 
 def _clamp(state: State, gradients: list[Tensor], max_value: float) -> None:

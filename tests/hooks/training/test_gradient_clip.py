@@ -47,7 +47,19 @@ def test_clips_as_torch_does_and_records_the_norm_before(fields: tuple[float, ..
     assert state.row["grad_norm"].item() == norm.item()
 
 
-@pytest.mark.parametrize("fields", [{}, {"norm_type": math.inf}, {"max_value": 0.1}], ids=str)
+def test_clipping_by_value_does_not_read_the_norm(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = with_gradients()
+
+    def refuse(tensor: torch.Tensor) -> None:
+        raise AssertionError("the norm was read")
+
+    monkeypatch.setattr(torch.Tensor, "item", refuse)
+    GradientClip(max_value=0.125).on_gradients(State(module=module))
+    monkeypatch.undo()
+    assert max(gradient.abs().max().item() for gradient in gradients(module)) <= 0.125
+
+
+@pytest.mark.parametrize("fields", [{}, {"norm_type": math.inf}, {"max_value": 0.125}], ids=str)
 def test_norm_without_gradients_is_zero(fields: dict[str, float]) -> None:
     state = State(module=small_model())
     GradientClip(**fields).on_gradients(state)
