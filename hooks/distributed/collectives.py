@@ -35,9 +35,13 @@ def average_in_fp64(tensors: Iterable[Tensor]) -> None:
 
 
 @torch.no_grad()
-def sum_across_ranks(tensors: Iterable[Tensor]) -> None:
-    """Replace tensors by their sum across all ranks, in place. Collective."""
-    _run_coalesced(tensors, dist.all_reduce)
+def sum_across_ranks(tensors: Iterable[Tensor], world_size: int) -> None:
+    """Replace tensors by their sum across all ranks of a run, in place. Collective.
+
+    Has no effect in a run of one rank, whose process may belong to a group of others.
+    """
+    if world_size > 1:
+        _run_coalesced(tensors, dist.all_reduce)
 
 
 @torch.no_grad()

@@ -42,15 +42,24 @@ class DeepCluster(Hook):
 
         deepcluster: {clusters: [300, 300, 300], assigned_views: [0, 1]}
 
-    The task's forward pass returns a list of embeddings, (B, D) for each view, and a batch is
-    `(views, indices)` with the samples' indices in the training data. The hook replaces the output
-    by `ClusteredViews`. It keeps the newest embedding of each sample for each assigned view, and
-    clusters them when an epoch begins, by spherical k-means across all ranks; head h clusters
-    assigned view h modulo their number. One pass over the training data fills the memory, and again
-    after a restart with another number of ranks. In val and test, samples are assigned to the
-    nearest centroid. Each iteration gathers the batch's embeddings. Source: "Unsupervised Learning
-    of Visual Features by Contrasting Cluster Assignments" (Caron et al., 2020), VISSL
-    InitMemoryHook and ClusterMemoryHook.
+    A batch is `(views, indices)` with the samples' indices in the training data. The task's forward
+    pass returns a list of embeddings, (B, D) for each view.
+
+    The hook replaces them by `ClusteredViews`, from which the loss takes the embeddings, the
+    centroids of each head, and each sample's cluster in each head. In val and test, samples are
+    assigned to the nearest centroid.
+
+    Before the first epoch, a pass over the training data computes the embeddings of each sample's
+    assigned views. Training then replaces them by newer ones. Each epoch begins with the clustering
+    of all embeddings by spherical k-means; head h clusters assigned view h modulo their number. A
+    resume with another number of ranks, other training data or other assigned views repeats the
+    pass.
+
+    Each rank stores the embeddings of its share of the samples. The ranks cluster them together,
+    and gather the embeddings of their batches in each iteration.
+
+    Source: "Unsupervised Learning of Visual Features by Contrasting Cluster Assignments" (Caron et
+    al., 2020), VISSL InitMemoryHook and ClusterMemoryHook.
     """
 
     clusters: Annotated[list[Annotated[int, Gt(1)]], MinLen(1)] = field(
@@ -66,7 +75,7 @@ class DeepCluster(Hook):
 
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
     collective: ClassVar[bool] = True
-    state_fields: ClassVar[tuple[str, ...]] = ("_centroids", "_assignments", "_epoch")
+    state_fields: ClassVar[tuple[str, ...]] = ("_centroids", "_assignments", "_clustering")
     rank_state_fields: ClassVar[tuple[str, ...]] = ("_memory",)
     waits_for_device: ClassVar[frozenset[str]] = frozenset({"on_forward"})
     """Only in a phase's last iteration, because batch sizes may differ."""
@@ -77,24 +86,32 @@ class DeepCluster(Hook):
         """Of each head, (K, D)."""
         self._assignments = Tensor()
         """Cluster of each training sample in each head, (heads, N), or UNASSIGNED."""
-        self._epoch = -1
-        """Epoch of the last clustering; -1 before the first."""
+        self._clustering: dict[str, Any] = {}
+        """Epoch, data and settings of the last clustering; empty before the first."""
 
     def unsuitable(self, setup: Setup) -> str:
         return setup.explain_need_of_output(fsdp="it runs the model over each rank's own batches")
 
     def on_phase_start(self, state: State) -> None:
-        """Cluster once per epoch, also if an epoch has several phases or resumes."""
+        """Cluster once per epoch, also if an epoch has several phases or resumes. A resume within an
+        epoch clusters again if the clusters are of other data or settings."""
         self._memory.move(state.device)
         self._centroids = [centroids.to(state.device) for centroids in self._centroids]
         self._assignments = self._assignments.to(state.device)
         if state.phase != "train":
             return
-        if self._memory.world_size != state.world_size:
-            self._fill_memory(state)
-        if self._epoch != state.epoch:
-            self._cluster(state)
-            self._epoch = state.epoch
+        size = _count_samples(state)
+        if not self._memory.fits(size, self.assigned_views, state):
+            self._fill_memory(size, state)
+        clustering = {
+            "epoch": state.epoch,
+            "size": size,
+            "assigned_views": self.assigned_views,
+            "clusters": self.clusters,
+        }
+        if self._clustering != clustering:
+            self._cluster(size, state)
+            self._clustering = clustering
 
     def on_forward(self, state: State) -> None:
         views, indices = state.batch
@@ -110,10 +127,9 @@ class DeepCluster(Hook):
             assignments = self._assign_nearest(assigned)
         state.output = ClusteredViews(embeddings, self._centroids, assignments)
 
-    def _fill_memory(self, state: State) -> None:
+    def _fill_memory(self, size: int, state: State) -> None:
         """Fill the memory by one pass over this rank's share of the training data."""
-        size = _count_samples(state)
-        self._memory.clear(size, len(self.assigned_views), state)
+        self._memory.clear(size, self.assigned_views, state)
         with evaluating(state):
             for views, indices in state.fresh_batches("train"):
                 _check_indices(indices, size)
@@ -123,44 +139,41 @@ class DeepCluster(Hook):
                 embeddings = _normalize_views(output, len(assigned))
                 self._memory.put(torch.stack(embeddings), indices, state)
 
-    def _cluster(self, state: State) -> None:
-        size = _count_samples(state)
-        across_ranks = state.world_size > 1
-        local_indices = self._memory.list_known(size, state)
-        is_known = torch.zeros(size, dtype=torch.int64, device=state.device)
-        is_known[local_indices] = 1
-        if across_ranks:
-            collectives.sum_across_ranks([is_known])
-
-        starts = self._draw_starts(is_known.nonzero().squeeze(1), state)
-        wanted = [(self._view(head), indices) for head, indices in enumerate(starts)]
-        self._centroids = self._memory.look_up(wanted, state)
+    def _cluster(self, size: int, state: State) -> None:
+        """Compute the centroids of each head, and the clusters of all samples. Collective."""
+        local_indices = self._memory.list_known(state)
         # Clusters count from 1 here, so that the sum over ranks has 0 for an unknown sample.
         numbers = torch.zeros(len(self.clusters), size, dtype=torch.int64, device=state.device)
-        for head, centroids in enumerate(self._centroids):
+        self._centroids = self._sample_initial_centroids(size, state)
+        for head, initial in enumerate(self._centroids):
             samples = self._memory.get_known(self._view(head))
             self._centroids[head], nearest = cluster(
-                samples, centroids, self.iterations, across_ranks=across_ranks
+                samples, initial, self.iterations, state.world_size
             )
             numbers[head, local_indices] = nearest + 1
-        if across_ranks:
-            collectives.sum_across_ranks([numbers])
+        collectives.sum_across_ranks([numbers], state.world_size)
         self._assignments = torch.where(numbers > 0, numbers - 1, UNASSIGNED)
 
-    def _draw_starts(self, known: Tensor, state: State) -> list[Tensor]:
-        """Return the indices of each head's first centroids: equal on all ranks, different in each
-        epoch."""
+    def _sample_initial_centroids(self, size: int, state: State) -> list[Tensor]:
+        """Return embeddings of random samples for each head: equal on all ranks, different in each
+        epoch. Collective."""
+        is_known = torch.zeros(size, dtype=torch.int64, device=state.device)
+        is_known[self._memory.list_known(state)] = 1
+        collectives.sum_across_ranks([is_known], state.world_size)
+        known = is_known.nonzero().squeeze(1)
         if max(self.clusters) > len(known):
             raise SettingError(
                 f"clusters: must be at most the number of samples in the memory, {len(known)};"
                 f" got {max(self.clusters)}"
             )
+
         seed = int(state.config.get("seed", 0)) * 1_000_003 + state.epoch
         generator = torch.Generator().manual_seed(seed)
-        return [
-            known[torch.randperm(len(known), generator=generator)[:count].to(known.device)]
-            for count in self.clusters
-        ]
+        wanted = []
+        for head, count in enumerate(self.clusters):
+            order = torch.randperm(len(known), generator=generator)
+            wanted.append((self._view(head), known[order[:count].to(known.device)]))
+        return self._memory.look_up(wanted, state)
 
     def _assign_nearest(self, embeddings: Tensor) -> Tensor:
         if not self._centroids:

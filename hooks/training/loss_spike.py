@@ -74,8 +74,7 @@ class LossSpike(Hook):
         self._micro_losses.clear()
         self._micro_weights.clear()
         sums = torch.stack([(losses * weights).sum(), weights.sum()])
-        if state.world_size > 1:
-            collectives.sum_across_ranks([sums])
+        collectives.sum_across_ranks([sums], state.world_size)
         total, weight = sums.tolist()
 
         if weight == 0:  # a step without anything to average trains nothing

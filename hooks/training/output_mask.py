@@ -58,7 +58,7 @@ class OutputMask(Hook):
             length = torch.tensor([len(counts)], device=state.device)
             dist.all_reduce(length, op=dist.ReduceOp.MAX)
             counts = functional.pad(counts, (0, int(length) - len(counts)))
-            collectives.sum_across_ranks([counts])
+            collectives.sum_across_ranks([counts], state.world_size)
         return counts > 0
 
     def _get_labels(self, batch: Any) -> Tensor:

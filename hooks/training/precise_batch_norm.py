@@ -138,8 +138,7 @@ def recompute(state: State, batches: Iterable[Any]) -> None:
             handles.enter_context(layer.register_forward_pre_hook(add_inputs))
         for batch in batches:
             state.forward(state.module, batch)
-    if state.world_size > 1:
-        collectives.sum_across_ranks(sums.values())
+    collectives.sum_across_ranks(sums.values(), state.world_size)
     for layer in layers:
         _set_statistics(layer, sums[layer])
 

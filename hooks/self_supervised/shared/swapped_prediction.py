@@ -60,17 +60,23 @@ class SwappedPrediction(Hook):
 
     priority: ClassVar[Priority | int] = Priority.VERY_HIGH
     collective: ClassVar[bool] = True
-    rank_state_fields: ClassVar[tuple[str, ...]] = ("_queue",)
+    rank_state_fields: ClassVar[tuple[str, ...]] = ("_queue", "_queued_views")
 
     def __post_init__(self) -> None:
         self._layer = nn.Linear(1, 1, bias=False)
         self._queue: Tensor | None = None
         """The newest embeddings of the assigned views on this rank, (V, n, D), oldest first."""
+        self._queued_views: list[int] = []
+        """Indices of these views."""
 
     def unsuitable(self, setup: Setup) -> str:
         return setup.explain_need_of_output(fsdp="it normalizes unsharded prototypes")
 
     def on_start(self, state: State) -> None:
+        if self._queued_views != self.assigned_views:
+            # After a resume, the queue may be of other views.
+            self._queue = None
+            self._queued_views = list(self.assigned_views)
         self._layer = find_prototypes(state.module, self.prototypes)
         if state.iteration == 0:
             self.normalize(self._layer)

@@ -65,7 +65,7 @@ class WeighedBatches(Iterator[Any]):
         if state.world_size > 1:
             # A number in a kernel's arguments: a copy from the host would wait for the GPU.
             self._total = torch.full((), own, dtype=torch.float64, device=state.device)
-            collectives.sum_across_ranks([self._total])
+            collectives.sum_across_ranks([self._total], state.world_size)
         return True
 
     def scale(self, loss: Tensor) -> Tensor:

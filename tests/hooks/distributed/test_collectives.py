@@ -24,7 +24,7 @@ def _all_three(rank: int, world_size: int) -> list[list[object]]:
     firsts = [torch.tensor(rank + 7), torch.tensor([rank == 0, rank == 1]), torch.tensor([])]
     big_halves = torch.tensor([60000.0], dtype=torch.float16)
     collectives.average([*means, big_halves])
-    collectives.sum_across_ranks(sums)
+    collectives.sum_across_ranks(sums, world_size)
     collectives.broadcast(firsts)
     return [list(map(Tensor.tolist, group)) for group in (means, sums, firsts, [big_halves])]
 
@@ -47,7 +47,7 @@ def test_cpu_tensors_go_through_the_gpu_with_nccl(monkeypatch: pytest.MonkeyPatc
         dist, "all_reduce", lambda tensor: tensor.mul_(2) if tensor is on_gpu[-1] else None
     )
     tensor = torch.ones(2)
-    collectives.sum_across_ranks([tensor])
+    collectives.sum_across_ranks([tensor], world_size=2)
     assert tensor.tolist() == [2.0, 2.0]
 
 

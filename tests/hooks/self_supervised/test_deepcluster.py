@@ -106,7 +106,7 @@ def test_each_head_has_the_clusters_of_its_view_and_each_sample_that_of_its_embe
         for head, view in enumerate((0, 1, 0)):
             # A fixed point of k-means: clustering again, from there, changes nothing but the last
             # bits.
-            again, nearest = cluster(memory[view], centroids[head], 1, across_ranks=False)
+            again, nearest = cluster(memory[view], centroids[head], 1, world_size=1)
             torch.testing.assert_close(
                 (memory[view] @ centroids[head].t()).argmax(dim=1), assignments[head]
             )
@@ -229,6 +229,43 @@ def test_memory_is_refilled_after_a_change_of_the_number_of_ranks(tmp_path: Path
     assert all(state["is_known"])
     assert all(other_state["is_known"])
     assert state["assignments"] == other_state["assignments"]
+
+
+class Embeddings(Hook):
+    """The embeddings of each view of all training samples when a training phase begins, before the
+    hook."""
+
+    priority = 0
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.views: list[Tensor] = []
+
+    @torch.no_grad()
+    def on_phase_start(self, state: State) -> None:
+        if state.phase == "train":
+            self.views.append(torch.stack(state.module(everything(self.size))))
+
+
+@pytest.mark.parametrize(("epochs", "restore"), [(1, "epoch-0001"), (2, "step-00000010")])
+@pytest.mark.parametrize(
+    ("size", "views"), [(40, [0, 1]), (56, [0, 1]), (48, [0, 2]), (48, [1])], ids=str
+)
+def test_resume_with_other_data_or_views_fills_the_memory_and_clusters_again(
+    tmp_path: Path, epochs: int, restore: str, size: int, views: list[int]
+) -> None:
+    """After an epoch, and within one."""
+    train(CLOUDS, hooks(), root=tmp_path, epochs=epochs)
+    hook = DeepCluster(clusters=[4, 6], assigned_views=views)
+    embeddings = Embeddings(size)
+    seen = Seen(hook)
+    others = {"embeddings": embeddings, "deepcluster": hook, "seen": seen}
+    train(Clouds(train=size, prototypes=0), others, root=tmp_path, restore=restore)
+    expected = embeddings.views[0][views]
+    torch.testing.assert_close(seen.memory[0], expected)
+    for head, centroids in enumerate(seen.centroids[0]):
+        nearest = (expected[head % len(views)] @ centroids.t()).argmax(dim=1)
+        assert torch.equal(seen.assignments[0][head], nearest)
 
 
 def _train_on_rank_0(rank: int, world_size: int) -> list[float]:

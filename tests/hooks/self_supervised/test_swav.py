@@ -1,9 +1,12 @@
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
 
 from experiments.losses.swav import SwAVLoss
 from hooks import Hook, HookError, Interval, State
+from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.self_supervised.shared.sinkhorn import assign_codes
 from hooks.self_supervised.shared.swapped_prediction import SwappedViews
 from hooks.self_supervised.swav import SwAV
@@ -93,6 +96,24 @@ def test_codes_are_hard_at_first(until: Interval, hard: int) -> None:
     assert len(seen.codes) == len(trained.losses) == 3 * STEPS
     for mine, theirs in zip(seen.codes, original.codes, strict=True):
         torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("views", [[0, 2], [1], [0, 1, 2]], ids=str)
+def test_resume_with_other_assigned_views_begins_a_new_queue(
+    tmp_path: Path, views: list[int]
+) -> None:
+    """Until it is full, codes are those of the batch alone."""
+    before = SwAV(queue_length=16, queue_begin=steps(0))
+    train(Clouds(), {"swav": before, "checkpoint": Checkpoint()}, root=tmp_path, epochs=1)
+    codes = []
+    for length in (0, 64):
+        seen = Seen()
+        swav = SwAV(assigned_views=views, queue_length=length)
+        hooks = {"swav": swav, "seen": seen}
+        train(Clouds(), hooks, root=tmp_path, restore="epoch-0001", epochs=2)
+        codes.append(seen.codes)
+    assert len(codes[0]) == STEPS
+    torch.testing.assert_close(codes[1], codes[0])
 
 
 # The prototypes

@@ -36,7 +36,7 @@ def lloyd(samples: Any, centroids: Any, iterations: int) -> tuple[Any, Any]:
 @pytest.mark.parametrize("iterations", [1, 10])
 def test_centroids_and_assignments_are_those_of_lloyds_algorithm(iterations: int) -> None:
     samples = directions(60)
-    centroids, nearest = cluster(samples, samples[:5], iterations, across_ranks=False)
+    centroids, nearest = cluster(samples, samples[:5], iterations, world_size=1)
     expected, places = lloyd(samples.double().numpy(), samples[:5].double().numpy(), iterations)
     torch.testing.assert_close(centroids.double(), torch.from_numpy(expected), rtol=1e-4, atol=1e-5)
     assert nearest.tolist() == places
@@ -45,7 +45,7 @@ def test_centroids_and_assignments_are_those_of_lloyds_algorithm(iterations: int
 def test_the_centroid_of_an_empty_cluster_stays() -> None:
     samples = functional.normalize(torch.tensor([[1.0, 0.0], [1.0, 0.1], [1.0, -0.1]]), dim=1)
     start = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
-    centroids, nearest = cluster(samples, start, 3, across_ranks=False)
+    centroids, nearest = cluster(samples, start, 3, world_size=1)
     torch.testing.assert_close(centroids, start)
     assert nearest.tolist() == [0, 0, 0]
 
@@ -60,7 +60,7 @@ def of_a_share(rank: int, world_size: int, sizes: list[int], identical: bool) ->
     samples = directions(sum(sizes))
     start = samples[:1].expand(6, 4) if identical else samples[:6]
     mine = samples.split(sizes)[rank]
-    centroids, nearest = cluster(mine, start, 5, across_ranks=True)
+    centroids, nearest = cluster(mine, start, 5, world_size=2)
     return centroids.tolist(), nearest.tolist()
 
 
