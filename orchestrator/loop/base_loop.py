@@ -57,7 +57,7 @@ class BaseLoop(ABC, Generic[AnyRun]):
             raise
         except BaseException as error:
             self._handle(error)
-            self._close()
+            self._clean_up(self._close)
             for run in self._list_open_runs():
                 self._clean_up(run.saving.abandon, run.saving.close, run.flusher.close)
                 self._warn_of_incomplete_rows(run)

@@ -12,7 +12,7 @@ from orchestrator.experiment.checks.data import describe_size, make_drop_last_er
 from orchestrator.experiment.checks.datasets import get_length
 from orchestrator.loop.data.batch_loading import iterate_batches
 from orchestrator.loop.data.distributed_sampler import call_without_distributed_sampler
-from orchestrator.loop.data.phase_data import PhaseContext, PhaseData
+from orchestrator.loop.data.phase_data import PhaseContext, TrainingData
 from orchestrator.loop.data.sampler_order import find_sampler_order
 from orchestrator.loop.data.sampling import Order, SeededBatches, ShardedSampler, default_order
 from orchestrator.loop.task_errors import require_type
@@ -25,7 +25,7 @@ class SizedIterable(Iterable[Any], Sized, Protocol):
     """An iterable of batches with a length."""
 
 
-class MapStyleData(PhaseData):
+class MapStyleData(TrainingData):
     """A phase's map-style dataset, in the order of the task's sampler.
 
     By default, training shuffles it in each epoch; an evaluation does not.

@@ -1,4 +1,4 @@
-"""The interface of one phase's data, and what decides how it is loaded."""
+"""The interfaces of one phase's data, and what decides how it is loaded."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -51,28 +51,12 @@ class PhaseContext:
 
 
 class PhaseData(ABC):
-    """A phase's data on this rank, in a worker.
-
-    Training iterates over it epoch by epoch, an evaluation once. The default methods suit data
-    whose position follows from the loop's counters.
-    """
+    """A phase's data on this rank, in a worker. An evaluation iterates over it once."""
 
     loader: Any
     """Loader, as in `state.loaders`."""
-    by_index = False
-    """True if a position in an epoch is a number of samples.
-
-    Then any number of ranks can continue there.
-    """
     size: int | None = None
     """Samples of an epoch on all ranks; None if unknown."""
-    stops_when_exhausted = False
-    """True if training ends when a rank has no batch left.
-
-    Then all ranks agree before each batch.
-    """
-    is_exhausted = False
-    """True if training has ended because a rank had no batch left."""
 
     def __init__(self, context: PhaseContext) -> None:
         self._context = context
@@ -84,25 +68,6 @@ class PhaseData(ABC):
         The offset counts the samples of all ranks. In training all ranks have the same number. In
         an evaluation, 0 means unknown.
         """
-
-    @abstractmethod
-    def begin(self, epoch: int, offset: int) -> Iterator[Any]:
-        """Return the training batches of an epoch, after `offset` samples of all ranks."""
-
-    def fetch_ahead(self) -> bool:
-        """Fetch the next training batch; return whether every rank has one. Collective."""
-        return True
-
-    def has_more(self) -> bool:
-        """Return whether every rank has a training batch after this phase; collective."""
-        return True
-
-    def state_dict(self) -> dict[str, Any] | None:
-        """Return this rank's position as plain data; None if the loop's counters tell it."""
-        return None
-
-    def restore(self, state: dict[str, Any] | None, world_size: int) -> None:  # noqa: B027  # nothing by default
-        """Continue at a saved position; raises CheckpointError if that is impossible."""
 
     @abstractmethod
     def evaluation_batches(self, number: int) -> tuple[Iterator[Any], Iterable[object]]:
@@ -122,3 +87,45 @@ class PhaseData(ABC):
     @abstractmethod
     def fresh_batches(self, *, shuffled: bool) -> Iterator[Any]:
         """Yield this rank's batches once, the same each time, without affecting training."""
+
+
+class TrainingData(PhaseData):
+    """The training data on this rank, over which training iterates epoch by epoch.
+
+    The default methods suit data whose position follows from the loop's counters.
+    """
+
+    by_index = False
+    """True if a position in an epoch is a number of samples.
+
+    Then any number of ranks can continue there.
+    """
+    stops_when_exhausted = False
+    """True if training ends when a rank has no batch left.
+
+    Then all ranks agree before each batch.
+    """
+
+    @property
+    def is_exhausted(self) -> bool:
+        """True if training has ended because a rank had no batch left."""
+        return False
+
+    @abstractmethod
+    def begin(self, epoch: int, offset: int) -> Iterator[Any]:
+        """Return the training batches of an epoch, after `offset` samples of all ranks."""
+
+    def fetch_ahead(self) -> bool:
+        """Fetch the next training batch; return whether every rank has one. Collective."""
+        return True
+
+    def has_more(self) -> bool:
+        """Return whether every rank has a training batch after this phase; collective."""
+        return True
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """Return this rank's position as plain data; None if the loop's counters tell it."""
+        return None
+
+    def restore(self, state: dict[str, Any] | None, world_size: int) -> None:  # nothing by default
+        """Continue at a saved position; raises CheckpointError if that is impossible."""

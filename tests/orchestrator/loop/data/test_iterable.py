@@ -15,6 +15,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchmetrics.classification import MulticlassF1Score
 
+from hooks import Hook, State
+from hooks.errors import HookError
 from hooks.training.sampler_seed import DistSamplerSeed
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.engines.error_origin import is_user_error
@@ -224,9 +226,7 @@ def test_stream_needs_the_same_number_of_ranks_to_resume(
 def test_stream_needs_the_same_loader_processes_to_resume() -> None:
     data = build_data(IterablePoints(), experiment(steps=4, loader={"num_workers": 2}), World())
     with pytest.raises(CheckpointError, match=r"set loader.num_workers=0, got 2"):
-        data.train.restore(
-            {"epoch": 0, "pass": 0, "processes": 0, "loader": {}, "is_exhausted": False}, 1
-        )
+        data.train.restore({"epoch": 0, "number": 0, "loader_workers": 0, "loader": {}}, 1)
     with pytest.raises(
         CheckpointError, match="was made with map-style data and has no position in it"
     ):
@@ -317,6 +317,24 @@ def test_error_of_a_stream_names_its_phase() -> None:
                 {},
             ).run()
         )
+
+
+class FailingAtItsEnd(Failing):
+    def __len__(self) -> int:
+        return self.after
+
+
+class FailsAfterValidation(Hook):
+    def on_phase_end(self, state: State) -> None:
+        if state.phase == "val":
+            raise TypeError("the hook fails")
+
+
+def test_error_while_data_is_closed_does_not_replace_the_failure() -> None:
+    task = Given(given=FailingAtItsEnd(48), others={"val": PointSet(5, False, 0)})
+    loop = Loop(task, experiment(batch_size=8, epochs=2), {"fails": FailsAfterValidation()})
+    with pytest.raises(HookError, match="the hook fails"):
+        list(loop.run())
 
 
 class Stuck(IterableDataset[Any]):
