@@ -147,6 +147,11 @@ def shorten(text: str, length: int = 80) -> str:
     return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
+def shorten_value(value: object) -> str:
+    """Return the representation of a value, on one line and truncated."""
+    return shorten(" ".join(line.strip() for line in repr(value).splitlines()))
+
+
 class CheckpointError(HookyardError):
     """A checkpoint is missing, incomplete or damaged."""
 

@@ -17,6 +17,7 @@ from orchestrator.disk.reports import append_report
 from orchestrator.engines.assignment import Assignment
 from orchestrator.errors import ConfigError
 from orchestrator.experiment import components, load, resolve
+from orchestrator.experiment.checked_sections import Sections
 from orchestrator.experiment.load import to_dict, to_yaml
 from orchestrator.experiment.sweep import check as sweep_check
 from orchestrator.experiment.yaml.writer import dump_yaml
@@ -364,7 +365,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     counts: Counter[str] = Counter()
     resolve_sections, construct = resolve.resolve_sections, components.construct
 
-    def resolving(sections: resolve.Sections) -> Any:
+    def resolving(sections: Sections) -> Any:
         counts["checks"] += 1
         return resolve_sections(sections)
 

@@ -103,7 +103,7 @@ def make_plan(
 
 def _order_hooks(experiment: Experiment) -> dict[str, dict[str, list[str]]]:
     from hooks.event_plan import Plan
-    from orchestrator.experiment.resolve import get_resolved
+    from orchestrator.experiment.checked_origin import get_resolved
 
     hooks = get_resolved(experiment).hooks
     order = {"rank 0": Plan(hooks).names_by_event()}

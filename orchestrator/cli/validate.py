@@ -61,7 +61,7 @@ def _load_checked(config: Path, overrides: Sequence[str]) -> Experiment:
 def _list_written_intervals(experiment: Experiment) -> Iterator[tuple[str, Interval]]:
     """Yield path and value of each interval in the file, to show its unit."""
     from hooks import Interval
-    from orchestrator.experiment.resolve import get_resolved
+    from orchestrator.experiment.checked_origin import get_resolved
 
     written, _ = experiment.source.merge()
     if "validate_every" in written:
@@ -82,7 +82,7 @@ def _list_written_intervals(experiment: Experiment) -> Iterator[tuple[str, Inter
 def _print_next_steps(config: Path, overrides: Sequence[str], experiment: Experiment) -> None:
     """Print the commands that check what is not checked here. A custom loop gets none, because it
     may not read `steps`."""
-    from orchestrator.experiment.resolve import get_resolved
+    from orchestrator.experiment.checked_origin import get_resolved
     from orchestrator.task import has_custom_loop
 
     if has_custom_loop(type(get_resolved(experiment).task)):

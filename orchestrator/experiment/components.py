@@ -10,7 +10,7 @@ from orchestrator.errors import ConfigError, Problem, collect_problems, raise_pr
 from orchestrator.experiment.fields.construction import construct
 from orchestrator.experiment.fields.other_systems import find_classes_elsewhere
 from orchestrator.experiment.fields.parameters import list_parameters
-from orchestrator.experiment.fields.plain_data import to_config
+from orchestrator.experiment.fields.plain_data import convert_all, to_entry
 from orchestrator.experiment.task_methods import check_required_methods, find_wrong_arguments
 from orchestrator.experiment.yaml.dotted_paths import join
 from orchestrator.nearest_names import did_you_mean
@@ -82,7 +82,7 @@ def make_hooks(
     Raises:
         ConfigError: With every problem of every hook.
     """
-    required = to_config(required, "hooks")
+    required = convert_all(required, "hooks", to_entry)
     first = DEFAULT_HOOKS if defaults is None else defaults
     names = dict.fromkeys([*first, *required, *entries])
     problems = [Problem(f"hooks.{name}", _NAME_RULE) for name in names if not _NAME.fullmatch(name)]

@@ -13,16 +13,12 @@ from orchestrator.errors import (
     collect_problems,
     raise_problems,
 )
+from orchestrator.experiment.checked_origin import is_checked, keep_for_run
+from orchestrator.experiment.checked_sections import Sections, find_task, read_sections
 from orchestrator.experiment.checks.data import check_data
 from orchestrator.experiment.checks.python_values import find_changed_values
 from orchestrator.experiment.checks.unreached import find_unreached_settings
-from orchestrator.experiment.resolve import (
-    ResolvedExperiment,
-    Sections,
-    find_task,
-    read_sections,
-    resolve_sections,
-)
+from orchestrator.experiment.resolve import ResolvedExperiment, resolve_sections
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sweep.check import check_sweep
 from orchestrator.experiment.task_methods import find_misspelled_methods
@@ -98,10 +94,10 @@ def check_experiment(experiment: object) -> Experiment:
         raise UsageError(
             f"must be an Experiment, such as load_experiment(FILE), got {type(experiment).__name__}"
         )
-    if experiment.resolution.is_known:
+    if is_checked(experiment):
         return experiment
     checked = _with_warnings(_check(experiment.source, Document({})))
-    raise_problems(find_changed_values(experiment.given, checked))
+    raise_problems(find_changed_values(experiment.origin.given, checked))
     return checked
 
 
@@ -132,7 +128,7 @@ def _check(source: ExperimentSource, document: Document, *, with_data: bool = Fa
     if problems or resolved is None:
         blamed = [_blame_override(problem, source, document) for problem in problems]
         raise ConfigError(document.sort(blamed))
-    return resolved.experiment
+    return keep_for_run(resolved)
 
 
 def _find_problems(

@@ -48,7 +48,7 @@ def fill_optimization_defaults(experiment: Experiment, task: type[Task]) -> Expe
     update: dict[str, Any] = {"optimizer": optimizer}
     if scheduler is not experiment.scheduler:
         update["scheduler"] = scheduler
-    return experiment.model_copy(update=update)
+    return experiment.with_valid_values(**update)
 
 
 def _fill_optimizer(optimizer: Component, task: type[Task]) -> Component:
@@ -107,4 +107,4 @@ def with_stepping_interval(experiment: Experiment, task: type[Task]) -> Experime
     if every is None or not (entry is True or is_open):
         return experiment
     hooks = with_value(experiment.hooks, "param_scheduler.every", str(every))
-    return experiment.model_copy(update={"hooks": hooks})
+    return experiment.with_valid_values(hooks=hooks)

@@ -1,42 +1,27 @@
-"""Resolve an experiment: check its sections, build its task and hooks, and compare them.
+"""Resolve an experiment: from its checked sections to its hooks, and the checks of them all.
 
 Runs once in every process that needs an experiment: the driver, a worker, a trial's process.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from hooks import Hook, ParamScheduler
-from hooks.import_path import extend_import_path
-from hooks.metrics.direction import Mode
 from orchestrator.errors import ConfigError, Problem, collect_problems, raise_problems
+from orchestrator.experiment.checked_sections import Sections, read_sections
 from orchestrator.experiment.checks.conflicts import find_conflicts
 from orchestrator.experiment.checks.key_paths import suggest_path
-from orchestrator.experiment.checks.metric_modes import (
-    read_meter_modes,
-    with_inferred_modes,
-    with_meter_modes,
-)
 from orchestrator.experiment.checks.optimizers import check_optimizer_arguments
-from orchestrator.experiment.checks.train_method import list_default_hooks, list_train_defaults
-from orchestrator.experiment.checks.unknown_classes import (
-    replace_unknown_classes,
-    replace_unknown_hooks,
-)
-from orchestrator.experiment.components import BuiltHook, make_hooks, make_task
-from orchestrator.experiment.optimizer_defaults import (
-    fill_optimization_defaults,
-    with_stepping_interval,
-)
-from orchestrator.experiment.sections.experiment import Experiment, without_nulls
-from orchestrator.experiment.sections.validation import NO_TASK, validate_sections
+from orchestrator.experiment.checks.train_method import list_default_hooks
+from orchestrator.experiment.checks.unknown_classes import replace_unknown_hooks
+from orchestrator.experiment.components import BuiltHook, make_hooks
+from orchestrator.experiment.origin import Origin
+from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.randomness import seeded
-from orchestrator.task import Task, has_custom_loop
+from orchestrator.task import Task
 from orchestrator.user_code.failures import call_for_mapping
-from orchestrator.user_code.main_definitions import define_in_main
-from orchestrator.user_code.named_classes import find_class
 
 
 @dataclass(frozen=True)
@@ -49,36 +34,6 @@ class ResolvedExperiment:
     """Enabled hooks by name, in order."""
 
 
-@dataclass(frozen=True)
-class Sections:
-    """The sections of an experiment, each checked on its own."""
-
-    data: Mapping[str, Any]
-    """The experiment as written: its file with all values set."""
-    valid_keys: frozenset[str]
-    experiment: Experiment
-    """The valid sections with the task's defaults, and placeholders for the others."""
-    task: type[Task] | None
-    """The class of the task, or one that stands for it; None if the file names none."""
-    task_and_args: tuple[Task, dict[str, Any]] | None
-    """The task and all its arguments; None if it cannot be made."""
-    meter_modes: Mapping[str, Mode]
-    """`max` or `min` for each meter of the task that says whether higher is better."""
-    problems: tuple[Problem, ...]
-    unknown: tuple[Problem, ...]
-    """Problems of classes that cannot be found, for which others stand."""
-    source: ExperimentSource | None = None
-    """What the sections were read from; None for those of plain data."""
-
-    @property
-    def has_custom_loop(self) -> bool:
-        return self.task is not None and has_custom_loop(self.task)
-
-    @property
-    def valid_data(self) -> dict[str, Any]:
-        return {key: value for key, value in self.data.items() if key in self.valid_keys}
-
-
 def resolve(source: ExperimentSource) -> ResolvedExperiment:
     """Return the experiment of a source with defaults, task and hooks.
 
@@ -89,68 +44,10 @@ def resolve(source: ExperimentSource) -> ResolvedExperiment:
     return resolve_sections(read_sections(source))
 
 
-def take_resolved(experiment: Experiment) -> ResolvedExperiment:
-    """Return an experiment with the task and the hooks that were made when it was checked.
-
-    They are given away once, because a run changes its hooks; the next call makes new ones.
-    """
-    taken: ResolvedExperiment | None = experiment.resolution.take()
-    return taken or resolve(experiment.source)
-
-
-def get_resolved(experiment: Experiment) -> ResolvedExperiment:
-    """Return an experiment with its task and hooks, to read; a run takes them."""
-    return experiment.resolution.resolved or resolve(experiment.source)
-
-
-def read_sections(source: ExperimentSource) -> Sections:
-    """Return the checked sections of a source, and make its classes importable."""
-    extend_import_path(source.import_paths)
-    define_in_main(source.main_definitions)
-    data, problems = source.merge()
-    return replace(make_sections(data, problems), source=source)
-
-
-def make_sections(data: Mapping[str, Any], problems: Iterable[Problem] = ()) -> Sections:
-    """Return the sections of an experiment, each checked, with what its task sets."""
-    collected = list(problems)
-    unknown: list[Problem] = []
-    known = without_nulls(replace_unknown_classes(data, unknown))
-    task = find_task(known.get("task"))
-    is_custom = task is not None and has_custom_loop(task)
-    if task and is_custom:
-        known = {**list_train_defaults(task), **known}
-
-    valid, experiment = validate_sections(with_inferred_modes(known), collected)
-    if task and not is_custom:
-        filled = collect_problems(collected, fill_optimization_defaults, experiment, task)
-        experiment = with_stepping_interval(filled or experiment, task)
-
-    # A task may draw random numbers when it is created, for a model in `__post_init__` for example.
-    task_and_args = None
-    with seeded(experiment.seed):
-        if experiment.task != NO_TASK:
-            task_and_args = collect_problems(
-                collected, make_task, experiment.task, experiment.task_args
-            )
-        meter_modes = read_meter_modes(task_and_args[0]) if task_and_args else {}
-    experiment = with_meter_modes(experiment, meter_modes)
-    return Sections(
-        data=data,
-        valid_keys=frozenset(valid),
-        experiment=experiment,
-        task=task,
-        task_and_args=task_and_args,
-        meter_modes=meter_modes,
-        problems=tuple(collected),
-        unknown=tuple(unknown),
-    )
-
-
 def resolve_sections(sections: Sections) -> ResolvedExperiment:
     """Build the hooks of an experiment, and check all sections together; raise ConfigError.
 
-    The experiment gets the source of the sections, and keeps the task and the hooks for its run.
+    The experiment gets the source of the sections.
     """
     experiment = sections.experiment
     problems = list(sections.problems)
@@ -169,13 +66,11 @@ def resolve_sections(sections: Sections) -> ResolvedExperiment:
         raise ConfigError([suggest_path(problem, sections.task) for problem in all_problems])
 
     entries = {name: entry.entry if entry else None for name, entry in built.items()}
-    experiment = experiment.model_copy(update={"task_args": task_args, "hooks": entries})
+    experiment = experiment.with_valid_values(task_args=task_args, hooks=entries)
     raise_problems([*unknown, *find_conflicts(experiment, task, hooks, sections.meter_modes)])
-    resolved = ResolvedExperiment(experiment, task, hooks)
     if sections.source:
-        # Trials make their own task and hooks; a task may hold much memory.
-        experiment.attach(sections.source, None if experiment.sweep else resolved)
-    return resolved
+        experiment.attach(Origin(sections.source))
+    return ResolvedExperiment(experiment, task, hooks)
 
 
 def _build_hooks(
@@ -190,10 +85,3 @@ def _build_hooks(
     defaults = list_default_hooks() if sections.has_custom_loop else None
     entries = replace_unknown_hooks(sections.experiment.hooks, required, unknown)
     return collect_problems(problems, make_hooks, entries, required, defaults)
-
-
-def find_task(name: Any) -> type[Task] | None:
-    """Return the class of the task, or None if there is none; `make_task` reports why."""
-    if not isinstance(name, str) or name == NO_TASK:
-        return None
-    return collect_problems([], find_class, name, Task, {}, "task")

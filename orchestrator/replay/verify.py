@@ -9,7 +9,8 @@ from typing import Any
 
 from orchestrator.engines.ray_data import can_use_ray_data
 from orchestrator.errors import UsageError
-from orchestrator.experiment.resolve import ResolvedExperiment, get_resolved
+from orchestrator.experiment.checked_origin import get_resolved
+from orchestrator.experiment.resolve import ResolvedExperiment
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.model.torch_settings import thread_count
 from orchestrator.replay.differences import find_causes, find_difference, find_other_causes

@@ -6,7 +6,8 @@ from typing import Any
 
 from hooks.hook import EVENTS, Hook
 from orchestrator.errors import ConfigError, Problem, UsageError
-from orchestrator.experiment.resolve import ResolvedExperiment, get_resolved
+from orchestrator.experiment.checked_origin import get_resolved
+from orchestrator.experiment.resolve import ResolvedExperiment
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.document import Document
 from orchestrator.experiment.yaml.dotted_paths import is_within

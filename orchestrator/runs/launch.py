@@ -13,7 +13,7 @@ from orchestrator.engines.in_process import InProcess
 from orchestrator.engines.lifecycle import Lifecycle
 from orchestrator.engines.ray_connection import Ray, describe_connection
 from orchestrator.engines.ray_environment import read_environment
-from orchestrator.experiment.resolve import take_resolved
+from orchestrator.experiment.checked_origin import take_resolved
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.process.interrupts import Interrupts
 from orchestrator.process.streams import print_line

@@ -27,7 +27,7 @@ def with_meter_modes(experiment: Experiment, meters: Mapping[str, Mode]) -> Expe
     data = with_inferred_modes({"hooks": experiment.hooks, "sweep": objective}, meters)
     if sweep:
         sweep = sweep.model_copy(update={"mode": data["sweep"]["mode"]})
-    return experiment.model_copy(update={"hooks": data["hooks"], "sweep": sweep})
+    return experiment.with_valid_values(hooks=data["hooks"], sweep=sweep)
 
 
 def infer_modes(

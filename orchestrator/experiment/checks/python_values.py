@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from orchestrator.errors import Problem, shorten
+from orchestrator.errors import Problem, shorten_value
 from orchestrator.experiment.components import find_hook_class
 from orchestrator.experiment.fields.field_values import LostValue, convert_value
 from orchestrator.experiment.fields.parameters import list_parameters
@@ -33,7 +33,7 @@ def find_changed_values(given: Mapping[str, Any], experiment: Experiment) -> Ite
             # Other reasons may be those of a class or an object, which is written by name.
             if error.suggestion:
                 yield Problem(
-                    path, f"{error}, got {shorten(repr(value))}", suggestion=error.suggestion
+                    path, f"{error}, got {shorten_value(value)}", suggestion=error.suggestion
                 )
 
 

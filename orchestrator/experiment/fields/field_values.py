@@ -11,7 +11,7 @@ import numpy
 from pydantic import BaseModel, ValidationError
 
 from hooks import Interval
-from orchestrator.errors import shorten
+from orchestrator.errors import shorten_value
 from orchestrator.experiment.fields.model import create_fields_model
 from orchestrator.experiment.fields.parameters import list_parameters, read_type_hints
 from orchestrator.experiment.yaml.plain_values import to_plain, to_plain_data
@@ -58,7 +58,7 @@ def convert_value(cls: type, name: str, value: Any) -> Any:
         raise LostValue(reason)
     if not _is_same(_coerce(model, name, value), arrived):
         raise LostValue(
-            f"would arrive in the workers as {shorten(repr(arrived))}",
+            f"would arrive in the workers as {shorten_value(arrived)}",
             "annotate the field with the value's type, such as tuple[int, int] or dict[int, float]",
         )
     return written

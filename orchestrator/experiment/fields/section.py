@@ -1,5 +1,6 @@
 """The base of every section of an experiment file."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ConfigDict
@@ -24,8 +25,17 @@ class Model(FileModel):
     )
 
     def __init__(self, **values: Any) -> None:
-        super_init = super().__init__
-        validate_with(lambda data: super_init(**data), type(self), to_config(values), "")
+        self._read(self._convert(values))
 
     # Without this mark of its own, pydantic would also call `__init__` for the parts of a file.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    @classmethod
+    def _convert(cls, values: Mapping[str, Any]) -> Any:
+        """Convert the values of a part that is created in Python to those of a file."""
+        return to_config(values)
+
+    def _read(self, data: Mapping[str, Any]) -> None:
+        """Set the fields to the values of a file; raise ConfigError."""
+        super_init = super().__init__
+        validate_with(lambda values: super_init(**values), type(self), data, "")

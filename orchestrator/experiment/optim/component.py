@@ -1,5 +1,6 @@
 """Optimizers and schedulers as an experiment names them: a class, and its arguments beside it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
@@ -7,6 +8,7 @@ from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 
 from hooks.optimizer_name import OptimizerName
 from hooks.parameter_names import Patterns
+from orchestrator.experiment.fields.plain_data import to_entry
 from orchestrator.experiment.fields.section import Model
 
 FROM_TASK = "task"
@@ -21,6 +23,10 @@ class Component(Model):
 
     type: str = ""
     """A class of torch.optim (or torch.optim.lr_scheduler), or `module:Class`."""
+
+    @classmethod
+    def _convert(cls, values: Mapping[str, Any]) -> Any:
+        return to_entry(values)
 
     @model_validator(mode="after")
     def _drop_nulls(self) -> Self:

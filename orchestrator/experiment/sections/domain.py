@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 from annotated_types import Len
 from pydantic import ConfigDict, Field, model_serializer, model_validator
 
-from orchestrator.errors import shorten
+from orchestrator.errors import shorten_value
 from orchestrator.experiment.fields.section import Model
 
 MAX_VALUES = 1_000
@@ -58,7 +58,7 @@ class Domain(Model):
         if len(self.model_fields_set) != 1:
             known = ", ".join(type(self).model_fields)
             written = {key: getattr(self, key) for key in sorted(self.model_fields_set)}
-            raise ValueError(f"must have exactly one of {known}, got {shorten(repr(written))}")
+            raise ValueError(f"must have exactly one of {known}, got {shorten_value(written)}")
         if self.is_list:
             return self
         if len(self.values) == 3 and self.kind == "normal":

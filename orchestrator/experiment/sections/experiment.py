@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 from annotated_types import Ge
@@ -18,9 +15,9 @@ from hooks.optimizer_name import OptimizerName
 from hooks.parameter_names import Patterns, list_patterns
 from orchestrator.errors import Problem
 from orchestrator.experiment.fields.field_errors import OWN_MESSAGE, make_value_error
-from orchestrator.experiment.fields.plain_data import convert_sections
 from orchestrator.experiment.fields.section import Model
 from orchestrator.experiment.fields.validation import validate
+from orchestrator.experiment.from_python import convert_sections, read_values, with_given
 from orchestrator.experiment.optim.component import (
     DEFAULT_OPTIMIZER,
     Component,
@@ -28,9 +25,9 @@ from orchestrator.experiment.optim.component import (
     NamedOptimizer,
     Optimization,
 )
+from orchestrator.experiment.origin import Origin
 from orchestrator.experiment.sections.initial_weights import Init
 from orchestrator.experiment.sections.notify import Notify
-from orchestrator.experiment.sections.resolution import Resolution
 from orchestrator.experiment.sections.run_name import RunName
 from orchestrator.experiment.sections.sweep import Seed, SweepSettings
 from orchestrator.experiment.sections.training import (
@@ -44,12 +41,6 @@ from orchestrator.experiment.sections.training import (
 )
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.experiment.yaml.source import ExperimentSource
-from orchestrator.user_code.import_folders import list_import_folders
-
-
-def without_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop top-level nulls, which mean the default; `scheduler: null` means none."""
-    return {key: value for key, value in data.items() if value is not None or key == "scheduler"}
 
 
 def _choose_compile_branch(value: object) -> str | None:
@@ -69,12 +60,6 @@ def find_length_problem(epochs: object, steps: object) -> Problem | None:
     if epochs is None and steps is None:
         return Problem("", "neither epochs nor steps is set; set one of them")
     return None
-
-
-def _make_default_name(data: Mapping[str, Any]) -> str:
-    """Return the name of the task's class in snake case."""
-    class_name = data.get("task", "experiment").rpartition(":")[2]
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", class_name).lower()
 
 
 class Experiment(Model):
@@ -193,22 +178,17 @@ class Experiment(Model):
     sweep: SweepSettings | None = None
     """The sweep over this experiment. With it, the file is run by `hookyard sweep`."""
 
-    _source: ExperimentSource | None = PrivateAttr(default=None)
-    """The experiment as written; None while it is being resolved."""
-    _given: Mapping[str, Any] = PrivateAttr(default_factory=dict)
-    """The values as Python code gave them."""
-    _resolution: Resolution = PrivateAttr(default_factory=Resolution)
+    _origin: Origin | None = PrivateAttr(default=None)
+    """What it was made of; None while it is being resolved."""
 
     def __init__(self, **values: Any) -> None:
         """Check the fields, not yet the classes that they name; raise ConfigError.
 
         Classes are imported from their own folders and the current one.
         """
-        data = convert_sections(values)
-        data = {"name": _make_default_name(data), **data}
-        super().__init__(**without_nulls(data))
-        self._given = values
-        self._source = ExperimentSource.from_data(data, [Path.cwd(), *list_import_folders(data)])
+        origin = read_values(values)
+        self._read(origin.source.written)
+        self._origin = origin
 
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # as in `Model`
 
@@ -252,7 +232,7 @@ class Experiment(Model):
 
         Args:
             update: Values by key, over the written ones.
-            deep: Copy the values too, as pydantic does.
+            deep: Copy the values too, as pydantic does; a copy with other values always has its own.
 
         Returns:
             The experiment.
@@ -260,41 +240,32 @@ class Experiment(Model):
         Raises:
             ConfigError: If a value is wrong.
         """
-        if not update or self._source is None:
-            return super().model_copy(update=update, deep=deep)
+        if not update:
+            return super().model_copy(deep=deep)
         data = convert_sections(update)
-        copy = validate(type(self), without_nulls({**self.model_dump(mode="json"), **data}), "")
-        folders = [*self._source.import_paths, *map(str, list_import_folders(data))]
-        copy._given = {**self._given, **update}
-        copy._source = replace(
-            self._source.with_values(data), import_paths=tuple(dict.fromkeys(folders))
-        )
+        copy = validate(type(self), {**self.model_dump(mode="json"), **data}, "")
+        copy._origin = with_given(self.origin, update, data)
         return copy
+
+    def with_valid_values(self, **values: Any) -> Self:
+        """Return a copy with other values, which are not checked; the origin stays."""
+        return super().model_copy(update=values)
+
+    def attach(self, origin: Origin) -> None:
+        """Keep what this experiment was made of."""
+        self._origin = origin
+
+    @property
+    def origin(self) -> Origin:
+        """What this experiment was made of."""
+        if self._origin:
+            return self._origin
+        return Origin(ExperimentSource(self.model_dump(mode="json", exclude_unset=True)))
 
     @property
     def source(self) -> ExperimentSource:
         """The experiment as written."""
-        return self._source or ExperimentSource(self.model_dump(mode="json", exclude_unset=True))
-
-    @property
-    def given(self) -> Mapping[str, Any]:
-        """The values as Python code gave them; empty for an experiment of a file."""
-        return self._given
-
-    @property
-    def resolution(self) -> Resolution:
-        """Objects made of the experiment when it was resolved; copies share them."""
-        return self._resolution
-
-    def attach(self, source: ExperimentSource, resolved: Any) -> None:
-        """Keep what this experiment was resolved from, and the task and hooks that were made then.
-
-        Args:
-            source: The experiment as written.
-            resolved: The experiment with its task and hooks; None to make them again for each use.
-        """
-        self._source = source
-        self._resolution = Resolution(is_known=True, resolved=resolved)
+        return self.origin.source
 
     @property
     def import_paths(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from orchestrator.errors import UsageError, shorten
+from orchestrator.errors import UsageError, shorten, shorten_value
 
 MAX_NAME_BYTES = 200
 """File systems allow 255, and names of trials and of files being written are longer than the run's
@@ -20,7 +20,7 @@ _RULE = (
 
 def _check_name(name: str) -> str:
     if not _is_valid(name):
-        raise ValueError(f"{_RULE}, got {shorten(repr(name))}")
+        raise ValueError(f"{_RULE}, got {shorten_value(name)}")
     return name
 
 

@@ -9,9 +9,10 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from hooks.duration import Duration
 from hooks.metrics.direction import Mode, choose_modes
 from hooks.stats.row_stats import PREFIX
-from orchestrator.errors import shorten
+from orchestrator.errors import shorten_value
 from orchestrator.experiment.fields.comparison import Comparison
 from orchestrator.experiment.fields.section import Model
+from orchestrator.experiment.from_python import convert_sweep
 from orchestrator.experiment.sections.domain import MAX_VALUES, Domain
 from orchestrator.experiment.sections.schedulers.asha import Asha
 from orchestrator.experiment.sections.schedulers.fifo import Fifo
@@ -60,7 +61,7 @@ def _check_repeated(repeats: Any) -> Any:
     ((path, values),) = repeats.items()
     _check_swept_path(str(path))
     if not isinstance(values, list) or len(values) < 2:
-        raise ValueError(f"must list at least 2 values of {path}, got {shorten(repr(values))}")
+        raise ValueError(f"must list at least 2 values of {path}, got {shorten_value(values)}")
     for value in values:
         if values.count(value) > 1:
             raise ValueError(f"must list different values of {path}, got {value!r} twice")
@@ -182,6 +183,10 @@ class SweepSettings(Model):
     inside a choice (`hooks.ema.decay` where `hooks.ema` is a choice) is sampled only if the choice
     is on and does not set it. A sweep cannot vary `name`, `tags`, `notes`, `workers`, `base` or
     `sweep`."""
+
+    @classmethod
+    def _convert(cls, values: Mapping[str, Any]) -> Any:
+        return convert_sweep(values)
 
     @property
     def repeated_path(self) -> str:

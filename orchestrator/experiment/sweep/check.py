@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestrator.errors import Problem, collect_problems, find_problems
+from orchestrator.experiment.checked_sections import Sections, make_sections
 from orchestrator.experiment.checks.changes import make_relative_message
 from orchestrator.experiment.checks.metric_modes import with_inferred_modes
 from orchestrator.experiment.fields.messages import INTEGER_CODES
 from orchestrator.experiment.fields.validation import validate
-from orchestrator.experiment.resolve import Sections, make_sections, resolve_sections
+from orchestrator.experiment.resolve import resolve_sections
 from orchestrator.experiment.sections.domain import Domain
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.sweep import SweepSettings

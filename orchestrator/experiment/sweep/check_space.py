@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.errors import Problem, shorten
+from orchestrator.errors import Problem, shorten, shorten_value
 from orchestrator.experiment.sections.domain import Domain
 from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.sweep.space import find_enclosing_path, leaves_open
@@ -73,4 +73,4 @@ def check_point(point: Mapping[str, Any], path: str, sweep: SweepSettings) -> It
             )
         elif value not in domain:
             allowed = shorten(str(domain))
-            yield Problem(place, f"must be within {allowed}, got {shorten(repr(value))}")
+            yield Problem(place, f"must be within {allowed}, got {shorten_value(value)}")

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from orchestrator.errors import ConfigError, shorten
+from orchestrator.errors import ConfigError, shorten, shorten_value
 from orchestrator.experiment.yaml.dialect import MAX_DEPTH
 
 _NAMED = ("sweep.scheduler", "sweep.search")
@@ -75,5 +75,5 @@ def _with_value(data: Any, keys: Sequence[str], depth: int, value: Any) -> Any:
     if isinstance(data, list):
         shown = f"a list of {len(data)}, numbered from 0"
     else:
-        shown = f"{shorten(repr(data))}, not a mapping"
+        shown = f"{shorten_value(data)}, not a mapping"
     raise ConfigError.at(".".join(keys), f"cannot be set: {parent} is {shown}")

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import ConfigError, Problem, shorten
+from orchestrator.errors import ConfigError, Problem, shorten, shorten_value
 from orchestrator.experiment.yaml.document import Document
 from orchestrator.experiment.yaml.dotted_paths import expand_short_form, join
 from orchestrator.experiment.yaml.reader import read_yaml
@@ -67,7 +67,7 @@ def _list_base_names(base: Any, document: Document) -> list[str]:
     names = base if isinstance(base, list) else [base]
     if not all(isinstance(name, str) and name for name in names):
         raise _make_base_error(
-            document, f"must be a file or a list of files, got {shorten(repr(base))}"
+            document, f"must be a file or a list of files, got {shorten_value(base)}"
         )
     return names
 

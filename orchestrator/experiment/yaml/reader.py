@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from orchestrator.errors import ConfigError, Problem, shorten
+from orchestrator.errors import ConfigError, Problem, shorten_value
 from orchestrator.experiment.yaml.dialect import TOO_DEEP, FastYamlLoader, YamlLoader
 from orchestrator.experiment.yaml.document import Document, Location
 from orchestrator.experiment.yaml.nodes import NodeReader
@@ -70,7 +70,7 @@ def parse_yaml(text: str, file: str) -> Document:
     """
     value, document = parse_value(text, file)
     if not isinstance(value, dict):
-        shown = "nothing" if value is None else shorten(repr(value))
+        shown = "nothing" if value is None else shorten_value(value)
         raise ConfigError(
             [Problem("", f"must be a mapping of keys to values, got {shown}", file, 1)]
         )

@@ -1,8 +1,6 @@
 """Resolving: classes are found, sections checked together and defaults filled in, with all problems
 at once."""
 
-import copy
-import pickle
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +13,7 @@ from torch import nn
 
 from orchestrator import run
 from orchestrator.errors import ConfigError
-from orchestrator.experiment.resolve import resolve, take_resolved
+from orchestrator.experiment.resolve import resolve
 from tests.orchestrator.experiment.samples import HERE, TEXT, places, problems
 from tests.tasks import Points, described
 
@@ -274,28 +272,3 @@ def test_run_in_this_process_makes_the_task_once(tmp_path: Path) -> None:
     run(described(task=f"{__name__}:Counted", epochs=1), tmp_path, local=True)
 
     assert Counted.made == 1
-
-
-def test_each_run_of_an_experiment_gets_its_own_task_and_hooks() -> None:
-    experiment = described()
-
-    first = take_resolved(experiment)
-    second = take_resolved(experiment)
-
-    assert first.task is not second.task
-    assert first.hooks.keys() == second.hooks.keys()
-    assert all(first.hooks[name] is not second.hooks[name] for name in first.hooks)
-
-
-def test_copy_of_an_experiment_shares_no_hooks_with_it() -> None:
-    experiment = described()
-    copies = [
-        copy.copy(experiment),
-        copy.deepcopy(experiment),
-        pickle.loads(pickle.dumps(experiment)),
-    ]
-
-    taken = [take_resolved(each).hooks["checkpoint"] for each in (experiment, *copies)]
-
-    assert len({id(hook) for hook in taken}) == len(taken)
-    assert all(each == experiment for each in copies)

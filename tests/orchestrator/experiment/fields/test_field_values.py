@@ -229,7 +229,7 @@ def test_defaults_are_left_to_the_class(hint: Any, default: Any) -> None:
 
 def test_a_default_that_cannot_be_made_is_no_value() -> None:
     cls = holder(str, default_factory=lambda: os.environ["NO_SUCH_VARIABLE"])
-    assert convert_fields(cls("/data"), "", defaults=False) == {"value": "/data"}
+    assert convert_fields(cls("/data"), "", with_defaults=False) == {"value": "/data"}
 
 
 def test_an_error_of_a_nested_class_that_is_read_back_is_told() -> None:
