@@ -25,7 +25,7 @@ from orchestrator.loop.report import Report
 from orchestrator.runs.resume import load_experiment_to_resume
 from orchestrator.storage import Storage
 from orchestrator.sweeps import in_process
-from orchestrator.sweeps.trials import make_trial_source
+from orchestrator.sweeps.begin_trial import make_trial_source
 from orchestrator.sweeps.tune import trainable
 from orchestrator.sweeps.tune.trial_data import make_tune_config
 from tests.orchestrator.experiment.samples import HERE, TEXT

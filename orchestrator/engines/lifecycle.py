@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from orchestrator.disk.metadata import COMPLETE
+from orchestrator.disk.metadata import COMPLETE, Status
 from orchestrator.disk.rows.compaction import compact_rows
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.rank_failures import RankFailed, format_failure_line
@@ -99,7 +99,7 @@ class Lifecycle:
                 self._is_running = False
                 self._show_line(format_failure_line(failure, self.folder.read_attempts()))
 
-    def end(self, status: str, reasons: Sequence[str] = ()) -> None:
+    def end(self, status: Status, reasons: Sequence[str] = ()) -> None:
         """End the run at its current position, and record its status."""
         self.shut_down()
         self.folder.end(status, stopped=reasons)
@@ -113,7 +113,7 @@ class Lifecycle:
         self._is_running = False
 
 
-def find_outcome(last: Report | None) -> tuple[str, Sequence[str]]:
+def find_outcome(last: Report | None) -> tuple[Status, Sequence[str]]:
     """Return a run's final status and why it stopped early, from its last report."""
     if last is None:
         return "finished", ()

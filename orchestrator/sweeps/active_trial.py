@@ -3,66 +3,55 @@
 This code runs in the driver, or under Tune in the trial's process.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum, auto
 from time import monotonic
-from typing import Any
+from typing import Any, Self
 
-from orchestrator.disk.metadata import seconds_at
+from orchestrator.disk.attempts import measure_training_seconds
+from orchestrator.disk.metadata import Status
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.lifecycle import find_outcome
 from orchestrator.experiment.resolve import ResolvedExperiment
 from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.loop.report import Report
+from orchestrator.sweeps.begin_trial import begin_trial
 from orchestrator.sweeps.metric_monitor import MetricMonitor
-from orchestrator.sweeps.trials import begin_trial
 
 
-class TrialState(Enum):
-    """State of a trial that has started."""
-
-    TRAINING = auto()
-    ENDING = auto()
-    """It ends at its last report. Its folder gets the outcome once its files are closed."""
-    RECORDED = auto()
-    """Its folder has the outcome."""
-    FAILED = auto()
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a trial ended that has not failed."""
-
-    status: str
-    reasons: Sequence[str]
-    """Why it stopped early; empty if it finished."""
-
-
-@dataclass
 class ActiveTrial:
-    """A trial that has started. Its state changes only by `end`, `stop`, `record` and `fail`."""
+    """A trial that has started. Its status is `running` until `end` or `fail` sets it, once.
 
-    number: int
-    values: Mapping[str, Any]
-    resolved: ResolvedExperiment | None
-    """Resolved experiment; None once it is taken."""
-    source: ExperimentSource
-    folder: RunFolder
-    settings: SweepSettings
-    metric_monitor: MetricMonitor
-    reports: list[Mapping[str, Any]]
-    """Reports that contain the sweep's metrics."""
-    started_at: float
-    """`monotonic()` at its start, minus the training time of earlier attempts."""
-    last: Report | None = None
-    """Last report of this attempt, with or without the sweep's metrics."""
-    state: TrialState = TrialState.TRAINING
-    outcome: Outcome | None = None
-    """None until the trial ends, and if it fails."""
+    Attributes:
+        number: Number of the trial in its sweep.
+        values: Its values by dotted path.
+        folder: Its run folder.
+        source: Its experiment as written.
+    """
+
+    def __init__(
+        self,
+        *,
+        number: int,
+        values: Mapping[str, Any],
+        folder: RunFolder,
+        resolved: ResolvedExperiment,
+        settings: SweepSettings,
+    ) -> None:
+        self.number = number
+        self.values = values
+        self.folder = folder
+        self.source: ExperimentSource = resolved.experiment.source
+        self._resolved: ResolvedExperiment | None = resolved
+        """Resolved experiment; None once it is taken."""
+        self._settings = settings
+        self._reports = self._read_reports()
+        self._metric_monitor = MetricMonitor(settings, resolved, folder, seen=bool(self._reports))
+        earlier_s = measure_training_seconds(folder.read_attempts(), folder.read_reports())
+        self._started_at = monotonic() - earlier_s
+        self._last: Report | None = None
+        self._reason_to_stop: str | None = None
+        self._status: Status = "running"
 
     @classmethod
     def begin(
@@ -72,106 +61,106 @@ class ActiveTrial:
         source: ExperimentSource,
         settings: SweepSettings,
         values: Mapping[str, Any],
-    ) -> ActiveTrial:
-        """Begin or continue a trial, as `begin_trial` does, and raise its ConfigError."""
+    ) -> Self:
+        """Begin or continue a trial, as `begin_trial` does; raises ConfigError as it does."""
         resolved, folder = begin_trial(location, number, source, settings, values)
-        reports = _read_reports_with_metrics(folder, settings)
         return cls(
-            number,
-            values,
-            resolved,
-            resolved.experiment.source,
-            folder,
-            settings,
-            MetricMonitor(settings, resolved, folder, seen=bool(reports)),
-            reports,
-            started_at=monotonic() - _compute_training_seconds(folder),
+            number=number, values=values, folder=folder, resolved=resolved, settings=settings
         )
 
     @property
-    def seconds(self) -> float:
+    def reports(self) -> Sequence[Mapping[str, Any]]:
+        """Reports that contain the sweep's metrics, also of earlier attempts."""
+        return self._reports
+
+    @property
+    def last(self) -> Report | None:
+        """Last report of this attempt, with or without the sweep's metrics."""
+        return self._last
+
+    @property
+    def status(self) -> Status:
+        """Status that its folder has, or gets from the caller of `fail`."""
+        return self._status
+
+    @property
+    def training_s(self) -> float:
         """Training time in seconds, including earlier attempts."""
-        return monotonic() - self.started_at
+        return monotonic() - self._started_at
 
     @property
     def has_ended(self) -> bool:
-        return self.state in (TrialState.RECORDED, TrialState.FAILED)
+        return self._status != "running"
+
+    @property
+    def is_at_end(self) -> bool:
+        """True if it has ended, or ends at its last report, once its files are closed."""
+        is_final = self._last is not None and self._last.is_final
+        return self.has_ended or is_final or self._reason_to_stop is not None
 
     def take_resolved(self) -> ResolvedExperiment | None:
         """Return the resolved experiment, but only once, because its task and hooks have state."""
-        resolved = self.resolved
-        self.resolved = None
+        resolved = self._resolved
+        self._resolved = None
         return resolved
 
     def begin_attempt(self) -> None:
         """Begin another attempt, which has not reported yet."""
-        self.last = None
+        assert not self.is_at_end
+        self._last = None
 
     def add_report(self, report: Report) -> bool:
         """Add a report, and return whether it has the sweep's metrics. Raises MetricMissing if none
-        ever will."""
-        is_first = self.last is None
-        self.last = report
-        has_metrics = self.metric_monitor.has_metrics(report)
+        ever will, and RunError if it is the last and none has had them."""
+        is_first = self._last is None
+        self._last = report
+        has_metrics = self._metric_monitor.has_metrics(report)
         if is_first:
             # The attempt has replaced the reports after the checkpoint from which it continues. The
             # folder already holds the new one.
-            self.reports = _read_reports_with_metrics(self.folder, self.settings)
+            self._reports = self._read_reports()
         elif has_metrics:
-            self.reports.append(report.metrics)
+            self._reports.append(report.metrics)
+        if report.is_final:
+            self._check_reports()
         return has_metrics
 
-    def end(self) -> None:
-        """End the trial as its last report says, unless it has stopped; `record` follows. Raises
-        RunError if no report had the sweep's metrics."""
-        if self.state is not TrialState.TRAINING:
-            return
-        last = self.last
-        if not self.reports and not (last and last.interrupted):
-            raise self.metric_monitor.make_missing_metrics_error(last)
-        self._end(Outcome(*find_outcome(last)))
-
     def stop(self, reason: str) -> None:
-        """End the trial early at its last report, even if that says that it was interrupted."""
-        assert self.last is not None
-        if self.state is TrialState.TRAINING or self.last.interrupted:
-            self._end(Outcome("stopped", [reason]))
+        """Let the trial end early at its last report, unless it ends there by itself. A trial that
+        was interrupted there would be resumed, and so it can stop."""
+        assert self._last is not None
+        if not self.is_at_end or (self._last.interrupted and not self.has_ended):
+            self._reason_to_stop = reason
 
-    def _end(self, outcome: Outcome) -> None:
-        self.state = TrialState.ENDING
-        self.outcome = outcome
-
-    def record(self) -> None:
-        """Record the outcome of an ending trial in its folder."""
-        assert self.outcome is not None
-        self.folder.end(self.outcome.status, stopped=self.outcome.reasons)
-        self.state = TrialState.RECORDED
+    def end(self) -> None:
+        """Record the end of the trial in its folder: that it was stopped, or what its last report
+        says. Raises RunError if no report had the sweep's metrics."""
+        status, reasons = self._find_outcome()
+        self.folder.end(status, stopped=reasons)
+        self._leave_running(status)
 
     def fail(self) -> None:
         """Mark the trial as failed; the caller records the error in its folder."""
-        assert self.state is not TrialState.RECORDED
-        self.state = TrialState.FAILED
-        self.outcome = None
+        self._leave_running("failed")
 
+    def _leave_running(self, status: Status) -> None:
+        assert self._status == "running", f"trial {self.number}: {self._status} -> {status}"
+        self._status = status
 
-def _read_reports_with_metrics(
-    folder: RunFolder, settings: SweepSettings
-) -> list[Mapping[str, Any]]:
-    """Return a trial's valid reports that have all of the sweep's metrics, oldest first."""
-    return [report for report in folder.read_current_reports() if settings.has_metrics(report)]
+    def _find_outcome(self) -> tuple[Status, Sequence[str]]:
+        if self._reason_to_stop is not None:
+            return "stopped", [self._reason_to_stop]
+        self._check_reports()
+        return find_outcome(self._last)
 
+    def _check_reports(self) -> None:
+        """Raise RunError if the trial ends without a report that has the sweep's metrics. An
+        interrupted one may make it later."""
+        last = self._last
+        if not self._reports and not (last and last.interrupted):
+            raise self._metric_monitor.make_missing_metrics_error(last)
 
-def _compute_training_seconds(folder: RunFolder) -> float:
-    """Return a trial's training time in seconds: from the start of each attempt to its last
-    report."""
-    ends = {
-        line["attempt"]: seconds_at(line["time"])
-        for line in folder.read_reports()
-        if "time" in line
-    }
-    durations = [
-        max(0.0, ends[attempt.number] - seconds_at(attempt.started))
-        for attempt in folder.read_attempts()
-        if attempt.started and attempt.number in ends
-    ]
-    return sum(durations, start=0.0)
+    def _read_reports(self) -> list[Mapping[str, Any]]:
+        """Return the trial's valid reports that have all of the sweep's metrics, oldest first."""
+        reports = self.folder.read_current_reports()
+        return [report for report in reports if self._settings.has_metrics(report)]

@@ -7,7 +7,6 @@ from typing import Any
 
 from orchestrator.disk.sweep_folder import end_trial
 from orchestrator.engines.error_origin import is_gpu_failure
-from orchestrator.engines.failure_record import record_failure
 from orchestrator.engines.in_process import InProcess
 from orchestrator.errors import ConfigError, MetricMissing, RunError
 from orchestrator.sweeps.active_trial import ActiveTrial
@@ -15,7 +14,7 @@ from orchestrator.sweeps.pruner import Pruner
 from orchestrator.sweeps.running_sweep import RunningSweep
 from orchestrator.sweeps.search.search import list_members
 from orchestrator.sweeps.stopping_rules import describe_scheduler_stop
-from orchestrator.sweeps.trial_group import TrialGroup
+from orchestrator.sweeps.trial_group import Failed, Reported, TrialGroup
 
 
 class SequentialTrials:
@@ -58,37 +57,44 @@ class SequentialTrials:
             return None
 
     def _train(self, trials: Sequence[ActiveTrial]) -> None:
-        """Train trials that share a training run until all have ended. If one fails, the others
-        continue without it."""
-        while trials:
+        """Train trials that share a training run until all or the sweep have ended. If one fails,
+        the others continue without it."""
+        group = TrialGroup(self._engine, trials, self._sweep.settings)
+        while not group.has_ended:
+            running = [trial for trial in trials if not trial.has_ended]
             if self._sweep.is_over():
-                for trial in trials:
+                for trial in running:
                     end_trial(trial.folder, *self._sweep.find_ending(trial.number))
                 return
-            self._train_until_one_fails(trials)
-            for trial in trials:
-                if trial.outcome:
-                    interrupted = trial.outcome.status == "interrupted"
+            self._train_until_one_fails(group)
+            for trial in running:
+                if trial.has_ended and trial.status != "failed":
+                    interrupted = trial.status == "interrupted"
                     self._sweep.record_end(trial.number, trial.values, interrupted=interrupted)
-            trials = [trial for trial in trials if not trial.has_ended]
 
-    def _train_until_one_fails(self, trials: Sequence[ActiveTrial]) -> None:
-        group = TrialGroup(self._engine, trials, self._sweep.settings)
+    def _train_until_one_fails(self, group: TrialGroup) -> None:
+        while event := group.next():
+            if isinstance(event, Reported):
+                event = self._stop_if_due(group, event.trial)
+            if event:
+                self._record_failure(group, event)
+                return
+
+    def _stop_if_due(self, group: TrialGroup, trial: ActiveTrial) -> Failed | None:
+        """Stop a trial at its report if there is a reason; return its failure if that fails."""
         try:
-            while trial := group.next():
-                with group.marking_failure(trial):
-                    reason = self._find_reason_to_stop(trial)
-                    if reason:
-                        group.stop(trial, reason)
-            group.shut_down()
+            reason = self._find_reason_to_stop(trial)
+            if reason:
+                group.stop(trial, reason)
         except BaseException as error:
-            self._record_failure(group, error)
+            return group.fail(trial, error)
+        return None
 
-    def _record_failure(self, group: TrialGroup, error: BaseException) -> None:
+    def _record_failure(self, group: TrialGroup, failed: Failed) -> None:
         """Record the failure of a trial, without which the others continue. Raises an interruption,
         and RunError if no trial can use the GPU any more."""
-        trial = group.mark_failed(error)
-        failure = record_failure(trial.folder, error)
+        trial = failed.trial
+        failure = failed.failure
         if not isinstance(failure, Exception):
             raise failure
         if is_gpu_failure(failure):
@@ -107,7 +113,7 @@ class SequentialTrials:
         # Rules and pruner get every report, whatever the other decides.
         count = len(trial.reports)
         metrics = {**report.metrics, "training_iteration": count}
-        reason = self._sweep.find_reason_to_stop(trial.number, metrics, trial.seconds)
+        reason = self._sweep.find_reason_to_stop(trial.number, metrics, trial.training_s)
         is_pruned = self._pruner is not None and self._pruner.should_stop(
             trial.number, count, report.metrics
         )

@@ -3,28 +3,41 @@
 This code runs in the driver, or under Tune in the trial's process.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from orchestrator.disk.rows.compaction import compact_rows
 from orchestrator.engines.assignment import Assignment
-from orchestrator.engines.lifecycle import Lifecycle
+from orchestrator.engines.failure_record import record_failure
+from orchestrator.engines.lifecycle import Engine, Lifecycle
 from orchestrator.experiment.sections.sweep import SweepSettings
-from orchestrator.loop.sharing.failed_run import find_failed_run, marking_failed_run
-from orchestrator.sweeps.active_trial import ActiveTrial, TrialState
+from orchestrator.loop.sharing.failed_run import find_failed_run
+from orchestrator.sweeps.active_trial import ActiveTrial
 
-if TYPE_CHECKING:
-    from orchestrator.engines.lifecycle import Engine
+
+@dataclass(frozen=True)
+class Reported:
+    """A trial has reported the sweep's metrics."""
+
+    trial: ActiveTrial
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A trial has failed, and its folder records it."""
+
+    trial: ActiveTrial
+    error: BaseException
+    """What was raised."""
+    failure: BaseException
+    """What to raise, as `record_failure` returns it."""
 
 
 class TrialGroup:
-    """Trials that share one training run. The first is the leader.
+    """Trials that share a training run until each has ended. The first is the leader.
 
-    A trial's end is recorded at the next report: by then its files are closed.
+    If one fails, the others continue without it, from their newest common checkpoint. The end of a
+    trial is recorded when the group trains on, because its files are closed then.
     """
 
     def __init__(
@@ -34,90 +47,122 @@ class TrialGroup:
         settings: SweepSettings,
         checkpoint: str | None = None,
     ) -> None:
-        self._engine = engine
-        self._trials = trials
-        sweep = settings.model_dump(mode="json")
-        leader, *followers = (
-            Assignment(trial.source, trial.folder.location, checkpoint=checkpoint, sweep=sweep)
-            for trial in trials
-        )
-        leader = replace(leader, followers=tuple(followers))
-        self._lifecycle = Lifecycle(engine, leader, trials[0].take_resolved())
-        for trial in trials:
-            trial.begin_attempt()
+        """Train nothing yet.
 
-    def next(self) -> ActiveTrial | None:
-        """Train until a trial reports the sweep's metrics, and return that trial; return None once
-        all have ended.
-
-        Raises RunError for a trial that ended without the sweep's metrics; errors in training or
-        hooks propagate.
+        Args:
+            engine: What trains them.
+            trials: The trials, all of which are running.
+            settings: The sweep.
+            checkpoint: Checkpoint of another trial that the only one continues from.
         """
-        while True:
-            report = self._lifecycle.next()
+        self.trials = trials
+        self._engine = engine
+        self._settings = settings
+        self._checkpoint = checkpoint
+        self._lifecycle: Lifecycle | None = None
+        """The attempt that trains; None before it begins, and once it is shut down."""
+        self._members = trials
+        """The trials of the attempt, by the indices of their runs."""
+
+    @property
+    def has_ended(self) -> bool:
+        return all(trial.has_ended for trial in self.trials)
+
+    def list_continuing(self) -> list[ActiveTrial]:
+        """Return the trials that do not end at their last report."""
+        return [trial for trial in self.trials if not trial.is_at_end]
+
+    def next(self) -> Reported | Failed | None:
+        """Train until a trial reports the sweep's metrics or fails; return None once all have
+        ended."""
+        if any(trial.status == "failed" for trial in self._members):
+            self.shut_down()
+        while not self.has_ended:
+            if self._lifecycle is None:
+                self._lifecycle = self._begin_attempt()
+            event = self._train(self._lifecycle)
+            if event:
+                return event
+        self.shut_down()
+        return None
+
+    def _begin_attempt(self) -> Lifecycle:
+        sweep = self._settings.model_dump(mode="json")
+        leader, *followers = (
+            Assignment(
+                trial.source, trial.folder.location, checkpoint=self._checkpoint, sweep=sweep
+            )
+            for trial in self._members
+        )
+        for trial in self._members:
+            trial.begin_attempt()
+        resolved = self._members[0].take_resolved()
+        return Lifecycle(self._engine, replace(leader, followers=tuple(followers)), resolved)
+
+    def _train(self, lifecycle: Lifecycle) -> Reported | Failed | None:
+        """Train to the next report; return None if it lacks the sweep's metrics, and at the end."""
+        try:
+            report = lifecycle.next()
             if report is None:
-                self._lifecycle.shut_down()
-                for trial in self._trials:
-                    with self.marking_failure(trial):
-                        trial.end()
-                self._record_ends()
-                return None
+                lifecycle.shut_down()
+        except BaseException as error:
+            return self.fail(self._find_failed(error), error)
 
-            self._record_ends()
-            trial = self._trials[report.run_index]
-            with self.marking_failure(trial):
-                has_metrics = trial.add_report(report)
-                if report.is_final:
-                    trial.end()
-            if has_metrics:
-                return trial
+        failed = self._end_trials(is_over=report is None)
+        if failed or report is None:
+            return failed
+        trial = self._members[report.run_index]
+        try:
+            return Reported(trial) if trial.add_report(report) else None
+        except BaseException as error:
+            return self.fail(trial, error)
 
-    @contextmanager
-    def marking_failure(self, trial: ActiveTrial) -> Iterator[None]:
-        """Mark an error of the block as the trial's own, for `mark_failed`."""
-        with marking_failed_run(self._trials.index(trial)):
-            yield
+    def _find_failed(self, error: BaseException) -> ActiveTrial:
+        """Return the trial whose run an error of the engine names. If it names none, because a
+        process died, the first trial that still trains has failed. A recorded end stays."""
+        index = find_failed_run(error)
+        if index is not None and not self._members[index].has_ended:
+            return self._members[index]
+        running = [trial for trial in self._members if not trial.has_ended]
+        return min(running, key=lambda trial: trial.is_at_end)
+
+    def _end_trials(self, *, is_over: bool) -> Failed | None:
+        """Record the ends of the trials that ended at their last reports, or of all if the training
+        is over; return the first whose end fails."""
+        for trial in self._members:
+            if trial.has_ended or not (is_over or trial.is_at_end):
+                continue
+            try:
+                trial.end()
+            except BaseException as error:
+                return self.fail(trial, error)
+        return None
+
+    def fail(self, trial: ActiveTrial, error: BaseException) -> Failed:
+        """Record that a trial has failed; `next` continues without it."""
+        trial.fail()
+        return Failed(trial, error, record_failure(trial.folder, error))
 
     def stop(self, trial: ActiveTrial, reason: str) -> None:
         """Stop a trial at its latest report; the other trials of the group continue."""
         assert trial.last is not None
-        if trial.state is TrialState.TRAINING:
+        if not trial.is_at_end:
             self._engine.end_run(trial.last.run_index)
         trial.stop(reason)
-
-    def mark_failed(self, error: BaseException) -> ActiveTrial:
-        """Mark the trial that failed, and return it; the caller records its failure. Raises the
-        error if all trials have ended, because a recorded outcome stays."""
-        unended = [trial for trial in self._trials if not trial.has_ended]
-        if not unended:
-            raise error
-        failed = self._find_failed(error, unended)
-        failed.fail()
-        return failed
-
-    def _find_failed(self, error: BaseException, unended: Sequence[ActiveTrial]) -> ActiveTrial:
-        """Return the trial by which an error is marked. If a process died, nothing is marked, and
-        the first trial that still trains has failed."""
-        index = find_failed_run(error)
-        if index is not None and not self._trials[index].has_ended:
-            return self._trials[index]
-        training = [trial for trial in unended if trial.state is TrialState.TRAINING]
-        return [*training, *unended][0]
 
     def save(self) -> str:
         """Write a checkpoint between two reports; return its path."""
         return self._engine.save()
 
     def shut_down(self) -> None:
-        """Stop training. Trials that have not ended may be resumed."""
-        self._lifecycle.shut_down()
-        self._record_ends()
-        for trial in self._trials:
-            if trial.state is TrialState.RECORDED:
+        """Stop training. Trials that do not end at their last report may be resumed."""
+        lifecycle = self._lifecycle
+        self._lifecycle = None
+        if lifecycle:
+            lifecycle.shut_down()
+        for trial in self._members:
+            if trial.is_at_end and not trial.has_ended:
+                trial.end()
+            if trial.status not in ("running", "failed"):
                 compact_rows(trial.folder)
-
-    def _record_ends(self) -> None:
-        for trial in self._trials:
-            if trial.state is TrialState.ENDING:
-                with self.marking_failure(trial):
-                    trial.record()
+        self._members = self.list_continuing()

@@ -15,6 +15,7 @@ from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.private_api.ray_tune import TrialProgressCallback
+from orchestrator.sweeps.begin_trial import begin_trial
 from orchestrator.sweeps.running_sweep import RunningSweep
 from orchestrator.sweeps.search.search import (
     NumberedValues,
@@ -22,7 +23,6 @@ from orchestrator.sweeps.search.search import (
     TrialConfig,
     list_members,
 )
-from orchestrator.sweeps.trials import begin_trial
 from orchestrator.sweeps.tune.trial_data import FAILED, REPORTED, SECONDS, TRIAL
 
 

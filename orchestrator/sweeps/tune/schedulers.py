@@ -68,7 +68,7 @@ class SingleStops(FIFOScheduler):
             reason = describe_scheduler_stop(self._settings, result[TRAINING_ITERATION])
         reason = self._reasons.get(number, reason)
         if reason:
-            call_before_next_step(tune_controller, trial, "drop", number, reason)
+            call_before_next_step(tune_controller, trial, "stop_early", number, reason)
         return str(TrialScheduler.CONTINUE)
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:

@@ -5,9 +5,9 @@ import orchestrator.engines.preload  # noqa: F401  # acts when imported, before 
 # isort: split
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from ray import tune
 from ray.tune.result import DONE, TRAINING_ITERATION
@@ -17,7 +17,7 @@ from orchestrator.disk.metadata import COMPLETE
 from orchestrator.disk.removal import is_within
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import find_checkpoint_to_exploit, trial_folder
-from orchestrator.engines.failure_record import is_permanent_error, record_failure
+from orchestrator.engines.failure_record import is_permanent_error
 from orchestrator.engines.train_engine import TrainJobs
 from orchestrator.engines.trial_gang import TrialGang
 from orchestrator.errors import ConfigError, MetricMissing
@@ -27,9 +27,9 @@ from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.private_api.ray_tune import PermanentFailure
 from orchestrator.process.streams import print_line
 from orchestrator.storage.strict_json import format_json, parse_json
-from orchestrator.sweeps.active_trial import ActiveTrial, TrialState
+from orchestrator.sweeps.active_trial import ActiveTrial
 from orchestrator.sweeps.search.search import TrialConfig, list_members
-from orchestrator.sweeps.trial_group import TrialGroup
+from orchestrator.sweeps.trial_group import Failed, Reported, TrialGroup
 from orchestrator.sweeps.tune.trial_data import FAILED, REPORTED, SECONDS, TRIAL
 
 ENGINES: Mapping[str, type[TrialGang] | type[TrainJobs]] = {"gang": TrialGang, "train": TrainJobs}
@@ -52,7 +52,7 @@ class Trial(tune.Trainable):
     on a new engine.
 
     Trials that share a training run are one trial for Tune, whose results name the trial that
-    reported. The driver calls `drop` to stop a single one.
+    reported. The driver calls `stop_early` to stop a single one.
     """
 
     def setup(
@@ -73,44 +73,51 @@ class Trial(tune.Trainable):
         self._settings = settings
         self._location = location
         self._engine = ENGINES[settings.engine](workers)
-        self._take_config(config)
+        self._set_config(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Leave this trial for the next one, on the same engine."""
-        self._leave_trial()
-        self._take_config(new_config)
+        self._shut_down()
+        self._set_config(new_config)
         return True
 
-    def _take_config(self, config: dict[str, Any]) -> None:
+    def _set_config(self, config: dict[str, Any]) -> None:
         self._config: TrialConfig = config[TRIAL]
         self._shares_training = bool(self._config["followers"])
         self._group: TrialGroup | None = None
-        self._trials: list[ActiveTrial] = []
+        """The trials that train; None before the first step, and after the last."""
         self._failed: list[int] = []
+        """Numbers of the trials that failed alone since the last result."""
         self._metrics: dict[str, Any] = {}
         self._checkpoint: str | None = None
+        """Checkpoint that Tune has restored."""
 
     def step(self) -> dict[str, Any]:
         """Train to the next report with the sweep's metrics."""
-        self._group = self._group or self._begin()
-        while self._group:
-            try:
-                return self._next_result(self._group)
-            except Exception as error:  # user code may raise anything
-                self._fail(self._group.mark_failed(error), error)
-        return self._result(None)
+        if self._group is None:
+            self._group = self._begin()
+        group = self._group
+        while not group.has_ended:
+            trial = self._train(group)
+            if trial and trial.last and (self._shares_training or not trial.last.is_final):
+                return self._make_result(trial.number)
+
+        self._shut_down()
+        if not self._metrics:
+            self._keep_earlier_metrics(group)
+        return self._make_result(None)
 
     def _begin(self) -> TrialGroup:
-        self._trials = []
+        trials = []
         for member in list_members(self._config):
             trial = self._begin_trial(member["number"], member["values"])
             if trial:
-                self._trials.append(trial)
-        if not self._trials:
-            raise PermanentFailure("none of the trials that share this training run could start")
-        folder = self._trials[0].folder
+                trials.append(trial)
+        if not trials:
+            raise PermanentFailure("no trial of this training run is left to train")
+        folder = trials[0].folder
         checkpoint = find_checkpoint_to_exploit(folder, self._find_assigned_checkpoint(folder))
-        return TrialGroup(self._engine, self._trials, self._settings, checkpoint)
+        return TrialGroup(self._engine, trials, self._settings, checkpoint)
 
     def _find_assigned_checkpoint(self, folder: RunFolder) -> str | None:
         """Return the checkpoint of another trial that Tune has assigned to this one; None for its
@@ -134,28 +141,64 @@ class Trial(tune.Trainable):
                 return None
             raise PermanentFailure(str(error)) from error
 
-    def _next_result(self, group: TrialGroup) -> dict[str, Any]:
-        while trial := group.next():
-            assert trial.last is not None
-            self._keep_metrics(trial)
-            if self._shares_training or not trial.last.is_final:
-                return self._result(trial.number)
-        group.shut_down()
-        if not self._metrics and self._trials[0].reports:
-            self._keep_metrics(self._trials[0])  # it was interrupted after its last report
-        self._group = None
-        return self._result(None)
+    def _train(self, group: TrialGroup) -> ActiveTrial | None:
+        """Train until a trial reports, and return it; None if one has failed without which the
+        others continue, or if all have ended."""
+        event = group.next()
+        if isinstance(event, Reported):
+            self._keep_metrics(event.trial)
+            return event.trial
+        if event:
+            self._handle_failure(group, event)
+        return None
+
+    def _handle_failure(self, group: TrialGroup, failed: Failed) -> None:
+        """Let the others continue without the failed trial if they can. Otherwise fail them too and
+        raise the failure: Tune starts them again, unless it is permanent."""
+        if self._can_end_alone(group, failed.error):
+            self._failed.append(failed.trial.number)
+            return
+
+        others = group.list_continuing()
+        try:
+            self._shut_down()
+        # The first failure is the one to raise.
+        except Exception as second_error:
+            print_line(f"Could not stop the training of {failed.trial.folder}: {second_error}")
+        for trial in others:
+            group.fail(trial, failed.error)
+        if is_permanent_error(failed.error):
+            raise PermanentFailure(str(failed.failure)) from failed.failure
+        raise failed.failure
+
+    def _can_end_alone(self, group: TrialGroup, error: BaseException) -> bool:
+        """Return whether the failed one of several trials ends alone: it failed with an error of its
+        own, and the others continue or have reported, for Tune needs a result. A metric that none
+        of them has reported is missing from all."""
+        if not self._shares_training or not is_permanent_error(error):
+            return False
+        if any(trial.reports for trial in group.trials):
+            return True
+        return bool(group.list_continuing()) and not isinstance(error, MetricMissing)
 
     def _keep_metrics(self, trial: ActiveTrial) -> None:
         self._metrics = {
             name: trial.reports[-1][name] for name in (*_COUNTERS, *self._settings.metrics)
         }
-        self._metrics[SECONDS] = trial.seconds
+        self._metrics[SECONDS] = trial.training_s
         # After an exploit, Tune counts from the other trial's reports.
         if not self._checkpoint:
             self._metrics[TRAINING_ITERATION] = len(trial.reports)
 
-    def _result(self, number: int | None) -> dict[str, Any]:
+    def _keep_earlier_metrics(self, group: TrialGroup) -> None:
+        """Keep the metrics of an earlier attempt, after which a trial was interrupted and made no
+        other report."""
+        for trial in group.trials:
+            if trial.reports:
+                self._keep_metrics(trial)
+                return
+
+    def _make_result(self, number: int | None) -> dict[str, Any]:
         """Return a result for Tune; `number` is the trial that reported, None once all are over."""
         result = {**self._metrics, DONE: number is None}
         if self._shares_training:
@@ -164,58 +207,17 @@ class Trial(tune.Trainable):
             self._failed = []
         return result
 
-    def _fail(self, failed: ActiveTrial, error: Exception) -> None:
-        """End the failed trial alone if that is possible, otherwise all."""
-        others = [trial for trial in self._trials if trial.state is TrialState.TRAINING]
-        if self._can_end_alone(error, others):
-            self._fail_alone(failed, others, error)
-        else:
-            self._fail_all([*others, failed], error)
-
-    def _can_end_alone(self, error: Exception, others: Sequence[ActiveTrial]) -> bool:
-        """Return whether the failed one of several trials ends alone: it failed with an error of its
-        own, and the others continue or have reported. A metric that none of them has reported is
-        missing from all."""
-        if not self._shares_training or not is_permanent_error(error):
-            return False
-        have_reported = self._metrics or any(trial.reports for trial in self._trials)
-        if isinstance(error, MetricMissing) and not have_reported:
-            return False
-        return bool(others or self._metrics)
-
-    def _fail_alone(
-        self, failed: ActiveTrial, others: Sequence[ActiveTrial], error: Exception
-    ) -> None:
-        """Record a trial's failure; the others resume from their newest common checkpoint."""
-        try:
-            self._leave_trial()
-        finally:
-            record_failure(failed.folder, error)
-        self._failed.append(failed.number)
-        self._trials = [*others]
-        self._group = TrialGroup(self._engine, others, self._settings) if others else None
-
-    def _fail_all(self, trials: Sequence[ActiveTrial], error: Exception) -> NoReturn:
-        """Record the failure of the trials, and raise it: Tune starts them again, unless the failure
-        is permanent."""
-        try:
-            self._leave_trial()
-        # The first failure is the one to raise.
-        except Exception as second_error:
-            print_line(f"Could not stop the training of {self._trials[0].folder}: {second_error}")
-        failures = [record_failure(trial.folder, error) for trial in trials]
-        if is_permanent_error(error):
-            raise PermanentFailure(str(failures[-1])) from failures[-1]
-        raise failures[-1]
-
-    def drop(self, number: int, reason: str) -> None:
+    def stop_early(self, number: int, reason: str) -> None:
         """Stop one of the trials that share this training run, as the driver decided at its
         report."""
-        trial = next((trial for trial in self._trials if trial.number == number), None)
-        if self._group and trial:
-            self._group.stop(trial, reason)
+        group = self._group
+        if group is None:
+            return
+        for trial in group.trials:
+            if trial.number == number:
+                group.stop(trial, reason)
 
-    def _leave_trial(self) -> None:
+    def _shut_down(self) -> None:
         group = self._group
         self._group = None
         if group:
@@ -231,9 +233,9 @@ class Trial(tune.Trainable):
     def load_checkpoint(self, checkpoint_dir: str) -> None:
         """Continue from what `save_checkpoint` wrote for this or another trial."""
         pointer = parse_json(Path(checkpoint_dir, _POINTER).read_bytes())
-        self._leave_trial()
+        self._shut_down()
         self._checkpoint = pointer["checkpoint"]
         self._metrics = pointer["metrics"]
 
     def cleanup(self) -> None:
-        self._leave_trial()
+        self._shut_down()

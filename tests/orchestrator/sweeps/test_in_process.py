@@ -22,7 +22,7 @@ from orchestrator.experiment.load import make_experiment_from_source
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.runs.result import open_run
 from orchestrator.sweeps import requirements, run_trials
-from orchestrator.sweeps.trials import begin_trial, make_trial_source
+from orchestrator.sweeps.begin_trial import begin_trial, make_trial_source
 from tests.tasks import described
 
 SETTINGS = (

@@ -17,9 +17,9 @@ from orchestrator.errors import CheckpointError
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
 from orchestrator.storage import Storage
+from orchestrator.sweeps.begin_trial import begin_trial
 from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.results.result import Sweep
-from orchestrator.sweeps.trials import begin_trial
 from tests.tasks import described
 
 SPACE = {"hooks.ema.decay": {"uniform": [0.1, 0.9]}, "optimizer.lr": {"loguniform": [0.01, 0.5]}}

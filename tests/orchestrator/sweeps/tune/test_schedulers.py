@@ -71,14 +71,14 @@ def test_one_of_the_trials_that_share_a_training_run_stops() -> None:
     shared = SharedTraining("asha", {})
     decisions = [shared.report(0, 2.0), shared.report(1, 1.0)]
     assert decisions == [TrialScheduler.CONTINUE] * 2
-    assert shared.calls == [("drop", 1, "asha ended the trial after report 1")]
+    assert shared.calls == [("stop_early", 1, "asha ended the trial after report 1")]
 
 
 @pytest.mark.parametrize("scheduler", ["asha", "fifo"])
 def test_the_stopping_rules_stop_one_of_them_too(scheduler: str) -> None:
     shared = SharedTraining(scheduler, {0: "max_reports: 1 reached"})
     shared.report(0, 2.0)
-    assert shared.calls == [("drop", 0, "max_reports: 1 reached")]
+    assert shared.calls == [("stop_early", 0, "max_reports: 1 reached")]
 
 
 # HyperBand

@@ -160,7 +160,7 @@ def test_a_death_after_a_trial_has_stopped_fails_the_others_of_its_training(
         engine.failure = RankFailed.from_error(0, 1, SystemExit(1))
     engine.run_indices = [0, 1] if is_recorded else [0]
     assert trial.step()[REPORTED] == 0
-    trial.drop(0, "val/loss 0.5 reached the target 0.5")
+    trial.stop_early(0, "val/loss 0.5 reached the target 0.5")
     if is_recorded:
         assert trial.step()[REPORTED] == 1
     with pytest.raises((RankFailed, PermanentFailure)):
