@@ -12,7 +12,7 @@ from orchestrator.disk.attempts import Attempt, Host
 from orchestrator.disk.experiment_file import parse_experiment
 from orchestrator.disk.info import read_info
 from orchestrator.disk.lease import Lease, check_lease, is_driven, is_driver_dead
-from orchestrator.disk.metadata import RunMetadata, format_now
+from orchestrator.disk.metadata import RunMetadata, Status, format_now
 from orchestrator.disk.missing_run import explain_missing_run
 from orchestrator.disk.process import Process
 from orchestrator.errors import (
@@ -189,7 +189,7 @@ class RunFolder:
 
     def end(
         self,
-        status: str,
+        status: Status,
         *,
         stopped: Sequence[str] = (),
         error: str | None = None,

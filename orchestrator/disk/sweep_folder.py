@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from orchestrator.disk.listing import list_run_folders
+from orchestrator.disk.metadata import Status
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import UsageError
 from orchestrator.storage import Storage
@@ -53,7 +54,7 @@ def find_checkpoint_to_exploit(folder: RunFolder, assigned: str | None) -> str |
     return before.checkpoint if before and before.attempts == attempts else None
 
 
-def end_trial(folder: RunFolder, status: str, reason: str) -> None:
+def end_trial(folder: RunFolder, status: Status, reason: str) -> None:
     """Record the end of a trial that is still running. Runs in the driver."""
     if folder.read_metadata().status == "running":
         folder.end(status, stopped=[reason])

@@ -26,14 +26,14 @@ class SequentialTrials:
         self._search = sweep.search
         self._pruner = Pruner.make(sweep.settings, sweep.previous)
         self._engine = InProcess(
-            sweep.experiment.workers, stop_requested=sweep.is_stop_requested, end_hung=end_hung
+            sweep.experiment.workers, stop_requested=sweep.end.stop_requested, end_hung=end_hung
         )
 
     def run(self) -> None:
         """Run until all trials or the sweep have ended. A failed trial ends the sweep only if
         `fail_fast` is set."""
         for _ in range(self._search.count):
-            if self._sweep.is_over():
+            if self._sweep.end.is_due():
                 return
             suggestion = self._search.suggest()
             if suggestion is None:
@@ -62,7 +62,7 @@ class SequentialTrials:
         group = TrialGroup(self._engine, trials, self._sweep.settings)
         while not group.has_ended:
             running = [trial for trial in trials if not trial.has_ended]
-            if self._sweep.is_over():
+            if self._sweep.end.is_due():
                 for trial in running:
                     end_trial(trial.folder, *self._sweep.find_ending(trial.number))
                 return
@@ -124,4 +124,4 @@ class SequentialTrials:
             return reason
         if is_pruned:
             return describe_scheduler_stop(self._sweep.settings, count)
-        return self._sweep.explain_end_of_budget()
+        return self._sweep.end.budget.explain_end()

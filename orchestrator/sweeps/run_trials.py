@@ -69,8 +69,8 @@ def run_trials(
                 run_on_ray(running, address, display, hang_reporter)
                 if interrupts.requested:
                     print_line(f"Interrupted. To continue: {command}")
-            if running.metric_missing:
-                raise MetricMissing(running.metric_missing)
+            if end.metric_missing:
+                raise MetricMissing(end.metric_missing)
         return record_end(folder, experiment.sweep, interrupted=interrupts.requested)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hooks.loop_services import Display
+from orchestrator.disk.metadata import Status
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import end_trial, trial_folder, trial_name, trial_number
 from orchestrator.experiment.sections.experiment import Experiment
@@ -47,11 +48,13 @@ class RunningSweep:
         self.folder = folder
         self.previous = previous
         self._alerts = alerts
-        self._end = end
+        self.end = end
+        """Decides when no trial may begin or continue."""
         self.search = make_search(experiment, previous, display.line)
         """Suggests the next trial, to Tune too; it learns of the trials here."""
-        self._rules = StoppingRules(self.settings, self.search, end.budget)
-        self._rules.replay(previous)
+        self.rules = StoppingRules(self.settings, self.search, end.budget)
+        """Their `reasons` grow as they stop trials in `find_reason_to_stop`."""
+        self.rules.replay(previous)
         self._index = TrialIndex(folder, self.settings.objectives)
         self._progress = SweepProgress(display, self.settings, previous)
         self._constraints = Constraints(self.settings.constraints)
@@ -67,7 +70,7 @@ class RunningSweep:
         Args:
             trials: The values of each trial, by its number. Several trials share a training run.
         """
-        self._end.budget.share_training(trials)
+        self.end.budget.share_training(trials)
         for number, values in trials.items():
             self._progress.begin(number, values)
 
@@ -77,45 +80,22 @@ class RunningSweep:
             trial_folder(self.folder.location, number) for number in self._progress.list_active()
         ]
 
-    @property
-    def reasons_to_stop(self) -> Mapping[int, str]:
-        """Reasons of the rules that stopped trials, by number; more as more trials stop."""
-        return self._rules.reasons
-
-    @property
-    def metric_missing(self) -> str | None:
-        """Error of a trial whose reports lack the sweep's metric, if no other trial has reported
-        it."""
-        return self._end.metric_missing
-
     def find_reason_to_stop(
         self, number: int, metrics: Mapping[str, Any], seconds: float
     ) -> str | None:
         """Return why the rules stop a trial at this report, `seconds` into its training; None if
         they do not."""
-        if self._rules.should_stop(number, metrics, seconds):
-            return self._rules.reasons[number]
+        if self.rules.should_stop(number, metrics, seconds):
+            return self.rules.reasons[number]
         return None
 
-    def explain_end_of_budget(self) -> str | None:
-        """Return which limit of the budget is used up; None if none is."""
-        return self._end.budget.explain_end()
-
-    def is_over(self) -> bool:
-        """Return whether no trial may begin or continue."""
-        return self._end.is_due()
-
-    def is_stop_requested(self) -> bool:
-        """Return whether the user has interrupted the sweep."""
-        return self._end.stop_requested()
-
-    def find_ending(self, number: int) -> tuple[str, str]:
+    def find_ending(self, number: int) -> tuple[Status, str]:
         """Return the status of a trial that the driver ended, and the reason."""
-        if number in self._rules.reasons:
-            return "stopped", self._rules.reasons[number]
-        if self._end.outcome:
-            return self._end.outcome
-        reports = self._rules.count_reports(number)
+        if number in self.rules.reasons:
+            return "stopped", self.rules.reasons[number]
+        if self.end.outcome:
+            return self.end.outcome
+        reports = self.rules.count_reports(number)
         return "stopped", describe_scheduler_stop(self.settings, reports)
 
     def end_running_trials(self) -> None:
@@ -142,7 +122,7 @@ class RunningSweep:
             self._progress.interrupt(number, values)
             return
 
-        last = self._progress.take_last_report(number)
+        last = self._progress.find_last_report(number)
         outcome = self._progress.describe_best(number)
         excesses: Sequence[float] = ()
         if self._constraints:
@@ -153,8 +133,7 @@ class RunningSweep:
             if broken:
                 outcome += f", infeasible: {broken}"
         self.search.record_end(number, last, excesses)
-        self._progress.end(number, values, outcome)
-        self._index.keep(trial_name(number))
+        self._show_and_index(number, values, outcome)
 
     def record_failure(
         self, number: int, values: Mapping[str, Any], error: str, *, metric_missing: bool
@@ -163,20 +142,22 @@ class RunningSweep:
         ends the sweep if no trial has reported it."""
         name = trial_name(number)
         self.search.record_end(number, None)
-        self._progress.drop(number)
-        self._progress.take_last_report(number)
-        if metric_missing and not self._rules.has_reports():
-            self._end.add_missing_metric(name, error)
+        if metric_missing and not self.rules.has_reports():
+            self.end.add_missing_metric(name, error)
         else:
-            self._end.add_failure(name)
+            self.end.add_failure(name)
         self._alerts.send_once("failed", f"({name}) has failed: {error}")
 
+        self._progress.drop(number)
         shown = error
-        if metric_missing and self.metric_missing is not None:
+        if metric_missing and self.end.metric_missing is not None:
             # The sweep ends with the same error, which has the metrics that there are.
             shown = summarize_missing_metrics(self.settings)
-        self._progress.end(number, values, f"failed: {shown}")
-        self._index.keep(name)
+        self._show_and_index(number, values, f"failed: {shown}")
+
+    def _show_and_index(self, number: int, values: Mapping[str, Any], outcome: str) -> None:
+        self._progress.end(number, values, outcome)
+        self._index.keep(trial_name(number))
 
     def _measure(self, trial: TrialRecord) -> dict[str, Any]:
         """Return what an ended trial measured, by column of the table of trials."""

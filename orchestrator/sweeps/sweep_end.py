@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from orchestrator.disk.metadata import Status
 from orchestrator.sweeps.budget import BudgetUse
 
 
@@ -19,7 +20,7 @@ class SweepEnd:
         self.metric_missing: str | None = None
         """Error of a trial whose reports lack the sweep's metric, if no other trial has reported
         it."""
-        self.outcome: tuple[str, str] | None = None
+        self.outcome: tuple[Status, str] | None = None
         """Status of the trials that the end stops, and the reason; None until the end is due."""
 
     def add_failure(self, trial: str) -> None:
@@ -39,7 +40,7 @@ class SweepEnd:
             self.outcome = self._find_outcome()
         return self.outcome is not None
 
-    def _find_outcome(self) -> tuple[str, str] | None:
+    def _find_outcome(self) -> tuple[Status, str] | None:
         reason = self.budget.explain_end()
         if reason:
             return "stopped", reason

@@ -57,9 +57,9 @@ class SweepProgress:
         action = "resumes from its newest checkpoint" if number in self._active else "begins"
         self._display.line(f"{trial_name(number)}: {error}; it {action} on new processes")
 
-    def take_last_report(self, number: int) -> Mapping[str, Any] | None:
-        """Return the last report of a trial that ends; None if it has none."""
-        return self._last.pop(number, None)
+    def find_last_report(self, number: int) -> Mapping[str, Any] | None:
+        """Return the last report of a trial that has not ended; None if it has none."""
+        return self._last.get(number)
 
     def describe_best(self, number: int) -> str:
         """Return the metric and its best value in a trial."""
@@ -78,6 +78,7 @@ class SweepProgress:
         """Show that a trial has ended."""
         self._ended += 1
         self._active.discard(number)
+        self._last.pop(number, None)
         count = f"[{self._ended}/{self._total}]"
         self._display.line(f"{trial_name(number)} {count} {_format_values(values)}: {outcome}")
         self._show()

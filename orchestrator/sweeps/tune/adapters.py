@@ -49,7 +49,7 @@ class Stopper(_Unsaved, tune.Stopper):
         return reason is not None and REPORTED not in result
 
     def stop_all(self) -> bool:
-        return self._sweep.is_over()
+        return self._sweep.end.is_due()
 
 
 class SweepSearcher(_Unsaved, Searcher):

@@ -72,7 +72,7 @@ def test_each_event_of_a_trial_is_a_line(
         "trial-0002 optimizer.lr=0.7: interrupted",
     ]
     assert sweep.list_active_trials() == []
-    assert sweep.metric_missing == error
+    assert sweep.end.metric_missing == error
 
 
 def test_available_metrics_are_listed_once(
@@ -83,7 +83,7 @@ def test_available_metrics_are_listed_once(
     error = "no report of a trial has the sweep's metric 'val/accuracy'; available: val/loss"
     for number in range(2):
         sweep.record_failure(number, {"optimizer.lr": 0.5}, error, metric_missing=True)
-    assert sweep.metric_missing == error
+    assert sweep.end.metric_missing == error
     assert [line for line in capsys.readouterr().err.splitlines() if "failed" in line] == [
         f"trial-000{number} [{number + 1}/3] optimizer.lr=0.5: failed: no report of a trial has the"
         " sweep's metric 'val/accuracy'"
@@ -121,13 +121,13 @@ def test_the_search_learns_the_last_report_of_a_trial_also_of_an_earlier_attempt
 def test_a_metric_that_no_trial_reports_ends_the_sweep(tmp_path: Path) -> None:
     sweep = running(tmp_path / "first")
     sweep.record_failure(0, {}, "no such metric", metric_missing=True)
-    assert sweep.is_over()
-    assert sweep.metric_missing == "no such metric"
+    assert sweep.end.is_due()
+    assert sweep.end.metric_missing == "no such metric"
     assert sweep.find_ending(1) == ("interrupted", "trial-0000 failed, which ends the sweep")
 
     others = running(tmp_path / "second")
     others.find_reason_to_stop(0, {"val/accuracy": 1.0}, 0)
     others.record_failure(1, {}, "no such metric", metric_missing=True)
-    assert not others.is_over()
-    assert others.metric_missing is None
+    assert not others.end.is_due()
+    assert others.end.metric_missing is None
     assert others.find_ending(0) == ("stopped", "fifo ended the trial after report 1")
