@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from hooks.errors import SettingError
 from hooks.interval import Interval
 from hooks.state import State
 
@@ -15,7 +16,9 @@ class Snapshots:
         self.interval = interval
         self.max_count = max_count
         self._numbers: dict[str, int] = {}
-        """Number of each snapshot in the interval, by the checkpoint's name."""
+        """Number of each snapshot, by the checkpoint's name."""
+        self._numbered_by = interval
+        """Interval that these numbers count."""
         self._requested: int | None = None
         """Number of the requested snapshot whose save has not started."""
         self._saving: int | None = None
@@ -44,11 +47,24 @@ class Snapshots:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state to save; the checkpoint's own name is not known yet."""
-        return {"numbers": self._numbers, "requested": self._requested}
+        return {
+            "numbers": self._numbers,
+            "interval": str(self._numbered_by),
+            "requested": self._requested,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the snapshots; raises SettingError if others follow at another interval."""
         self._numbers = state["numbers"]
         self._requested = state["requested"]
+        if not self._numbers and self._requested is None:
+            return
+        self._numbered_by = Interval.parse(state["interval"])
+        if self.interval.count and self.interval != self._numbered_by:
+            raise SettingError(
+                f"snapshots: must be {self._numbered_by}, the interval of those in the checkpoint,"
+                f" got {self.interval}; set it back, or set 0 to make no more"
+            )
 
     def restore(self, state: State, owner: str, name: str) -> None:
         """Continue from the checkpoint `name`: drop later snapshots, and the names of deleted

@@ -3,6 +3,7 @@
 import pytest
 
 from hooks import Interval, State
+from hooks.errors import SettingError
 from hooks.model.snapshots import Snapshots
 
 
@@ -72,3 +73,41 @@ def test_resume_keeps_the_snapshots_of_an_uninterrupted_run(cut: int) -> None:
     assert state.checkpoints.list_names() == expected[cut]  # type: ignore[union-attr]
     continued = run_loop(again, state, range(cut + 1, 201))
     assert continued == {step: expected[step] for step in range(cut + 1, 201)}
+
+
+def test_resume_with_another_interval_is_refused() -> None:
+    """The number of a snapshot counts intervals: 2,560 steps are 256 of 10 steps. After 1,000 more,
+    number 3 of 1,000 steps would look like one too many, and be owned by nobody."""
+    state = new_state()
+    first = Snapshots(Interval(10, "steps"), 32)
+    run_loop(first, state, range(1, 2561))
+    with pytest.raises(
+        SettingError, match=r"snapshots: must be 10 steps, .* got 1000 steps; set it back, or set 0"
+    ):
+        Snapshots(Interval(1000, "steps"), 32).load_state_dict(first.state_dict())
+    with pytest.raises(SettingError, match=r"must be 10 steps, .* got 10 epochs"):
+        Snapshots(Interval(10), 32).load_state_dict(first.state_dict())
+
+
+def test_resume_without_further_snapshots_keeps_them_and_their_interval() -> None:
+    state = new_state()
+    first = Snapshots(Interval(10, "steps"), 4)
+    run_loop(first, state, range(1, 41))
+    without = Snapshots(Interval(0), 4)
+    without.load_state_dict(first.state_dict())
+    without.restore(state, "ema", "40")
+    kept = ["10", "20", "30", "40"]
+    assert run_loop(without, state, range(41, 80))[79] == kept
+    again = Snapshots(Interval(10, "steps"), 4)
+    again.load_state_dict(without.state_dict())
+    again.restore(state, "ema", "79")
+    assert run_loop(again, state, range(80, 81))[80] == ["20", "40", "80"]
+
+
+def test_interval_may_change_before_the_first_snapshot() -> None:
+    first = Snapshots(Interval(1000, "steps"), 4)
+    state = new_state()
+    run_loop(first, state, range(1, 6))
+    later = Snapshots(Interval(2, "steps"), 4)
+    later.load_state_dict(first.state_dict())
+    assert run_loop(later, state, range(6, 9))[8] == ["6", "8"]
