@@ -161,7 +161,7 @@ def test_subclass_with_a_gamma_of_its_own_has_the_weights_of_mmdetection(
     entry = {"type": "own_average:ExpMomentumEMA", "gamma": 50, "decay": 0.9998}
     ema = make_hook("ema", entry).hook
     assert isinstance(ema, EMA)
-    assert ema.weight(7) == pytest.approx(0.9998 * math.exp(-8 / 50) + 0.0002)
+    assert ema.compute_coefficient(7) == pytest.approx(0.9998 * math.exp(-8 / 50) + 0.0002)
 
 
 OWN_AVERAGE = """
@@ -175,7 +175,7 @@ from hooks.training.ema import EMA
 class ExpMomentumEMA(EMA):
     gamma: float = 2000.0
 
-    def weight(self, updates: int) -> float:
+    def compute_coefficient(self, updates: int) -> float:
         return self.decay * math.exp(-(1 + updates) / self.gamma) + 1 - self.decay
 """
 

@@ -8,6 +8,7 @@ t. Source: "Analyzing and Improving the Training Dynamics of Diffusion Models" (
 
 import math
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 
@@ -20,6 +21,7 @@ Profile = tuple[float, float]
 """The step and the std of an average."""
 
 
+@cache
 def compute_exponent(std: float) -> float:
     """Return the g of a std: the largest root of (g+1) = std^2 (g+2)^2 (g+3)."""
     inverse_variance = std**-2
@@ -27,10 +29,10 @@ def compute_exponent(std: float) -> float:
     return float(np.roots(polynomial).real.max())
 
 
-def compute_update_coefficient(before: int, step: int, exponent: float) -> float:
+def compute_update_coefficient(before: int, step: int, std: float) -> float:
     """Return the share of the new weights in the update at `step`, after one at `before` (0 for the
     first)."""
-    return float(1 - (before / step) ** (exponent + 1))
+    return float(1 - (before / step) ** (compute_exponent(std) + 1))
 
 
 def find_combination(stored: Sequence[Profile], wanted: Profile) -> tuple[list[float], float]:

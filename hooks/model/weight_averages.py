@@ -1,13 +1,34 @@
 """The averages of a model's weights, and what a checkpoint stores of them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
 from hooks.model.averaged_buffers import AveragedBuffers
 from hooks.model.averaged_parameters import AveragedParameters
+from hooks.optimizer_name import OptimizerName
 from hooks.state import State
+
+
+@dataclass
+class Updates:
+    """The updates of an average so far."""
+
+    count: int = 0
+    first_step: int = 0
+    """Step of the first update; 0 before it."""
+    last_step: int = 0
+    """Step of the last update; 0 before the first."""
+
+    def add(self, step: int) -> None:
+        if self.count == 0:
+            self.first_step = step
+        self.count += 1
+        self.last_step = step
 
 
 class WeightAverages:
@@ -35,18 +56,43 @@ class WeightAverages:
         self._parameters = AveragedParameters(module, device)
         self._further = {name: AveragedParameters(module, device) for name in further}
         self.buffers = AveragedBuffers(module, device) if has_buffers else None
+        self._updates: defaultdict[OptimizerName, Updates] = defaultdict(Updates)
+        """Updates of the averages of each optimizer's parameters."""
+        self._buffer_updates = Updates()
+        """Updates of the averages of the buffers: one per step, also if optimizers take turns."""
         self._are_applied = False
 
-    def update_parameters(self, coefficients: Sequence[float], state: State) -> None:
-        """Move the averages of the parameters towards the weights.
+    def count_copies(self, state: State) -> None:
+        """Count the copies with which the averages begin as their first update."""
+        for name in state.several or [None]:
+            self._updates[name].add(state.step)
+        self._buffer_updates.add(state.step)
+
+    def update(
+        self,
+        step: int,
+        compute_coefficients: Callable[[Updates, int], Sequence[float]],
+        state: State,
+    ) -> None:
+        """Move the averages towards the weights, in an optimizer's turn those of its parameters;
+        once per step also the averages of the buffers.
 
         Args:
-            coefficients: The share of the weights in each average, first that of the first average.
-            state: The state of the run, in an optimizer's turn if there are several.
+            step: Number of the step.
+            compute_coefficients: Function that returns the coefficient of the weights in each
+                average of the parameters, for its update at a step.
+            state: The state of the run.
         """
+        updates = self._updates[state.turn]
         averages = (self._parameters, *self._further.values())
+        coefficients = compute_coefficients(updates, step)
         for average, coefficient in zip(averages, coefficients, strict=True):
             average.update(coefficient, state)
+        updates.add(step)
+
+        if self.buffers is not None and self._buffer_updates.last_step != step:
+            self.buffers.update(compute_coefficients(self._buffer_updates, step)[0])
+            self._buffer_updates.add(step)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -101,8 +147,18 @@ class WeightAverages:
             if id(parameter) in names
         }
 
+    def list_updates(self) -> dict[str, Any]:
+        """Return the numbers of the updates so far."""
+        return {
+            "parameters": {name: asdict(updates) for name, updates in self._updates.items()},
+            "buffers": asdict(self._buffer_updates),
+        }
+
     def restore(
-        self, values: Mapping[str, Tensor], further: Mapping[str, Mapping[str, Tensor]]
+        self,
+        values: Mapping[str, Tensor],
+        further: Mapping[str, Mapping[str, Tensor]],
+        updates: Mapping[str, Any],
     ) -> None:
         """Load the averages of a checkpoint; raises ValueError if they do not fit.
 
@@ -110,9 +166,13 @@ class WeightAverages:
             values: First average and average of the buffers by name, such as a state dict with the
                 exact averages over it.
             further: The further averages, as `get_further` returns them.
+            updates: The updates, as `list_updates` returns them.
         """
         self._parameters.restore(values)
         if self.buffers is not None:
             self.buffers.restore(values)
         for name, average in self._further.items():
             average.restore(further[name])
+        for turn, saved in updates["parameters"].items():
+            self._updates[turn] = Updates(**saved)
+        self._buffer_updates = Updates(**updates["buffers"])

@@ -1,9 +1,8 @@
 """Moving averages of the weights."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
@@ -16,32 +15,14 @@ from hooks.errors import SettingError
 from hooks.hook import Hook
 from hooks.interval import Interval, Steps, at_interval
 from hooks.loop_services import get_checkpoint_name
-from hooks.model import power_average
+from hooks.model.power_average import LARGEST_STD, compute_update_coefficient
 from hooks.model.snapshots import Snapshots
-from hooks.model.weight_averages import WeightAverages
+from hooks.model.weight_averages import Updates, WeightAverages
 from hooks.needs import Needs
-from hooks.optimizer_name import OptimizerName
 from hooks.setup import Setup
 from hooks.state import State, Weights
 
-Std = Annotated[float, Gt(0), Le(power_average.LARGEST_STD)]
-
-
-@dataclass
-class _Updates:
-    """The updates of an average so far."""
-
-    count: int = 0
-    first_step: int = 0
-    """Step of the first update; 0 before it."""
-    last_step: int = 0
-    """Step of the last update; 0 before the first."""
-
-    def add(self, step: int) -> None:
-        if self.count == 0:
-            self.first_step = step
-        self.count += 1
-        self.last_step = step
+Std = Annotated[float, Gt(0), Le(LARGEST_STD)]
 
 
 @dataclass
@@ -76,7 +57,8 @@ class EMA(Hook):
     the training so far. Two values, such as [0.05, 0.10], are enough to compute averages of other
     widths."""
     snapshots: Annotated[Interval, Needs("average", "power")] = Interval(1)
-    """Interval of the checkpoints that `power` keeps as snapshots; 0 means none."""
+    """Interval of the checkpoints that `power` keeps as snapshots; 0 means none. Once there are
+    some, a resume can only set it to 0, which keeps them and makes no more."""
     keep_snapshots: Annotated[int, Ge(2), Needs("average", "power"), Needs("snapshots")] = 32
     """Maximum number of snapshots; beyond it, every second one is deleted and the interval
     doubles."""
@@ -113,31 +95,19 @@ class EMA(Hook):
             raise ValueError(
                 f"decay={self.decay} has no effect with average: {self.average}; remove it"
             )
-        self._stds = self._check_stds()
-        self._exponents = [power_average.compute_exponent(std) for std in self._stds]
+        self._stds = _list_stds(self.std) if self.average == "power" else []
+        """Widths of the `power` averages."""
         self._snapshots = Snapshots(self.snapshots, self.keep_snapshots)
-        self._updates: defaultdict[OptimizerName, _Updates] = defaultdict(_Updates)
-        """Updates of the averages of each optimizer's parameters."""
-        self._buffer_updates = _Updates()
-        """Updates of the averages of the buffers: one per step, also if optimizers take turns."""
         self._averages: WeightAverages | None = None
         """None before the first update."""
-        self._rank_buffers: dict[str, Tensor] = {}
-        """Averages of this rank's buffers, from the restored checkpoint."""
-
-    def _check_stds(self) -> list[float]:
-        if self.average != "power":
-            return []
-        if self.std is None:
-            raise ValueError("average: power needs std, such as std: [0.05, 0.10]")
-        stds = self.std if isinstance(self.std, list) else [self.std]
-        if len({*stds}) < len(stds):
-            raise ValueError(f"std has duplicate values: {stds}")
-        return stds
+        self._restored_updates: dict[str, Any] | None = None
+        """Updates of the averages in the restored checkpoint; None if it has none."""
+        self._restored_buffers: dict[str, Tensor] = {}
+        """Averages of this rank's buffers in the restored checkpoint."""
 
     def unsuitable(self, setup: Setup) -> str:
         saver = setup.hooks.get("checkpoint")
-        if self._stds and getattr(saver, "weights", "all") == "trainable":
+        if self.average == "power" and getattr(saver, "weights", "all") == "trainable":
             return (
                 "average: power keeps snapshots of all weights; set hooks.checkpoint.weights to all"
             )
@@ -149,20 +119,18 @@ class EMA(Hook):
         entry = checkpoint.get(self._label)
         if entry is None:
             return
-        if self._updates:
+        if self._restored_updates is not None:
             self._averages = self._make_averages(state.module)
-            values = {**entry["model"], **entry["exact"], **self._rank_buffers}
-            self._averages.restore(values, entry["further"])
-        if self._stds:
+            values = {**entry["model"], **entry["exact"], **self._restored_buffers}
+            self._averages.restore(values, entry["further"], self._restored_updates)
+        if self.average == "power":
             self._snapshots.restore(state, self._label, checkpoint["name"])
 
     def on_start(self, state: State) -> None:
         self._require_device()
         if self.begin == Interval(0, "steps") and self._averages is None:
             self._averages = self._make_averages(state.module)
-            for name in state.several or [None]:
-                self._updates[name].add(state.step)
-            self._buffer_updates.add(state.step)
+            self._averages.count_copies(state)
         if self.evaluate == "raw":
             return
         label = self._label if self.evaluate == "both" else ""
@@ -181,15 +149,7 @@ class EMA(Hook):
             if done < self.begin.count:
                 return
             self._averages = self._make_averages(state.module)
-
-        updates = self._updates[state.turn]
-        self._averages.update_parameters(self._compute_coefficients(updates, step), state)
-        updates.add(step)
-        buffers = self._averages.buffers
-        if buffers is not None and self._buffer_updates.last_step != step:
-            coefficient = self._compute_coefficients(self._buffer_updates, step)[0]
-            buffers.update(coefficient)
-            self._buffer_updates.add(step)
+        self._averages.update(step, self._compute_coefficients, state)
 
     @at_interval("snapshots")
     def on_step(self, state: State) -> None:
@@ -225,8 +185,7 @@ class EMA(Hook):
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            "updates": {name: asdict(updates) for name, updates in self._updates.items()},
-            "buffer_updates": asdict(self._buffer_updates),
+            "updates": None if self._averages is None else self._averages.list_updates(),
             "stds": self._stds,
             "snapshots": self._snapshots.state_dict(),
         }
@@ -239,9 +198,7 @@ class EMA(Hook):
                 f"std: must be {saved}, as in the checkpoint, got {own};"
                 " `hookyard average` computes other values from its snapshots"
             )
-        for name, updates in state["updates"].items():
-            self._updates[name] = _Updates(**updates)
-        self._buffer_updates = _Updates(**state["buffer_updates"])
+        self._restored_updates = state["updates"]
         self._snapshots.load_state_dict(state["snapshots"])
 
     def rank_state_dict(self) -> dict[str, Any]:
@@ -250,7 +207,7 @@ class EMA(Hook):
         return {"buffers": self._averages.buffers.to_dict()}
 
     def load_rank_state_dict(self, state: dict[str, Any]) -> None:
-        self._rank_buffers = state["buffers"]
+        self._restored_buffers = state["buffers"]
 
     # The averages
 
@@ -258,27 +215,25 @@ class EMA(Hook):
     def _label(self) -> str:
         return self.name or "ema"
 
-    def weight(self, updates: int) -> float:
-        """Return the coefficient of the new values after `updates` earlier updates; a subclass may
-        override it."""
-        if self.average == "stochastic":
-            return 1 / (updates + 1)
+    def compute_coefficient(self, updates: int) -> float:
+        """Return the coefficient of the new values after `updates` earlier updates, with `average:
+        exponential` or `annealing`; a subclass may override it."""
         return 1 - self.decay
 
-    def _compute_coefficients(self, updates: _Updates, step: int) -> list[float]:
+    def _compute_coefficients(self, updates: Updates, step: int) -> list[float]:
         """Return the coefficient of the new values in each average, for the update at a step."""
-        if self._exponents:
-            return [
-                power_average.compute_update_coefficient(updates.last_step, step, exponent)
-                for exponent in self._exponents
-            ]
+        if self.average == "power":
+            before = updates.last_step
+            return [compute_update_coefficient(before, step, std) for std in self._stds]
+        if self.average == "stochastic":
+            return [1 / (updates.count + 1)]
         if updates.count == 0:
             return [1.0]
-        weight = self.weight(updates.count)
+        coefficient = self.compute_coefficient(updates.count)
         if self.average == "annealing":
             steps = step - updates.first_step
-            weight = max(weight, self.gamma / (self.gamma + steps))
-        return [weight]
+            coefficient = max(coefficient, self.gamma / (self.gamma + steps))
+        return [coefficient]
 
     def _make_averages(self, module: nn.Module) -> WeightAverages:
         """Return averages that begin as copies of the weights."""
@@ -293,7 +248,7 @@ class EMA(Hook):
             require_device(self.device, "device")
 
     def _request_snapshot(self, state: State) -> None:
-        if self._stds and self._averages is not None:
+        if self.average == "power" and self._averages is not None:
             self._snapshots.request_if_due(state, self._label)
 
     # Use of the averages
@@ -311,3 +266,14 @@ class EMA(Hook):
         else:
             with self._averages.applied():
                 yield
+
+
+def _list_stds(std: float | list[float] | None) -> list[float]:
+    """Return the widths of the `power` averages; raises ValueError if there are none, or equal
+    ones."""
+    if std is None:
+        raise ValueError("average: power needs std, such as std: [0.05, 0.10]")
+    stds = std if isinstance(std, list) else [std]
+    if len({*stds}) < len(stds):
+        raise ValueError(f"std has duplicate values: {stds}")
+    return stds

@@ -146,7 +146,8 @@ def _find_snapshots(store: CheckpointStore, hook: str) -> dict[str, list[Term]]:
         state = store.load(name, "hooks.pt").get(hook)
         if state and state["updates"]:
             # Optimizers may take turns.
-            step = max(updates["last_step"] for updates in state["updates"].values())
+            by_optimizer = state["updates"]["parameters"]
+            step = max(updates["last_step"] for updates in by_optimizer.values())
             by_step[step] = name, [Term(name, step, std) for std in state["stds"]]
     return dict(by_step.values())
 

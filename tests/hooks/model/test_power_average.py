@@ -31,7 +31,7 @@ def test_updates_give_each_step_its_share_of_the_profile(steps: list[int]) -> No
     left = np.zeros(len(steps))
     before = 0
     for place, step in enumerate(steps):
-        taken = compute_update_coefficient(before, step, g)
+        taken = compute_update_coefficient(before, step, 0.1)
         left = left * (1 - taken)
         before = step
         left[place] += taken

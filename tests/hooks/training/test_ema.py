@@ -114,11 +114,11 @@ def test_annealing_does_not_wait_for_the_device(monkeypatch: pytest.MonkeyPatch)
 class Rising(EMA):
     """An average in which each value counts as many times as its place."""
 
-    def weight(self, updates: int) -> float:
+    def compute_coefficient(self, updates: int) -> float:
         return 2 / (updates + 2)
 
 
-def test_subclass_can_override_the_weight_of_an_update() -> None:
+def test_subclass_can_override_the_coefficient_of_an_update() -> None:
     """As a class of `ema_type` does in MMEngine."""
     hook = make_hooks({"ema": {"type": f"{__name__}:Rising", "buffers": "ema"}}, {})["ema"].hook
     assert isinstance(hook, Rising)
@@ -413,7 +413,9 @@ def test_checkpoint_has_loadable_averages_and_raw_weights() -> None:
     fresh = small_model(seed=9)
     fresh.load_state_dict(checkpoint["ema"]["model"])
     assert same(weights(fresh), averages(hook, state))
-    assert checkpoint["hook"]["updates"] == {None: {"count": 5, "first_step": 1, "last_step": 5}}
+    assert checkpoint["hook"]["updates"]["parameters"] == {
+        None: {"count": 5, "first_step": 1, "last_step": 5}
+    }
     assert checkpoint["ema"]["decay"] == 0.9
     assert checkpoint["ema"]["exact"] == {}  # nothing is stored twice
     assert checkpoint["rank"] == {}
@@ -533,7 +535,10 @@ def test_power_average_counts_a_step_of_several_turns_once() -> None:
         trail.on_update(state)
     assert_averages(hook, state, direct(trail.values, [*range(1, 7)], STDS[0]))
     once_per_step = {"count": 6, "first_step": 1, "last_step": 6}
-    assert hook.state_dict()["updates"] == {"one": once_per_step, "two": once_per_step}
+    assert hook.state_dict()["updates"]["parameters"] == {
+        "one": once_per_step,
+        "two": once_per_step,
+    }
 
 
 def test_checkpoint_with_other_stds_is_refused() -> None:

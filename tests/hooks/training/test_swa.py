@@ -83,7 +83,7 @@ def test_swa_with_batch_norm_update_equals_the_recipe_of_torch(tmp_path: Path) -
     store = CheckpointStore(Storage(tmp_path))
     record = store.load(store.list_names()[-1], "ema.pt")
     updates = store.load(store.list_names()[-1], "hooks.pt")["ema"]["updates"]
-    assert updates[None]["count"] == int(averaged.n_averaged) == EPOCHS - BEGIN
+    assert updates["parameters"][None]["count"] == int(averaged.n_averaged) == EPOCHS - BEGIN
     for name, value in averaged.module.state_dict().items():
         if "num_batches" not in name:
             torch.testing.assert_close(record["model"][name], value)
