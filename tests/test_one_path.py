@@ -19,7 +19,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.experiment import components, load, resolve
 from orchestrator.experiment.checked_sections import Sections
 from orchestrator.experiment.load import to_dict, to_yaml
-from orchestrator.experiment.sweep import check as sweep_check
+from orchestrator.experiment.sweep import check_values
 from orchestrator.experiment.yaml.writer import dump_yaml
 from orchestrator.loop.report import Report
 from orchestrator.runs.resume import load_experiment_to_resume
@@ -373,7 +373,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         counts[path.replace("task_args", "task")] += 1
         return construct(cls, values, path, *more)
 
-    for module in (resolve, load, sweep_check):
+    for module in (resolve, load, check_values):
         monkeypatch.setattr(module, "resolve_sections", resolving)
     monkeypatch.setattr(components, "construct", constructing)
     return counts
@@ -407,3 +407,11 @@ def test_trial_is_checked_once_and_builds_each_part_once(
     assert done.status == "finished"
     hooks = {f"hooks.{name}" for name in experiment.hooks}
     assert counted == dict.fromkeys(["checks", "task", *hooks], 3)
+
+
+def test_each_value_of_a_fan_out_is_checked_once(counted: Counter[str]) -> None:
+    space = {"hooks.ema.decay": {"fan_out": [0.5, 0.9]}}
+    described(hooks={"ema": {}}, sweep={"metric": "val/accuracy", "trials": 2, "space": space})
+
+    # The experiment, what all its trials have in common, and each of the two values.
+    assert counted["checks"] == 4

@@ -17,7 +17,7 @@ from orchestrator.cli import app
 from orchestrator.experiment.load import make_experiment
 from orchestrator.experiment.sections.domain import MAX_VALUES
 from orchestrator.experiment.sections.sweep import MAX_PATHS
-from orchestrator.experiment.sweep.check import MAX_CHECKED_VALUES
+from orchestrator.experiment.sweep.check_values import MAX_CHECKED_VALUES
 from orchestrator.experiment.sweep.trial_counts import MAX_TRIALS
 from orchestrator.experiment.yaml.dialect import MAX_DEPTH
 from orchestrator.experiment.yaml.reader import MAX_BYTES

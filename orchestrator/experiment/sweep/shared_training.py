@@ -50,52 +50,77 @@ class SharedPaths:
         return list(groups.values())
 
 
+@dataclass
+class SharingReasons:
+    """Why trials that differ in the values of a swept path cannot share a training run."""
+
+    by_path: dict[str, str] = field(default_factory=dict)
+    """Why the hook of a path excludes it; empty if it does not."""
+    training: str = ""
+    """Why the training may depend on what differs between its trials; empty if it does not."""
+
+    def add(self, path: str, resolved: ResolvedExperiment) -> None:
+        """Add the reasons of the experiment with one of the values of a path."""
+        if not path.startswith("hooks."):
+            return
+        name = path.split(".")[1]
+        reason = _explain_hook(name, resolved.hooks.get(name))
+        self.by_path[path] = self.by_path.get(path) or reason
+        self.training = self.training or _explain_training(resolved)
+
+
 def find_shared_paths(source: ExperimentSource, sweep: SweepSettings) -> SharedPaths:
     """Return the paths that can share a training run."""
-    swept = [path for path in sweep.space if path.startswith("hooks.")]
+    reasons = SharingReasons()
+    if not _explain_sweep(sweep):
+        for path in _list_hook_paths(sweep):
+            for resolved in _resolve_each(source.without_sweep(), sweep, path):
+                reasons.add(path, resolved)
+    return _judge_paths(sweep, reasons)
+
+
+def _list_hook_paths(sweep: SweepSettings) -> list[str]:
+    return [path for path in sweep.space if path.startswith("hooks.")]
+
+
+def _judge_paths(sweep: SweepSettings, values: SharingReasons) -> SharedPaths:
+    """Return the paths that can share a training run, by the reasons of their values."""
+    swept = _list_hook_paths(sweep)
     if not swept:
         return SharedPaths()
     reason_for_all = _explain_sweep(sweep)
     if reason_for_all:
         return SharedPaths(reason_for_all=reason_for_all)
 
-    source = source.without_sweep()
-    reasons: dict[str, str] = {}
-    for path in swept:
-        experiments = list(_resolve_each(source, sweep, path))
-        reason = _explain_path(path, sweep, experiments)
-        if reason:
-            reasons[path] = reason
-        for resolved in experiments:
-            reason_for_all = reason_for_all or _explain_training(resolved)
-
+    explained = {path: _explain_path(path, sweep) or values.by_path.get(path, "") for path in swept}
+    reasons = {path: reason for path, reason in explained.items() if reason}
     paths = tuple(path for path in swept if path not in reasons)
-    if paths and reason_for_all:
-        return SharedPaths(reason_for_all=reason_for_all)
+    if paths and values.training:
+        return SharedPaths(reason_for_all=values.training)
     return SharedPaths(paths, reasons)
 
 
-def find_unshareable_paths(source: ExperimentSource, sweep: SweepSettings) -> Iterator[Problem]:
+def find_unshareable_paths(sweep: SweepSettings, values: SharingReasons) -> Iterator[Problem]:
     """Yield a problem for each `fan_out` path that cannot share a training run.
 
     A `share_training` without effect is a problem too.
     """
-    if not sweep.share_training and not any(path.startswith("hooks.") for path in sweep.space):
+    if not sweep.share_training and not _list_hook_paths(sweep):
         yield Problem(
             "sweep.share_training", "has no effect: the space has no path of a hook; remove it"
         )
-    fan_outs = [path for path, domain in sweep.space.items() if domain.kind == "fan_out"]
-    shared = find_shared_paths(source, sweep) if fan_outs else SharedPaths()
+    shared = _judge_paths(sweep, values)
     other_kind = "choice" if sweep.search.type == "optuna" else "grid"
-    for path in fan_outs:
-        if path not in shared.paths:
-            reason = shared.reasons.get(path) or shared.reason_for_all
-            reason = reason or "only parameters of observing hooks can"
-            yield Problem(
-                f"sweep.space.{path}.fan_out",
-                f"cannot train once for all values: {reason}",
-                suggestion=f"use {other_kind} instead of fan_out",
-            )
+    for path, domain in sweep.space.items():
+        if domain.kind != "fan_out" or path in shared.paths:
+            continue
+        reason = shared.reasons.get(path) or shared.reason_for_all
+        reason = reason or "only parameters of observing hooks can"
+        yield Problem(
+            f"sweep.space.{path}.fan_out",
+            f"cannot train once for all values: {reason}",
+            suggestion=f"use {other_kind} instead of fan_out",
+        )
 
 
 def _explain_sweep(sweep: SweepSettings) -> str:
@@ -134,11 +159,8 @@ def _resolve_each(
             continue
 
 
-def _explain_path(path: str, sweep: SweepSettings, experiments: list[ResolvedExperiment]) -> str:
-    """Return why the values of a path cannot share a training run; empty if they can.
-
-    `experiments` has the experiment with each of the values.
-    """
+def _explain_path(path: str, sweep: SweepSettings) -> str:
+    """Return why a path cannot share a training run, whatever its values; empty if it can."""
     fan_out_only = _explain_fan_out_only(sweep)
     if fan_out_only and sweep.space[path].kind != "fan_out":
         return fan_out_only
@@ -148,11 +170,6 @@ def _explain_path(path: str, sweep: SweepSettings, experiments: list[ResolvedExp
         return f"{keys[0]} sets the class of hooks.{name} or its order among the hooks"
     if f"hooks.{name}.type" in sweep.space:
         return f"hooks.{name}.type is swept too"
-
-    for resolved in experiments:
-        reason = _explain_hook(name, resolved.hooks.get(name))
-        if reason:
-            return reason
     return ""
 
 

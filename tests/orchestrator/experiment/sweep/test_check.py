@@ -406,6 +406,33 @@ def test_invalid_spaces_are_located(file: Path, line: str, message: str) -> None
     assert reported.startswith(message)
 
 
+@pytest.mark.parametrize(
+    ("domain", "hint"),
+    [
+        ("uniform: [0.2, 0.8]", None),
+        ("uniform: [0.5, 1.5]", "write randint: [1, 2]"),
+        ("uniform: [1, 5]", "write randint: [1, 6]"),
+        ("loguniform: [1.5, 8.5]", "write lograndint: [2, 9]"),
+        ("loguniform: [1.2, 1.9]", None),
+    ],
+)
+def test_range_of_integers_is_suggested_if_there_are_any(
+    file: Path, domain: str, hint: str | None
+) -> None:
+    other = file.parent / "sweep.yaml"
+    text = f"base: line.yaml\nsweep: {{metric: val/loss, space: {{batch_size: {{{domain}}}}}}}\n"
+
+    found = problems(other, text)
+
+    assert {problem.suggestion for problem in found} == {hint}
+
+
+def test_valid_domains_are_checked_beside_wrong_settings(file: Path) -> None:
+    space = "batch_size: {choice: [0]}\nepochs: {choices: [1]}\nworkers: {choice: [1]}\nseed: 3"
+    found = {path for path, _, _ in space_problems(file, space)}
+    assert found == {"batch_size", "epochs.choices", "workers", "seed"}
+
+
 def test_check_across_swept_fields_is_left_to_the_trial(file: Path) -> None:
     file.write_text(TEXT + f"  band: {{type: '{HERE}:Band', low: 0, high: 1}}\n")
     other = file.parent / "sweep.yaml"
