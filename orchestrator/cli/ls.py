@@ -86,11 +86,13 @@ def _has_name(folder: RunFolder, patterns: Sequence[str]) -> bool:
 
 
 def _make_row(listed: tuple[RunFolder, RunMetadata | DamagedFile]) -> _Row:
+    from orchestrator.disk.run_status import find_status
+
     folder, run = listed
     if isinstance(run, DamagedFile):
         return _Row(folder.name, str(folder), run.status)
 
-    status = folder.find_status(run)
+    status = find_status(folder, run)
     best = run.best or {}
     return _Row(
         name=folder.name,

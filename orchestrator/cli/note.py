@@ -25,6 +25,7 @@ def note(
     Example: hookyard note runs/spirals "first try" --tag baseline
     """
     from orchestrator.disk.run_folder import RunFolder
+    from orchestrator.disk.run_status import make_lease
 
     folder = RunFolder.open(run)
     if text is None and not tag and not untag:
@@ -32,7 +33,7 @@ def note(
     if "" in (tag or ()):
         raise UsageError("--tag must not be empty")
 
-    with folder.lease():
+    with make_lease(folder):
         metadata = folder.read_metadata()
         missing = [name for name in untag or () if name not in metadata.tags]
         if missing:

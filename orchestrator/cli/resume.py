@@ -49,6 +49,7 @@ def resume(
     Example: hookyard resume runs/spirals
     """
     from orchestrator.disk.run_folder import RunFolder
+    from orchestrator.disk.run_status import make_lease
 
     with errors_before_start():
         folder = RunFolder.open(run)
@@ -63,7 +64,7 @@ def resume(
     from orchestrator.runs.result import Run
 
     done: Run | Sweep
-    with folder.lease(force=force_lease) as lease:
+    with make_lease(folder, force=force_lease) as lease:
         experiment = runs.load_experiment_to_resume(folder, workers)
         skip = metadata.local or skip_preflight
         with stdout_to_stderr(), preflight(address, run, experiment, skip=skip):

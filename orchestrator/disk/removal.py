@@ -14,6 +14,7 @@ from orchestrator.disk.lease import Lease
 from orchestrator.disk.listing import list_run_folders
 from orchestrator.disk.missing_run import find_lost_target
 from orchestrator.disk.run_folder import EVALUATIONS, RunFolder
+from orchestrator.disk.run_status import find_status
 from orchestrator.errors import DamagedFile, StorageError, UsageError
 from orchestrator.storage import Storage
 from orchestrator.units import format_bytes, format_count
@@ -159,7 +160,7 @@ def _check_nothing_needs(folder: RunFolder) -> None:
 
 def _find_status(folder: RunFolder) -> str:
     try:
-        return folder.find_status()
+        return find_status(folder)
     except DamagedFile as error:
         _log.warning("%s", error)
         return "damaged"

@@ -1,5 +1,4 @@
-"""The folder of a run: its metadata, notes of hooks, experiment, attempts, reports, log and
-lease."""
+"""The folder of a run: its metadata, experiment, attempts, reports and log."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -11,7 +10,7 @@ from orchestrator.disk import attempts, reports
 from orchestrator.disk.attempts import Attempt, Host
 from orchestrator.disk.experiment_file import parse_experiment
 from orchestrator.disk.info import read_info
-from orchestrator.disk.lease import Lease, check_lease, is_driven, is_driver_dead
+from orchestrator.disk.lease import check_lease
 from orchestrator.disk.metadata import RunMetadata, Status, format_now
 from orchestrator.disk.missing_run import explain_missing_run
 from orchestrator.disk.process import Process
@@ -21,7 +20,6 @@ from orchestrator.errors import (
     DamagedFile,
     NewerFormat,
     UsageError,
-    errors_before_start,
 )
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.storage import Storage
@@ -74,14 +72,14 @@ class RunFolder:
         folder = cls(path)
         folder.storage.reach()
         if folder.exists():
-            folder._check_format()
+            folder._refuse_newer_format()
             return folder
 
         if lost := folder.find_lost_metadata():
             raise lost
         raise UsageError(explain_missing_run(folder.storage))
 
-    def _check_format(self) -> None:
+    def _refuse_newer_format(self) -> None:
         """Raise NewerFormat for a run of a later version, none of whose files this version may
         understand."""
         try:
@@ -146,8 +144,8 @@ class RunFolder:
         is_new = all(name.startswith((*INITIAL_FILES, ".")) for name in self.storage.names())
         return None if is_new else self._make_error("run.json")
 
-    def _make_error(self, path: str, reason: str = MISSING) -> DamagedFile:
-        return DamagedFile(str(self.storage / path), reason, ADVICE[path.rpartition("/")[2]])
+    def _make_error(self, name: str, reason: str = MISSING) -> DamagedFile:
+        return DamagedFile(str(self.storage / name), reason, ADVICE[name])
 
     def read_metadata(self) -> RunMetadata:
         """Return the content of `run.json`; raises DamagedFile if it is damaged or missing."""
@@ -224,30 +222,6 @@ class RunFolder:
         has_sweep = metadata.trial and self.parent_run.exists()
         return self.parent_run.read_metadata() if has_sweep else metadata
 
-    def find_status(self, run: RunMetadata | None = None) -> str:
-        """Return the status of `run.json`, or `lost` if the driver is dead."""
-        run = run or self.read_metadata()
-        if run.status == "running":
-            is_lost = is_driver_dead(run.driver, self.get_driven_folder(is_trial=bool(run.trial)))
-            return "lost" if is_lost else "running"
-
-        # A resume takes the lease seconds before it trains. A trial's lease is its sweep's.
-        can_be_resumed = not (run.is_complete or run.trial or self.storage.local is None)
-        if can_be_resumed and is_driven(self.storage, other_process=True):
-            return "running"
-        return run.status
-
-    def lease(self, *, force: bool = False) -> Lease:
-        """Return the lease to drive the run, or a trial's sweep."""
-        with errors_before_start():
-            is_trial = bool(self.read_metadata().trial)
-            return Lease(self.get_driven_folder(is_trial=is_trial), force=force)
-
-    def get_driven_folder(self, *, is_trial: bool) -> Storage:
-        """Return the folder with the lease of the run's driver, which a trial shares with its
-        sweep."""
-        return self.parent_run.storage if is_trial else self.storage
-
     # The experiment
 
     def write_experiment(self, text: str, source: ExperimentSource | None) -> None:
@@ -299,7 +273,7 @@ class RunFolder:
         reports.end_last_line(self.storage)
         return attempt
 
-    def append_metrics(self, line: Mapping[str, Any]) -> None:
+    def append_report(self, line: Mapping[str, Any]) -> None:
         """Append a report to `metrics.jsonl`. Called on rank 0."""
         reports.append_report(self.storage, line)
 

@@ -15,6 +15,7 @@ from orchestrator.disk.run_folder import (
     INITIAL_FILES,
     RunFolder,
 )
+from orchestrator.disk.run_status import find_status
 from orchestrator.errors import DamagedFile, UsageError, errors_before_start
 
 
@@ -93,7 +94,7 @@ def _is_untrained(folder: RunFolder) -> bool:
     """Return whether a run, or all trials of a sweep, ended before the first step."""
     try:
         metadata = folder.read_metadata()
-        if folder.find_status(metadata) == "running":
+        if find_status(folder, metadata) == "running":
             return False
         trials = list_run_folders(folder.storage / "trials") if metadata.sweep else []
         return not any(map(_has_trained, trials or [folder]))

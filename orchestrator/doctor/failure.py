@@ -3,6 +3,7 @@
 import pandas as pd
 
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.run_status import find_status
 from orchestrator.doctor.finding import Finding
 from orchestrator.tables.query import TRAINING, Rows
 
@@ -12,7 +13,7 @@ _RESUME = "hookyard resume RUN"
 def find_failure(folder: RunFolder, rows: Rows) -> Finding | None:
     """Return the finding on a run that failed or lost its driver; None for other runs."""
     metadata = folder.read_metadata()
-    status = folder.find_status(metadata)
+    status = find_status(folder, metadata)
     if status == "lost":
         sentence = "the run is lost: its driver died before it could write how the run ended"
         return _make_finding(status, sentence, _RESUME)

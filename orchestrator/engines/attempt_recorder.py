@@ -129,7 +129,7 @@ class AttemptRecorder:
 
     def write_report(self, report: Report) -> None:
         if self._world.is_master:
-            self._folder.append_metrics(
+            self._folder.append_report(
                 {"attempt": self._record.number, "time": format_now(), **report.metrics}
             )
 

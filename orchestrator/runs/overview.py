@@ -5,6 +5,7 @@ from typing import Any
 
 from orchestrator.disk.checkpoint_folder import list_checkpoints
 from orchestrator.disk.run_folder import EVALUATIONS, PREDICTIONS, RunFolder
+from orchestrator.disk.run_status import find_status
 from orchestrator.runs.best import Best, find_best_and_divergence
 from orchestrator.runs.usage_hint import make_usage_hint
 from orchestrator.tables.best_report import Divergence
@@ -14,7 +15,7 @@ from orchestrator.units import number_epoch
 def describe_run(folder: RunFolder) -> dict[str, Any]:
     """Return what `hookyard show --json` prints of a run."""
     run = folder.read_metadata()
-    status = folder.find_status(run)
+    status = find_status(folder, run)
     reports = folder.read_current_reports()
     best, diverged = find_best_and_divergence(folder)
     checkpoints = list_checkpoints(folder)

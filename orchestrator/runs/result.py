@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrator.disk.run_folder import PREDICTIONS, RunFolder
+from orchestrator.disk.run_status import find_status
 from orchestrator.errors import UsageError
 from orchestrator.runs.best import Best, find_best_and_divergence, find_modes
 
@@ -45,7 +46,7 @@ class Result:
     def status(self) -> str:
         """running, finished, stopped (by a hook), interrupted (can be resumed), failed, or lost
         (its driver died)."""
-        return self.folder.find_status()
+        return find_status(self.folder)
 
     @property
     def config(self) -> dict[str, Any]:

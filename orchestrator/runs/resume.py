@@ -6,6 +6,7 @@ from orchestrator.disk.initial_weights import describe_initial_weights
 from orchestrator.disk.lease import Lease
 from orchestrator.disk.metadata import RunMetadata
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.run_status import make_lease
 from orchestrator.errors import CheckpointError, ConfigError, UsageError, errors_before_start
 from orchestrator.experiment.edits import apply_edits
 from orchestrator.experiment.load import make_experiment_from_source, to_yaml
@@ -63,7 +64,7 @@ def resume(
         metadata = folder.read_metadata()
     if metadata.sweep:
         raise UsageError(f"{folder} is a sweep; resume it with resume_sweep (hookyard resume)")
-    with folder.lease(force=force_lease) as lease:
+    with make_lease(folder, force=force_lease) as lease:
         with errors_before_start():
             experiment = load_experiment_to_resume(folder, workers)
         return resume_with_lease(folder, lease, experiment, address=address, from_start=from_start)

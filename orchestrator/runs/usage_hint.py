@@ -5,6 +5,7 @@ import shlex
 from dataclasses import dataclass
 
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.run_status import find_status
 
 RESUMABLE = ("interrupted", "failed", "lost")
 """Statuses of runs and sweeps that can be resumed."""
@@ -45,7 +46,7 @@ def make_usage_hint(folder: RunFolder, label: str, trial: RunFolder | None = Non
         run = f"{opened}.best" if trial else opened
         code = f"path = {run}.checkpoint({json.dumps(label)})"
     python = f"from orchestrator import {opener}; {code}"
-    status = folder.find_status()
+    status = find_status(folder)
     if status in RESUMABLE:
         return UsageHint(python, format_resume_command(folder), resumes=True)
     return UsageHint(python, _make_longer_command(folder, label, status), resumes=False)

@@ -8,6 +8,7 @@ from pathlib import Path
 from orchestrator.disk.lease import Lease
 from orchestrator.disk.metadata import RunMetadata
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.run_status import make_lease
 from orchestrator.disk.sweep_folder import open_sweep_folder
 from orchestrator.engines.ray_connection import choose_address
 from orchestrator.errors import UsageError, errors_before_start
@@ -62,7 +63,7 @@ def resume_sweep(
         ```
     """
     folder = open_sweep_folder(path)
-    with folder.lease(force=force_lease) as lease:
+    with make_lease(folder, force=force_lease) as lease:
         with errors_before_start():
             experiment = load_experiment_to_resume(folder)
         return resume_with_lease(folder, lease, experiment, failed=failed, address=address)

@@ -18,6 +18,7 @@ from orchestrator.disk.lease import is_driver_dead
 from orchestrator.disk.listing import check_runs_folder
 from orchestrator.disk.process import Process
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.run_status import get_driven_folder
 from orchestrator.disk.signatures import list_signatures
 from orchestrator.errors import StorageError
 from orchestrator.storage import Storage
@@ -149,6 +150,6 @@ def _find_statuses(storage: Storage, rows: pa.Table) -> list[str]:
     for position, row in zip(positions.to_pylist(), running, strict=True):
         driver = Process(**json.loads(row["driver"])) if row["driver"] else None
         folder = RunFolder(storage, row["path"])
-        if is_driver_dead(driver, folder.get_driven_folder(is_trial=row["kind"] == "trial")):
+        if is_driver_dead(driver, get_driven_folder(folder, is_trial=row["kind"] == "trial")):
             statuses[position] = "lost"
     return statuses

@@ -11,6 +11,7 @@ from orchestrator.disk.rows.compaction import is_compacted
 from orchestrator.disk.rows.recorded_files import warn_lost_rows
 from orchestrator.disk.rows.usage import load_usage
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.run_status import find_status
 from orchestrator.errors import DamagedFile
 from orchestrator.tables.best_report import select_comparable, summarize_reports
 
@@ -83,7 +84,7 @@ class TrialRecord:
             warn_lost_rows(folder.storage, attempts)
         return cls(
             name=folder.name,
-            status=folder.find_status(metadata),
+            status=find_status(folder, metadata),
             started=metadata.started,
             ended=metadata.ended,
             wall_s=metadata.wall_s,

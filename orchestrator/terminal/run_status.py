@@ -11,6 +11,7 @@ from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.hang_reports import find_hang
 from orchestrator.disk.metadata import COMPLETE, RunMetadata
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.run_status import find_status
 from orchestrator.doctor import Finding
 from orchestrator.tables.growing_files import AttemptTail, RankTail
 from orchestrator.terminal.estimates import compute_speed, estimate_progress
@@ -61,7 +62,7 @@ class LiveRun:
     def read_view(self) -> RunView:
         """Read what has changed since the last call, and return the state of the run."""
         metadata = self.read_metadata()
-        status = self.folder.find_status(metadata)
+        status = find_status(self.folder, metadata)
         attempts = self.folder.read_attempts()
         reports = self._files.list_reports(attempts)
 

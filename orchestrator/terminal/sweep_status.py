@@ -7,6 +7,7 @@ from typing import Any
 
 from orchestrator.disk.metadata import COMPLETE, RunMetadata, SweepMetadata
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.run_status import find_status
 from orchestrator.errors import DamagedFile
 from orchestrator.tables.best_report import find_best_report, select_comparable
 from orchestrator.tables.constraints import Constraints, make_measured_cells, read_measured_cells
@@ -50,7 +51,7 @@ class LiveSweep:
         starts = [metadata.started, *metadata.resumed]
         trials = self._refresh_trials(sweep, starts)
 
-        status = self.folder.find_status(metadata)
+        status = find_status(self.folder, metadata)
         view = summarize_sweep(self.folder, metadata, sweep, status, trials)
         if status != "running":
             return view
@@ -166,7 +167,7 @@ def _make_view_of_run(
     run = trial.read_view() if metadata.status == "running" else None
     return TrialView(
         name=name,
-        status=trial.folder.find_status(metadata),
+        status=find_status(trial.folder, metadata),
         values=metadata.values,
         best=best[metric] if best else None,
         last=_keep_number(values[-1]) if values else None,

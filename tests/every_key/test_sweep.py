@@ -47,7 +47,7 @@ class Reports:
                 "val/loss": loss,
                 "val/other": -loss,
             }
-            folder.append_metrics(metrics)
+            folder.append_report(metrics)
             yield Report(metrics, is_final=number == epochs - 1)
 
     def next(self) -> Report | None:

@@ -26,6 +26,7 @@ from orchestrator.disk.rows.recorded_files import (
 )
 from orchestrator.disk.rows.valid_rows import FILTER_COLUMNS, make_superseded_filter
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.run_status import make_lease
 from orchestrator.storage import Storage
 
 _log = logging.getLogger("hookyard")
@@ -158,7 +159,7 @@ def finish_compaction(folder: RunFolder) -> None:
     if is_compacted(folder.storage) or folder.read_metadata().status not in COMPLETE:
         return
     try:
-        with folder.lease():
+        with make_lease(folder):
             compact(folder.storage, folder.read_attempts())
     # Without permission or memory, or while another reader does it, readers use the files as they are.
     except Exception as error:

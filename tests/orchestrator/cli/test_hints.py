@@ -62,7 +62,7 @@ def test_show_says_which_metrics_are_of_an_earlier_report(tmp_path: Path) -> Non
     done = run(described(epochs=2), tmp_path, "points", local=True)
     (last,) = done.folder.read_current_reports()[-1:]
     cut = {name: value for name, value in last.items() if not name.startswith("val/")}
-    done.folder.append_metrics({**cut, "epoch": 2, "step": last["step"] + 1, "train/loss": 0.125})
+    done.folder.append_report({**cut, "epoch": 2, "step": last["step"] + 1, "train/loss": 0.125})
     lines = CliRunner().invoke(app, ["show", str(done.path)]).stdout.splitlines()
     (value,) = [line for line in lines if line.startswith("val/loss ")]
     assert value.endswith(f" (epoch 2, step {last['step']})")
@@ -75,7 +75,7 @@ def test_more_training_is_not_offered_for_a_run_that_has_diverged(tmp_path: Path
     done = run(described(epochs=2, hooks=hooks), tmp_path, "points", local=True)
     (last,) = done.folder.read_current_reports()[-1:]
     diverged = {**last, "iteration": last["iteration"] + 1, "epoch": 2, "train/loss": float("nan")}
-    done.folder.append_metrics(diverged)
+    done.folder.append_report(diverged)
     done.folder.update(diverged="train/loss is NaN since epoch 3")
     shown = CliRunner().invoke(app, ["show", str(done.path)]).stdout
     assert "use it: " in shown

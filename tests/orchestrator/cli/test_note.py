@@ -9,6 +9,7 @@ from typer.testing import CliRunner, Result
 from orchestrator import run
 from orchestrator.cli import app
 from orchestrator.disk.new_run import create_run
+from orchestrator.disk.run_status import make_lease
 from tests.tasks import described
 
 
@@ -52,7 +53,7 @@ def test_run_starts_with_the_notes_and_tags_of_its_experiment(tmp_path: Path) ->
 )
 def test_note_refuses_wrong_usage(tmp_path: Path, arguments: list[str], says: str) -> None:
     folder = create_run(tmp_path, "one", "hooks: {}\n")
-    with folder.lease() if arguments == ["text"] else nullcontext():
+    with make_lease(folder) if arguments == ["text"] else nullcontext():
         refused = call("note", str(folder), *arguments)
     assert refused.exit_code == 2
     assert says in refused.stderr

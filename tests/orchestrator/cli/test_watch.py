@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 from orchestrator.cli import app
 from orchestrator.disk.process import Process
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.run_status import find_status
 from tests.orchestrator.disk.test_lease import put
 from tests.orchestrator.doctor.runs import slower, training
 from tests.orchestrator.runs.written import NOBODY, rows_of, written_run
@@ -48,7 +49,7 @@ def test_a_pipe_gets_one_frame_without_control_characters(run: RunFolder) -> Non
 
 
 def test_json_has_the_contents_of_a_frame(run: RunFolder) -> None:
-    run.append_metrics(
+    run.append_report(
         {
             "attempt": 0,
             "time": "2026-01-01T00:00:00Z",
@@ -134,7 +135,7 @@ def test_ctrl_c_leaves_the_run_running(run: RunFolder, monkeypatch: pytest.Monke
         130,
         f"Stopped watching. {run} is still running.",
     )
-    assert run.find_status() == "running"
+    assert find_status(run) == "running"
 
 
 def on_a_terminal(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Result:

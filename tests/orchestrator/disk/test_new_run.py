@@ -19,7 +19,7 @@ from orchestrator.storage import Storage
 def ended(root: Path, name: str = "digits", status: str = "finished", **metadata: Any) -> RunFolder:
     """A run that has trained."""
     folder = create_run(root, name, f"name: {name}\nhooks: {{}}\n", **metadata)
-    folder.append_metrics({"attempt": 0})
+    folder.append_report({"attempt": 0})
     folder.update(status=status)
     return folder
 
@@ -47,7 +47,7 @@ def test_number_takes_the_first_free_name(tmp_path: Path) -> None:
     wanted = RunFolder(tmp_path, "digits")
     assert take(wanted, "number") == "digits"
     ended(tmp_path / "other", "digits-2")
-    RunFolder(tmp_path, "digits").append_metrics({"attempt": 0})
+    RunFolder(tmp_path, "digits").append_report({"attempt": 0})
     (tmp_path / "digits-3").write_text("a file")
     (tmp_path / "digits-2024").mkdir()
     assert find_free_name(wanted).name == "digits-2"

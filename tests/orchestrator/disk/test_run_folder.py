@@ -1,10 +1,8 @@
 import os
 import shlex
 import socket
-import subprocess
 import time
 import uuid
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,11 +12,9 @@ from orchestrator.disk.lease import Lease
 from orchestrator.disk.listing import list_metadata
 from orchestrator.disk.metadata import format_now, seconds_at
 from orchestrator.disk.new_run import create_run
-from orchestrator.disk.process import Process
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.experiment.yaml.source import ExperimentSource
-from tests.orchestrator.disk.test_lease import gone, put
 
 
 def make(storage: str | Path, name: str = "digits", **metadata: object) -> RunFolder:
@@ -64,7 +60,7 @@ def test_a_resume_keeps_the_time_that_the_run_took_until_its_end_or_its_last_rep
     tmp_path: Path, status: str
 ) -> None:
     folder = make(tmp_path, started="2026-01-01T00:00:00Z", earlier_s=100.0)
-    folder.append_metrics({"attempt": 0, "iteration": 1, "time": "2026-01-01T00:00:20Z"})
+    folder.append_report({"attempt": 0, "iteration": 1, "time": "2026-01-01T00:00:20Z"})
     if status == "interrupted":
         folder.update(status=status, ended="2026-01-01T00:00:25Z", stopped=["interrupted"])
     folder.resume(tags=["paper"])
@@ -118,7 +114,7 @@ def test_only_a_run_can_be_opened(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"nothing is not a run: it does not exist"):
         RunFolder.open(tmp_path / "nothing")
     folder = make(tmp_path)
-    folder.append_metrics({"attempt": 0})
+    folder.append_report({"attempt": 0})
     folder.storage.delete("run.json")
     with pytest.raises(DamagedFile, match=r"run.json is missing. Restore it from a backup"):
         RunFolder.open(str(folder))
@@ -195,19 +191,19 @@ def test_reports_are_lines(tmp_path: Path) -> None:
     assert folder.read_reports() == []
     lines = [{"step": 1, "val/loss": 0.1 + 0.2}, {"step": 2, "val/loss": float("inf")}]
     for line in lines:
-        folder.append_metrics(line)
+        folder.append_report(line)
     assert folder.read_reports() == lines
 
 
 def test_truncated_report_does_not_affect_later_ones(tmp_path: Path) -> None:
     folder = make(tmp_path)
-    folder.append_metrics({"step": 1})
-    folder.append_metrics({"step": 2})
+    folder.append_report({"step": 1})
+    folder.append_report({"step": 2})
     file = tmp_path / "digits/metrics.jsonl"
     file.write_bytes(file.read_bytes()[:-4])
     assert folder.read_reports() == [{"step": 1}]
     folder.begin_attempt()
-    folder.append_metrics({"step": 3})
+    folder.append_report({"step": 3})
     assert folder.read_reports() == [{"step": 1}, {"step": 3}]
 
 
@@ -221,50 +217,3 @@ def test_runs_are_listed_oldest_first(tmp_path: Path) -> None:
     (tmp_path / "file.txt").write_text("")
     assert [folder.name for folder, _ in list_metadata(tmp_path)] == ["b", "a"]
     assert list_metadata(tmp_path / "nowhere") == []
-
-
-def dead_pid() -> int:
-    process = subprocess.Popen(["true"])
-    process.wait()
-    return process.pid
-
-
-def test_recorded_status_holds_while_the_driver_is_alive(tmp_path: Path) -> None:
-    folder = make(tmp_path)
-    assert folder.find_status() == "running"
-    folder.update(status="finished", ended="2026-01-01T00:00:00Z")
-    assert folder.find_status() == "finished"
-    assert folder.read_metadata().ended == "2026-01-01T00:00:00Z"
-
-
-def test_run_with_dead_driver_is_lost(tmp_path: Path) -> None:
-    folder = make(tmp_path)
-    folder.update(pid=dead_pid())
-    assert folder.find_status() == "lost"
-    folder.update(status="interrupted")
-    assert folder.find_status() == "interrupted"
-
-
-def test_driver_elsewhere_without_claim_counts_as_running(tmp_path: Path) -> None:
-    folder = make(tmp_path)
-    folder.update(pid=dead_pid(), host="elsewhere")
-    assert folder.find_status() == "running"
-
-
-def test_other_process_with_the_pid_is_not_the_driver(tmp_path: Path) -> None:
-    folder = make(tmp_path)
-    folder.update(process_started="1")
-    assert folder.find_status() == "lost"
-
-
-@pytest.mark.parametrize("status", ["interrupted", "failed"])
-def test_run_being_resumed_is_running_until_its_driver_ends(tmp_path: Path, status: str) -> None:
-    folder = make(tmp_path)
-    folder.end(status)
-    with Lease(folder.storage):
-        assert folder.find_status() == status, "the driver itself knows better"
-    claim = put(folder.storage, replace(Process.current(), pid=os.getppid(), process_started=None))
-    assert folder.find_status() == "running"
-    claim.unlink()
-    put(folder.storage, gone())
-    assert folder.find_status() == status

@@ -15,7 +15,7 @@ from orchestrator.disk.taken_name import check_name_is_free
 def ended(root: Path, name: str = "digits", status: str = "finished", **metadata: Any) -> RunFolder:
     """A run that has trained."""
     folder = create_run(root, name, f"name: {name}\nhooks: {{}}\n", **metadata)
-    folder.append_metrics({"attempt": 0})
+    folder.append_report({"attempt": 0})
     folder.update(status=status)
     return folder
 

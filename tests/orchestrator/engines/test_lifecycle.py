@@ -16,6 +16,7 @@ import pytest
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.rows import compaction
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.run_status import make_lease
 from orchestrator.engines import preemption
 from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.failure_record import recording_failure
@@ -126,7 +127,7 @@ def test_run_ends_before_its_rows_are_compacted_and_readers_finish_that(
         if isinstance(error, Exception):
             assert "could not compact the rows" in caplog.text
             assert open_run(str(folder)).stats["iteration"].tolist() == [1, 2, 3]
-    with folder.lease():  # somebody goes on with it
+    with make_lease(folder):  # somebody goes on with it
         assert open_run(str(folder)).stats["iteration"].tolist() == [1, 2, 3]
         assert not folder.storage.exists("stats.parquet")
     assert open_run(str(folder)).stats["iteration"].tolist() == [1, 2, 3]

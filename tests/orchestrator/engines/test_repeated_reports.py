@@ -188,7 +188,7 @@ def _compare(
     8; by default it validates again at a checkpoint there."""
     folder = RunFolder(root)
     write_attempt(folder.storage, first)
-    folder.append_metrics(
+    folder.append_report(
         {"attempt": 0, "time": STARTED, "iteration": 8, "val/loss": LOSS, "val/ms": 1}
     )
     position = Position(iteration=iteration, stage=Stage.TRAINED)

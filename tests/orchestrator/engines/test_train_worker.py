@@ -31,7 +31,7 @@ class Job:
         sender = ReportSender(self, World(), self.folder)
         answers = []
         for report in reports:
-            self.folder.append_metrics({"attempt": 0, **report.metrics})
+            self.folder.append_report({"attempt": 0, **report.metrics})
             answers.append(sender.send(report))
         return answers
 

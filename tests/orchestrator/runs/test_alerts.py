@@ -69,7 +69,7 @@ def test_target_that_was_reached_before_a_resume_is_not_told_again(
     for accuracy in (0.94, 0.96):
         with Alerts(notify, folder) as sender:
             sender.check_report({"val/accuracy": accuracy, **counters})
-        reached.append_metrics({"attempt": attempt.number, "val/accuracy": accuracy, **counters})
+        reached.append_report({"attempt": attempt.number, "val/accuracy": accuracy, **counters})
     with Alerts(notify, folder) as sender:
         sender.check_report({"val/accuracy": 0.97, **counters})
     assert len(server.messages()) == 1

@@ -89,7 +89,7 @@ def test_summaries_of_a_part(done: Run) -> None:
 def test_large_integers_in_some_reports_are_exact(tmp_path: Path, largest: int) -> None:
     folder = create_run(tmp_path, "points", "hooks: {}\n")
     for number, entries in enumerate([{"seen": largest}, {"val/loss": 0.5}, {"seen": 3}]):
-        folder.append_metrics(
+        folder.append_report(
             {"attempt": 0, "iteration": number, "epoch": number, "step": number, **entries}
         )
     table = open_run(tmp_path / "points").metrics

@@ -31,7 +31,7 @@ def test_result_html_is_escaped() -> None:
 def test_run_html_has_status_best_and_reports(tmp_path: Path) -> None:
     folder = written_run(tmp_path, hooks={"checkpoint": {"best": "val/accuracy", "mode": "max"}})
     for epoch in range(12):
-        folder.append_metrics(
+        folder.append_report(
             {
                 "attempt": 0,
                 "epoch": epoch,

@@ -19,6 +19,7 @@ from hooks import Hook, State
 from orchestrator import Experiment, RunError, UsageError, open_run, resume, run, sweep
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.run_status import make_lease
 from orchestrator.engines.ray_connection import Ray
 from orchestrator.errors import ConfigError, HookyardError
 from orchestrator.runs.result import Run
@@ -291,7 +292,7 @@ def test_from_start_keeps_an_intact_checkpoint(
 def test_running_run_cannot_be_resumed(tmp_path: Path, interrupted: Callable[..., Run]) -> None:
     cut = interrupted(5, run, described(), tmp_path, local=True)
     with (
-        cut.folder.lease(),
+        make_lease(cut.folder),
         pytest.raises(
             UsageError,
             match=rf"is still running \(process {os.getpid()}, since .*Z\); stop it first",

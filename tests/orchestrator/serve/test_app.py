@@ -132,7 +132,7 @@ def test_running_run_goes_on(tmp_path: Path) -> None:
         return text_of(main_of(browser.get("/runs/first").text))
 
     assert "running" in look()
-    folder.append_metrics(
+    folder.append_report(
         {"attempt": 0, "epoch": 0, "step": 100, "iteration": 100, "val/accuracy": 0.625}
     )
     assert "0.625" in look()
@@ -182,7 +182,7 @@ def test_trial_links_to_its_sweep(tmp_path: Path) -> None:
 def test_storage_of_a_bucket_is_served(location: str) -> None:
     storage = location.removesuffix("/run")
     folder = written_run(storage, "first")
-    folder.append_metrics({"attempt": 0, "epoch": 0, "iteration": 100, "val/accuracy": 0.625})
+    folder.append_report({"attempt": 0, "epoch": 0, "iteration": 100, "val/accuracy": 0.625})
     browser = browse(storage)
     assert "first" in browser.get("/").text
     assert "0.625" in browser.get("/runs/first").text

@@ -26,7 +26,7 @@ def storage(tmp_path: Path) -> Path:
     for day, (name, fields) in enumerate(RUNS.items(), start=1):
         folder = write_run(tmp_path, name, **fields)
         change(folder, started=f"2026-11-0{day}T00:00:00Z", ended=f"2026-11-0{day}T00:01:30Z")
-    folder.append_metrics({"attempt": 1, "epoch": 3, "iteration": 40, "val/accuracy": 0.95})
+    folder.append_report({"attempt": 1, "epoch": 3, "iteration": 40, "val/accuracy": 0.95})
     change(written_run(tmp_path, "d", batch_size=32), started="2026-10-01T00:00:00Z")
     return tmp_path
 

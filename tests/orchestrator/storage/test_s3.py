@@ -266,7 +266,7 @@ def test_table_of_runs_lists_a_bucket_once_and_reads_what_has_changed(
     folders = [written_run(str(storage), f"run-{number}") for number in range(3)]
     for number, folder in enumerate(folders):
         counters = {"attempt": 0, "epoch": 0, "step": 1, "iteration": 1}
-        folder.append_metrics({**counters, "val/accuracy": number / 4})
+        folder.append_report({**counters, "val/accuracy": number / 4})
         folder.update(tags=["paper"] if number else [])
         folder.end("finished")
     monkeypatch.setattr(signatures, "_RECENT_S", 0.0)
@@ -323,7 +323,7 @@ def test_runs_of_a_bucket_are_served_and_nothing_is_written(bucket: str, server:
     from tests.orchestrator.serve.asking import Browser
 
     folder = written_run(f"{bucket}/served", "first")
-    folder.append_metrics({"attempt": 0, "epoch": 0, "iteration": 100, "val/accuracy": 0.625})
+    folder.append_report({"attempt": 0, "epoch": 0, "iteration": 100, "val/accuracy": 0.625})
     files = Storage(f"{bucket}/served").tree()
     url = f"s3://testing:{SECRET}@bucket/served?endpoint_override={server.url}"
     browser = Browser(make_app(ReadOnlyStorage(url), "token", "127.0.0.1"))

@@ -78,7 +78,7 @@ def test_rows_and_reports_do_not_recreate_a_missing_folder(tmp_path: Path) -> No
     folder = RunFolder(tmp_path, "run")
     for write in (
         lambda: folder.storage.open_stream("stats/rows", b""),
-        lambda: folder.append_metrics({"epoch": 0}),
+        lambda: folder.append_report({"epoch": 0}),
     ):
         with pytest.raises(StorageError, match="missing"):
             write()

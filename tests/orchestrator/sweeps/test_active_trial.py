@@ -27,7 +27,7 @@ def make_trial(folder: Path) -> ActiveTrial:
 def report(trial: ActiveTrial, step: int = 1, **fields: Any) -> bool:
     counters = {"iteration": step, "epoch": 0, "step": step, "samples": 8 * step}
     metrics = {**counters, "val/loss": 0.5}
-    trial.folder.append_metrics({"attempt": 0, **metrics})
+    trial.folder.append_report({"attempt": 0, **metrics})
     return trial.add_report(Report(metrics, phases=PHASES, **fields))
 
 
@@ -125,7 +125,7 @@ def test_the_first_report_of_an_attempt_replaces_those_that_it_repeats(tmp_path:
     trial.begin_attempt()
     assert trial.last is None
     metrics = {"iteration": 1, "epoch": 0, "step": 1, "samples": 8, "val/loss": 0.25}
-    trial.folder.append_metrics({"attempt": 1, **metrics})
+    trial.folder.append_report({"attempt": 1, **metrics})
     assert trial.add_report(Report(metrics, phases=PHASES))
     assert [line["val/loss"] for line in trial.reports] == [0.25]
 

@@ -67,7 +67,7 @@ def test_the_time_of_earlier_attempts_is_from_their_start_to_their_last_report(
     )
     trial = begun(sweep, 0, "running", {})
     for attempt, moment in ((0, "00:00:40"), (0, "00:01:00"), (1, "10:00:30")):
-        trial.append_metrics({"attempt": attempt, "time": f"2026-01-01T{moment}Z"})
+        trial.append_report({"attempt": attempt, "time": f"2026-01-01T{moment}Z"})
     previous = load_previous_trials(sweep, settings(), rerun_failed=False)
     assert compute_seconds_used(sweep.read_metadata(), previous) == 60 + 30
 

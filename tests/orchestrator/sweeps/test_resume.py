@@ -14,6 +14,7 @@ from orchestrator import UsageError, load_experiment, open_sweep, resume, resume
 from orchestrator.disk.metadata import seconds_at
 from orchestrator.disk.rows.file_format import make_stream
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.run_status import make_lease
 from tests.driver import Driver
 from tests.ray.conftest import EXPERIMENT, HOOKS, TASK
 
@@ -230,7 +231,7 @@ def test_failed_trials_are_retried_only_with_failed(outside: Path) -> None:
 
 def test_a_running_sweep_cannot_be_resumed(finished: Path, outside: Path) -> None:
     folder = interrupted_after_one(finished, outside)
-    with RunFolder(folder).lease():
+    with make_lease(RunFolder(folder)):
         with pytest.raises(UsageError, match=f"is still running \\(process {os.getpid()}, since"):
             resume_sweep(folder)
         with pytest.raises(UsageError, match=f"{folder} is still running"):

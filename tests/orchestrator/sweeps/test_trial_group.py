@@ -39,7 +39,7 @@ class ScriptedEngine:
         if isinstance(event, BaseException):
             raise event
         if event:
-            self.folders[event.run_index].append_metrics({"attempt": 0, **event.metrics})
+            self.folders[event.run_index].append_report({"attempt": 0, **event.metrics})
         return event
 
     def save(self) -> str:

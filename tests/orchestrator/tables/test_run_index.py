@@ -46,7 +46,7 @@ def write_run(root: Path, name: str, device: str = "cpu", **fields: Any) -> RunF
     attempts = [*folder.read_attempts(), folder.begin_attempt(hosts=hosts, world_size=2)]
     write_attempt(folder.storage, replace(attempts[0], hosts=hosts))
     for epoch, accuracy in enumerate(ACCURACIES):
-        folder.append_metrics(
+        folder.append_report(
             {
                 "attempt": 1,
                 "time": f"2026-11-01T00:00:{10 * epoch:02d}Z",
@@ -141,7 +141,7 @@ def test_gpu_hours_count_the_gpus_of_each_attempt(tmp_path: Path) -> None:
     later = ("2026-11-01T00:01:00Z", 2), ("2026-11-02T00:00:00Z", 1)
     write_attempts(folder, ("2026-11-01T00:00:00Z", 4), *later)
     line = {"attempt": 1, "iteration": 1, "val/accuracy": 0.5}
-    folder.append_metrics({**line, "time": "2026-11-01T00:01:30Z"})
+    folder.append_report({**line, "time": "2026-11-01T00:01:30Z"})
     folder.end("finished")
     lives = {"started": "2026-11-01T00:00:00Z", "resumed": ["2026-11-02T00:00:00Z"]}
     change(folder, **lives, earlier_s=90.0, ended="2026-11-02T00:01:30Z")
@@ -155,7 +155,7 @@ def test_gpu_hours_of_a_run_that_still_runs_are_until_its_last_report(tmp_path: 
     folder = written_run(tmp_path, "first")
     write_attempts(folder, ("2026-11-01T00:00:00Z", 4), ("2026-11-01T00:01:00Z", 2))
     line = {"attempt": 1, "iteration": 1, "val/accuracy": 0.5}
-    folder.append_metrics({**line, "time": "2026-11-01T00:01:30Z"})
+    folder.append_report({**line, "time": "2026-11-01T00:01:30Z"})
     change(folder, started="2026-11-01T00:00:00Z", **vars(Process.current()))
     hours = list_runs(tmp_path)["gpu_hours"].tolist()
     assert hours == [pytest.approx((60 * 4 + 30 * 2) / 3600)]
@@ -232,7 +232,7 @@ def test_large_integers_of_several_runs_are_exact(tmp_path: Path, largest: int) 
     seen = [2**53 + 1, largest, 7]
     for number, count in enumerate(seen):
         folder = write_run(tmp_path, f"run-{number}")
-        folder.append_metrics(
+        folder.append_report(
             {"attempt": 1, "epoch": 4, "step": 40, "iteration": 40, "val/seen": count}
         )
     write_run(tmp_path, "without")
@@ -269,7 +269,7 @@ def test_only_what_has_changed_is_read(tmp_path: Path, reads: list[str]) -> None
 
     reads.clear()
     line = {"attempt": 1, "iteration": 99, "epoch": 3, "val/accuracy": 1.0}
-    folders[2].append_metrics(line)
+    folders[2].append_report(line)
     assert list_runs(tmp_path).set_index("name")["best"].to_dict() == {"a": 0.9, "b": 0.9, "c": 1.0}
     assert reads == ["c"]
 
@@ -362,7 +362,7 @@ def test_status_follows_the_driver_without_a_read(tmp_path: Path, reads: list[st
     dead = written_run(tmp_path, "dead")
     change(dead, pid=NOBODY)
     for folder in (alive, dead):
-        folder.append_metrics(
+        folder.append_report(
             {"attempt": 0, "iteration": 1, "time": format_now(), "val/accuracy": 0.5}
         )
     for _ in range(2):
@@ -376,7 +376,7 @@ def test_time_of_a_running_run_is_until_its_last_report(tmp_path: Path) -> None:
     folder = written_run(tmp_path, "a")
     change(folder, started="2026-11-01T00:00:00Z", earlier_s=100.0, **vars(Process.current()))
     line = {"attempt": 0, "iteration": 1, "time": "2026-11-01T00:00:20Z", "val/accuracy": 0.5}
-    folder.append_metrics(line)
+    folder.append_report(line)
     assert list_runs(tmp_path)["total_s"].tolist() == [120.0]
 
 
@@ -505,7 +505,7 @@ def test_wrong_query_is_told_in_a_line(tmp_path: Path, sql: str, says: str) -> N
 def test_metric_that_is_nan_at_the_end_is_nan_in_a_query(tmp_path: Path) -> None:
     folder = write_run(tmp_path, "a")
     counters = {"attempt": 1, "iteration": 40, "step": 40, "epoch": 3}
-    folder.append_metrics({**counters, "train/loss": float("nan")})
+    folder.append_report({**counters, "train/loss": float("nan")})
     found = query_runs(tmp_path, 'select isnan("last/train/loss") as is_nan, diverged from runs')
     assert found["is_nan"].tolist() == [True]
     assert found["diverged"].tolist() == ["train/loss is NaN since epoch 4"]

@@ -57,7 +57,7 @@ def trial(sweep: RunFolder, number: int, status: str, accuracy: float | None = 0
             "train/x": float("nan"),
             **({} if accuracy is None else {"val/accuracy": accuracy * step}),
         }
-        folder.append_metrics(
+        folder.append_report(
             {
                 "attempt": 0,
                 "time": f"2026-01-01T00:00:{step:02d}Z",
@@ -156,7 +156,7 @@ def restart_trial(sweep: RunFolder, status: str | None = None) -> None:
     folder = RunFolder(sweep.storage / "trials", "trial-0002")
     folder.update(status="running", error=None, values={"optimizer.lr": 7.0})
     folder.begin_attempt()
-    folder.append_metrics(
+    folder.append_report(
         {"attempt": 1, "epoch": 5, "step": 5, "iteration": 5, "val/loss": -3.0, "val/accuracy": 0.1}
     )
     if status:

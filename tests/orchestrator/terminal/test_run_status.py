@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> RunFolder:
         2, 200, slower("forward_s", 1, 0.02), loss=FALLING, batch_size=8, samples=0, rss_bytes=2**20
     )
     rows_of(made, rows)
-    made.append_metrics(
+    made.append_report(
         {
             "attempt": 0,
             "time": "2026-01-01T00:00:00Z",
@@ -82,7 +82,7 @@ def test_next_look_reads_new_rows_and_reports(folder: RunFolder) -> None:
         "another attempt has ranks of its own"
     )
     rows_of(folder, more, attempt=1)
-    folder.append_metrics(
+    folder.append_report(
         {
             "attempt": 1,
             "time": "2026-01-01T00:00:10Z",
@@ -127,7 +127,7 @@ def test_run_without_a_driver_is_lost(folder: RunFolder) -> None:
 
 def test_ended_run_shows_its_end(folder: RunFolder) -> None:
     compact(folder.storage, folder.read_attempts())
-    folder.append_metrics(
+    folder.append_report(
         {
             "attempt": 0,
             "time": "2026-01-01T00:00:09Z",

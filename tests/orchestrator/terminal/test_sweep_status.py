@@ -44,7 +44,7 @@ def trial(sweep: RunFolder, number: int, *accuracies: float, **metadata: Any) ->
             "step": 50 * epoch + 50,
             "iteration": 50 * epoch + 50,
         }
-        folder.append_metrics({**line, "val/accuracy": value})
+        folder.append_report({**line, "val/accuracy": value})
     if metadata:
         folder.end(**metadata)
     return folder
@@ -116,7 +116,7 @@ def test_eta_counts_a_resumed_trial_from_its_checkpoint(tmp_path: Path) -> None:
     rows_of(resumed, training(1, 200, samples=0).query("iteration > 100"), attempt=1)
     view = LiveSweep(sweep, lambda: NOW).read_view()
     assert (view.share, view.eta_s) == (0.5 / 2, pytest.approx(50 * 1.5 / 0.25))
-    resumed.append_metrics(
+    resumed.append_report(
         {"attempt": 1, "epoch": 1, "step": 400, "iteration": 400, "val/accuracy": 0.6}
     )
     resumed.end("finished")

@@ -41,7 +41,7 @@ def write_sweep(
         fields = {"values": values, "configuration": configuration if repeats > 1 else None}
         trial = create_run(f"{folder}/trials", f"trial-{number:04d}", "hooks: {}\n", **fields)
         trial.begin_attempt()
-        trial.append_metrics(
+        trial.append_report(
             {"attempt": 0, "epoch": 0, "step": 1, "iteration": 1, "val/accuracy": accuracy}
         )
         trial.end("finished")

@@ -43,7 +43,7 @@ def crafted(root: Path, mode: str, **accuracies: list[float | None]) -> Sweep:
         trial.begin_attempt()
         for step, value in enumerate(values, start=1):
             counters = {"attempt": 0, "epoch": step - 1, "step": step, "iteration": step}
-            trial.append_metrics({**counters, "val/accuracy": value, "val/loss": 1 / step})
+            trial.append_report({**counters, "val/accuracy": value, "val/loss": 1 / step})
     return Sweep(folder)
 
 
@@ -199,7 +199,7 @@ def test_a_trial_is_compared_by_its_best_report_not_its_last(
     tmp_path: Path, mode: str, best: str, value: float, epoch: int
 ) -> None:
     made = crafted(tmp_path, mode, a=[0.5, 0.6, 0.7], b=[0.3, 0.9, 0.2], c=[0.1, 0.8])
-    made.trial("a").folder.append_metrics(
+    made.trial("a").folder.append_report(
         {"attempt": 0, "epoch": 3, "step": 4, "iteration": 4, "test/accuracy": 0.25}
     )
     assert made.best.name == best
@@ -214,7 +214,7 @@ def test_large_integers_of_some_trials_are_exact(tmp_path: Path) -> None:
     made = crafted(tmp_path, "max", **{"trial-0000": [0.5], "trial-0001": [0.7]})
     made.trial(0).folder.update(values={"task_args.id": 2**53 + 1})
     counters = {"attempt": 0, "epoch": 1, "step": 2, "iteration": 2}
-    made.trial(1).folder.append_metrics({**counters, "val/accuracy": 0.9, "val/seen": 2**63 + 1})
+    made.trial(1).folder.append_report({**counters, "val/accuracy": 0.9, "val/seen": 2**63 + 1})
     trials = made.trials
     assert trials["config/task_args.id"].dropna().tolist() == [2**53 + 1]
     assert trials["val/seen"].dropna().tolist() == [2**63 + 1]
@@ -239,7 +239,7 @@ def test_report_that_lacks_one_of_the_metrics_is_ignored(tmp_path: Path) -> None
     made.folder.update(sweep={"objectives": [*modes.items()], "trials": 1})
     trial = made.trial("a").folder
     trial.update(modes=modes)
-    trial.append_metrics({"attempt": 0, "epoch": 1, "step": 2, "iteration": 2, "val/accuracy": 0.9})
+    trial.append_report({"attempt": 0, "epoch": 1, "step": 2, "iteration": 2, "val/accuracy": 0.9})
     best = made.best.best
     (view,) = LiveSweep(made.folder).read_view().trials
     assert [best and best.value, view.best, Sweep(made.folder).trials.loc["a", "val/accuracy"]] == [
@@ -381,7 +381,7 @@ def test_importance_needs_ten_trials(tmp_path: Path) -> None:
     for index, trial in enumerate(made.runs[1:]):
         trial.folder.update(values={"optimizer.lr": index / 100, "seed": index % 2})
         counters = {"attempt": 0, "epoch": 9, "step": 9, "iteration": 9}
-        trial.folder.append_metrics({**counters, "val/accuracy": 2 + index, "val/score": index})
+        trial.folder.append_report({**counters, "val/accuracy": 2 + index, "val/score": index})
     table = made.importance_table()
     assert table["importance"].idxmax() == made.importance("val/score").idxmax() == "optimizer.lr"
     assert (table["std_error"] >= 0).all()
@@ -418,7 +418,7 @@ def test_trial_that_breaks_a_constraint_is_best_nowhere(tmp_path: Path) -> None:
     for number, loss in enumerate([0.3, 0.4, 0.8]):
         trial = made.trial(number).folder
         counters = {"attempt": 0, "epoch": 1, "step": 2, "iteration": 2}
-        trial.append_metrics({**counters, "val/accuracy": 0.91 + number / 100, "val/loss": loss})
+        trial.append_report({**counters, "val/accuracy": 0.91 + number / 100, "val/loss": loss})
         trial.end("finished")
     made.folder.update(
         sweep={
@@ -470,7 +470,7 @@ def test_only_a_repeat_that_ended_well_makes_its_configuration_infeasible(
     counters = {"attempt": 0, "epoch": 0, "step": 1, "iteration": 1}
     for number, value in enumerate([0.3, loss, 0.3]):
         if value is not None:
-            made.trial(number).folder.append_metrics({**counters, "val/loss": value})
+            made.trial(number).folder.append_report({**counters, "val/loss": value})
     made.trial(1).folder.update(status=status)
     made.folder.update(
         sweep={

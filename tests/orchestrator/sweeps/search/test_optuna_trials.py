@@ -363,7 +363,7 @@ def test_search_begins_with_the_trials_of_another_sweep(tmp_path: Path) -> None:
         trial = create_run(f"{folder}/trials", f"trial-{number:04d}", "hooks: {}\n", values=values)
         trial.begin_attempt()
         counters = {"attempt": 0, "epoch": 0, "step": 1, "iteration": 1}
-        trial.append_metrics({**counters, "val/score": bowl(values)})
+        trial.append_report({**counters, "val/score": bowl(values)})
         trial.end("finished" if number < 11 else "failed")
 
     settings = sweep(search={"type": "optuna", "from": str(folder)}, trials=4)
@@ -393,7 +393,7 @@ def make_earlier_sweep(folder: Path, trials: Sequence[tuple[dict[str, Any], floa
         trial = create_run(f"{sweep_folder}/trials", name, "hooks: {}\n", values=values)
         trial.begin_attempt()
         counters = {"attempt": 0, "epoch": 0, "step": 1, "iteration": 1}
-        trial.append_metrics({**counters, "val/score": score})
+        trial.append_report({**counters, "val/score": score})
         trial.end("finished")
     return str(sweep_folder)
 

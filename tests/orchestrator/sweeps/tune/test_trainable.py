@@ -63,7 +63,7 @@ class DyingEngine:
         is_final = index == self.index_without_metric
         metrics = {"iteration": 1, "epoch": 0, "step": 1, "samples": 8}
         metrics["val/accuracy" if is_final else "val/loss"] = 0.5
-        self.folders[index].append_metrics({"attempt": 0, **metrics})
+        self.folders[index].append_report({"attempt": 0, **metrics})
         return Report(metrics, run_index=index, is_final=is_final)
 
     def end_run(self, run_index: int) -> None: ...
