@@ -20,8 +20,10 @@ from orchestrator.disk.rows.file_format import write_parquet
 from orchestrator.disk.rows.file_rows import PARTITIONS, read_parquet, read_parts, read_schemas
 from orchestrator.disk.rows.recorded_files import (
     COMPACTED,
+    TABLES,
     RecordedFile,
     RecordedFiles,
+    TableName,
     list_recorded_files,
 )
 from orchestrator.disk.rows.valid_rows import FILTER_COLUMNS, make_superseded_filter
@@ -58,7 +60,7 @@ def compact(storage: Storage, attempts: Sequence[Attempt]) -> None:
     """
     obsolete: list[str] = []
     folders_in_use: set[str] = set()
-    for table in ("costs", "rows"):
+    for table in reversed(TABLES):
         files = list_recorded_files(storage, table)
         own_files = [*files.segments, *files.parts]
         obsolete += files.obsolete
@@ -79,7 +81,9 @@ def compact(storage: Storage, attempts: Sequence[Attempt]) -> None:
     storage.map(storage.delete, sorted(set(obsolete)))
 
 
-def _join(storage: Storage, table: str, files: RecordedFiles, attempts: Sequence[Attempt]) -> bool:
+def _join(
+    storage: Storage, table: TableName, files: RecordedFiles, attempts: Sequence[Attempt]
+) -> bool:
     """Write the table as one file if it has few rows, and return whether it has."""
     from orchestrator.disk.rows.usage import add_usage  # imports pandas, which ranks do not need
 

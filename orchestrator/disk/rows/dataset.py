@@ -13,7 +13,7 @@ from pyarrow.fs import LocalFileSystem
 
 from orchestrator.disk.rows.columns import conform_to
 from orchestrator.disk.rows.file_rows import Schemas, read_parquet, read_parts, read_schemas
-from orchestrator.disk.rows.recorded_files import RecordedFiles, list_recorded_files
+from orchestrator.disk.rows.recorded_files import RecordedFiles, TableName, list_recorded_files
 from orchestrator.disk.rows.source import Source
 from orchestrator.disk.temporary_folder import temporary_folder
 from orchestrator.storage import Storage
@@ -30,7 +30,7 @@ _FORMAT = ds.ParquetFileFormat(
 )
 
 
-def open_recorded(storage: Storage, table: str = "rows") -> Source:
+def open_recorded(storage: Storage, table: TableName = "rows") -> Source:
     """Return everything that a run recorded in a table (`rows` or `costs`), including superseded
     rows.
 

@@ -1,5 +1,7 @@
 """Parts of one rank's rows: Arrow streams that grow, on a disk or on an object store."""
 
+from collections.abc import Sequence
+from threading import Lock
 from typing import Protocol
 
 import pyarrow as pa
@@ -58,7 +60,7 @@ class DiskPart:
 class ObjectPart:
     """An Arrow stream on an object store, uploaded as a whole whenever it has grown.
 
-    One thread writes and ends, another one may sync.
+    One thread writes and ends, others may sync.
     """
 
     def __init__(self, storage: Storage, path: str, schema: pa.Schema) -> None:
@@ -71,6 +73,8 @@ class ObjectPart:
         self._new: list[pa.RecordBatch] = []
         """Batches that were not uploaded yet."""
         self._has_ended = False
+        self._sync_lock = Lock()
+        """Lets one thread upload at a time; another may append meanwhile."""
 
     def has_room_for(self, batch: pa.RecordBatch) -> bool:
         return bool(self._schema == batch.schema) and self.rows < PART_ROWS
@@ -80,22 +84,24 @@ class ObjectPart:
         self.rows += batch.num_rows
 
     def sync(self) -> None:
-        # In this order, because another thread writes and ends.
-        has_ended = self._has_ended
-        new = self._new[:]
-        if not new:
-            if has_ended:
+        with self._sync_lock:
+            # In this order, because another thread writes and ends.
+            has_ended = self._has_ended
+            new = self._new[:]
+            if new:
+                self._upload(new)
+            elif has_ended:
                 self._uploaded = b""
-            return
 
+    def end(self) -> None:
+        self._has_ended = True
+
+    def _upload(self, new: Sequence[pa.RecordBatch]) -> None:
         [batch] = pa.Table.from_batches(new).combine_chunks().to_batches()
         batches = self._uploaded + bytes(batch.serialize())
         self._storage.write(self._path, make_stream(self._schema, batches))
         self._uploaded = batches
         del self._new[: len(new)]
-
-    def end(self) -> None:
-        self._has_ended = True
 
 
 def open_part(storage: Storage, path: str, schema: pa.Schema) -> Part:

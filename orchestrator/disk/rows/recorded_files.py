@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +16,10 @@ from orchestrator.storage import Storage
 from orchestrator.storage.format_version import check_metadata
 from orchestrator.storage.omissions import log_omission
 
-COMPACTED = {"rows": "stats.parquet", "costs": "hooks.parquet"}
+TableName = Literal["rows", "costs"]
+"""Tables that a rank records: its rows, and the costs of its hooks."""
+TABLES: tuple[TableName, ...] = get_args(TableName)
+COMPACTED: dict[TableName, str] = {"rows": "stats.parquet", "costs": "hooks.parquet"}
 """Files of the tables of a finished, short run."""
 ADVICE = "Put back a copy of it; otherwise what its ranks recorded is lost. Reports and checkpoints do not depend on it"
 """Advice for a damaged file."""
@@ -39,8 +42,8 @@ class RecordedFile(NamedTuple):
         return self.path.rpartition("/")[0]
 
     @property
-    def table(self) -> str:
-        return self.path.rpartition("/")[2].partition("-")[0]
+    def table(self) -> TableName:
+        return next(table for table in TABLES if f"/{table}-" in self.path)
 
     @property
     def is_segment(self) -> bool:
@@ -67,9 +70,8 @@ class RecordedFiles:
         return [[*parts] for _, parts in groupby(self.parts, key=lambda part: part.folder)]
 
 
-def list_recorded_files(storage: Storage, table: str, folder: str = "stats") -> RecordedFiles:
-    """Return the files of a table, `rows` or `costs`; `storage` is the run's folder, `folder` a
-    subfolder.
+def list_recorded_files(storage: Storage, table: TableName, folder: str = "stats") -> RecordedFiles:
+    """Return the files of a table; `storage` is the run's folder, `folder` a subfolder.
 
     A segment contains its rank's parts up to its number, a joined file all attempts up to its
     newest.

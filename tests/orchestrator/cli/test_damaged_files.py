@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from orchestrator import Run, open_run, resume, run
 from orchestrator.cli import app
-from orchestrator.disk.rows import rank_files
+from orchestrator.disk.rows import rank_table
 from orchestrator.errors import HookyardError, RunError, UsageError
 from orchestrator.storage import local_files
 from tests.tasks import described
@@ -315,7 +315,7 @@ def test_run_recovers_from_any_refused_file_operation(
 
     failure: HookyardError | None = None
     with monkeypatch.context() as patched:
-        for module in (local_files, rank_files):
+        for module in (local_files, rank_table):
             patched.setattr(module, "raising_storage_errors", refusing)
         try:
             run(described(epochs=2, hooks=LASTING), tmp_path, "cut", local=True)

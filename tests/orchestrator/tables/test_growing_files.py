@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.disk.rows import parts, rank_files
+from orchestrator.disk.rows import part_rewriter, parts
 from orchestrator.disk.rows.compaction import compact
 from orchestrator.disk.rows.recorded_files import parse_recorded_path
 from orchestrator.disk.rows.recorder import Recorder
@@ -115,16 +115,16 @@ def test_rows_rewritten_as_segments_are_followed(
 ) -> None:
     """Segments are written between two looks and amid a part that was begun; whoever comes later
     sees the same."""
-    monkeypatch.setattr(rank_files, "MIN_SEGMENT_ROWS", 60)
+    monkeypatch.setattr(part_rewriter, "MIN_SEGMENT_ROWS", 60)
     monkeypatch.setattr(parts, "PART_ROWS", 60)
     monkeypatch.setattr(growing_files, "WINDOW", 20)
-    monkeypatch.setattr(rank_files, "Thread", Immediately)
+    monkeypatch.setattr(part_rewriter, "Thread", Immediately)
     rank = recorder(storage)
     tail = RankTail(storage)
     for first in range(1, 600, 7):
         append(rank, *range(first, first + 7), rss_bytes=1000 - first)
         if first % 5 == 0:
-            rank._files._rewrite_parts()  # type: ignore[union-attr]
+            rank._files._rewriter.rewrite_due()  # type: ignore[union-attr]
         if first % 3 == 0:
             continue
         look(tail, storage)

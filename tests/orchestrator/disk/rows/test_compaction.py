@@ -16,7 +16,7 @@ import pytest
 
 from hooks.position import Stage
 from orchestrator.disk.new_run import create_run
-from orchestrator.disk.rows import compaction, rank_files
+from orchestrator.disk.rows import compaction, part_rewriter
 from orchestrator.disk.rows.compaction import compact, finish_compaction, is_compacted
 from orchestrator.disk.rows.dataset import open_recorded
 from orchestrator.storage import Storage
@@ -42,7 +42,7 @@ def many(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> boo
     """Whether a run has too many rows for one file; then its ranks write segments as they go."""
     if request.param == "one of many":
         monkeypatch.setattr(compaction, "JOINED_ROWS", 3)
-        monkeypatch.setattr(rank_files, "MIN_SEGMENT_ROWS", 2)
+        monkeypatch.setattr(part_rewriter, "MIN_SEGMENT_ROWS", 2)
     return request.param == "one of many"
 
 
@@ -129,7 +129,7 @@ def test_parquet_files_mark_superseded_rows(
     the resume."""
     storage = Storage(tmp_path)
     for least in (2, 100):
-        monkeypatch.setattr(rank_files, "MIN_SEGMENT_ROWS", least)
+        monkeypatch.setattr(part_rewriter, "MIN_SEGMENT_ROWS", least)
         record(storage, [one for one in ROWS if (one["rank"] == 0) == (least == 2)])
     monkeypatch.setattr(compaction, "JOINED_ROWS", 3)
     compact(storage, ATTEMPTS)

@@ -1,17 +1,20 @@
 """One rank's files on an object store, by a clock that the test moves; on a disk they are in
 test_recorder."""
 
+import errno
 import logging
+import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 
-from orchestrator.disk.rows import parts, rank_files
+from orchestrator.disk.rows import part_rewriter, parts
 from orchestrator.disk.rows.dataset import open_recorded
 from orchestrator.disk.rows.file_format import read_stream
 from orchestrator.disk.rows.rank_files import RankFiles
@@ -32,7 +35,7 @@ def storage() -> Iterator[Storage]:
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     time = ManualClock()
-    monkeypatch.setattr("orchestrator.disk.rows.rank_files.Event", lambda: time)
+    monkeypatch.setattr("orchestrator.disk.rows.periodic_upload.Event", lambda: time)
     return time
 
 
@@ -164,15 +167,15 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, storage: Storage) -> S
 
 def test_long_parts_become_segments(place: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten rows are worth a segment at first, and later a quarter of those that are in one."""
-    monkeypatch.setattr(rank_files, "MIN_SEGMENT_ROWS", 10)
+    monkeypatch.setattr(part_rewriter, "MIN_SEGMENT_ROWS", 10)
     monkeypatch.setattr(parts, "PART_ROWS", 10)
-    monkeypatch.setattr(rank_files, "Thread", Immediately)
+    monkeypatch.setattr(part_rewriter, "Thread", Immediately)
     files = RankFiles(place, FOLDER, {"rank": 0, "attempt": 0}, upload_interval_s=30)
     names = []
     for number in range(70):
         write(files, number if number < 3 else number + 0.5)
         if place.local is None:
-            files._rewrite_parts()
+            files._rewriter.rewrite_due()
         names.append([name for name in place.names(FOLDER) if name.endswith("t")])
         if place.local:
             assert sorted(open_recorded(place, "rows").read()["n"].to_pylist()) == [
@@ -201,11 +204,10 @@ def test_long_parts_become_segments(place: Storage, monkeypatch: pytest.MonkeyPa
 
 
 class Immediately(threading.Thread):
-    """A thread whose work is done as it starts; one that waits for time to pass is none here."""
+    """A thread whose work is done as it starts."""
 
     def start(self) -> None:
-        if self._target.__name__ == "_rewrite_parts":  # type: ignore[attr-defined]
-            self._target()  # type: ignore[attr-defined]
+        self.run()
 
     def is_alive(self) -> bool:
         return False
@@ -214,8 +216,8 @@ class Immediately(threading.Thread):
 def test_failed_segment_keeps_its_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(rank_files, "MIN_SEGMENT_ROWS", 3)
-    monkeypatch.setattr(rank_files, "Thread", Immediately)
+    monkeypatch.setattr(part_rewriter, "MIN_SEGMENT_ROWS", 3)
+    monkeypatch.setattr(part_rewriter, "Thread", Immediately)
     place = Storage(tmp_path)
     files = RankFiles(place, FOLDER, {"rank": 0, "attempt": 0}, upload_interval_s=30)
     with monkeypatch.context() as patch:
@@ -235,9 +237,34 @@ def test_failure_to_end_a_file_closes_the_others(
     files = RankFiles(Storage(tmp_path), FOLDER, {"rank": 0, "attempt": 0}, upload_interval_s=30)
     for table in ("rows", "costs"):
         files.write(table, {"n": pa.array([1.0])}, 1)
-    current = {name: table.current_part for name, table in files._tables.items()}
+    current: dict[str, Any] = {}
+    for name, table in files._tables.items():
+        [(_, current[name])] = table.parts
     monkeypatch.setattr(current[failing], "end", Mock(side_effect=OSError("the disk is full")))
     with pytest.raises(StorageError, match="the disk is full"):
         files.close()
     assert [part._file.closed for name, part in current.items() if name != failing] == [True]
     current[failing]._file.close()
+
+
+def test_rows_after_a_failure_to_end_a_part_go_to_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The disk is full for as long as the first part is ended, which closes its file."""
+    monkeypatch.setattr(part_rewriter, "MIN_SEGMENT_ROWS", 3)
+    monkeypatch.setattr(part_rewriter, "Thread", Immediately)
+    place = Storage(tmp_path)
+    files = RankFiles(place, FOLDER, {"rank": 0, "attempt": 0}, upload_interval_s=30)
+    write(files, 0, 1)
+    [(_, part)] = files._tables["rows"].parts
+    end = part.end
+
+    def end_on_full_disk() -> None:
+        end()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(part, "end", Mock(side_effect=end_on_full_disk))
+    write(files, 2, 3, 4)
+    assert "No space left on device" in caplog.text
+    files.close()
+    assert open_recorded(place, "rows").read()["n"].to_pylist() == [*range(5)]
