@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hooks.errors import describe_error
-from orchestrator.disk.metadata import COMPLETE
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.engines.error_origin import is_user_error
+from orchestrator.engines import error_origin
 from orchestrator.engines.rank_failures import RankFailed, escape_surrogates, format_traceback
 from orchestrator.errors import HookyardError, MetricMissing, RunError
 from orchestrator.process.streams import print_line
@@ -14,58 +13,70 @@ from orchestrator.process.streams import print_line
 
 @contextmanager
 def recording_failure(folder: RunFolder) -> Iterator[None]:
-    """Record any error as the run's failure, unless the run is complete, and raise it as a
-    HookyardError."""
+    """Record any error as the run's failure, and raise it as a HookyardError.
+
+    A KeyboardInterrupt stays one. It is no failure of a run that is complete.
+    """
     try:
         yield
+    except KeyboardInterrupt as interrupt:
+        with _printing_error(folder):
+            if not folder.read_metadata().is_complete:
+                _record_failure(folder, _to_hookyard_error(interrupt), interrupt)
+        raise
     except BaseException as error:
-        raise record_failure(folder, error)  # noqa: B904  # it has its cause
+        failure = _to_hookyard_error(error)
+        _record_failure(folder, failure, error)
+        if failure is error:
+            raise
+        raise failure from error
 
 
-def record_failure(folder: RunFolder, error: BaseException) -> BaseException:
-    """Record an error as the run's failure, and log its traceback.
-
-    Returns the error to raise: a KeyboardInterrupt itself, any other as a HookyardError. If the run
-    is complete, a KeyboardInterrupt is not recorded.
-    """
-    is_interrupt = isinstance(error, KeyboardInterrupt)
-    if is_interrupt and folder.read_metadata().status in COMPLETE:
-        return error
-
-    failure = _to_hookyard_error(error)
-    if failure is not error:
-        failure.__cause__ = error
-    try:
+def _record_failure(folder: RunFolder, failure: HookyardError, cause: BaseException) -> None:
+    """Record an error as the run's failure, and log the traceback of its cause, the error that was
+    raised first. Prints the error if that fails."""
+    with _printing_error(folder):
         folder.end(
             "failed",
             error=escape_surrogates(str(failure)),
-            is_user_error=is_permanent_error(error),
-            metric_missing=isinstance(error, MetricMissing),
+            is_user_error=is_user_error(cause),
+            metric_missing=isinstance(cause, MetricMissing),
         )
-        trace = _get_traceback(error)
+        trace = _get_traceback(cause)
         if isinstance(failure, RunError) and trace:
             folder.log(trace)
             failure.traceback_file = f"{folder}/log.txt"
-    # The first failure is the one to raise.
-    except (HookyardError, OSError) as second_error:
-        print_line(f"Could not record the failure of {folder}: {second_error}")
-    return error if is_interrupt else failure
 
 
-def is_permanent_error(error: BaseException) -> bool:
-    """Return whether a retry would fail the same way: from a RankFailed itself, otherwise by
-    `is_user_error`."""
+@contextmanager
+def _printing_error(folder: RunFolder) -> Iterator[None]:
+    """Print an error of the record, because the failure itself is the one to raise."""
+    try:
+        yield
+    except (HookyardError, OSError) as error:
+        print_line(f"Could not record the failure of {folder}: {error}")
+
+
+def is_user_error(error: BaseException) -> bool:
+    """Return whether a retry would fail the same way. The error of a rank's process says it, because
+    it has lost the traceback that shows it."""
     if isinstance(error, RankFailed):
         return error.is_user_error
-    return isinstance(error, Exception) and is_user_error(error)
+    return isinstance(error, Exception) and error_origin.is_user_error(error)
 
 
 def _to_hookyard_error(error: BaseException) -> HookyardError:
-    """Return the error to raise for a failure: a HookyardError unchanged, any other as a
-    RunError."""
+    """Return the error to raise for a failure: a HookyardError itself, and any other as a RunError
+    with that cause. An error in the experiment's settings is raised without the rank that found it.
+    """
     if isinstance(error, RankFailed) and error.usage_error:
-        return error.usage_error
-    return error if isinstance(error, HookyardError) else RunError(describe_error(error))
+        failure: HookyardError = error.usage_error
+    elif isinstance(error, HookyardError):
+        return error
+    else:
+        failure = RunError(describe_error(error))
+    failure.__cause__ = error
+    return failure
 
 
 def _get_traceback(error: BaseException) -> str:

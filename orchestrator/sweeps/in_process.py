@@ -91,12 +91,10 @@ class SequentialTrials:
         return None
 
     def _record_failure(self, group: TrialGroup, failed: Failed) -> None:
-        """Record the failure of a trial, without which the others continue. Raises an interruption,
-        and RunError if no trial can use the GPU any more."""
+        """Record the failure of a trial, without which the others continue. Raises RunError if no
+        trial can use the GPU any more."""
         trial = failed.trial
         failure = failed.failure
-        if not isinstance(failure, Exception):
-            raise failure
         if is_gpu_failure(failure):
             raise RunError(
                 f"{failure}\nThe GPU is unusable; `hookyard resume` continues in a new process"

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 from orchestrator.disk.rows.compaction import compact_rows
 from orchestrator.engines.assignment import Assignment
-from orchestrator.engines.failure_record import record_failure
+from orchestrator.engines.failure_record import recording_failure
 from orchestrator.engines.lifecycle import Engine, Lifecycle
+from orchestrator.errors import HookyardError
 from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.loop.sharing.failed_run import find_failed_run
 from orchestrator.sweeps.active_trial import ActiveTrial
@@ -29,8 +30,8 @@ class Failed:
     trial: ActiveTrial
     error: BaseException
     """What was raised."""
-    failure: BaseException
-    """What to raise, as `record_failure` returns it."""
+    failure: HookyardError
+    """What to raise."""
 
 
 class TrialGroup:
@@ -139,9 +140,13 @@ class TrialGroup:
         return None
 
     def fail(self, trial: ActiveTrial, error: BaseException) -> Failed:
-        """Record that a trial has failed; `next` continues without it."""
+        """Record that a trial has failed; `next` continues without it. Raises an interruption."""
         trial.fail()
-        return Failed(trial, error, record_failure(trial.folder, error))
+        try:
+            with recording_failure(trial.folder):
+                raise error
+        except HookyardError as failure:
+            return Failed(trial, error, failure)
 
     def stop(self, trial: ActiveTrial, reason: str) -> None:
         """Stop a trial at its latest report; the other trials of the group continue."""

@@ -17,7 +17,7 @@ from orchestrator.disk.metadata import COMPLETE
 from orchestrator.disk.removal import is_within
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import find_checkpoint_to_exploit, trial_folder
-from orchestrator.engines.failure_record import is_permanent_error
+from orchestrator.engines.failure_record import is_user_error
 from orchestrator.engines.train_engine import TrainJobs
 from orchestrator.engines.trial_gang import TrialGang
 from orchestrator.errors import ConfigError, MetricMissing
@@ -167,7 +167,7 @@ class Trial(tune.Trainable):
             print_line(f"Could not stop the training of {failed.trial.folder}: {second_error}")
         for trial in others:
             group.fail(trial, failed.error)
-        if is_permanent_error(failed.error):
+        if is_user_error(failed.error):
             raise PermanentFailure(str(failed.failure)) from failed.failure
         raise failed.failure
 
@@ -175,7 +175,7 @@ class Trial(tune.Trainable):
         """Return whether the failed one of several trials ends alone: it failed with an error of its
         own, and the others continue or have reported, for Tune needs a result. A metric that none
         of them has reported is missing from all."""
-        if not self._shares_training or not is_permanent_error(error):
+        if not self._shares_training or not is_user_error(error):
             return False
         if any(trial.reports for trial in group.trials):
             return True

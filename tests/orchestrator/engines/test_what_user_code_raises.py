@@ -1,8 +1,5 @@
-"""An error of user code fails the run with its location, and the first failure is the one that is
-raised."""
+"""An error of user code fails the run with its location."""
 
-import errno
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +9,7 @@ import pytest
 
 from hooks import Hook, State
 from orchestrator import run
-from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.engines.failure_record import recording_failure
 from orchestrator.errors import RunError, UsageError
 from tests.tasks import Points, PointSet, described
 
@@ -73,20 +68,6 @@ def test_any_error_fails_the_run_with_its_place(
     assert b"Traceback" in folder.storage.read("log.txt")
     assert raised.value.traceback_file == f"{folder}/log.txt"
     assert "Traceback" not in capfd.readouterr().err
-
-
-def test_first_failure_is_raised_if_it_cannot_be_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = create_run(tmp_path, "run", "hooks: {}\n")
-
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(RunError, match="ZeroDivisionError: the first"), recording_failure(folder):
-        raise ZeroDivisionError("the first")
-    assert "Could not record the failure" in capsys.readouterr().err
 
 
 @dataclass
