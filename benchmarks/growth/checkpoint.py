@@ -58,7 +58,7 @@ def main(sizes: Sequence[int]) -> None:
                 costs["requests"].append(float(requests()))
                 costs["MiB read back"].append(sum(read) / 2**20)
                 began = perf_counter()
-                assert store.find_latest() == name
+                assert store.find_latest().name == name
                 costs["s to resume, by each of 2"].append((perf_counter() - began) / 2)
         print_growth(f"a checkpoint in {place}", "MiB", sizes, costs)
     Storage.read_chunks = read_chunks

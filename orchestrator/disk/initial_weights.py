@@ -2,15 +2,15 @@
 and on each rank."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
+from orchestrator.disk.checkpoints.contents import list_shared_parts, load_part, load_weights
 from orchestrator.disk.checkpoints.manifest import MANIFEST
-from orchestrator.disk.checkpoints.reader import shared_files
-from orchestrator.disk.checkpoints.store import CheckpointStore
+from orchestrator.disk.checkpoints.reader import CheckpointReader
 from orchestrator.disk.metadata import RunMetadata
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import trial_folder
@@ -49,7 +49,7 @@ def describe_initial_weights(experiment: Experiment) -> dict[str, Any] | None:
 def check_unchanged(origin: InitialWeights) -> None:
     """Raise CheckpointError if the weights have changed since they were found."""
     if origin.checkpoint:
-        now = _open_store(origin.path).compute_fingerprint(origin.checkpoint)
+        now = _open_checkpoints(origin.path).compute_fingerprint(origin.checkpoint)
     else:
         now = _hash_file(origin.path)
     if now != origin.sha256:
@@ -63,7 +63,7 @@ def read_weights(origin: InitialWeights) -> dict[str, Any]:
     """Return full tensors by name, on the CPU. Those of a checkpoint are verified; raises
     CheckpointError."""
     if origin.checkpoint:
-        return _open_store(origin.path).load_weights(origin.checkpoint, origin.weights)
+        return load_weights(_open_checkpoints(origin.path), origin.checkpoint, origin.weights)
     return read_weight_file(origin.path, origin.weights)
 
 
@@ -130,22 +130,33 @@ def _find_weights_of_run(init: Init, path: str, label: str) -> InitialWeights:
     metadata = RunFolder(path).read_metadata()
     if metadata.sweep:
         path = _find_best_trial(path, metadata)
-    store = _open_store(path)
-    name = store.resolve(label)
-    weights = init.weights or store.find_evaluated_weights(label)
-    if init.weights and init.weights != "model":
-        weights = f"{init.weights}/model"
-    entries = [
-        file.removesuffix(".pt") for file in shared_files(store.read_manifest(name)["files"])
-    ]
-    allowed = [entry for entry in entries if entry not in ("optimizer", "hooks")]
-    if weights.partition("/")[0] not in allowed:
-        message = (
-            f"got {init.weights}, which {store.get_path(name)} does not hold;"
-            f" it holds {', '.join(allowed)}"
-        )
-        raise ConfigError.at("init.weights", message)
-    return InitialWeights(path, name, weights, store.verify(name))
+    reader = _open_checkpoints(path)
+    name = reader.resolve(label)
+    weights = init.weights or reader.find_evaluated_weights(label)
+    _check_is_stored(init, reader, name, weights.partition("/")[0])
+    fingerprint = reader.verify(name)
+    if init.weights:
+        weights = _find_state_dict(reader, name, init.weights)
+    return InitialWeights(path, name, weights, fingerprint)
+
+
+def _check_is_stored(init: Init, reader: CheckpointReader, name: str, part: str) -> None:
+    parts = list_shared_parts(reader.read_manifest(name)["files"])
+    allowed = [other for other in parts if other not in ("optimizer", "hooks")]
+    if part not in allowed:
+        given = f"got {part}" if init.weights else f"is {part} by default"
+        message = f"{given}, which {reader.get_path(name)} does not hold; it holds"
+        raise ConfigError.at("init.weights", f"{message} {', '.join(allowed)}")
+
+
+def _find_state_dict(reader: CheckpointReader, name: str, part: str) -> str:
+    """Return the part of a checkpoint that is a state dict: the `model` that a hook such as `ema`
+    saves in its file, or all of the file, as a custom loop saves a part. Raises ConfigError."""
+    content = load_part(reader, name, part)
+    if not isinstance(content, Mapping):
+        kind = type(content).__name__
+        raise ConfigError.at("init.weights", f"must be a state dict, got {part}, which is a {kind}")
+    return f"{part}/model" if isinstance(content.get("model"), Mapping) else part
 
 
 def _find_best_trial(sweep: str, metadata: RunMetadata) -> str:
@@ -160,14 +171,14 @@ def _find_best_trial(sweep: str, metadata: RunMetadata) -> str:
 # Files
 
 
-def _open_store(path: str) -> CheckpointStore:
-    folder = RunFolder(path)
-    return CheckpointStore(find_checkpoint_folder(folder), folder.name)
+def _open_checkpoints(path: str) -> CheckpointReader:
+    return CheckpointReader(find_checkpoint_folder(RunFolder(path)))
 
 
 def _list_names(origin: InitialWeights) -> list[str]:
     if origin.checkpoint:
-        return _open_store(origin.path).list_keys(origin.checkpoint, str(origin.weights))
+        reader = _open_checkpoints(origin.path)
+        return list(load_part(reader, origin.checkpoint, str(origin.weights)))
     return list(read_weight_file(origin.path, origin.weights))
 
 

@@ -80,18 +80,20 @@ class AssignedRun:
         behind."""
         store = self.store
         world = self.world
-
-        def show_skipped(reason: str) -> None:
-            if self.display is not None:
-                self.display.line(f"left out: {reason}")
-            elif world.is_master:
-                _log.warning("left out: %s", reason)
-
         world.broadcast(partial(_recover, store))
         if self.assignment.checkpoint is None:
-            return store.find_latest(show_skipped, world)
+            latest = store.find_latest(world)
+            self._show_skipped(latest.skip_reasons)
+            return latest.name
         checkpoint: str = world.broadcast(partial(store.reset_to, self.assignment.checkpoint))
         return checkpoint
+
+    def _show_skipped(self, reasons: Sequence[str]) -> None:
+        for reason in reasons:
+            if self.display is not None:
+                self.display.line(f"left out: {reason}")
+            elif self.world.is_master:
+                _log.warning("left out: %s", reason)
 
     def _record_start(self, checkpoint: str | None, hosts: Sequence[Host]) -> Attempt:
         """Record the start, and show where the run continues. Called on rank 0."""

@@ -31,7 +31,7 @@ def choose_common_checkpoints(runs: Sequence[AssignedRun], world: World) -> None
 def _are_at_same_position(stores: Sequence[CheckpointStore], world: World) -> bool:
     """Return whether the newest checkpoints of all runs have the same position, or none has one;
     collective."""
-    newest = [store.find_latest(group=world) for store in stores]
+    newest = [store.find_latest(world).name for store in stores]
     positions = {
         store.read_position(name) if name else None
         for name, store in zip(newest, stores, strict=True)

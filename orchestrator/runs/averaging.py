@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hooks.model.power_average import LARGEST_STD, find_combination
+from orchestrator.disk.checkpoints.contents import load_weights
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import CheckpointError, StorageError, UsageError
@@ -185,7 +186,7 @@ def _sum(store: CheckpointStore, hook: str, terms: Sequence[Term]) -> dict[str, 
     total: dict[str, Tensor] = {}
     snapshot: Mapping[str, Any] = {}
     for checkpoint in dict.fromkeys(term.checkpoint for term in terms):
-        snapshot = store.load_weights(checkpoint, hook)
+        snapshot = load_weights(store, checkpoint, hook)
         of_snapshot = [term for term in terms if term.checkpoint == checkpoint]
         averages = _read_averages(snapshot, [term.std for term in of_snapshot])
         for term in of_snapshot:

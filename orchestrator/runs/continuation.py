@@ -8,7 +8,7 @@ from typing import Any
 
 from hooks.position import Position
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
-from orchestrator.disk.checkpoints.store import CheckpointStore
+from orchestrator.disk.checkpoints.reader import CheckpointReader
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import CheckpointError, UsageError
 from orchestrator.experiment.load import with_overrides
@@ -96,7 +96,7 @@ def copy_parent_checkpoint(folder: RunFolder, experiment: Experiment) -> None:
     store = open_checkpoints(folder)
     if parent is None or folder.read_attempts() or parent.checkpoint in store.list_names():
         return
-    source = CheckpointStore(find_checkpoint_folder(RunFolder(folder.storage.at(parent.run))))
+    source = CheckpointReader(find_checkpoint_folder(RunFolder(folder.storage.at(parent.run))))
     if source.compute_fingerprint(parent.checkpoint) != parent.sha256:
         raise CheckpointError(
             f"{source.get_path(parent.checkpoint)} has changed since this run was created from it"

@@ -9,6 +9,7 @@ from torch import nn
 
 from hooks.import_path import extend_import_path
 from hooks.model.buffers import copy_expanded_buffers, restore_buffers
+from orchestrator.disk.checkpoints.contents import load_buffers, load_weights
 from orchestrator.errors import CheckpointError, ConfigError, UsageError
 from orchestrator.experiment.components import make_task
 from orchestrator.loop.model.frozen_weights import RECORD, add_frozen_weights
@@ -25,7 +26,7 @@ def load_model(folder: RunFolder, label: str) -> nn.Module:
     alone."""
     store = open_checkpoints(folder)
     name = store.resolve(label)
-    weights = store.load_weights(label)
+    weights = load_weights(store, label)
     model = _make_model(folder, label)
 
     record = store.read_manifest(name).get(RECORD)
@@ -33,7 +34,7 @@ def load_model(folder: RunFolder, label: str) -> nn.Module:
         add_frozen_weights({"model": weights}, record, model, name)
 
     copy_expanded_buffers(model)
-    buffers, remade = store.load_buffers(label)
+    buffers, remade = load_buffers(store, label)
     restore_buffers(model, buffers, remade, persistent=weights)
 
     try:

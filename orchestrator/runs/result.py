@@ -322,7 +322,9 @@ class Run(Result):
         Raises:
             CheckpointError: If the checkpoint is missing or damaged.
         """
-        return self._store().load_weights(label)
+        from orchestrator.disk.checkpoints.contents import load_weights
+
+        return load_weights(self._store(), label)
 
     def average(self, std: float, at: int | None = None, hook: str | None = None) -> Average:
         """Average the weights over a window of any width, from the snapshots of `ema: {average:

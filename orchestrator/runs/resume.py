@@ -190,7 +190,7 @@ def _find_newest_checkpoint(folder: RunFolder) -> str | None:
     store.index.read()
     folder.read_attempts()
     try:
-        return store.find_latest(check_hashes=False)
+        return store.find_latest(check_hashes=False).name
     except CheckpointError as error:
         lost = "its training"
         reports = folder.read_current_reports()

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from experiments.hf_trainer import TrainedByTrainer
 from hooks.checkpointing.checkpoint import Checkpoint
+from orchestrator.disk.checkpoints.contents import load_weights
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.loop.custom.custom_loop import CustomLoop
 from orchestrator.loop.run_context import RunContext
@@ -45,7 +46,7 @@ def test_trainer_logs_become_rows_and_reports_and_resume_bit_for_bit(tmp_path: P
         return (
             reports,
             rows.columns("iteration", "loss", "lr", "grad_norm"),
-            store.load_weights("last"),
+            load_weights(store, "last"),
         )
 
     reports, rows, weights = trained()

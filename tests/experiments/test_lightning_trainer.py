@@ -6,6 +6,7 @@ import torch
 
 from experiments.lightning_trainer import TrainedByLightning
 from hooks.checkpointing.checkpoint import Checkpoint
+from orchestrator.disk.checkpoints.contents import load_weights
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.loop.custom.custom_loop import CustomLoop
 from orchestrator.loop.run_context import RunContext
@@ -27,7 +28,7 @@ def test_lightning_logs_become_rows_and_reports_and_resume_bit_for_bit(tmp_path:
         if restored:
             loop.restore(restored)
         reports = [report.metrics for report in loop.run()]
-        return reports, rows.columns("iteration", "loss", "lr"), store.load_weights("last")
+        return reports, rows.columns("iteration", "loss", "lr"), load_weights(store, "last")
 
     reports, rows, weights = trained()
     assert [(report["step"], "val/accuracy" in report) for report in reports] == [

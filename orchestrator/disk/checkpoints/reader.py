@@ -1,18 +1,18 @@
-"""Reading the checkpoints of a run: finding, verifying and loading them. Changes nothing."""
+"""Reading the checkpoints of a run: finding, verifying and loading them."""
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from hooks.metrics.names import find_evaluation_label
 from hooks.position import Position
 from orchestrator.disk.checkpoints import placeholders
-from orchestrator.disk.checkpoints.index import Index
+from orchestrator.disk.checkpoints.index import read_index
 from orchestrator.disk.checkpoints.listing import read_checkpoints, read_manifest_or_error
 from orchestrator.disk.checkpoints.manifest import (
     MANIFEST,
@@ -28,24 +28,30 @@ from orchestrator.storage import Storage
 _log = logging.getLogger("hookyard")
 
 
+class LatestCheckpoint(NamedTuple):
+    """The newest intact checkpoint of a run."""
+
+    name: str | None
+    """None if there are no checkpoints."""
+    skip_reasons: Sequence[str]
+    """The damage of each newer checkpoint."""
+
+
 class CheckpointReader:
-    """The checkpoints of one run, to read.
+    """The checkpoints of one run, to read; changes nothing.
 
     `explain_missing` returns the end of a message: why `best` or `last` is missing.
     """
 
     def __init__(
-        self,
-        storage: Storage,
-        run_name: str = "run",
-        is_master: bool = True,
-        explain_missing: Callable[[str], str] = lambda label: "",
+        self, storage: Storage, explain_missing: Callable[[str], str] = lambda label: ""
     ) -> None:
         self.storage = storage
-        self.run_name = run_name
-        self.is_master = is_master
         self._explain_missing = explain_missing
-        self.index = Index(storage, is_master)
+
+    def read_index(self) -> dict[str, Any]:
+        """Return the owners and labels of the checkpoints; raises DamagedFile."""
+        return read_index(self.storage)
 
     # Finding checkpoints
 
@@ -58,17 +64,12 @@ class CheckpointReader:
         return [*read_checkpoints(self.storage)[0]]
 
     def find_latest(
-        self,
-        on_skip: Callable[[str], None] = lambda reason: None,
-        group: RankGroup | None = None,
-        *,
-        check_hashes: bool = True,
-    ) -> str | None:
-        """Return the newest intact checkpoint, or None if there are no checkpoints.
+        self, group: RankGroup | None = None, *, check_hashes: bool = True
+    ) -> LatestCheckpoint:
+        """Return the newest intact checkpoint. Raises CheckpointError if all are damaged.
 
-        Calls `on_skip` with a reason for each newer, damaged checkpoint. Collective with `group`:
-        each rank reads a share of the files. Compares only sizes without `check_hashes`. Raises
-        CheckpointError if all are damaged.
+        Collective with `group`: each rank reads a share of the files. Compares only sizes without
+        `check_hashes`.
         """
         read = partial(read_checkpoints, self.storage)
         manifests, errors = group.broadcast(read) if group else read()
@@ -77,14 +78,12 @@ class CheckpointReader:
             entries = manifests[name]["files"]
             reason = find_damage(self.storage, name, entries, group, check_hashes=check_hashes)
             if not reason:
-                for skip_reason in reasons:
-                    on_skip(skip_reason)
-                return str(name)
+                return LatestCheckpoint(name, reasons)
             reasons.append(reason)
         if reasons:
             lines = [f"none of the checkpoints in {self.storage} is intact:", *reasons]
             raise CheckpointError("\n".join(lines))
-        return None
+        return LatestCheckpoint(None, [])
 
     def resolve(self, label: str) -> str:
         """Return a checkpoint's name, given that name or a label such as `best`; raises
@@ -92,17 +91,17 @@ class CheckpointReader:
 
         `last` is the newest checkpoint whose files have the right sizes.
         """
-        if target := self.index.read()["labels"].get(label):
+        if target := self.read_index()["labels"].get(label):
             return str(target)
         if label not in ("best", "last"):
             self.read_manifest(label)
             return label
         if label == "last":
-            last = self.find_latest(
-                lambda reason: _log.warning("skipped: %s", reason), check_hashes=False
-            )
-            if last is not None:
-                return last
+            last = self.find_latest(check_hashes=False)
+            for reason in last.skip_reasons:
+                _log.warning("skipped: %s", reason)
+            if last.name is not None:
+                return last.name
 
         names = self.list_names()
         if not names:
@@ -146,7 +145,7 @@ class CheckpointReader:
 
         available = self.list_names()
         if available:
-            available = [*self.index.read()["labels"], "last", *available]
+            available = [*self.read_index()["labels"], "last", *available]
         nearest = did_you_mean(name, available)
         hint = f" ({nearest})" if nearest else ""
         raise CheckpointError(
@@ -189,74 +188,7 @@ class CheckpointReader:
     def _find_metric_of_label(self, label: str, name: str) -> str | None:
         """Return the metric by which a label such as `best` was given; without one, that of another
         label of the same checkpoint."""
-        index = self.index.read()
+        index = self.read_index()
         metrics: Mapping[str, str] = index.get("metrics", {})
         others = [other for other, target in index["labels"].items() if target == name]
         return next((metrics[known] for known in (label, *others) if known in metrics), None)
-
-    def load_weights(self, label: str, key: str | None = None) -> dict[str, Any]:
-        """Return the verified state dict of the evaluated weights or of `key`, unsharded and on the
-        CPU."""
-        name = self.resolve(label)
-        key = key or self.find_evaluated_weights(label)
-        own_file = f"{key.partition('/')[0]}.pt"
-        needed = {
-            file: entry
-            for file, entry in self.read_manifest(name)["files"].items()
-            if file == own_file or placeholders.has_shards(file)
-        }
-        self.check_files(name, needed)
-        weights: dict[str, Any] = self.load_parts(name, {"model": key})["model"]
-        return weights
-
-    def list_keys(self, name: str, entry: str) -> list[str]:
-        """Return the keys of a state dict in a checkpoint, such as `model` or `ema/model`."""
-        file, _, key = entry.partition("/")
-        content = self.load(name, f"{file}.pt")
-        if key:
-            content = content[key]
-        return list(content)
-
-    def load_buffers(self, label: str) -> tuple[dict[str, Any], list[str]]:
-        """Return the verified buffers of rank 0, including those outside the state dict
-        (`persistent=False`), and the names of the buffers that a forward pass made or changed in
-        shape."""
-        name = self.resolve(label)
-        file = "rank-0000.pt"
-        entries = self.read_manifest(name)["files"]
-        self.check_files(name, {file: entries[file]})
-        rank_state = self.load(name, file)
-        return rank_state["buffers"], rank_state["remade_buffers"]
-
-    def load_parts(self, name: str, parts: Mapping[str, str]) -> dict[str, Any]:
-        """Return parts of a checkpoint: each is a file, or a key of a file (`ema/model`)."""
-        files = shared_files(self.read_manifest(name)["files"])
-        available = [file.removesuffix(".pt") for file in files]
-        content = {}
-        for part, path in parts.items():
-            file, _, key = path.partition("/")
-            if file not in available:
-                has = ", ".join(available)
-                raise CheckpointError(f"checkpoint '{name}' has no {file}; it has {has}")
-            loaded = self.load(name, f"{file}.pt")
-            content[part] = loaded[key] if key else loaded
-        return self.with_shards(name, content)
-
-    def with_shards(self, name: str, content: dict[str, Any], mesh: Any = None) -> dict[str, Any]:
-        """Return content with its sharded tensors: this rank's shards if `mesh` is given, otherwise
-        full tensors."""
-        keys = [*placeholders.keys_in(content)]
-        if not keys:
-            return content
-        from orchestrator.disk.checkpoints import sharded_tensors as shards
-
-        tensors = shards.read_tensors(partial(self.load, name), keys, mesh)
-        filled: dict[str, Any] = placeholders.fill(content, tensors)
-        return filled
-
-
-def shared_files(files: Iterable[str]) -> list[str]:
-    """Return the files that all ranks share: neither per-rank files nor shards."""
-    return [
-        file for file in files if not file.startswith("rank-") and not placeholders.has_shards(file)
-    ]

@@ -11,7 +11,7 @@ their final location, the manifest last.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
@@ -23,12 +23,14 @@ import torch
 
 from hooks.position import Position
 from orchestrator.disk.checkpoints import placeholders
+from orchestrator.disk.checkpoints.contents import load_parts
 from orchestrator.disk.checkpoints.files import HashingWriter, write_file, write_object
-from orchestrator.disk.checkpoints.index import INDEX
+from orchestrator.disk.checkpoints.index import INDEX, Index
 from orchestrator.disk.checkpoints.listing import read_checkpoints
 from orchestrator.disk.checkpoints.manifest import MANIFEST, describe_difference
 from orchestrator.disk.checkpoints.reader import CheckpointReader
 from orchestrator.errors import CheckpointError
+from orchestrator.storage import Storage
 from orchestrator.storage.json_files import format_file, write_json
 
 _THREADS = 4
@@ -46,6 +48,22 @@ class CheckpointStore(CheckpointReader):
     loses its last owner is deleted; one that never had an owner is kept. Other folders are never
     touched.
     """
+
+    def __init__(
+        self,
+        storage: Storage,
+        run_name: str = "run",
+        is_master: bool = True,
+        explain_missing: Callable[[str], str] = lambda label: "",
+    ) -> None:
+        super().__init__(storage, explain_missing)
+        self.run_name = run_name
+        self.is_master = is_master
+        self.index = Index(storage, is_master)
+
+    def read_index(self) -> dict[str, Any]:
+        """Return the index with unwritten changes; raises DamagedFile."""
+        return self.index.read()
 
     # Writing: every rank writes its files, then the master commits.
 
@@ -123,7 +141,7 @@ class CheckpointStore(CheckpointReader):
         if is_own:
             retained = names[: names.index(self.read_manifest(name)["name"]) + 1]
         else:
-            self.copy_from(CheckpointStore(self.storage.at(folder)), name)
+            self.copy_from(CheckpointReader(self.storage.at(folder)), name)
             retained = [name]
         self._reset_index(name, retained, keeps_labels=is_own)
         for other in set(names) - set(retained):
@@ -142,7 +160,7 @@ class CheckpointStore(CheckpointReader):
         # lost.
         write_json(self.storage, INDEX, index)
 
-    def copy_from(self, source: "CheckpointStore", name: str) -> None:
+    def copy_from(self, source: CheckpointReader, name: str) -> None:
         """Copy and verify a checkpoint of another run; it has no owner, so it is kept. Master
         only."""
         manifest = source.read_manifest(name)
@@ -212,7 +230,7 @@ class CheckpointStore(CheckpointReader):
         if not self.is_master:
             return ""
         stored_parts = {part: key for part, key in parts.items() if key != "meta"}
-        content = self.load_parts(name, stored_parts)
+        content = load_parts(self, name, stored_parts)
         if "meta" in parts.values():
             content["meta"] = {**self.read_manifest(name), "config": dict(config)}
 

@@ -23,8 +23,8 @@ class Init(Model):
     source: Annotated[str, Field(alias="from", min_length=1)]
     """A run, `RUN@best`, `RUN@last` or `RUN@CHECKPOINT`; a file of torch.save or safetensors."""
     weights: Annotated[str, Field(pattern=r"^[\w.-]+$")] | None = None
-    """Weights of a run (`model`, or `ema` for averages; by default the evaluated ones), or the
-    entry of a file."""
+    """Weights of a run (`model`, `ema` for averages, or a part of a custom loop; by default the
+    evaluated ones), or the entry of a file."""
     strict: bool = False
     """Makes a missing, unused or reshaped tensor an error instead of a log line."""
     rename: dict[str, str] = Field(default_factory=dict)

@@ -30,8 +30,8 @@ class InitialWeights:
     checkpoint: str | None
     """Checkpoint of a run."""
     weights: str | None
-    """Weights in a checkpoint, `model` or the entry of another file, such as `ema/model`; or the
-    entry of a file."""
+    """Weights in a checkpoint: a file such as `model`, or an entry of one, such as `ema/model`. Or
+    the entry of another file."""
     sha256: str
     """Hash of a checkpoint's manifest, of a file, or of the hashes of a folder's files."""
 

@@ -4,8 +4,8 @@ from functools import partial
 
 from hooks.errors import HookError
 from hooks.hook import Hook
+from orchestrator.disk.checkpoints.contents import fill_shards, list_shared_parts
 from orchestrator.disk.checkpoints.files import name_rank_file
-from orchestrator.disk.checkpoints.reader import shared_files
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.loop.saving.contents import CheckpointContents, LoadedCheckpoint
 from orchestrator.loop.world import World
@@ -17,13 +17,13 @@ def load_checkpoint(
     """Load the contents of a checkpoint that this rank needs; collective."""
     manifest = world.broadcast(partial(store.read_manifest, name))
     files = manifest["files"]
-    stored_keys = [file.removesuffix(".pt") for file in shared_files(files)]
+    stored_keys = list_shared_parts(files)
     stored = {
         key: store.load(name, f"{key}.pt")
         for key in dict.fromkeys([*contents.files, "hooks", *stored_keys])
         if key not in contents.unread
     }
-    shared = store.with_shards(name, stored, contents.mesh)
+    shared = fill_shards(store, name, stored, contents.mesh)
 
     load = partial(store.load, name)
     rank_file = name_rank_file(world.rank)

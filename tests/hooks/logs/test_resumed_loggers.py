@@ -159,7 +159,7 @@ def test_points_at_the_step_of_a_checkpoint_are_drawn_once(
     train(tmp_path / "whole")
     with pytest.raises(HookError, match="killed"):
         train(tmp_path / "killed", kill=Kill(*kill))
-    newest = CheckpointStore(Storage(tmp_path / "killed" / "checkpoints")).find_latest()
+    newest = CheckpointStore(Storage(tmp_path / "killed" / "checkpoints")).find_latest().name
     train(tmp_path / "killed", newest)
     assert _points(tmp_path / "killed") == _points(tmp_path / "whole")
 

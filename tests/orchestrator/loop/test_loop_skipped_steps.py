@@ -13,6 +13,7 @@ from hooks import Hook, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.position import Stage
 from hooks.training.early_stopping import EarlyStopping
+from orchestrator.disk.checkpoints.contents import load_buffers
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.experiment.optim.component import Component
 from orchestrator.loop.loop import Loop
@@ -74,7 +75,7 @@ def open_store(folder: Path) -> CheckpointStore:
 
 
 def stored_buffers(store: CheckpointStore, label: str) -> list[Any]:
-    buffers, _ = store.load_buffers(label)
+    buffers, _ = load_buffers(store, label)
     return [buffer.tolist() for buffer in buffers.values()]
 
 

@@ -16,6 +16,7 @@ from hooks import EVENTS, Hook, State
 from orchestrator import open_sweep, resume_sweep, sweep
 from orchestrator.cli import app
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
+from orchestrator.disk.checkpoints.contents import fill_shards
 from orchestrator.disk.checkpoints.placeholders import has_shards
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.new_run import create_run
@@ -76,7 +77,7 @@ def stored(trial: Any, label: str) -> dict[str, Any]:
     name = store.resolve(label)
     manifest = store.read_manifest(name)
     whole = {
-        file: store.with_shards(name, store.load(name, file))
+        file: fill_shards(store, name, store.load(name, file))
         for file in manifest["files"]
         if not has_shards(file)
     }

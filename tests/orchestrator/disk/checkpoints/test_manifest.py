@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from orchestrator.disk.checkpoints.contents import load_weights
 from orchestrator.disk.checkpoints.index import Index
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import CheckpointError, StorageError
@@ -36,7 +37,7 @@ def test_checkpoint_with_a_damaged_manifest_is_skipped(
     save(store, "epoch-0001", 10)
     save(store, "epoch-0002", 20)
     store.storage.write("epoch-0002/manifest.json", content)
-    assert store.find_latest() == "epoch-0001"
+    assert store.find_latest().name == "epoch-0001"
     assert store.list_names() == ["epoch-0001"]
     with pytest.raises(CheckpointError, match=r"epoch-0002/manifest.json is damaged"):
         store.read_manifest("epoch-0002")
@@ -94,7 +95,7 @@ def test_manifest_that_does_not_say_which_weights_were_validated_is_damaged(
     change(manifest)
     store.storage.write("epoch-0001/manifest.json", json.dumps(manifest))
     with pytest.raises(CheckpointError, match=f"manifest.json is damaged: {reason}"):
-        store.load_weights("epoch-0001")
+        load_weights(store, "epoch-0001")
 
 
 def test_position_without_a_counter_is_damaged(store: CheckpointStore) -> None:

@@ -65,7 +65,7 @@ def test_names_are_sorted_by_training_progress(store: CheckpointStore) -> None:
         "step-00000100",
         "after an epoch of skipped steps",
     ]
-    assert store.find_latest() == "after an epoch of skipped steps"
+    assert store.find_latest().name == "after an epoch of skipped steps"
 
 
 def test_last_is_the_newest_with_all_files(
@@ -82,7 +82,7 @@ def test_last_is_the_newest_with_all_files(
 
 def test_empty_storage_has_no_checkpoint(store: CheckpointStore) -> None:
     assert store.list_names() == []
-    assert store.find_latest() is None
+    assert store.find_latest().name is None
     with pytest.raises(CheckpointError, match="no checkpoint in"):
         store.resolve("last")
     with pytest.raises(CheckpointError, match=r"no checkpoint 'epoch-0001' in .*; available: none"):
@@ -134,14 +134,14 @@ def test_kill_at_any_operation_leaves_an_intact_checkpoint(
         tried += 1
         store = CheckpointStore(storage)
         store.recover()
-        found = store.find_latest()
+        found = store.find_latest().name
         assert found is not None, done
         value = float(store.load(found, "model.pt")["weight"][0, 0])
         assert value in (newest, float(tried)), done
         assert {*store.index.read()["labels"].values()} <= {*store.list_names()}, done
         newest = value
     assert tried > 12
-    assert CheckpointStore(storage).find_latest() == name
+    assert CheckpointStore(storage).find_latest().name == name
 
 
 # Loading

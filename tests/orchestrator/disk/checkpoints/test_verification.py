@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hooks.position import Position
+from orchestrator.disk.checkpoints.reader import LatestCheckpoint
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import CheckpointError
 from orchestrator.storage import Storage
@@ -42,7 +43,7 @@ def test_damaged_checkpoint_is_skipped(store: CheckpointStore, how: str, file: s
     save(store, "epoch-0002", 20)
     path = f"epoch-0002/{file}"
     store.storage.write(path, DAMAGE[how](store.storage.read(path)))
-    assert store.find_latest() == "epoch-0001"
+    assert store.find_latest().name == "epoch-0001"
 
 
 def test_rank_verifies_its_own_files(
@@ -120,22 +121,22 @@ def test_resuming_ranks_read_each_file_once_and_agree(
     )
     barrier = threading.Barrier(3)
     values: dict[int, Any] = {}
-    newest: dict[int, str | None] = {}
-    skipped: list[str] = []
+    newest: dict[int, LatestCheckpoint] = {}
 
     def resume(rank: int) -> None:
-        on_skip = skipped.append if rank == 0 else lambda reason: None
-        newest[rank] = store.find_latest(on_skip, ThreadGroup(rank, barrier, values))
+        newest[rank] = store.find_latest(ThreadGroup(rank, barrier, values))
 
     threads = [threading.Thread(target=resume, args=(rank,), name=str(rank)) for rank in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert newest == dict.fromkeys(range(3), "epoch-1")
-    assert [reason.partition("epoch-2: ")[2] for reason in skipped] == [
-        "rank-0001.pt is damaged: its sha256 differs from the manifest's"
-    ]
+    assert {latest.name for latest in newest.values()} == {"epoch-1"}
+    for latest in newest.values():
+        [reason] = latest.skip_reasons
+        assert reason.partition("epoch-2: ")[2] == (
+            "rank-0001.pt is damaged: its sha256 differs from the manifest's"
+        )
     assert {name.partition("/")[2]: rank for rank, name in read} == {
         "model.pt": "0",
         **{f"rank-000{rank}.pt": str(rank) for rank in range(3)},

@@ -265,7 +265,7 @@ def test_kill_at_any_operation_leaves_an_intact_checkpoint(
                 is_there = written_by_two(store, f"step-{tried + 1}", tried + 1)
             except KeyboardInterrupt:
                 is_there = False
-        found = store.find_latest()
+        found = store.find_latest().name
         assert found is not None, done
         assert found == f"step-{tried + 1}" or not is_there
         assert (

@@ -118,7 +118,7 @@ def run_loop(root: Path, task: Trained, *, resumed: bool) -> list[tuple[Any, ...
         fields |= {"scheduler": own} if task.scheduler_class else {}
         loop = Loop(task, experiment(**fields), hooks, RunContext(store=store))  # type: ignore[arg-type]
         if kept:
-            loop.restore(store.find_latest() or "")
+            loop.restore(store.find_latest().name or "")
         reports = loop.run()
         for _ in reports:
             kept.append(
@@ -259,7 +259,7 @@ def comes_back(root: Path, background: bool, world: World, **fields: Any) -> Non
         if attempt == "saved":
             list(loop.run())
         else:
-            loop.restore(store.find_latest() or "")
+            loop.restore(store.find_latest().name or "")
     for place in ("shared", "of rank", "own"):
         found = keeps.found[place]
         assert plain(found) == plain(kept()), place

@@ -128,7 +128,7 @@ def test_the_epochs_that_an_exploit_replaces_are_superseded(sweep: RunFolder) ->
     assert trial.config["optimizer"]["lr"] == 0.16
     assert store_of(bad.folder).list_names() == ["epoch-0002", "epoch-0003"]
     assert "epoch-0002" in store_of(good.folder).list_names()
-    assert store_of(bad.folder).find_latest() == "epoch-0003", "the newest intact checkpoint"
+    assert store_of(bad.folder).find_latest().name == "epoch-0003", "the newest intact checkpoint"
 
 
 def test_a_trial_killed_after_an_exploit_resumes_from_the_copied_checkpoint(
