@@ -4,6 +4,7 @@ between them."""
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -56,17 +57,18 @@ class GradientSyncs:
 def extract_gradient_syncs(stats: pd.DataFrame) -> GradientSyncs | None:
     """Return the syncs of training rows, except the first; None if nothing was timed.
 
-    Iterations that share an optimizer step have one sync. Syncs that are missing on a rank are left
-    out, as are those whose step spans a gap in the iterations, and ranks that trained in less than
-    half of the iterations, as after a change of their number.
+    Iterations that share an optimizer step have one sync. Syncs of which a rank lacks an iteration
+    are left out, so the step that is now running is too. So are ranks that trained in less than half
+    of the iterations, as after a change of their number.
     """
     spans = [name for name in SPANS if name in stats and stats[name].notna().any()]
     if "step_s" not in stats or not spans:
         return None
     columns = ("rank", "node", "iteration", "step", "step_s", *spans)
     rows = _drop_absent_ranks(stats[[name for name in columns if name in stats]])
+    rows = rows.sort_values(["rank", "iteration"])
     grid = _SyncGrid.make(rows)
-    if not grid.is_compared.any():
+    if not grid.is_complete.any():
         return None
 
     step = grid.sum("step_s")
@@ -81,13 +83,13 @@ def extract_gradient_syncs(stats: pd.DataFrame) -> GradientSyncs | None:
         local["backward_s"] = backward
     nodes = rows.groupby("rank")["node"].last() if "node" in rows else [""] * len(grid.ranks)
     return GradientSyncs(
-        grid.last_iterations[grid.is_compared],
-        tuple(grid.ranks.tolist()),
-        tuple(map(str, nodes)),
-        local,
-        wait,
-        step,
-        grid.has_several_iterations,
+        iterations=grid.last_iterations,
+        ranks=tuple(grid.ranks.tolist()),
+        nodes=tuple(map(str, nodes)),
+        local=local,
+        wait=wait,
+        step=step,
+        has_several_iterations=grid.has_several_iterations,
     )
 
 
@@ -103,69 +105,91 @@ class _SyncGrid:
     """The place of each row in an array of shape (syncs, ranks)."""
 
     rows: pd.DataFrame
+    """Rows in the order of their ranks and iterations."""
     ranks: NDArray[np.int64]
+    numbers: NDArray[np.int64]
+    """Number of each sync: its iteration, or the optimizer steps before it if those have several
+    iterations."""
     sync_index: NDArray[np.int64]
     """Sync of each row."""
     rank_index: NDArray[np.int64]
     """Rank of each row."""
-    n_syncs: int
     has_several_iterations: bool
 
     @classmethod
     def make(cls, rows: pd.DataFrame) -> "_SyncGrid":
-        sync, has_several_iterations = _number_syncs(rows)
+        has_several_iterations = _have_several_iterations(rows)
+        number = _count_steps_before(rows) if has_several_iterations else rows["iteration"]
         ranks, rank_index = np.unique(rows["rank"].to_numpy(dtype=np.int64), return_inverse=True)
-        numbers, sync_index = np.unique(sync, return_inverse=True)
-        return cls(rows, ranks, sync_index, rank_index, len(numbers), has_several_iterations)
+        numbers, sync_index = np.unique(number.to_numpy(dtype=np.int64), return_inverse=True)
+        return cls(rows, ranks, numbers, sync_index, rank_index, has_several_iterations)
 
     @cached_property
-    def is_compared(self) -> NDArray[np.bool_]:
-        """True for syncs that every rank has, except the first; and that have all iterations."""
-        is_complete: NDArray[np.bool_] = np.all(self._add_up() > 0, axis=1)
+    def is_complete(self) -> NDArray[np.bool_]:
+        """True for syncs of which every rank has all iterations, except the first."""
+        is_complete: NDArray[np.bool_] = np.all(self._count_rows() > 0, axis=1)
         is_complete[np.flatnonzero(is_complete)[:1]] = False
-        if self.has_several_iterations and len(self.rows):
-            iterations = np.unique(self._iterations)
-            after_gap = iterations[np.flatnonzero(np.diff(iterations, prepend=-1) > 1)]
-            is_complete &= ~np.isin(self._first_iterations, after_gap)
+        if self.has_several_iterations:
+            gaps = self._add_up((~_follow_each_other(self.rows)).to_numpy(dtype=float))
+            is_complete &= np.all(gaps == 0, axis=1) & np.all(self._have_ended(), axis=1)
         return is_complete
 
     @property
     def last_iterations(self) -> NDArray[np.int64]:
-        last = np.zeros(self.n_syncs, dtype=np.int64)
-        np.maximum.at(last, self.sync_index, self._iterations)
-        return last
-
-    @property
-    def _first_iterations(self) -> NDArray[np.int64]:
-        first = np.full(self.n_syncs, self._iterations.max())
-        np.minimum.at(first, self.sync_index, self._iterations)
-        return first
-
-    @cached_property
-    def _iterations(self) -> NDArray[np.int64]:
-        return self.rows["iteration"].to_numpy(dtype=np.int64)
+        """Last iteration of each complete sync."""
+        last = np.zeros(len(self.numbers), dtype=np.int64)
+        np.maximum.at(last, self.sync_index, self.rows["iteration"].to_numpy(dtype=np.int64))
+        return last[self.is_complete]
 
     def sum(self, name: str) -> Floats:
-        """Return the seconds of a column in each compared sync on each rank."""
+        """Return the seconds of a column in each complete sync on each rank."""
         seconds = np.nan_to_num(self.rows[name].to_numpy(dtype=float))
-        return self._add_up(seconds)[self.is_compared]
+        return self._add_up(seconds)[self.is_complete]
 
-    def _add_up(self, seconds: Floats | None = None) -> Floats:
-        """Return the sum of the rows' seconds in each cell, or the number of rows."""
-        cells = self.sync_index * len(self.ranks) + self.rank_index
-        sums = np.bincount(cells, seconds, self.n_syncs * len(self.ranks))
-        return np.asarray(sums, dtype=float).reshape(self.n_syncs, len(self.ranks))
+    def _have_ended(self) -> NDArray[np.bool_]:
+        """Return whether the last row of each sync on each rank counts its optimizer step."""
+        steps = np.full(len(self.numbers) * len(self.ranks), -1, dtype=np.int64)
+        np.maximum.at(steps, self._cells, self.rows["step"].to_numpy(dtype=np.int64))
+        have_ended: NDArray[np.bool_] = self._make_grid(steps) > self.numbers[:, np.newaxis]
+        return have_ended
+
+    def _count_rows(self) -> Floats:
+        return self._add_up(np.ones(len(self.rows)))
+
+    def _add_up(self, values: Floats) -> Floats:
+        """Return the sum of the rows' values in each cell."""
+        n_cells = len(self.numbers) * len(self.ranks)
+        sums: Floats = self._make_grid(np.bincount(self._cells, values, n_cells))
+        return sums
+
+    def _make_grid(self, cells: NDArray[Any]) -> NDArray[Any]:
+        return cells.reshape(len(self.numbers), len(self.ranks))
+
+    @cached_property
+    def _cells(self) -> NDArray[np.int64]:
+        """Cell of each row, numbered row by row of the grid."""
+        return self.sync_index * len(self.ranks) + self.rank_index
 
 
-def _number_syncs(rows: pd.DataFrame) -> tuple[NDArray[np.int64], bool]:
-    """Return the number of each row's sync, and True if there are several iterations between
-    syncs."""
-    if "step" not in rows or rows["step"].nunique() > 0.9 * rows["iteration"].nunique():
-        return rows["iteration"].to_numpy(dtype=np.int64), False
-    order = np.lexsort((rows["iteration"], rows["rank"]))
-    in_order = rows[["rank", "step", "iteration"]].iloc[order]
-    sync = np.empty(len(rows), dtype=np.int64)
-    previous_step = in_order.groupby("rank")["step"].shift(1).fillna(in_order["step"])
-    is_consecutive = in_order["iteration"].diff().abs() <= 1
-    sync[order] = previous_step.where(is_consecutive, in_order["step"])
-    return sync, True
+def _have_several_iterations(rows: pd.DataFrame) -> bool:
+    """Return whether optimizer steps have several iterations.
+
+    With mixed precision some iterations make no step, because their gradients overflow. They are
+    rarely more than a tenth; with two iterations to a step, half of all make none.
+    """
+    return "step" in rows and rows["step"].nunique() <= 0.9 * rows["iteration"].nunique()
+
+
+def _count_steps_before(rows: pd.DataFrame) -> pd.Series:
+    """Return the number of optimizer steps before each row, which all iterations of a step share.
+
+    `step` counts the steps after an iteration, so the last iteration of a step already counts it.
+    After a gap the row before is unknown; its own count serves, as that sync is incomplete.
+    """
+    before = rows.groupby("rank")["step"].shift(1)
+    return before.where(_follow_each_other(rows), rows["step"])
+
+
+def _follow_each_other(rows: pd.DataFrame) -> pd.Series:
+    """Return whether each row has its rank's iteration before it in the table."""
+    return rows.groupby("rank")["iteration"].diff() <= 1

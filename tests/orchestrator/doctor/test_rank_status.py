@@ -28,3 +28,11 @@ def test_one_rank_or_few_iterations_give_no_finding() -> None:
     assert compare_ranks(training(2, iterations=MIN_SYNCS)) == {}, "the first is left out"
     assert set(compare_ranks(training(2, iterations=MIN_SYNCS + 1))) == {0, 1}
     assert compare_ranks(pd.DataFrame()) == {}
+
+
+def test_step_now_running_is_not_compared() -> None:
+    """Of four iterations each, after the first, which is left out."""
+    rows = training(2, iterations=4 * (MIN_SYNCS + 1))
+    rows["step"] = rows["iteration"] // 4
+    assert set(compare_ranks(rows)) == {0, 1}
+    assert compare_ranks(rows[rows["iteration"] < rows["iteration"].max()]) == {}
