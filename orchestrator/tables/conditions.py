@@ -44,11 +44,11 @@ def explain_errors(
     except duckdb.InterruptException:
         raise
     except duckdb.Error as error:
-        reason = str(error).splitlines()[0].partition(": ")[2]
-        if isinstance(error, duckdb.OperationalError):  # memory or disk is used up
-            raise UsageError(f"the rows cannot be queried here: {shorten(reason, 300)}") from None
+        if isinstance(error, duckdb.OperationalError):
+            raise make_lack_of_room_error(error, "rows") from None
         if where is None:
             raise
+        reason = _get_reason(error)
         if not is_checking:
             raise UsageError(f"where: the condition failed: {shorten(reason, 300)}") from None
         unknown = re.match(r'Referenced column "(.*)" not found', reason)
@@ -61,6 +61,16 @@ def explain_errors(
             f"where: {shorten(reason.rstrip('!'), 300)}; write an SQL condition, such as"
             " rank = 0 and phase = 'train'"
         ) from None
+
+
+def make_lack_of_room_error(error: Exception, table: str) -> UsageError:
+    """Return the error of a query of a table for which memory or disk is used up."""
+    return UsageError(f"the {table} cannot be queried here: {shorten(_get_reason(error), 300)}")
+
+
+def _get_reason(error: Exception) -> str:
+    """Return the first line of one of DuckDB's errors, without its kind."""
+    return str(error).splitlines()[0].partition(": ")[2]
 
 
 def advise_quotes(name: str, where: str) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pyarrow as pa
@@ -15,7 +15,7 @@ from orchestrator.disk.rows.columns import check_case
 from orchestrator.disk.rows.source import Source
 from orchestrator.errors import UsageError, shorten
 from orchestrator.nearest_names import find_nearest
-from orchestrator.tables.conditions import advise_quotes
+from orchestrator.tables.conditions import advise_quotes, make_lack_of_room_error
 from orchestrator.tables.database import open_database
 from orchestrator.tables.exact_results import fetch_exactly
 
@@ -27,10 +27,7 @@ _EXAMPLES = {
     "runs": "select name, best from runs",
 }
 """A query of each table."""
-_RUNS_BY_TAG = """
-    create or replace view runs as
-    select *, unnest(case when len(tags) > 0 then tags else [null] end) as tag from recorded
-"""
+_BY_TAG = "*, unnest(case when len(tags) > 0 then tags else [null] end) as tag"
 _NO_TABLE = "Table with name"
 """What DuckDB begins the error about an unknown table with."""
 _LIST_COLUMNS = 'To list the columns: hookyard query "select column_name from (describe runs)"'
@@ -43,12 +40,9 @@ def query(source: Source, sql: str) -> pd.DataFrame:
     Raises UsageError unless it is a single valid `select`.
     """
     check_case(source.schema.names)
-    connection = open_database()
-    connection.register("rows", source.rows)
-    connection.execute("set lock_configuration = true")
     with (
-        closing(connection),
-        _explaining_errors(_explain_about_rows),
+        _open_table("rows", source.rows) as connection,
+        _explaining_errors("rows", _explain_about_rows),
         source.raising_damaged_file(),
     ):
         return _select(connection, sql, "rows")
@@ -60,22 +54,31 @@ def query_table_of_runs(table: pa.Table, sql: str) -> pd.DataFrame:
     A query that names the column `tag` sees a run once for each of its tags. The error of an
     invalid one is a line with the nearest name.
     """
-    connection = open_database()
-    connection.register("recorded", table)
-    connection.execute("create view runs as from recorded")
-    connection.execute("set lock_configuration = true")
-    explain = partial(_explain_about_runs, sql=sql, columns=table.column_names)
-    with closing(connection), _explaining_errors(explain):
-        return _select_with_tags(connection, sql)
+    explain = partial(_explain_about_runs, sql=sql, columns=[*table.column_names, "tag"])
+    with _open_table("runs", table) as connection, _explaining_errors("runs", explain):
+        return _select_with_tags(connection, table, sql)
 
 
 @contextmanager
-def _explaining_errors(explain: Callable[[str], str]) -> Iterator[None]:
+def _open_table(name: str, content: Any) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open a database with one table, whose settings a query cannot change."""
+    with closing(open_database()) as connection:
+        connection.register(name, content)
+        connection.execute("set lock_configuration = true")
+        yield connection
+
+
+@contextmanager
+def _explaining_errors(table: str, explain: Callable[[str], str]) -> Iterator[None]:
     """Raise DuckDB's errors as UsageError, with the message that `explain` makes of DuckDB's."""
     import duckdb
 
     try:
         yield
+    except duckdb.InterruptException:
+        raise
+    except duckdb.OperationalError as error:
+        raise make_lack_of_room_error(error, table) from None
     except duckdb.Error as error:
         _, _, message = str(error).partition(": ")  # without the kind of error
         raise UsageError(f"query: {explain(message)}") from None
@@ -92,32 +95,40 @@ def _explain_about_runs(message: str, sql: str, columns: Sequence[str]) -> str:
     message = message.partition("\n")[0].rstrip("!")
     if message.startswith(_NO_TABLE):
         return f"{message}; the only table is `runs`"
-    unknown = re.match(r'Referenced (?:column|table) "(.*?)" not found', message)
+    unknown = re.match(r'Referenced (column|table) "(.*?)" not found', message)
     if unknown is None:
         return message
 
-    name = unknown[1]
-    # Without double quotes, SQL takes val/accuracy for a division.
+    kind, name = unknown.groups()
+    # Without double quotes, SQL takes val/accuracy for a division, and optimizer.lr for a column of
+    # a table.
     written = re.search(rf'(?<!["\w]){re.escape(name)}[./][\w./]+', sql)
     nearest = find_nearest(written[0] if written else name, columns)
-    message = f"there is no column {name}"
-    if nearest and written:
-        return f'{message}; did you mean "{nearest}", in double quotes?'
+    if nearest and written and not nearest.isidentifier():
+        return f'there is no column {name}; did you mean "{nearest}", in double quotes?'
+    if kind == "table":
+        return f"there is no table {name}; the only table is `runs`"
     if nearest:
-        return f'{message}; did you mean "{nearest}"?'
+        return f'there is no column {name}; did you mean "{nearest}"?'
     advice = advise_quotes(name, sql) or f" {_LIST_COLUMNS}"
-    return f"{message}.{advice}"
+    return f"there is no column {name}.{advice}"
 
 
-def _select_with_tags(connection: duckdb.DuckDBPyConnection, sql: str) -> pd.DataFrame:
+def _select_with_tags(
+    connection: duckdb.DuckDBPyConnection, table: pa.Table, sql: str
+) -> pd.DataFrame:
     """Return the result of a select on the runs, or on the runs by tag if it needs that column."""
     import duckdb
 
     try:
         return _select(connection, sql, "runs")
-    except duckdb.BinderException:
-        connection.execute(_RUNS_BY_TAG)
-        return _select(connection, sql, "runs")
+    except duckdb.BinderException as error:
+        if '"tag"' not in str(error).lower():
+            raise
+
+    connection.unregister("runs")
+    connection.from_arrow(table).project(_BY_TAG).create_view("runs")
+    return _select(connection, sql, "runs")
 
 
 def _select(connection: duckdb.DuckDBPyConnection, sql: str, table: str) -> pd.DataFrame:

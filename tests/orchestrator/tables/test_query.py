@@ -18,7 +18,8 @@ import pytest
 from orchestrator.disk.rows.source import Source
 from orchestrator.errors import UsageError
 from orchestrator.tables import query as query_module
-from orchestrator.tables.database import quote
+from orchestrator.tables import user_query
+from orchestrator.tables.database import open_database, quote
 from orchestrator.tables.query import Rows, read_matching_rows
 from orchestrator.tables.user_query import query
 
@@ -334,3 +335,17 @@ def test_a_long_run_of_few_ranks_has_as_many_blocks_as_its_charts_need() -> None
     assert found["blocks"].tolist() == [2000, 2000]
     assert found["largest"].tolist() == [75, 75]
     assert found["total"].tolist() == [iterations * (iterations - 1) / 2] * 2
+
+
+def test_query_for_which_memory_is_used_up_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def open_small() -> Any:
+        connection = open_database()
+        connection.execute("set memory_limit = '40MiB'")
+        connection.execute("set max_temp_directory_size = '1MiB'")
+        return connection
+
+    monkeypatch.setattr(user_query, "open_database", open_small)
+    with pytest.raises(UsageError) as raised:
+        query(Rows.wrap(ROWS).source, "select list(range) as l from range(100000000)")
+    assert str(raised.value).startswith("the rows cannot be queried here: failed to allocate data")
+    assert "\n" not in str(raised.value)
