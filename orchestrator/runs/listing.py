@@ -66,8 +66,7 @@ def list_runs(storage: str | Path = "runs") -> pd.DataFrame:
         ```
     """
     from orchestrator.disk.listing import open_storage
-    from orchestrator.tables.exact_frames import to_frame
-    from orchestrator.tables.exact_results import make_lists
+    from orchestrator.tables.exact_frames import make_lists, to_frame
     from orchestrator.tables.run_index import load_runs
 
     table = to_frame(load_runs(open_storage(storage)))

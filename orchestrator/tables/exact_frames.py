@@ -5,6 +5,7 @@ from contextlib import suppress
 from decimal import Decimal
 from typing import Any, Literal, cast
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,6 +39,20 @@ def concat_exactly(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
         with suppress(TypeError, ValueError, OverflowError):  # other tables have fractions
             joined[name] = _concat_integers(tables, name)
     return joined
+
+
+def make_lists(arrays: "pd.Series[Any]") -> "pd.Series[Any]":
+    """Return a column of NumPy arrays, whose elements may be arrays, as lists."""
+    return arrays.map(_make_list, na_action="ignore")
+
+
+def _make_list(value: Any) -> Any:
+    if not isinstance(value, np.ndarray):
+        return value
+    if value.dtype.kind in "mM":  # `tolist` gives integers for nanoseconds
+        moments = pd.Series(value)
+        return moments.astype(object).where(moments.notna(), None).tolist()
+    return [_make_list(element) for element in value.tolist()]
 
 
 def _has_large_integers(column: "pd.Series[Any]") -> bool:

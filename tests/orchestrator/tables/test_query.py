@@ -164,6 +164,8 @@ def test_column_of_decimals_is_a_measurement() -> None:
             "object",
         ),
         ("select sum(x) as x from rows where x < 0", [None], "Int64"),
+        ("select null::decimal(10, 2) as x", [None], "float64"),
+        ("select null::decimal(10, 0) as x", [None], "Int64"),
     ],
 )
 def test_integers_of_128_bits_and_decimals_are_exact(
@@ -171,8 +173,35 @@ def test_integers_of_128_bits_and_decimals_are_exact(
 ) -> None:
     rows = pa.table({"x": pa.array([1, 2, 2**62]), "y": [True, True, False]})
     table = query(Source(ds.dataset(rows)), sql)
-    assert [None if value is pd.NA else value for value in table["x"]] == expected
+    assert [None if pd.isna(value) else value for value in table["x"]] == expected
     assert table["x"].dtype == kind
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        (
+            "select list(x order by x) as x from (select sum(x) as x from rows group by y)",
+            [3, 2**62],
+        ),
+        ("select [9007199254740993::hugeint, null] as x", [2**53 + 1, None]),
+        ("select array_value(9007199254740993::hugeint, 2) as x", [2**53 + 1, 2]),
+        ("select [[9007199254740993::hugeint], null, []] as x", [[2**53 + 1], None, []]),
+        ("select [[1, 2], [3, null]] as x", [[1, 2], [3, None]]),
+        ("select [0.5, 12345678901234567.5] as x", [0.5, Decimal("12345678901234567.5")]),
+        (
+            "select [timestamp_ns '2020-01-01 00:00:00.000000001', null] as x",
+            [pd.Timestamp(2020, 1, 1, nanosecond=1), None],
+        ),
+        ("select [date '2020-01-01'] as x", [pd.Timestamp(2020, 1, 1)]),
+        ("select [{'x': 9007199254740993::hugeint}] as x", [{"x": 2**53 + 1}]),
+    ],
+)
+def test_elements_of_lists_are_exact(sql: str, expected: list[Any]) -> None:
+    rows = pa.table({"x": pa.array([1, 2, 2**62]), "y": [True, True, False]})
+    [found] = query(Source(ds.dataset(rows)), sql)["x"]
+    assert found == expected
+    assert [*map(type, found)] == [*map(type, expected)]
 
 
 @pytest.mark.parametrize("sql", STRANGE)
