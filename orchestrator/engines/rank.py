@@ -51,6 +51,6 @@ class Rank:
         if self._reports is not None:
             self._reports.close()
         self._session = self._reports = None
-        if self.device.type == "cuda":
+        if torch.cuda.is_initialized():
             gc.collect()  # a reference cycle of a task, a hook or torch may contain the model
             torch.cuda.empty_cache()

@@ -41,7 +41,8 @@ class Access(BaseHTTPMiddleware):
     def __init__(self, app: ASGIApp, token: str, host: str) -> None:
         super().__init__(app)
         self._token = token
-        self._names = {"localhost", host.lower(), socket.gethostname().lower()}
+        names = ("localhost", host, socket.gethostname(), socket.getfqdn())
+        self._names = {name.lower() for name in names}
         # Cookies do not tell ports apart, and a browser may know several servers.
         self._cookie = f"hookyard-{sha256(token.encode()).hexdigest()[:8]}"
 
@@ -56,7 +57,7 @@ class Access(BaseHTTPMiddleware):
         return response
 
     def _refuse(self, request: Request) -> Response | None:
-        """Refuse requests that no user's browser makes, whatever their token."""
+        """Refuse requests that change something or that other sites make, whatever their token."""
         if request.method not in ("GET", "HEAD"):
             return _answer(405, "This server only answers GET and HEAD: it changes nothing.")
 
@@ -64,8 +65,8 @@ class Access(BaseHTTPMiddleware):
         if not self._is_own_name(host):
             return _answer(
                 403,
-                "This server answers only to localhost, to addresses in numbers, and to the name"
-                " of its machine.",
+                "This server answers only to localhost, to IP addresses, and to the names of its"
+                " machine.",
             )
         origin = request.headers.get("origin")
         if origin not in (None, f"http://{host}", f"https://{host}"):
@@ -73,8 +74,8 @@ class Access(BaseHTTPMiddleware):
         return None
 
     def _is_own_name(self, host: str) -> bool:
-        """Return whether a Host header names this machine. An address in numbers cannot be pointed
-        elsewhere."""
+        """Return whether a Host header names this machine, or has an IP address, which no other
+        site can let point here."""
         try:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:

@@ -42,7 +42,7 @@ class TerminalDisplay:
             log: Folder of `log.txt`; None for no log.
             frame: Returns what a terminal shows, given its height in lines; None for one bar per
                 label of progress.
-            clock: Returns seconds since any moment.
+            clock: Returns the time in seconds, counted from any moment.
         """
         from rich.console import Console
 
@@ -64,9 +64,11 @@ class TerminalDisplay:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._stop()
-        self._stack.close()
-        self._log.flush()
+        # The last lines are written whatever else fails.
+        with ExitStack() as ends:
+            ends.callback(self._log.flush)
+            ends.callback(self._stack.close)
+            self._stop()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -92,9 +94,9 @@ class TerminalDisplay:
         self._live.start(refresh=True)
 
     def _stop(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
 
     def _draw(self) -> RenderableType:
         if self._frame is None:

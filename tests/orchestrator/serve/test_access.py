@@ -1,5 +1,6 @@
 """Who may read the live page. The application behind it answers everything with `secret`."""
 
+import socket
 from urllib.parse import quote
 
 import pytest
@@ -75,6 +76,17 @@ def test_names_and_addresses_of_this_machine_are_answered(host: str) -> None:
     browser = client(host="gpu-box")
     answered = browser.get(f"/?token={TOKEN}", host=host)
     assert answered.code == 303
+
+
+@pytest.mark.parametrize("host", ["gpu-box:8710", "GPU-box.cluster.example", "chosen.example"])
+def test_short_and_full_names_of_this_machine_are_answered(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "gpu-box")
+    monkeypatch.setattr(socket, "getfqdn", lambda: "gpu-box.cluster.example")
+    browser = client(host="chosen.example")
+    assert browser.get(f"/?token={TOKEN}", host=host).code == 303
+    assert browser.get(f"/?token={TOKEN}", host="gpu-box.evil.example").code == 403
 
 
 @pytest.mark.parametrize(

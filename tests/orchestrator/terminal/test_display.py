@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
+from uuid import uuid4
 
 import pytest
 
@@ -58,6 +60,16 @@ def test_log_is_written_when_the_run_fails(tmp_path: Path) -> None:
 def fail_after_a_line(display: TerminalDisplay) -> None:
     display.line("the last words")
     raise RuntimeError
+
+
+def test_log_is_written_if_the_terminal_fails_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object store gets lines in batches."""
+    storage = Storage(f"memory://test-{uuid4().hex}")
+    display = TerminalDisplay(storage)
+    monkeypatch.setattr(display, "_stop", Mock(side_effect=OSError("the terminal is gone")))
+    with pytest.raises(OSError, match="the terminal is gone"), display:
+        display.line("the last words")
+    assert b"the last words" in storage.read("log.txt")
 
 
 def test_progress_without_a_terminal_is_an_occasional_line(
