@@ -142,7 +142,7 @@ def results(done: Sweep) -> dict[str, Any]:
     stats = done.stats
     return {
         "status": (done.status, done.trials["status"].tolist()),
-        "values": [run.folder.read_metadata().values for run in done.runs],
+        "values": [run.folder.read_metadata().trial_settings.values for run in done.runs],
         "reports": [
             [{name: report[name] for name in KEPT} for report in run.metrics.to_dict("records")]
             for run in done.runs

@@ -330,7 +330,7 @@ def differences(problems: Outcome, undisturbed: Outcome, ranks: int) -> list[str
 
 
 def chosen(sweep: Sweep) -> dict[str, Any]:
-    return {run.name: run.folder.read_metadata().values for run in sweep.runs}
+    return {run.name: run.folder.read_metadata().trial_settings.values for run in sweep.runs}
 
 
 def reported(sweep: Sweep) -> dict[str, list[dict[str, Any]]]:

@@ -233,7 +233,7 @@ def test_trial_in_this_process_equals_its_values_as_overrides(
     for number, case in enumerate(cases):
         Records.trained.clear()
         done = sweep(case.experiment, tmp_path, str(number), local=True)
-        values = [trial.folder.read_metadata().values for trial in done.runs]
+        values = [trial.folder.read_metadata().trial_settings.values for trial in done.runs]
         assert len(values) == len(case.points)
         expected = [(case.expected[case.points.index(dict(one))],) * 2 for one in values]
         assert sorted(Records.trained, key=repr) == sorted(expected, key=repr)

@@ -142,7 +142,7 @@ def _contents(result: Sweep) -> dict[str, Any]:
     trials = {
         run.name: {
             "status": run.status,
-            "values": run.folder.read_metadata().values,
+            "values": run.folder.read_metadata().trial_settings.values,
             "reports": [_reported(report) for report in run.reports()],
             "weights": dict(run.weights("last")),
         }

@@ -74,7 +74,7 @@ def run_for(hours: int, costs: _Costs) -> None:
                         None, (iteration, iteration, 32 * iteration, 32, 0.5, 0.1, *marks)
                     )
                 costs.measure("a rank's thread sends", files.sync, RANKS)
-                costs.measure("a rank's thread rewrites", files._rewrite_parts, RANKS)
+                costs.measure("a rank's thread rewrites", files._rewriter.rewrite_due, RANKS)
             recorder.append_costs(
                 [
                     {

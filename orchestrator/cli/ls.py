@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from time import localtime, strftime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +18,7 @@ from orchestrator.storage import Storage, without_credentials
 from orchestrator.units import format_duration
 
 if TYPE_CHECKING:
+    from orchestrator.disk.best import Best
     from orchestrator.disk.metadata import RunMetadata
     from orchestrator.disk.run_folder import RunFolder
 
@@ -93,7 +94,6 @@ def _make_row(listed: tuple[RunFolder, RunMetadata | DamagedFile]) -> _Row:
         return _Row(folder.name, str(folder), run.status)
 
     status = find_status(folder, run)
-    best = run.best or {}
     return _Row(
         name=folder.name,
         path=str(folder),
@@ -101,7 +101,7 @@ def _make_row(listed: tuple[RunFolder, RunMetadata | DamagedFile]) -> _Row:
         kind=run.kind,
         driver=run.describe_driver(status) or "",
         best=run.best,
-        diverged=run.diverged or best.get("diverged", ""),
+        diverged=run.diverged or (run.best.diverged if run.best else ""),
         tags=run.tags,
         notes=run.notes,
         started=run.started,
@@ -119,7 +119,7 @@ class _Row:
     status: str
     kind: str = ""
     driver: str = ""
-    best: Mapping[str, Any] | None = None
+    best: Best | None = None
     diverged: str = ""
     tags: Sequence[str] = ()
     notes: str = ""
@@ -146,14 +146,15 @@ class _Row:
         }
 
 
-def _format_best(best: Mapping[str, Any]) -> str:
+def _format_best(best: Best) -> str:
     """Format the best metric, and the checkpoint that has it."""
-    value = best.get("description") or format_cell(best["metric"], best["value"])
-    text = f"{best['metric']} {value}"
-    parts = [part for part in (best.get("trial"), best["checkpoint"]) if part]
-    if parts:
-        text += f" ({'/'.join(parts)})"
-    return text
+    from orchestrator.disk.best import BestConfiguration
+
+    value = format_cell(best.metric, best.value)
+    if isinstance(best, BestConfiguration):
+        value = best.description
+    text = f"{best.metric} {value}"
+    return f"{text} ({best.place})" if best.place else text
 
 
 def _print_rows(rows: Sequence[_Row]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from orchestrator.disk.best import BestTrial
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.checkpoints.contents import list_shared_parts, load_part, load_weights
 from orchestrator.disk.checkpoints.manifest import MANIFEST
@@ -160,12 +161,12 @@ def _find_state_dict(reader: CheckpointReader, name: str, part: str) -> str:
 
 
 def _find_best_trial(sweep: str, metadata: RunMetadata) -> str:
-    trial = (metadata.best or {}).get("trial")
-    if trial is None:
+    best = metadata.best
+    if not isinstance(best, BestTrial):
         raise CheckpointError(
             f"{sweep} is a sweep without a best trial; name one: {sweep}/trials/trial-0000"
         )
-    return str(trial_folder(sweep, int(str(trial).rpartition("-")[2])))
+    return str(trial_folder(sweep, int(best.trial.rpartition("-")[2])))
 
 
 # Files

@@ -3,24 +3,21 @@
 Imports neither ray, torch nor pandas, so that `ls` and `show` are quick.
 """
 
-import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, Self, get_args
-
-from annotated_types import Gt, Lt
+from typing import Any, Literal, Self, TypeVar, get_args
 
 from hooks.metrics.direction import Mode
+from orchestrator.disk.best import Best, read_best
 from orchestrator.disk.process import Process
 from orchestrator.experiment.yaml.origins import InitialWeights, ParentCheckpoint
-from orchestrator.storage.validation import validate
+from orchestrator.storage.validation import check_mapping, validate
+
+T = TypeVar("T")
 
 EngineName = Literal["train", "gang", "in-process"]
 """Engine of a run; a sweep uses one of the first two."""
-IfExists = Literal["error", "number", "replace"]
-"""What a new run does if its name is taken: it is refused, takes a numbered name, or replaces the
-other run."""
 Status = Literal["running", "finished", "stopped", "interrupted", "failed"]
 STATUSES = (*get_args(Status), "lost")
 COMPLETE = ("finished", "stopped")
@@ -76,91 +73,21 @@ class Evaluated(ParentCheckpoint):
     data: str = ""
     """Data that replaced the phase's: a `module:function`, or a description of the data."""
     verb: Literal["evaluate", "predict"] = "evaluate"
-    """The command that did it."""
+    """The command of hookyard that uses the checkpoint so."""
 
     def __str__(self) -> str:
         return f"{super().__str__()}, on {self.data or self.phase}"
 
     @property
-    def noun(self) -> str:
+    def kind(self) -> str:
+        """`evaluation` or `prediction`."""
         return "prediction" if self.verb == "predict" else "evaluation"
 
-    @property
-    def noun_with_article(self) -> str:
-        return "a prediction" if self.verb == "predict" else "an evaluation"
-
-    @property
-    def participle(self) -> str:
-        return "used to predict" if self.verb == "predict" else "evaluated"
-
-    def format_command(self, run: object) -> str:
-        """Return what does it again with a checkpoint of a run: a command, or Python for a dataset
-        that no command can name."""
-        if self.data and ":" not in self.data:
-            return f"open_run({str(run)!r}).predict(DATA, {self.checkpoint!r}, {self.phase!r})"
-        checkpoint = shlex.quote(f"{run}@{self.checkpoint}")
-        command = f"hookyard {self.verb} {checkpoint} --phase {self.phase}"
-        return f"{command} --data {shlex.quote(self.data)}" if self.data else command
-
 
 @dataclass(frozen=True)
-class _BestReport:
-    """Entries of `best` that are validated."""
+class Provenance:
+    """The command of a run, its code and its environment."""
 
-    metric: str
-    value: float
-    checkpoint: str | None
-    trial: str | None = None
-
-
-@dataclass(frozen=True)
-class RunMetadata:
-    """Content of `run.json` of a run, a sweep or a trial. Unknown entries are None or empty."""
-
-    name: str
-    status: Status
-    """Last recorded status."""
-    started: str
-    pid: Annotated[int, Gt(0), Lt(2**31)] | None = None
-    """Process of the driver, as in `Process`."""
-    host: str | None = None
-    boot: str | None = None
-    process_started: str | None = None
-    engine: EngineName | None = None
-    local: bool = False
-    seed: int | None = None
-    ended: str | None = None
-    resumed: Sequence[str] = ()
-    """Times at which it was resumed."""
-    earlier_s: float = 0.0
-    """Seconds that it ran before it was last resumed."""
-    attempts: int | None = None
-    ranks: int | None = None
-    """Number of ranks of the last attempt."""
-    reports: int | None = None
-    """Number of lines of metrics.jsonl at the end of the run."""
-    hosts: Sequence[str] = ()
-    """Hosts of the last attempt."""
-    stopped: Sequence[str] = ()
-    """Reasons for an early end."""
-    error: str | None = None
-    is_user_error: bool = False
-    """True if the failure would repeat, such as an error in the experiment."""
-    metric_missing: bool = False
-    """True if it failed because its reports lack the sweep's metric."""
-    continued_from: ParentCheckpoint | None = None
-    init: InitialWeights | None = None
-    evaluates: Evaluated | None = None
-    tags: Sequence[str] = ()
-    notes: str = ""
-    info: Mapping[str, Any] = field(default_factory=dict)
-    """Information from hooks."""
-    best: Mapping[str, Any] | None = None
-    """Best report, as `Best` in `runs/best.py`; a sweep adds its `trial`."""
-    diverged: str = ""
-    """Description of a divergence; empty if there was none."""
-
-    # Provenance
     argv: Sequence[str] = ()
     python: str | None = None
     platform: str | None = None
@@ -169,74 +96,6 @@ class RunMetadata:
     """Versions of all installed packages."""
     environment: Mapping[str, str] = field(default_factory=dict)
     git: Mapping[str, Any] | None = None
-
-    # Of a sweep
-    sweep: SweepMetadata | None = None
-    fail_fast: bool = False
-
-    # Of a trial
-    trial: str | None = None
-    values: Mapping[str, Any] = field(default_factory=dict)
-    """Values of the trial by dotted path."""
-    configuration: int | None = None
-    """Number of the configuration that the trial repeats; None if there are no repeats."""
-    modes: Mapping[str, Mode] = field(default_factory=dict)
-    """Each metric of its sweep with its mode."""
-    exploits: ExploitedCheckpoint | None = None
-
-    def __post_init__(self) -> None:
-        for moment in (self.started, self.ended, *self.resumed):
-            if moment is not None:
-                seconds_at(moment)
-        if self.best is not None:
-            validate(self.best, _BestReport, "best")
-
-    @property
-    def is_complete(self) -> bool:
-        return self.status in COMPLETE
-
-    @property
-    def driver(self) -> Process | None:
-        if self.pid is None or self.host is None:
-            return None
-        return Process(self.pid, self.host, self.boot, self.process_started)
-
-    def describe_driver(self, status: str) -> str | None:
-        """Return the driver and the start of a running run; None if it is not running."""
-        if status != "running" or self.driver is None:
-            return None
-        return f"{self.driver}, since {self.last_start}"
-
-    @property
-    def last_start(self) -> str:
-        """Time at which it was last resumed, or else started."""
-        return self.resumed[-1] if self.resumed else self.started
-
-    @property
-    def kind(self) -> str:
-        """`run`, `sweep`, `evaluation` or `prediction`."""
-        if self.sweep:
-            return "sweep"
-        return self.evaluates.noun if self.evaluates else "run"
-
-    @property
-    def wall_s(self) -> float | None:
-        """Seconds that it ran, without the pauses before it was resumed; None while it is
-        running."""
-        if self.status == "running" or self.ended is None:
-            return None
-        # The clock may have been set back.
-        return self.earlier_s + max(0.0, seconds_at(self.ended) - seconds_at(self.last_start))
-
-    def measure_seconds(self, reports: Sequence[Mapping[str, Any]]) -> float | None:
-        """Return the seconds that it ran, without pauses; until the last of its `reports` if no end
-        is recorded, and None if there is none."""
-        if self.wall_s is not None:
-            return self.wall_s
-        times = [seconds_at(report["time"]) for report in reports if "time" in report]
-        if not times:
-            return None
-        return self.earlier_s + max(0.0, times[-1] - seconds_at(self.last_start))
 
     def describe_commit(self) -> str | None:
         """Return the commit of the code, and whether there were changes to it; None if it is
@@ -259,13 +118,160 @@ class RunMetadata:
             "packages": self.packages,
         }
 
-    @classmethod
-    def check(cls, entries: Mapping[str, Any]) -> None:
-        """Raise TypeError for an unknown entry, and ValueError for a wrong one."""
-        cls(**entries)
-        cls.read(entries)
+
+@dataclass(frozen=True)
+class TrialSettings:
+    """What a sweep has set for a trial; empty for a run without a sweep."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Values of the trial by dotted path."""
+    configuration: int | None = None
+    """Number of the configuration that the trial repeats; None if there are no repeats."""
+    modes: Mapping[str, Mode] = field(default_factory=dict)
+    """Each metric of its sweep with its mode."""
+    exploits: ExploitedCheckpoint | None = None
+
+
+@dataclass(frozen=True)
+class RunMetadata:
+    """Content of `run.json` of a run, a sweep, a trial, an evaluation or a prediction. Unknown
+    entries are None or empty.
+
+    The file has no nested records for the driver, the provenance and the settings of a trial: their
+    entries stand beside the others.
+    """
+
+    name: str
+    status: Status
+    """Last recorded status."""
+    started: str
+    driver: Process | None = None
+    provenance: Provenance = field(default_factory=Provenance)
+    engine: EngineName | None = None
+    local: bool = False
+    seed: int | None = None
+    tags: Sequence[str] = ()
+    notes: str = ""
+    continued_from: ParentCheckpoint | None = None
+    init: InitialWeights | None = None
+    evaluates: Evaluated | None = None
+    """Checkpoint of an evaluation or a prediction."""
+    sweep: SweepMetadata | None = None
+    """Settings of a sweep."""
+    fail_fast: bool = False
+    """True for a sweep that ends with the first failed trial."""
+    trial: str | None = None
+    """Name of a trial."""
+    trial_settings: TrialSettings = field(default_factory=TrialSettings)
+
+    # Once it has begun
+    resumed: Sequence[str] = ()
+    """Times at which it was resumed."""
+    earlier_s: float = 0.0
+    """Seconds that it ran before it was last resumed."""
+    info: Mapping[str, Any] = field(default_factory=dict)
+    """Information from hooks."""
+
+    # Once it has ended
+    ended: str | None = None
+    attempts: int | None = None
+    ranks: int | None = None
+    """Number of ranks of the last attempt."""
+    hosts: Sequence[str] = ()
+    """Hosts of the last attempt."""
+    reports: int | None = None
+    """Number of lines of metrics.jsonl at the end of the run."""
+    best: Best | None = None
+    """Best report; that of a sweep has its trial."""
+    diverged: str = ""
+    """Description of a divergence; empty if there was none."""
+    stopped: Sequence[str] = ()
+    """Reasons for an early end."""
+    error: str | None = None
+    is_user_error: bool = False
+    """True if the failure would repeat, such as an error in the experiment."""
+    metric_missing: bool = False
+    """True if it failed because its reports lack the sweep's metric."""
+
+    def __post_init__(self) -> None:
+        for moment in (self.started, self.ended, *self.resumed):
+            if moment is not None:
+                seconds_at(moment)
+
+    @property
+    def is_complete(self) -> bool:
+        return self.status in COMPLETE
+
+    def describe_driver(self, status: str) -> str | None:
+        """Return the driver and the start of a running run; None if it is not running."""
+        if status != "running" or self.driver is None:
+            return None
+        return f"{self.driver}, since {self.last_start}"
+
+    @property
+    def last_start(self) -> str:
+        """Time at which it was last resumed, or else started."""
+        return self.resumed[-1] if self.resumed else self.started
+
+    @property
+    def kind(self) -> str:
+        """`run`, `sweep`, `evaluation` or `prediction`."""
+        if self.sweep:
+            return "sweep"
+        return self.evaluates.kind if self.evaluates else "run"
+
+    @property
+    def wall_s(self) -> float | None:
+        """Seconds that it ran, without the pauses before it was resumed; None while it is
+        running."""
+        if self.status == "running" or self.ended is None:
+            return None
+        # The clock may have been set back.
+        return self.earlier_s + max(0.0, seconds_at(self.ended) - seconds_at(self.last_start))
+
+    def measure_seconds(self, reports: Sequence[Mapping[str, Any]]) -> float | None:
+        """Return the seconds that it ran, without pauses; until the last of its `reports` if no end
+        is recorded, and None if there is none."""
+        if self.wall_s is not None:
+            return self.wall_s
+        times = [seconds_at(report["time"]) for report in reports if "time" in report]
+        if not times:
+            return None
+        return self.earlier_s + max(0.0, times[-1] - seconds_at(self.last_start))
 
     @classmethod
     def read(cls, entries: Any) -> Self:
         """Return the metadata in the entries of `run.json`; raises ValueError."""
-        return validate(entries, cls)
+        entries = check_mapping(entries)
+        own = {name: value for name, value in entries.items() if name not in _RECORDS}
+        has_driver = None not in (entries.get("pid"), entries.get("host"))
+        return replace(
+            validate({**own, "best": None}, cls),
+            driver=_read_record(entries, Process) if has_driver else None,
+            provenance=_read_record(entries, Provenance),
+            trial_settings=_read_record(entries, TrialSettings),
+            best=read_best(entries.get("best")),
+        )
+
+
+_RECORDS = {"driver": Process, "provenance": Provenance, "trial_settings": TrialSettings}
+"""Records whose entries stand in `run.json` beside those of RunMetadata."""
+
+
+def _read_record(entries: Mapping[str, Any], kind: type[T]) -> T:
+    own = {name: value for name, value in entries.items() if name in _list_names(kind)}
+    return validate(own, kind)
+
+
+def check_names(entries: Iterable[str]) -> None:
+    """Raise TypeError for an entry that `run.json` does not have."""
+    known = _list_names(RunMetadata) - _RECORDS.keys()
+    for kind in _RECORDS.values():
+        known |= _list_names(kind)
+    unknown = sorted(set(entries) - known)
+    if unknown:
+        raise TypeError(f"run.json has no entry {', '.join(unknown)}")
+
+
+def _list_names(kind: Any) -> set[str]:
+    return {field.name for field in fields(kind)}

@@ -5,14 +5,16 @@ import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
+
+from annotated_types import Gt, Lt
 
 
 @dataclass(frozen=True)
 class Process:
     """Identity of a process, which differs from that of later processes with the same pid."""
 
-    pid: int
+    pid: Annotated[int, Gt(0), Lt(2**31)]
     host: str
     boot: str | None = None
     """Boot id of its machine, and its pid namespace; None if unknown."""

@@ -11,7 +11,7 @@ from orchestrator.disk.attempts import Attempt, Host
 from orchestrator.disk.experiment_file import parse_experiment
 from orchestrator.disk.info import read_info
 from orchestrator.disk.lease import check_lease
-from orchestrator.disk.metadata import RunMetadata, Status, format_now
+from orchestrator.disk.metadata import RunMetadata, Status, check_names, format_now
 from orchestrator.disk.missing_run import explain_missing_run
 from orchestrator.disk.process import Process
 from orchestrator.errors import (
@@ -124,7 +124,8 @@ class RunFolder:
             **asdict(Process.current()),
             **metadata,
         }
-        RunMetadata.check(entries)
+        check_names(entries)
+        RunMetadata.read(entries)  # raises ValueError
         self.write_experiment(experiment, source)
         if code:
             self.storage.write("main.py", code)
@@ -164,9 +165,10 @@ class RunFolder:
 
     def update(self, **changes: Any) -> None:
         """Change entries of `run.json`; raises DamagedFile."""
-        metadata, entries = self._read_metadata()
-        RunMetadata.check({**asdict(metadata), **changes})
-        self._write_metadata({**entries, **changes})
+        check_names(changes)
+        entries = {**self._read_metadata()[1], **changes}
+        RunMetadata.read(entries)  # raises ValueError
+        self._write_metadata(entries)
 
     def resume(self, **changes: Any) -> None:
         """Record that this process continues the run, and how long it has run before. `changes` are

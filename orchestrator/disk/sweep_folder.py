@@ -50,7 +50,7 @@ def find_checkpoint_to_exploit(folder: RunFolder, assigned: str | None) -> str |
     if assigned is not None:
         folder.update(exploits={"checkpoint": assigned, "attempts": attempts})
         return assigned
-    before = folder.read_metadata().exploits
+    before = folder.read_metadata().trial_settings.exploits
     return before.checkpoint if before and before.attempts == attempts else None
 
 

@@ -130,8 +130,9 @@ class _SyncGrid:
         is_complete: NDArray[np.bool_] = np.all(self._count_rows() > 0, axis=1)
         is_complete[np.flatnonzero(is_complete)[:1]] = False
         if self.has_several_iterations:
-            gaps = self._add_up((~_follow_each_other(self.rows)).to_numpy(dtype=float))
-            is_complete &= np.all(gaps == 0, axis=1) & np.all(self._have_ended(), axis=1)
+            is_after_gap = ~_follow_each_other(self.rows)
+            n_gaps = self._add_up(np.asarray(is_after_gap, dtype=float))
+            is_complete &= np.all(n_gaps == 0, axis=1) & np.all(self._have_ended(), axis=1)
         return is_complete
 
     @property

@@ -7,6 +7,7 @@ from numbers import Real
 from typing import Any, Self
 
 from orchestrator import units
+from orchestrator.disk.best import BestTrial
 from orchestrator.disk.metadata import COMPLETE, RunMetadata, format_now
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import list_trial_folders
@@ -101,10 +102,8 @@ def _describe_best(metadata: RunMetadata) -> str:
     best = metadata.best
     if best is None:
         return ""
-    metric = best["metric"]
-    text = f": best {metric} {units.format_value(metric, best['value'])}"
-    trial = best.get("trial")
-    return f"{text} ({trial})" if trial else text
+    text = f": best {best.metric} {units.format_value(best.metric, best.value)}"
+    return f"{text} ({best.trial})" if isinstance(best, BestTrial) else text
 
 
 def _is_loss(metric: str) -> bool:

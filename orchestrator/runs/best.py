@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from hooks.metrics.direction import find_modes_by_meter
 from hooks.metrics.monitored import find_declared_modes
-from orchestrator import units
 from orchestrator.disk.attempts import get_meter_modes
+from orchestrator.disk.best import Best
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.checkpoints.index import read_index, warn_lost_index
 from orchestrator.disk.checkpoints.listing import read_position
@@ -26,39 +26,6 @@ _COUNTERS = ("epoch", "step", "iteration")
 """Counters of each report."""
 
 
-@dataclass(frozen=True)
-class Best:
-    """The best report of a run by its main metric, and the checkpoint labeled `best`."""
-
-    metric: str
-    mode: str
-    value: float
-    epoch: int
-    """Epoch of the report, from 0."""
-    step: int
-    iteration: int
-    checkpoint: str | None = None
-    """Name of the checkpoint; None if none is stored."""
-    checkpoint_value: float | None = None
-    """Value of the metric at the checkpoint, which may have been saved at another position."""
-    diverged: str = ""
-    """Description of a divergence; empty if there was none."""
-    checkpoint_iteration: int | None = None
-    """Training iteration of the checkpoint; None if no checkpoint is stored."""
-
-    def __str__(self) -> str:
-        place = f"epoch {units.number_epoch(self.epoch)}, step {self.step}"
-        if self.diverged:
-            place += f"; diverged: {self.diverged}"
-        reached = f"{self.metric} {units.format_value(self.metric, self.value)} ({place})"
-        if self.checkpoint is None:
-            return f"{reached}, without a stored checkpoint"
-        if self.checkpoint_iteration == self.iteration:
-            return f"{reached}, in the checkpoint {self.checkpoint}"
-        stored = units.format_value(self.metric, self.checkpoint_value) or "unknown"
-        return f"{reached}, without a checkpoint; the one labeled best is {self.checkpoint}, with {stored}"
-
-
 def find_modes(folder: RunFolder, best: Best | None) -> dict[str, str]:
     """Return the direction (`max` or `min`) of each metric of a run whose direction is known."""
     best_mode = {best.metric: best.mode} if best else {}
@@ -66,7 +33,7 @@ def find_modes(folder: RunFolder, best: Best | None) -> dict[str, str]:
     return {
         **find_modes_by_meter(list_reported_names(folder.read_current_reports()), meters),
         **find_declared_modes(folder.read_experiment()),
-        **folder.read_metadata().modes,
+        **folder.read_metadata().trial_settings.modes,
         **best_mode,
     }
 
@@ -87,7 +54,7 @@ def find_best_and_divergence(folder: RunFolder) -> tuple[Best | None, Divergence
     checkpoint_metric = index.get("metrics", {}).get("best", "")
     config = folder.read_experiment()
     main = find_main_metric(metadata, config, folder.read_attempts(), reports, checkpoint_metric)
-    report, diverged = summarize_reports(reports, main, metadata.modes)
+    report, diverged = summarize_reports(reports, main, metadata.trial_settings.modes)
     if main is None or report is None:
         return None, diverged
 

@@ -16,7 +16,7 @@ def compare_runs(runs: Sequence[Run]) -> RunComparison:
             reports=run.reports(),
             rows=run.rows(TRAINING),
             modes=run.modes,
-            environment=run.folder.read_metadata().describe_environment(),
+            environment=run.folder.read_metadata().provenance.describe_environment(),
         )
         for run in runs
     ]

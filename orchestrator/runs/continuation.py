@@ -64,7 +64,7 @@ def _keep_sweep_metrics(folder: RunFolder) -> dict[str, Any]:
     it sets its own."""
     modes = {
         metric: mode
-        for metric, mode in folder.read_metadata().modes.items()
+        for metric, mode in folder.read_metadata().trial_settings.modes.items()
         if metric.startswith("val/")
     }
     checkpoint = (folder.read_experiment().get("hooks") or {}).get("checkpoint")

@@ -27,6 +27,11 @@ from orchestrator.runs.evaluation_overrides import (
     check_rank_count,
     list_paths,
 )
+from orchestrator.runs.evaluation_words import (
+    format_command,
+    get_participle,
+    name_with_article,
+)
 from orchestrator.runs.launch import collect_launch_metadata, drive
 from orchestrator.runs.launch_checks import check_can_run
 from orchestrator.runs.model import make_import_error
@@ -70,7 +75,7 @@ class EvaluationJob:
         root = self.run.storage / EVALUATIONS
         with taking_name(RunFolder(root, self.name), "number") as (folder, lease):
             create_run(root, folder.name, to_yaml(self.experiment), **metadata)
-            command = self.subject.format_command(self.run)
+            command = format_command(self.subject, self.run)
             drive(folder, self.experiment, chosen, lease, resume_with=command, target=target)
         return folder
 
@@ -124,11 +129,11 @@ def make_inference_experiment(
 
     `runs_hook` returns whether a hook of the run runs here too.
     """
-    no_effect = f"has no effect on {subject.noun_with_article}"
+    no_effect = f"has no effect on {name_with_article(subject)}"
     source = run.read_source()
     paths = tuple(dict.fromkeys([*source.import_paths, str(Path.cwd())]))
     source = replace(source, continued_from=None, import_paths=paths)
-    trained = _resolve_trained(run, source, subject.participle)
+    trained = _resolve_trained(run, source, get_participle(subject))
     check_overrides(trained, overrides, no_effect)
 
     source = source.with_values({**_RESET_VALUES, **_make_hook_values(trained, runs_hook)})
@@ -148,7 +153,7 @@ def _check_has_checkpoints(run: RunFolder) -> None:
     evaluated = run.read_metadata().evaluates
     if evaluated:
         raise UsageError(
-            f"{run} is {evaluated.noun_with_article}, and has no checkpoints; use its run,"
+            f"{run} is {name_with_article(evaluated)}, and has no checkpoints; use its run,"
             f" {run.parent_run}"
         )
 

@@ -82,5 +82,5 @@ def make_import_error(folder: RunFolder, what: str, error: ConfigError) -> Usage
 
 def _describe_commit(folder: RunFolder) -> str:
     """Return the commit of the run's code, to end a clause; empty if it is unknown."""
-    commit = folder.read_metadata().describe_commit()
+    commit = folder.read_metadata().provenance.describe_commit()
     return f" (the run used commit {commit})" if commit else ""

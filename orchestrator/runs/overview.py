@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from orchestrator.disk.best import Best
 from orchestrator.disk.checkpoint_folder import list_checkpoints
 from orchestrator.disk.run_folder import EVALUATIONS, PREDICTIONS, RunFolder
 from orchestrator.disk.run_status import find_status
-from orchestrator.runs.best import Best, find_best_and_divergence
+from orchestrator.runs.best import find_best_and_divergence
 from orchestrator.runs.usage_hint import make_usage_hint
 from orchestrator.tables.best_report import Divergence
 from orchestrator.units import number_epoch

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from orchestrator.disk.best import Best
 from orchestrator.disk.run_folder import PREDICTIONS, RunFolder
 from orchestrator.disk.run_status import find_status
 from orchestrator.errors import UsageError
-from orchestrator.runs.best import Best, find_best_and_divergence, find_modes
+from orchestrator.runs.best import find_best_and_divergence, find_modes
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,6 +15,7 @@ from orchestrator.experiment.sections.workers import make_rank_count_overrides
 from orchestrator.runs.checkpoints import open_checkpoints
 from orchestrator.runs.continued_checkpoint import ContinuedCheckpoint
 from orchestrator.runs.engine_choice import EngineChoice
+from orchestrator.runs.evaluation_words import format_command, name_with_article
 from orchestrator.runs.launch import drive
 from orchestrator.runs.launch_checks import check_can_run
 from orchestrator.runs.result import Run
@@ -104,8 +105,8 @@ def _check_can_resume(folder: RunFolder, metadata: RunMetadata) -> None:
     evaluated = metadata.evaluates
     if evaluated:
         raise UsageError(
-            f"{folder} is {evaluated.noun_with_article}, which cannot be resumed. Start it again:"
-            f" {evaluated.format_command(folder.parent_run)}"
+            f"{folder} is {name_with_article(evaluated)}, which cannot be resumed. Start it again:"
+            f" {format_command(evaluated, folder.parent_run)}"
         )
 
 

@@ -65,8 +65,8 @@ def wait_for_orphans(folder: RunFolder, names: Sequence[str]) -> None:
             return
         if monotonic() > deadline:
             raise UsageError(
-                f"process {alive[0].pid} is still training {folder}/trials/{alive[0].name};"
-                " stop it first"
+                f"{alive[0].driver} is still training {folder}/trials/{alive[0].name}; stop it"
+                " first"
             )
         sleep(0.5)
 

@@ -3,6 +3,7 @@
 from dataclasses import asdict, replace
 from typing import Any
 
+from orchestrator.disk.best import BestConfiguration, BestTrial
 from orchestrator.disk.metadata import COMPLETE, format_now
 from orchestrator.disk.rows.compaction import compact_rows
 from orchestrator.disk.run_folder import RunFolder
@@ -48,10 +49,14 @@ def _describe_best_trial(result: Sweep) -> dict[str, Any] | None:
     if trial.best is None:
         return None
 
-    entry = {"trial": trial.name, **asdict(trial.best)}
-    if result.repeats > 1:
-        best = list_configurations(result.trials, *result.objective, result.aggregate)[0]
-        entry["configuration"] = best.number
-        entry["mean"] = best.mean
-        entry["description"] = best.describe(result.objective[0])
-    return entry
+    entries = {"trial": trial.name, **asdict(trial.best)}
+    if result.repeats == 1:
+        return asdict(BestTrial(**entries))
+    best = list_configurations(result.trials, *result.objective, result.aggregate)[0]
+    repeated = BestConfiguration(
+        **entries,
+        configuration=best.number,
+        mean=best.mean,
+        description=best.describe(result.objective[0]),
+    )
+    return asdict(repeated)

@@ -121,7 +121,8 @@ def find_main_metric(
     That of a trial is the first metric of its sweep. `checkpoint_metric` is the metric of the run's
     best checkpoint; empty if there is none.
     """
-    if metadata.modes:
-        return next(iter(metadata.modes.items()))
+    modes = metadata.trial_settings.modes
+    if modes:
+        return next(iter(modes.items()))
     meters = get_meter_modes(attempts)
     return find_best_metric(list_reported_names(reports), config, checkpoint_metric, meters)

@@ -61,13 +61,18 @@ def _find_element(kind: DuckDBPyType) -> tuple[DuckDBPyType, int]:
     of an element."""
     depth = 0
     while kind.id in ("list", "array"):
-        kind = dict(kind.children)["child"]
+        kind = _get_parameter(kind, "child")
         depth += 1
     return kind, depth
 
 
 def _has_fractions(number: DuckDBPyType) -> bool:
-    return number.id == "decimal" and dict(number.children)["scale"] > 0
+    return number.id == "decimal" and _get_parameter(number, "scale") > 0
+
+
+def _get_parameter(kind: DuckDBPyType, name: str) -> Any:
+    """Return a parameter of a type, such as the scale of a decimal."""
+    return dict(kind.children)[name]
 
 
 def _parse_elements(value: Any) -> Any:

@@ -53,7 +53,7 @@ def _describe_damage(damage: DamagedFile) -> dict[str, Any]:
 
 
 def _describe_metadata(metadata: RunMetadata) -> dict[str, Any]:
-    git = metadata.git or {}
+    git = metadata.provenance.git or {}
     driver = None
     if metadata.status == "running" and metadata.driver:
         driver = json.dumps(asdict(metadata.driver))
@@ -77,7 +77,7 @@ def _describe_metadata(metadata: RunMetadata) -> dict[str, Any]:
 def _describe_files(folder: RunFolder, metadata: RunMetadata) -> dict[str, Any]:
     """Return what the experiment, the attempts, the reports and the rows of a run say."""
     config = folder.read_experiment()
-    record: dict[str, Any] = dict(_make_config_cells(config, metadata.values))
+    record: dict[str, Any] = dict(_make_config_cells(config, metadata.trial_settings.values))
     if metadata.sweep:
         constraints = metadata.sweep.constraints
         record["constraints"] = json.dumps(constraints) if constraints else None
@@ -119,14 +119,13 @@ def _describe_recorded_best(metadata: RunMetadata) -> dict[str, Any]:
     best = metadata.best
     if best is None:
         return {"diverged": metadata.diverged or None}
-    checkpoint = "/".join(part for part in (best.get("trial"), best["checkpoint"]) if part)
     return {
-        "best": best.get("mean", best["value"]),
-        "metric": best["metric"],
-        "mode": best.get("mode"),
-        "epoch": best.get("epoch"),
-        "checkpoint": checkpoint or None,
-        "diverged": metadata.diverged or best.get("diverged") or None,
+        "best": best.score,
+        "metric": best.metric,
+        "mode": best.mode,
+        "epoch": best.epoch,
+        "checkpoint": best.place or None,
+        "diverged": metadata.diverged or best.diverged or None,
     }
 
 
@@ -148,7 +147,7 @@ def _describe_reports(
 
     checkpoint_metric = _find_checkpoint_metric(folder, metadata, config)
     main = find_main_metric(metadata, config, attempts, reports, checkpoint_metric)
-    best, divergence = summarize_reports(reports, main, metadata.modes)
+    best, divergence = summarize_reports(reports, main, metadata.trial_settings.modes)
     record["diverged"] = str(divergence) if divergence else None
     if main is None or best is None:
         return record
@@ -160,7 +159,7 @@ def _describe_reports(
         "metric": metric,
         "mode": mode,
         "epoch": best.get("epoch"),
-        "checkpoint": metadata.best and metadata.best["checkpoint"],
+        "checkpoint": metadata.best and metadata.best.checkpoint,
     }
 
 
@@ -170,7 +169,7 @@ def _find_checkpoint_metric(
     """Return the metric of the run's best checkpoint; empty if there is none."""
     metric: str
     if metadata.best:
-        metric = metadata.best["metric"]
+        metric = metadata.best.metric
     else:
         index = read_index(find_checkpoint_folder(folder, config))
         metric = index.get("metrics", {}).get("best", "")

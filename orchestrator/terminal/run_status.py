@@ -176,7 +176,7 @@ class LiveRun:
         self, status: str, row_age_s: float | None, metadata: RunMetadata
     ) -> str | None:
         if status == "lost":
-            driver = f"its driver (process {metadata.pid} on {metadata.host})"
+            driver = f"its driver ({metadata.driver})"
             last = "it wrote no row"
             if row_age_s is not None:
                 last = f"its last row is {format_duration(row_age_s)} old"

@@ -162,13 +162,13 @@ def _make_view_of_run(
     """Return the view of a trial from its files, of which `metadata` is `run.json`."""
     metric, mode = sweep.objectives[0]
     reports = trial.list_reports()
-    best = find_best_report(select_comparable(reports, metadata.modes), metric, mode)
+    best = find_best_report(select_comparable(reports, metadata.trial_settings.modes), metric, mode)
     values = [report[metric] for report in reports if metric in report]
     run = trial.read_view() if metadata.status == "running" else None
     return TrialView(
         name=name,
         status=find_status(trial.folder, metadata),
-        values=metadata.values,
+        values=metadata.trial_settings.values,
         best=best[metric] if best else None,
         last=_keep_number(values[-1]) if values else None,
         started=metadata.started,
@@ -176,7 +176,7 @@ def _make_view_of_run(
         stopped=metadata.stopped,
         error=metadata.error,
         run=run,
-        configuration=metadata.configuration,
+        configuration=metadata.trial_settings.configuration,
         attempt_share=_compute_attempt_share(trial.folder, run, reports),
     )
 

@@ -59,7 +59,7 @@ def estimate_eta_s(view: SweepView, start: str, now: float) -> float | None:
 
 
 def _describe_lost_driver(metadata: RunMetadata) -> str:
-    driver = f"its driver (process {metadata.pid} on {metadata.host})"
+    driver = f"its driver ({metadata.driver})"
     return f"the sweep is dead: {driver} is gone"
 
 

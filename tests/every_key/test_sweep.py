@@ -141,7 +141,7 @@ def trials_of(settings: Mapping[str, Any], folder: Path) -> str:
     runs = [
         (
             one.read_metadata().status,
-            one.read_metadata().values,
+            one.read_metadata().trial_settings.values,
             one.read_metadata().stopped,
             len(one.read_reports()),
         )

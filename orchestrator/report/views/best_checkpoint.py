@@ -1,9 +1,9 @@
 """The best checkpoint, and how to use it."""
 
+from orchestrator.disk.best import Best
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.report import page
 from orchestrator.report.markup import concatenate, element
-from orchestrator.runs.best import Best
 from orchestrator.runs.usage_hint import make_usage_hint
 
 
@@ -13,7 +13,7 @@ def render_best_checkpoint(
     """Render instructions for using the best checkpoint of a run, or of a sweep's best `trial`."""
     evaluated = folder.read_metadata().evaluates
     if evaluated:
-        text = f"{evaluated.noun.capitalize()} of {evaluated}."
+        text = f"{evaluated.kind.capitalize()} of {evaluated}."
         return page.Section("best", "Evaluated checkpoint", text)
 
     title = "Use the best checkpoint"

@@ -24,7 +24,7 @@ def render_experiment(
             start = attempt.checkpoint or "the beginning"
             rows.append((str(attempt.number), attempt.started, start))
         content.append(make_table("Attempts", ("attempt", "started", "from"), rows))
-    diff = (run.git or {}).get("diff")
+    diff = (run.provenance.git or {}).get("diff")
     if diff:
         content.append(page.make_details("Changes to the commit", diff))
     return page.Section("experiment", "Experiment", concatenate(content))
@@ -32,17 +32,18 @@ def render_experiment(
 
 def _list_facts(run: RunMetadata) -> list[tuple[str, Quantity]]:
     """Return what is known of a run's environment."""
+    provenance = run.provenance
     entries = {
-        "command": shlex.join(map(str, run.argv)) if run.argv else None,
+        "command": shlex.join(provenance.argv) if provenance.argv else None,
         "started": run.started,
         "ended": run.ended,
-        "host": run.host,
+        "host": run.driver.host if run.driver else None,
         "seed": None if run.seed is None else str(run.seed),
-        "git commit": run.describe_commit(),
-        "python": run.python,
-        "platform": run.platform,
-        **run.versions,
-        **run.environment,
+        "git commit": provenance.describe_commit(),
+        "python": provenance.python,
+        "platform": provenance.platform,
+        **provenance.versions,
+        **provenance.environment,
     }
     for name, value in run.info.items():
         entries[f"info: {name}"] = str(value)

@@ -83,7 +83,9 @@ def compare_sweeps(sweeps: Sequence[Sweep]) -> SweepComparison:
         own_objectives = dict(sweep.objectives)
         tables.append(sort_best_first(sweep.trials, own_objectives, sweep.aggregate))
         objectives = own_objectives | objectives
-    environments = [sweep.folder.read_metadata().describe_environment() for sweep in sweeps]
+    environments = [
+        sweep.folder.read_metadata().provenance.describe_environment() for sweep in sweeps
+    ]
     repeated_paths = [sweep.repeated_path for sweep in sweeps]
     return SweepComparison(
         sweeps=[sweep.name for sweep in sweeps],

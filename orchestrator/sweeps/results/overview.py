@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from orchestrator.runs.best import Best
+from orchestrator.disk.best import Best
 from orchestrator.runs.usage_hint import UsageHint, make_usage_hint
 from orchestrator.sweeps.results.configurations_table import (
     aggregate_repeats,

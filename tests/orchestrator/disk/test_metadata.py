@@ -6,7 +6,7 @@ import pytest
 
 from hooks.position import Position, Stage
 from orchestrator.disk.attempts import Attempt
-from orchestrator.disk.metadata import Evaluated, RunMetadata
+from orchestrator.disk.metadata import Evaluated, Provenance, RunMetadata
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.reports import drop_superseded
 
@@ -110,16 +110,20 @@ def test_an_evaluation_and_a_prediction_are_of_different_kinds() -> None:
 def test_commit_says_whether_the_code_was_changed(
     git: dict[str, Any] | None, description: str | None
 ) -> None:
-    metadata = RunMetadata("x", "finished", "2026-11-22T03:00:00Z", git=git)
-    assert metadata.describe_commit() == description
-    assert metadata.describe_environment()["commit"] == description
+    provenance = Provenance(git=git)
+    assert provenance.describe_commit() == description
+    assert provenance.describe_environment()["commit"] == description
 
 
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
         ({"status": "bogus"}, "`status`"),
-        ({"pid": "abc"}, "`pid`"),
+        ({"pid": "abc", "host": "here"}, "`pid`"),
+        ({"pid": 0, "host": "here"}, "`pid`"),
+        ({"values": 3}, "`values`"),
+        ({"versions": {"torch": 2}}, "`versions.torch`"),
+        ({"best": {"metric": "val/loss", "value": "low"}}, "`best"),
         ({"engine": "nope"}, "`engine`"),
         ({"ranks": "many"}, "`ranks`"),
         ({"init": {"path": 3}}, "`init"),
@@ -128,9 +132,9 @@ def test_commit_says_whether_the_code_was_changed(
 )
 def test_wrong_entries_are_not_written(entries: dict[str, Any], message: str) -> None:
     right = {"name": "x", "status": "running", "started": "2024-01-01T00:00:00.000Z"}
-    RunMetadata.check(right)
+    RunMetadata.read(right)
     with pytest.raises(ValueError, match=message):
-        RunMetadata.check({**right, **entries})
+        RunMetadata.read({**right, **entries})
 
 
 def test_unknown_entry_is_not_written(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """How alerts are sent, and what is printed where they cannot be."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from orchestrator import run
+from orchestrator.disk.best import Best
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.experiment.sections.notify import Notify
 from orchestrator.runs import alert_delivery
@@ -19,9 +21,8 @@ from tests.tasks import described
 def finished(tmp_path: Path) -> RunFolder:
     folder = written_run(tmp_path)
     folder.end("finished")
-    folder.update(
-        best={"metric": "val/accuracy", "mode": "max", "value": 0.9125, "checkpoint": None}
-    )
+    best = Best("val/accuracy", "max", 0.9125, epoch=0, step=1, iteration=1)
+    folder.update(best=asdict(best))
     return folder
 
 

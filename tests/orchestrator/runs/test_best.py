@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from orchestrator import ConfigError, Run, run
 from orchestrator.cli import app
+from orchestrator.disk.best import Best
 from orchestrator.disk.checkpoint_folder import list_checkpoints
 from orchestrator.report import make_report
-from orchestrator.runs.best import Best
 from tests.tasks import Points, described
 
 

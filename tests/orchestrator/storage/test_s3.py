@@ -195,7 +195,7 @@ def test_run_resumes_by_a_url_with_credentials_that_are_never_recorded(
     done = resume(f"{storage}/points{options}")
     whole = run(noisy(), tmp_path, local=True)
     assert done.stats["loss"].tolist() == whole.stats["loss"].tolist()
-    assert done.folder.read_metadata().argv[-1] == "s3://bucket/two" + options
+    assert done.folder.read_metadata().provenance.argv[-1] == "s3://bucket/two" + options
     for name, weight in whole.load("best").state_dict().items():
         assert torch.equal(done.load("best").state_dict()[name], weight)
     longer = run(done.continue_from("last", ["epochs=3"]), storage + options, local=True)

@@ -255,7 +255,9 @@ def test_scheduler_stops_single_followers(tmp_path: Path) -> None:
     assert shared.trials["leader"].tolist() == ["trial-0000"] * 3 + ["trial-0003"] * 3
     assert {run.status for run in shared.runs} == {"stopped", "finished"}
     for one, other, count in zip(shared.runs, alone.runs, made, strict=True):
-        assert dict(one.folder.read_metadata().values) == dict(other.folder.read_metadata().values)
+        assert dict(one.folder.read_metadata().trial_settings.values) == dict(
+            other.folder.read_metadata().trial_settings.values
+        )
         assert (one.status, one.folder.read_metadata().stopped) == (
             ("finished", [])
             if count == 3

@@ -1,5 +1,5 @@
 from orchestrator.disk.attempts import Attempt
-from orchestrator.disk.metadata import RunMetadata
+from orchestrator.disk.metadata import Provenance, RunMetadata
 from orchestrator.report.views.experiment import render_experiment
 from tests.orchestrator.report.reading import parsed, tables_of, text_of
 
@@ -7,10 +7,12 @@ RUN = RunMetadata(
     "x",
     "finished",
     "2026-11-22T03:00:00Z",
-    argv=["hookyard", "run", "a b.yaml"],
     seed=0,
-    versions={"torch": "2.13.0"},
-    git={"commit": "abc", "dirty": True, "diff": "-<b>\n+</b>"},
+    provenance=Provenance(
+        argv=["hookyard", "run", "a b.yaml"],
+        versions={"torch": "2.13.0"},
+        git={"commit": "abc", "dirty": True, "diff": "-<b>\n+</b>"},
+    ),
 )
 
 

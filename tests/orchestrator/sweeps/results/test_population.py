@@ -124,7 +124,7 @@ def test_the_epochs_that_an_exploit_replaces_are_superseded(sweep: RunFolder) ->
     trial = open_run(bad.folder.storage.location)
     assert trial.metrics["epoch"].tolist() == [0, 1, 2]
     assert not trial.stats.duplicated(["rank", "phase", "epoch", "iteration"]).any()
-    assert bad.folder.read_metadata().values == MUTATED
+    assert bad.folder.read_metadata().trial_settings.values == MUTATED
     assert trial.config["optimizer"]["lr"] == 0.16
     assert store_of(bad.folder).list_names() == ["epoch-0002", "epoch-0003"]
     assert "epoch-0002" in store_of(good.folder).list_names()

@@ -196,7 +196,7 @@ def test_a_race_runs_in_a_sweep_and_resumes(tmp_path: Path) -> None:
     table = outcome.configurations
     assert outcome.status == "finished"
     assert (table.index[0], table["n"].tolist()) == (1, [2, 1, 1])
-    assert outcome.best.folder.read_metadata().configuration == 1
+    assert outcome.best.folder.read_metadata().trial_settings.configuration == 1
     assert "configuration 0 eliminated: " in outcome.folder.storage.read("log.txt").decode()
     # The driver dies with the second seed of the best.
     outcome.folder.update(status="interrupted", ended=None)

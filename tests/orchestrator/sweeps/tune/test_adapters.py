@@ -29,7 +29,7 @@ def test_trial_that_never_began_is_recorded_as_failed(
         0, [], Trial("nothing", stub=True, config=make_tune_config(4, values))
     )
     metadata = trial_folder(str(tmp_path), 4).read_metadata()
-    assert (metadata.status, metadata.values) == ("failed", values)
+    assert (metadata.status, metadata.trial_settings.values) == ("failed", values)
     assert error in metadata.error
     assert "trial-0004 [1/3]" in capsys.readouterr().err
 
