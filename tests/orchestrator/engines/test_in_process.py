@@ -3,7 +3,6 @@
 import gc
 import weakref
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -39,9 +38,9 @@ def test_begin_frees_the_model_that_a_failed_runs_traceback_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(in_process, "Session", _FailingSession)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     engine = InProcess(Workers())
-    engine.device = SimpleNamespace(type="cuda")  # type: ignore[assignment]
     assignment: Any = None
 
     gc.disable()
