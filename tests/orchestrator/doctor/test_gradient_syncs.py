@@ -26,11 +26,10 @@ def test_step_that_is_still_running_is_left_out() -> None:
 
 @pytest.mark.parametrize(("length", "complete"), [(52, 0), (200, 40)])
 def test_sampled_stretches_have_only_whole_steps(length: int, complete: int) -> None:
-    """Stretches begin every 512 iterations, with the last micro-batch of a step. One of 52
-    iterations has no whole step of 64. One of 200 has three, but the first might have begun before
-    the stretch."""
+    """Stretches begin every 512 iterations, with micro-batch 40 of 64: one of 52 iterations has no
+    whole step, and one of 200 has two."""
     stats = accumulating(20 * 512, 64)
-    syncs = extract_gradient_syncs(stats[stats["iteration"] % 512 < length])
+    syncs = extract_gradient_syncs(stats[(stats["iteration"] - 40) % 512 < length])
     assert (0 if syncs is None else len(syncs.iterations)) == complete
     if syncs is not None:
         assert syncs.step == pytest.approx(64 * STEP_S, rel=0.02)
