@@ -158,7 +158,7 @@ def test_hook_and_readers_agree_on_the_best(
         value,
     )
     assert done.checkpoint("best").name == best.checkpoint
-    assert done.folder.read_metadata().best == vars(best)
+    assert done.folder.read_metadata().best == best
     assert done.modes[metric] == mode
     assert f"Best: {best}" in done.folder.storage.read("log.txt").decode() + answer(
         "show", str(done.path)
