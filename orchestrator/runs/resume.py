@@ -131,7 +131,7 @@ def _delete_damaged_checkpoints(folder: RunFolder, experiment: Experiment) -> No
     store = open_checkpoints(folder)
     store.recover()
     try:
-        intact = store.find_latest()
+        intact = store.find_latest().name
     except CheckpointError:
         intact = None
     if intact:

@@ -213,5 +213,5 @@ def test_a_restored_trial_continues_from_another_s_checkpoint_only(
     trial.step()
     expected = None if number == 0 else pointer["checkpoint"]
     assert engine.checkpoint == expected
-    exploits = trial_folder(str(tmp_path / "sweep"), 0).read_metadata().exploits
+    exploits = trial_folder(str(tmp_path / "sweep"), 0).read_metadata().trial_settings.exploits
     assert (exploits and exploits.checkpoint) == expected
