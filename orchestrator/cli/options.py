@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.disk.if_exists import IfExists
 from orchestrator.disk.metadata import EngineName
-from orchestrator.disk.new_run import IfExists
 
 _WITHOUT_HOOKS = ("distributed", "metrics", "model")
 """Folders of the package `hooks` that hold no hooks."""

@@ -10,7 +10,7 @@ from orchestrator.engines.local_resources import find_local_resources
 from orchestrator.engines.resources import Resources
 
 if TYPE_CHECKING:
-    from orchestrator.disk.new_run import IfExists
+    from orchestrator.disk.if_exists import IfExists
     from orchestrator.experiment.sections.experiment import Experiment
     from orchestrator.experiment.sections.sweep import SweepSettings
     from orchestrator.experiment.yaml.origins import ParentCheckpoint

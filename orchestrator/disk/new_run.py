@@ -5,8 +5,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
+from orchestrator.disk.if_exists import IfExists
 from orchestrator.disk.lease import FOLDER as CLAIMS
 from orchestrator.disk.lease import Lease
 from orchestrator.disk.removal import LinkRemoval, is_within, plan_removal
@@ -15,10 +16,6 @@ from orchestrator.disk.taken_name import check_name_is_free
 from orchestrator.errors import StorageError, UsageError, errors_before_start
 from orchestrator.storage import Storage
 from orchestrator.storage.disk_errors import advice_on
-
-IfExists = Literal["error", "number", "replace"]
-"""What a new run does if its name is taken: it is refused, takes a numbered name, or replaces the
-other run."""
 
 _log = logging.getLogger("hookyard")
 

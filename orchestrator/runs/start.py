@@ -4,8 +4,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from orchestrator.disk.if_exists import IfExists
 from orchestrator.disk.metadata import EngineName
-from orchestrator.disk.new_run import IfExists, create_run, taking_name
+from orchestrator.disk.new_run import create_run, taking_name
 from orchestrator.disk.run_folder import DEFAULT_STORAGE, RunFolder
 from orchestrator.errors import UsageError
 from orchestrator.experiment.load import check_experiment, to_dict, to_yaml

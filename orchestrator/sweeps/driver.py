@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from orchestrator.disk.if_exists import IfExists
 from orchestrator.disk.initial_weights import describe_initial_weights
-from orchestrator.disk.new_run import IfExists, create_run, taking_name
+from orchestrator.disk.new_run import create_run, taking_name
 from orchestrator.disk.provenance import collect_provenance
 from orchestrator.disk.run_folder import DEFAULT_STORAGE, RunFolder
 from orchestrator.engines.ray_connection import choose_address

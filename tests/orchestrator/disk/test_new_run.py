@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from orchestrator import UsageError
+from orchestrator.disk.if_exists import IfExists
 from orchestrator.disk.lease import Lease
-from orchestrator.disk.new_run import IfExists, create_run, find_free_name, taking_name
+from orchestrator.disk.new_run import create_run, find_free_name, taking_name
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.storage import Storage
 
