@@ -129,6 +129,13 @@ class CheckpointStore(CheckpointReader):
         self.storage.rename(folder, name)
         self.storage.delete(f".{name}.old")
 
+    def is_committed(self, name: str) -> bool:
+        """Return whether the checkpoint that ranks have written, and no earlier one of this name, is
+        visible."""
+        folder = self.get_staging_folder(name)
+        is_staged = folder != name and self.storage.exists(folder)
+        return not is_staged and self.storage.exists(f"{name}/{MANIFEST}")
+
     def reset_to(self, path: str) -> str:
         """Make a stored checkpoint the newest of this run, and return its name.
 

@@ -1,20 +1,39 @@
 """Saving checkpoints in the background: training continues once they are copied. Runs in workers."""
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from time import perf_counter
 from typing import TypeVar
 
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import CheckpointError
-from orchestrator.loop.saving.background_writes import BackgroundWrite, Deletions
+from orchestrator.loop.saving.background_writes import BackgroundWrite
 from orchestrator.loop.saving.collecting import CheckpointCollector
 from orchestrator.loop.saving.flushing import RowFlusher
 from orchestrator.loop.saving.host_copies import HostCopier
 from orchestrator.loop.saving.saver import CheckpointSaver, PreparedCheckpoint
 
 _T = TypeVar("_T")
+
+
+class _Deletions:
+    """Deletions of old checkpoints by a thread, one after the other."""
+
+    def __init__(self, thread: ThreadPoolExecutor) -> None:
+        self._thread = thread
+        self._submitted: list[Future[None]] = []
+
+    def submit(self, delete: Callable[[], None]) -> None:
+        """Let the thread delete a checkpoint."""
+        self._submitted.append(self._thread.submit(delete))
+
+    def finish(self) -> None:
+        """Wait for all deletions; raises the first error."""
+        submitted = self._submitted
+        self._submitted = []
+        for deletion in submitted:
+            deletion.result()
 
 
 class BackgroundSaver(CheckpointSaver):
@@ -37,7 +56,7 @@ class BackgroundSaver(CheckpointSaver):
         self._copier = HostCopier(self._world.device)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         """Thread that writes checkpoints and deletes old ones."""
-        self._deletions = Deletions(self._thread)
+        self._deletions = _Deletions(self._thread)
         self._store.index.postpone_deletions(self._deletions.submit)
         self._unpublished: BackgroundWrite | None = None
         """Write of the checkpoint that is not yet committed."""
@@ -53,7 +72,9 @@ class BackgroundSaver(CheckpointSaver):
         return self._copier.copy(contents)
 
     def _write(self, checkpoint: PreparedCheckpoint, start: float) -> None:
-        self._unpublished = BackgroundWrite(checkpoint, self._store, self._world, self._thread)
+        self._unpublished = BackgroundWrite.start(
+            checkpoint, self._store, self._world, self._thread
+        )
         self._paused_s = perf_counter() - start
 
     # Finishing what is written
@@ -64,7 +85,7 @@ class BackgroundSaver(CheckpointSaver):
             return
         start = perf_counter()
         try:
-            self._gather_entries(write.name, {}, write.wait())
+            self._gather_entries(write.name, {}, write.wait_for_files())
         except CheckpointError:
             write.end(peer_timeout_s=0)
             raise
@@ -88,7 +109,8 @@ class BackgroundSaver(CheckpointSaver):
         if write is None:
             return
         start = perf_counter()
-        if write.end():
+        write.end()
+        if write.is_committed():
             self._publish(write, start)
 
     def abandon(self) -> None:

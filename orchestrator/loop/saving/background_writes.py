@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from threading import Event
-from time import perf_counter
+from time import perf_counter, sleep
+from typing import Any, Self
 
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.loop.saving.saver import Entries, PreparedCheckpoint
@@ -11,28 +12,9 @@ from orchestrator.loop.world import World
 from orchestrator.storage.strict_json import format_json, parse_json
 
 _POLL_S = 0.5
-"""Maximum pause between two checks of the master for the files of other ranks."""
+"""Maximum pause between two looks at the files of other ranks."""
 PEER_TIMEOUT_S = 10.0
-"""Seconds that the master waits, after its own files, for the files of ranks that may have died."""
-
-
-class Deletions:
-    """Deletions of old checkpoints by a thread, one after the other."""
-
-    def __init__(self, thread: ThreadPoolExecutor) -> None:
-        self._thread = thread
-        self._submitted: list[Future[None]] = []
-
-    def submit(self, delete: Callable[[], None]) -> None:
-        """Let the thread delete a checkpoint."""
-        self._submitted.append(self._thread.submit(delete))
-
-    def finish(self) -> None:
-        """Wait for all deletions; raises the first error."""
-        submitted = self._submitted
-        self._submitted = []
-        for deletion in submitted:
-            deletion.result()
+"""Seconds that a rank waits, after its own files, for the files of ranks that may have died."""
 
 
 class BackgroundWrite:
@@ -42,66 +24,88 @@ class BackgroundWrite:
     exist.
     """
 
-    def __init__(
-        self,
+    _written: Future[Entries]
+    """The entries of this rank's files."""
+    _published: Future[bool] | None = None
+    """Whether the checkpoint is committed; None on all ranks but the master."""
+
+    def __init__(self, name: str, store: CheckpointStore, world: World) -> None:
+        self.name = name
+        self.seconds = 0.0
+        """Seconds that the write has taken."""
+        self._world = world
+        self._store = store
+        self._folder = store.storage / store.get_staging_folder(name)
+        self._given_up = Event()
+
+    @classmethod
+    def start(
+        cls,
         checkpoint: PreparedCheckpoint,
         store: CheckpointStore,
         world: World,
         thread: ThreadPoolExecutor,
-    ) -> None:
-        self.name = checkpoint.name
-        self._files = checkpoint.files
-        self._commit = checkpoint.commit
-        self._world = world
-        self._store = store
-        self._folder = self._store.storage / self._store.get_staging_folder(self.name)
-        self._given_up = Event()
-        self.seconds = 0.0
-        """Seconds that the write has taken."""
-        self._entries: Entries = {}
-        """Files that this rank has written."""
-        self._written = thread.submit(self._write)
-        self._published = self._written
-        if self._world.is_master:
-            self._published = thread.submit(self._publish)
+    ) -> Self:
+        """Let the thread write this rank's files, and on the master then commit the checkpoint."""
+        write = cls(checkpoint.name, store, world)
+        write._written = thread.submit(write._write, checkpoint)
+        if world.is_master:
+            write._published = thread.submit(write._publish, checkpoint.commit)
+        return write
 
     @property
     def is_writing(self) -> bool:
-        return not self._published.done()
+        """True until this rank has written its files, and the master has also committed."""
+        return not all(part.done() for part in self._list_parts())
 
     @property
     def has_failed(self) -> bool:
-        parts = (self._written, self._published)
-        return any(part.done() and part.exception() is not None for part in parts)
+        return any(part.done() and part.exception() is not None for part in self._list_parts())
 
-    def wait(self) -> BaseException | None:
-        """Wait until this rank's write succeeds or fails; return the error if it fails."""
+    def _list_parts(self) -> list[Future[Any]]:
+        return [self._written] if self._published is None else [self._written, self._published]
+
+    def wait_for_files(self) -> BaseException | None:
+        """Wait until this rank has written its files; return the error if it could not."""
         return self._written.exception()
 
-    def end(self, peer_timeout_s: float | None = PEER_TIMEOUT_S) -> bool:
-        """Wait until nothing of the checkpoint is being written; return whether it is committed.
+    def end(self, peer_timeout_s: float | None = PEER_TIMEOUT_S) -> None:
+        """Wait until this rank writes nothing of the checkpoint any more.
 
         The master waits up to `peer_timeout_s` longer for files of ranks that may be dead; None if
         all ranks have written their files. No communication. Raises this rank's own error.
         """
         wait([self._written])
-        wait([self._published], timeout=peer_timeout_s)
+        wait(self._list_parts(), timeout=peer_timeout_s)
         self._given_up.set()
-        self._written.result()
-        return self._published.result()
+        for part in self._list_parts():
+            part.result()
 
-    def _write(self) -> bool:
-        start = perf_counter()
-        self._entries = self._store.write_files(self.name, self._files)
-        self._files = {}
-        if not self._world.is_master:
-            self._folder.write(_entries_file(self._world.rank), format_json(self._entries))
-        self.seconds = perf_counter() - start
+    def is_committed(self) -> bool:
+        """Return whether the checkpoint is committed; call it after `end`. No communication.
+
+        A rank other than the master looks for the checkpoint, up to `PEER_TIMEOUT_S`.
+        """
+        if self._published is not None:
+            return self._published.result()
+        last_look = perf_counter() + PEER_TIMEOUT_S
+        while not self._store.is_committed(self.name):
+            if perf_counter() > last_look:
+                return False
+            sleep(_POLL_S)
         return True
 
-    def _publish(self) -> bool:
+    def _write(self, checkpoint: PreparedCheckpoint) -> Entries:
+        start = perf_counter()
+        entries = self._store.write_files(self.name, checkpoint.files)
+        if not self._world.is_master:
+            self._folder.write(_entries_file(self._world.rank), format_json(entries))
+        self.seconds = perf_counter() - start
+        return entries
+
+    def _publish(self, commit: Callable[[Entries], None]) -> bool:
         """Commit once all ranks have written their files; return whether they have."""
-        if not self._entries:
+        if self._written.exception() is not None:
             return False
         start = perf_counter()
         files = [_entries_file(rank) for rank in range(1, self._world.world_size)]
@@ -111,11 +115,11 @@ class BackgroundWrite:
                 return False
             pause_s = min(2 * pause_s, _POLL_S)
 
-        entries = dict(self._entries)
+        entries = dict(self._written.result())
         for text in self._folder.map(self._folder.read, files):
             entries |= parse_json(text)
         self._folder.map(self._folder.delete, files)
-        self._commit(entries)
+        commit(entries)
         self.seconds += perf_counter() - start
         return True
 

@@ -50,6 +50,17 @@ def test_sparse_tensors_are_loaded_unchanged(store: CheckpointStore, layout: tor
     assert torch.equal(loaded.to_dense(), torch.eye(3))
 
 
+def test_checkpoint_is_committed_once_none_of_its_name_is_being_written(
+    store: CheckpointStore,
+) -> None:
+    for step in (1, 2):
+        name = store.choose_name("a")
+        entries = store.write_files(name, {"model.pt": weights(step)})
+        assert not store.is_committed(name)
+        store.commit(name, entries, Position(step=step), DETAILS)
+        assert store.is_committed(name)
+
+
 def test_names_are_sorted_by_training_progress(store: CheckpointStore) -> None:
     save(store, "b", 20)
     save(store, "a", 100)

@@ -24,6 +24,8 @@ from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.errors import CheckpointError, StorageError
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.saving import background_writes
+from orchestrator.loop.saving.background_saver import BackgroundSaver
 from orchestrator.loop.saving.background_writes import BackgroundWrite
 from orchestrator.loop.saving.saver import PreparedCheckpoint
 from orchestrator.loop.world import World
@@ -242,14 +244,36 @@ def written_by_two(store: CheckpointStore, name: str, step: int) -> bool:
     def commit(entries: Any) -> None:
         store.commit(name, entries, Position(step=step), {**DETAILS, "world_size": 2})
 
-    def write(rank: int, files: Any) -> bool:
+    def write(rank: int, files: Any) -> BackgroundWrite:
         world: Any = SimpleNamespace(rank=rank, world_size=2, is_master=rank == 0)
         checkpoint = PreparedCheckpoint(name, files, commit, has_shards=False)
-        return BackgroundWrite(checkpoint, store, world, thread).end(peer_timeout_s=0)
+        write = BackgroundWrite.start(checkpoint, store, world, thread)
+        write.end(peer_timeout_s=0)
+        return write
 
-    return write(1, {"rank-0001.pt": weights(step)}) and write(
-        0, {"model.pt": weights(step), "rank-0000.pt": weights(step)}
-    )
+    write(1, {"rank-0001.pt": weights(step)})
+    return write(0, {"model.pt": weights(step), "rank-0000.pt": weights(step)}).is_committed()
+
+
+def test_rank_does_not_announce_a_checkpoint_that_the_master_never_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This is rank 1, and there is an older checkpoint of the same name."""
+    monkeypatch.setattr(background_writes, "PEER_TIMEOUT_S", 0.0)
+    store = CheckpointStore(Storage(tmp_path), is_master=False)
+    assert written_by_two(CheckpointStore(Storage(tmp_path)), "epoch-0001", 1)
+    events: list[str] = []
+    plan = SimpleNamespace(fire=lambda event, *_: events.append(event))
+    world = SimpleNamespace(rank=1, world_size=2, is_master=False, device=torch.device("cpu"))
+    flusher: Any = SimpleNamespace(charge=lambda event, seconds: None)
+    collector: Any = SimpleNamespace(state=None, plan=plan, world=world)
+    saver = BackgroundSaver(store, collector, flusher, lambda: None)
+    files = {"rank-0001.pt": weights(2)}
+    commit: Any = None
+    saver._write(PreparedCheckpoint("epoch-0001", files, commit, has_shards=False), 0.0)
+    saver.finish_without_peers()
+    assert events == []
+    assert (tmp_path / ".epoch-0001.partial" / "rank-0001.json").exists()
 
 
 def test_kill_at_any_operation_leaves_an_intact_checkpoint(
