@@ -10,9 +10,11 @@ from typing import Any
 from torch.utils.data import IterableDataset, get_worker_info
 
 from hooks.loader_parts import find_parts_with_epoch
+from orchestrator.errors import CheckpointError
 from orchestrator.experiment.checks.datasets import has_state, is_hugging_face, shards_itself
 from orchestrator.private_api.hf_datasets import has_shuffle_buffer, is_split_by_node
 from orchestrator.randomness import random_state, restore_random_state, seeded
+from orchestrator.units import format_count
 
 
 class IterableShard(IterableDataset[Any]):
@@ -82,17 +84,19 @@ class _Position:
 
     def __next__(self) -> Any:
         while True:
-            item = self._read_first() if self._items is None else next(self._items)
+            item = self._read_next()
             is_own = self._read % self._shards == self._shard
             self._read += 1
             if is_own:
                 return item
 
-    def _read_first(self) -> Any:
-        """Return the first sample.
+    def _read_next(self) -> Any:
+        """Return the next sample of the dataset.
 
-        A generator function starts running only here, so seed it here.
+        A generator function starts running only with the first one, so seed it there.
         """
+        if self._items is not None:
+            return next(self._items)
         with nullcontext() if self._share.shards_itself else seeded(self._share.pass_seed):
             self._items = iter(self._dataset)
             return next(self._items)
@@ -122,13 +126,22 @@ class _Position:
             self._dataset = copy_dataset(self._dataset)
             self._dataset.load_state_dict(state["dataset"])
             self._items = iter(self._dataset)
-        elif state["read"]:
-            self._read_first()
-            for _ in range(state["read"] - 1):
-                next(self._items)
+        else:
+            self._skip(state["read"])
         self._read = state["read"]
         if "generators" in state and self._in_process:
             restore_random_state(pickle.loads(state["generators"]))
+
+    def _skip(self, count: int) -> None:
+        """Read the first samples again; raises CheckpointError if there are fewer."""
+        for index in range(count):
+            try:
+                self._read_next()
+            except StopIteration:
+                raise CheckpointError(
+                    f"the train dataset ends after {format_count(index, 'sample')}, but the checkpoint"
+                    f" was saved after {count}; resume with the data that it was trained with"
+                ) from None
 
 
 def _split(dataset: Any, rank: int, world_size: int) -> Any:

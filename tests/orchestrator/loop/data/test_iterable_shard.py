@@ -7,6 +7,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from orchestrator.errors import CheckpointError
 from orchestrator.loop.data.iterable_shard import IterableShard
 from tests.iterable_tasks import Placed, Shuffled
 from tests.tasks import PointSet
@@ -62,6 +63,27 @@ def test_share_resumes_and_reads_again_only_without_a_state(
     assert len(getattr(again, "read", [])) == (reads + 1 - rank if reads else 0)
     other._share.passes = 1  # type: ignore[attr-defined]
     assert len(list(other._share)) == 12 - rank  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("length", [0, 5])
+def test_position_after_the_end_of_shorter_data_is_refused(workers: int, length: int) -> None:
+    """A StopIteration would end the loop that resumes, or become a RuntimeError in a generator."""
+    loader: Any = StatefulDataLoader(
+        IterableShard(Shuffled(POINTS), 0, 1, seed=5), batch_size=None, num_workers=workers
+    )
+    batches = iter(loader)
+    for _ in range(8):
+        next(batches)
+    shorter: Any = StatefulDataLoader(
+        IterableShard(Shuffled(PointSet(length, noisy=False, seed=0)), 0, 1, seed=5),
+        batch_size=None,
+        num_workers=workers,
+    )
+    shorter.load_state_dict(loader.state_dict())
+    said = f"the train dataset ends after {length} samples, but the checkpoint was saved after 8;"
+    with pytest.raises(CheckpointError, match=said):
+        iter(shorter)
 
 
 class Itself(IterableDataset[Any]):
