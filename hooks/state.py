@@ -119,8 +119,8 @@ class State:
     phase_length: int = 0
     """Iterations of this phase on this rank; 0 if unknown (evaluation of an iterable dataset)."""
     elapsed_s: float = 0.0
-    """Seconds since the phase began, in `on_phase_start`; 0 but for a custom loop that tells of its
-    first phase with the first row."""
+    """Seconds since the phase began, in `on_phase_start`; 0 but for a custom loop, which tells of a
+    phase with its first row."""
     max_epochs: int | None = None
     """Epochs of the run; None if its length is in steps."""
     max_steps: int | None = None

@@ -75,8 +75,9 @@ class MemoryStats(Hook):
             torch.cuda.reset_peak_memory_stats(state.device)
 
     def on_phase_start(self, state: State) -> None:
-        # The peaks until now belong to the time before the phase.
-        self._read_into(self._run)
+        if not state.elapsed_s:
+            # The peaks until now belong to the time before the phase.
+            self._read_into(self._run)
         state.record(**self._read_in(state.phase))
 
     @at_interval("every")

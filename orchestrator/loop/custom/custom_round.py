@@ -1,7 +1,8 @@
 """A round of a custom loop: the training phase between two reports. Runs in workers."""
 
 from collections.abc import Mapping
-from typing import Any
+from time import perf_counter
+from typing import Any, Self
 
 from hooks.position import Stage
 from orchestrator.errors import TaskError
@@ -13,23 +14,27 @@ class CustomRound:
     """A round of a custom loop: a training phase with the rows that the task records, from its
     beginning, which fires `on_phase_start`, to its completion."""
 
-    def __init__(self, run: CustomRun, elapsed_s: float = 0.0) -> None:
+    def __init__(self, run: CustomRun, began_at: float) -> None:
+        self._run = run
+        self._state = run.state
+        self._iteration_ended = began_at
+        """Moment at which the last iteration ended; at first, that at which the round began."""
+
+    @classmethod
+    def begin(cls, run: CustomRun, elapsed_s: float = 0.0) -> Self:
         """Begin a round, from which `elapsed_s` seconds have passed.
 
         Raises TaskError if the task has not restored the checkpoint from which the run continues.
         """
         run.check_restored()
-        self._run = run
-        self._state = run.state
-        self._state.begin_training_phase()
-        self._state.elapsed_s = elapsed_s
-        run.plan.fire("on_phase_start", self._state)
-        self._state.elapsed_s = 0.0
-        run.recorder.begin(
-            {"phase": "train", "epoch": self._state.epoch}, make_columns((), run.clock.columns)
-        )
-        self._iteration_ended = run.clock.restart() - elapsed_s
-        """Moment at which the last iteration ended; at first, that at which the round began."""
+        state = run.state
+        state.begin_training_phase()
+        state.elapsed_s = elapsed_s
+        run.plan.fire("on_phase_start", state)
+        state.elapsed_s = 0.0
+        labels = {"phase": "train", "epoch": state.epoch}
+        run.recorder.begin(labels, make_columns((), run.clock.columns))
+        return cls(run, perf_counter() - elapsed_s)
 
     def record(self, columns: Mapping[str, Any], batch_size: int) -> None:
         """End an iteration with a row, and fire `on_step`.

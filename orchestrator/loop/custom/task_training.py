@@ -28,9 +28,9 @@ class TaskTraining:
         self._polling = StopPolling(stopping, run)
         self._round_ends = self._run_train()
         self._called_at = 0.0
-        """Moment at which `train` was called."""
+        """Moment at which `train` was called, or continued after its last report."""
         self._round: CustomRound | None = None
-        """The round under way; None until the task tells that the first one has begun."""
+        """The round under way; None until the task tells that it has begun."""
 
     # For the loop
 
@@ -41,6 +41,7 @@ class TaskTraining:
     def complete_round(self, metrics: Mapping[str, float]) -> None:
         """End the training phase of the round, with the metrics of its report."""
         self._ensure_round().complete(metrics)
+        self._round = None
 
     def close(self) -> None:
         """End `train` where it is."""
@@ -51,27 +52,28 @@ class TaskTraining:
         train = self._run.task.train
         names = list_train_parameters(type(self._run.task))
         arguments = {name: self.state.config[name] for name in names}
-        self._called_at = perf_counter()
+        self._called_at = self._run.clock.restart()
         returned: Any = train(TrainingSession(self), **arguments)
         reports: Generator[Any, None, None] = require_type(
             train, returned, Generator, "a generator of reports"
         )
         with closing(reports):
             for report in reports:
-                self._ensure_round()
+                self._run.check_restored()
                 yield RoundEnd(convert_report(report, train))
-                self._round = CustomRound(self._run)
-        self._ensure_round()
+                self._called_at = self._run.clock.restart()
+        self._run.check_restored()
         yield RoundEnd({}, has_returned=True)
 
     def _ensure_round(self) -> CustomRound:
         """Return the round under way.
 
-        The first one begins when the task has built its model: with session.restore(), or with the
-        first row or report. It then includes the time since `train` was called.
+        Only a row or a report tells that `train` continues, so a round begins with its first one,
+        and includes the time since `train` was called or continued. The first round begins with
+        `session.restore()` if the task calls it.
         """
         if self._round is None:
-            self._round = CustomRound(self._run, perf_counter() - self._called_at)
+            self._round = CustomRound.begin(self._run, perf_counter() - self._called_at)
         return self._round
 
     # For the session
@@ -81,7 +83,8 @@ class TaskTraining:
         run = self._run
         has_restored = run.contents.name(parts, per_rank)
         if self._round is None:
-            self._round = CustomRound(run)
+            run.clock.restart()
+            self._round = CustomRound.begin(run)
         if run.world.rank:
             # All ranks have built the same parts. From here on, each rank draws its own random
             # numbers; rank 0 draws those that it would draw in one process without Hookyard.

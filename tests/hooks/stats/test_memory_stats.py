@@ -49,6 +49,23 @@ def _row(hook: MemoryStats, state: State) -> dict[str, Any]:
     return state.row
 
 
+def test_phase_that_has_begun_before_it_is_told_of_has_the_peak_since_then(
+    allocator: _Allocator,
+) -> None:
+    """As in a custom loop, which tells of a phase with its first row."""
+    hook = MemoryStats()
+    state = State(device=torch.device("cuda"), phase="train")
+    hook.on_start(state)
+    allocator.hold(500)
+    allocator.hold(40)
+    state.elapsed_s = 2.0
+    hook.on_phase_start(state)
+    hook.on_phase_end(state)
+    metrics: dict[str, Any] = {}
+    hook.on_report(state, metrics)
+    assert metrics["train/cuda_peak_allocated_bytes"] == 500
+
+
 def test_peaks_of_iteration_phase_and_run_are_independent(allocator: _Allocator) -> None:
     """Readings by hand: MMEngine, ClassyVision and VISSL reset each other's peaks."""
     hook = MemoryStats(every=Interval(1, "iterations"), min_seconds=0)

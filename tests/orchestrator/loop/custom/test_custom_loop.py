@@ -35,6 +35,7 @@ from orchestrator.experiment.load import make_experiment, to_yaml
 from orchestrator.loop.custom import task_training
 from orchestrator.loop.custom.custom_loop import CustomLoop
 from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.spans import clock
 from orchestrator.loop.world import World
 from orchestrator.runs.result import Run
 from orchestrator.storage import Storage
@@ -246,6 +247,33 @@ def test_events_fire_in_the_order_of_the_hooked_loop(tmp_path: Path) -> None:
     ]
     assert loop.runs[0].store
     assert loop.runs[0].store.resolve("best") == "epoch-0001"
+
+
+class LastEpoch(Hook):
+    """Notes the number of the epoch at the end."""
+
+    def on_end(self, state: State) -> None:
+        self.number = state.epoch_number
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_train_that_returns_after_its_last_report_begins_no_other_round(
+    tmp_path: Path, rows: int
+) -> None:
+    def train(session: TrainingSession) -> Iterator[Mapping[str, Any]]:
+        session.restore(place={})
+        while not session.stop_requested and session.epoch < 2:
+            for _ in range(rows):
+                session.record()
+            yield {"train/loss": 1.0}
+            session.save()
+
+    heard, last = Heard(), LastEpoch()
+    loop = loop_of(train, tmp_path, {"heard": heard, "last": last}, epochs=5)
+    assert len(list(loop.run())) == 2
+    phases = [event for event in heard.events if event.startswith("phase_")]
+    assert phases == ["phase_start train", "phase_end train"] * 2
+    assert last.number == 2
 
 
 def test_stopped_run_resumes_from_the_checkpoint_it_saved(tmp_path: Path) -> None:
@@ -605,7 +633,8 @@ class Elapsed(Hook):
 def test_row_recorded_before_the_generator_exists_counts_from_the_call_of_train(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(task_training, "perf_counter", lambda: 1000.0)
+    for module in (task_training, clock):
+        monkeypatch.setattr(module, "perf_counter", lambda: 1000.0)
 
     def train(session: TrainingSession) -> Iterator[Mapping[str, float]]:
         session.record()
@@ -637,7 +666,7 @@ class Slow(Task):
 
 @pytest.mark.parametrize("fields", [{}, {"names_parts": True}, {"rows": 0}])
 def test_times_include_the_first_iteration(fields: dict[str, Any]) -> None:
-    """Without `restore`, the loop hears of a first phase only with its first row."""
+    """The loop hears of a phase with its first row, or its report, unless `restore` begins it."""
     trained = testing.train({"perf_stats": PerfStats()}, Slow(**fields), epochs=2)
     assert min(row["step_s"] for row in trained.rows) >= 0.02
     assert min(report["train/iteration_s"] for report in trained.reports) >= 0.02
