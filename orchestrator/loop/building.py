@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from torch import nn
+from torch.optim import Optimizer
 
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.event_plan import Plan
@@ -37,6 +38,7 @@ from orchestrator.loop.saving.hooked_contents import HookedContents
 from orchestrator.loop.saving.saved_optimizers import SavedOptimizers
 from orchestrator.loop.spans.clock import SpanClock, make_clock
 from orchestrator.loop.step.changes import Changes
+from orchestrator.loop.step.number_changes import NumberChanges
 from orchestrator.loop.step.optimizer_modes import OptimizerModes
 from orchestrator.loop.step.runners import choose_runner
 from orchestrator.loop.step.stages import StepContext
@@ -99,10 +101,12 @@ def build_training(
     if world.world_size == 1:
         lines += describe_settings_without_effect(experiment)
 
-    optimizers = _build_optimizers(task, experiment, model.module, schedules, precisions)
+    unscheduled = build_optimizers(experiment.optimizations, task, model.module)
+    numbers = NumberChanges(experiment.optimizations, unscheduled, model.module)
+    optimizers = _schedule(unscheduled, task, schedules, precisions)
     _check_closures(experiment, plan, optimizers)
     state = _make_state(task, experiment, context, clock, data, model, optimizers)
-    changes = Changes(experiment, task, plan, state, timeline)
+    changes = Changes(experiment, plan, state, timeline, numbers)
     modes = OptimizerModes(state.optimizers)
     if modes:
         state.evaluations[""] = Weights(modes.evaluating)
@@ -173,14 +177,13 @@ def _build_model(task: Task, experiment: Experiment, world: World, precision: Pr
     return _Model(module, wrapper, forward)
 
 
-def _build_optimizers(
+def _schedule(
+    optimizers: Mapping[OptimizerName, Optimizer],
     task: Task,
-    experiment: Experiment,
-    module: nn.Module,
     schedules: Mapping[OptimizerName, Schedule],
     precisions: Precisions,
 ) -> Optimizers:
-    optimizers = build_optimizers(experiment.optimizations, task, module)
+    """Add its scheduler and its scaler to each optimizer."""
     return {
         name: ScheduledOptimizer(
             optimizer, schedules[name].build(task, optimizer), precisions[name].scaler

@@ -1,18 +1,13 @@
 """Values that change during a run: which can, and whether the new ones are valid."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from hooks.interval import Interval
 from hooks.optimizer_name import OptimizerName
 from orchestrator.errors import Problem, find_problems
 from orchestrator.experiment.components import find_hook_class, make_hook
-from orchestrator.experiment.optim.component import (
-    Component,
-    Optimization,
-    parse_optimizer_path,
-)
+from orchestrator.experiment.optim.component import parse_optimizer_path
 from orchestrator.experiment.optim.optimizer import check_optimizer
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.dotted_paths import with_value
@@ -61,7 +56,7 @@ def _check_number(
     name: OptimizerName, key: str, value: float, experiment: Experiment, task: type[Task]
 ) -> None:
     """Raise ConfigError if an optimizer cannot have the number."""
-    check_optimizer(with_number(experiment.optimizations[name], key, value), task)
+    check_optimizer(experiment.optimizations[name].with_number(key, value), task)
 
 
 def _explain_unchangeable(path: str, experiment: Experiment) -> str | None:
@@ -89,15 +84,6 @@ def _explain_unchangeable(path: str, experiment: Experiment) -> str | None:
         return None
     allowed = f"the mutable fields of '{name}' are: {', '.join(mutable) or 'none'}"
     return f"cannot change during training; {allowed}"
-
-
-def with_number(optimization: Optimization, key: str, value: float) -> Optimization:
-    """Return the optimizer with one of its numbers changed.
-
-    Raises ConfigError if it has no such key.
-    """
-    changed = with_value(optimization.optimizer.model_dump(), key, value)
-    return replace(optimization, optimizer=Component(**changed))
 
 
 def make_relative_message(name: str, problem: Problem) -> str:

@@ -49,14 +49,26 @@ def build_optimizer(optimization: Optimization, task: Task, model: nn.Module) ->
         return _build_by_task(optimization, task, model)
 
     cls = find_optimizer_class(optimizer.type, path)
-    arguments = optimization.arguments
-    groups = read_groups(optimization.groups, path)
     named = _select_parameters(optimization, task, model)
     parameters: Any = list(dict.fromkeys(named.values()))
-    if groups:
-        parameters = make_parameter_groups(named, groups, _find_rate(cls, arguments), path)
-    built: Optimizer = build_component(cls, parameters, arguments, path)
+    if optimization.groups is not None:
+        parameters = make_groups(optimization, named)
+    built: Optimizer = build_component(cls, parameters, optimization.arguments, path)
     return built
+
+
+def make_groups(
+    optimization: Optimization, named: Mapping[str, nn.Parameter]
+) -> list[dict[str, Any]]:
+    """Return the parameter groups of a file's optimizer over parameters by name, each with its own
+    arguments.
+
+    Raises ConfigError.
+    """
+    path = optimization.path
+    cls = find_optimizer_class(optimization.optimizer.type, path)
+    rate = _find_rate(cls, optimization.arguments)
+    return make_parameter_groups(named, read_groups(optimization.groups, path), rate, path)
 
 
 def _find_rate(cls: Callable[..., Any], arguments: Mapping[str, Any]) -> float | None:

@@ -1,7 +1,7 @@
 """Optimizers and schedulers as an experiment names them: a class, and its arguments beside it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
@@ -10,6 +10,7 @@ from hooks.optimizer_name import OptimizerName
 from hooks.parameter_names import Patterns
 from orchestrator.experiment.fields.plain_data import to_entry
 from orchestrator.experiment.fields.section import Model
+from orchestrator.experiment.yaml.dotted_paths import with_value
 
 FROM_TASK = "task"
 """The `type` of an optimizer or scheduler that the task's own method creates."""
@@ -100,6 +101,14 @@ class Optimization:
                 for index, entry in enumerate(self.scheduler)
             }
         return {self.scheduler_path: self.scheduler} if self.scheduler else {}
+
+    def with_number(self, key: str, value: float) -> Self:
+        """Return the optimizer with one of its numbers changed, also in a group.
+
+        Raises ConfigError if it has no such key.
+        """
+        changed = with_value(self.optimizer.model_dump(), key, value)
+        return replace(self, optimizer=Component(**changed))
 
 
 _NO_NUMBERS = ("", "type", "groups", "params", "scheduler")

@@ -72,4 +72,5 @@ class Change(Model):
     """Completed epochs or optimizer steps after which it happens, before the next iteration."""
     set: Annotated[dict[str, Any], Field(min_length=1)]
     """Dotted path to the new value: a mutable field of a hook, such as `hooks.ema.decay`, or a
-    number of the optimizer, such as `optimizer.lr`, whose schedule scales with it."""
+    number of the optimizer, such as `optimizer.lr`, whose schedule scales with it, also its limits
+    such as `eta_min` and `max_lr`."""

@@ -103,7 +103,7 @@ class HookedContents:
         for name, is_trained in manifest.get("requires_grad", {}).items():
             self._state.module.get_parameter(name).requires_grad_(is_trained)
         self._compare_data(loaded)
-        self._optimizers.restore_settings(manifest, rescheduled)
+        self._optimizers.restore_settings(loaded, rescheduled)
         self._restore_buffers(loaded)
 
         self._iterations.microbatches = manifest.get("microbatches", 1)

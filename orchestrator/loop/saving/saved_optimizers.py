@@ -50,13 +50,14 @@ class SavedOptimizers:
                 "scheduler": scheduler.state_dict() if scheduler else None,
                 "scaler": scaler.state_dict() if scaler else None,
                 "kept_weights": self._modes.get_kept_weights(name),
+                "group_settings": self._changes.numbers.get_groups(name),
             }
         return states.get(None, states)
 
     def describe(self) -> dict[str, Any]:
         """Return the settings of the optimizers and their schedules, for the manifest."""
         settings: dict[OptimizerName, dict[str, Any]] = {
-            name: {"optimizer": self._changes.current_settings(name), "scheduler": record}
+            name: {"optimizer": self._changes.numbers.get_written(name), "scheduler": record}
             for name, record in self._schedule_records.items()
         }
         return settings.get(None, {"optimizers": settings})
@@ -82,7 +83,7 @@ class SavedOptimizers:
             )
         for name, entry in saved.items():
             before = entry["optimizer"]["type"]
-            now = self._changes.current_settings(name)["type"]
+            now = self._changes.numbers.get_written(name)["type"]
             if before != now:
                 raise CheckpointError(
                     f"the checkpoint was made with the optimizer {before} and cannot continue with {now}"
@@ -90,10 +91,7 @@ class SavedOptimizers:
 
     def restore(self, loaded: LoadedCheckpoint, rescheduled: Collection[OptimizerName]) -> None:
         """Restore the states of the optimizers; those `rescheduled` keep their new schedules."""
-        states = loaded.shared.get("optimizer", {})
-        if None in self._state.optimizers and states:
-            states = {None: states}
-        for name, state in states.items():
+        for name, state in self._list_states(loaded).items():
             self._restore(name, state, loaded.position if name in rescheduled else None)
 
     def _restore(
@@ -120,20 +118,28 @@ class SavedOptimizers:
             scaler.load_state_dict(saved["scaler"])
         self._modes.restore(name, saved["kept_weights"])
 
+    def _list_states(self, loaded: LoadedCheckpoint) -> Mapping[OptimizerName, Mapping[str, Any]]:
+        states = loaded.shared.get("optimizer", {})
+        if None in self._state.optimizers and states:
+            states = {None: states}
+        named: Mapping[OptimizerName, Mapping[str, Any]] = states
+        return named
+
     def restore_settings(
-        self, manifest: Mapping[str, Any], rescheduled: Collection[OptimizerName]
+        self, loaded: LoadedCheckpoint, rescheduled: Collection[OptimizerName]
     ) -> None:
         """Continue from the settings of a checkpoint, except with a new schedule."""
         self._changes.restore(
             {
-                name: {} if name in rescheduled else entry["optimizer"]
-                for name, entry in list_optimizers(manifest).items()
+                name: state["group_settings"]
+                for name, state in self._list_states(loaded).items()
+                if name not in rescheduled
             }
         )
 
     def restore_hook_fields(self) -> None:
         """Repeat the changes of hooks' fields before a checkpoint."""
-        self._changes.restore({name: {} for name in self._schedules})
+        self._changes.restore_fields()
 
 
 def _join_names(names: Iterable[OptimizerName]) -> str:

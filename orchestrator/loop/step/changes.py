@@ -1,48 +1,38 @@
 """Changes of settings during the run, from the section `changes`. Runs in workers."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
-
-from torch import Tensor
 
 from hooks.event_plan import Plan
 from hooks.interval import Interval
 from hooks.optimizer_name import OptimizerName
-from hooks.private_torch import inner_schedulers
 from hooks.state import State
-from orchestrator.errors import ConfigError
-from orchestrator.experiment.checks.changes import with_number
 from orchestrator.experiment.components import PLAN_KEYS
 from orchestrator.experiment.fields.construction import construct
 from orchestrator.experiment.fields.parameters import list_parameters
-from orchestrator.experiment.optim.building import build_optimizer
-from orchestrator.experiment.optim.component import Component, Optimization, parse_optimizer_path
+from orchestrator.experiment.optim.component import parse_optimizer_path
 from orchestrator.experiment.optim.timeline import Timeline
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.training import Change
-from orchestrator.task import Task
+from orchestrator.loop.step.number_changes import Groups, NumberChange, NumberChanges
 
-Groups = Sequence[Mapping[str, Any]]
-"""The parameter groups of an optimizer."""
-
-_SCALED_WITH_LR = ("lr", "initial_lr", "max_lr", "min_lr")
+FieldChange = tuple[str, str, Any]
+"""The hook, the field and the new value of a field."""
 
 
 @dataclass(frozen=True)
-class _PendingChange:
-    """A change that is not made yet, by what it sets."""
+class _PlannedChange:
+    """A change at its time, by what it sets."""
 
     at: Interval
-    fields: Sequence[tuple[str, str, Any]]
-    """The hook, the field and the new value of each changed field."""
-    numbers: Sequence[tuple[OptimizerName, str, float]]
-    """The optimizer, the key and the new value of each changed number."""
+    fields: Sequence[FieldChange]
+    numbers: Sequence[NumberChange]
 
     @classmethod
     def parse(cls, change: Change) -> Self:
-        fields = []
-        numbers = []
+        fields: list[FieldChange] = []
+        numbers: list[NumberChange] = []
         for path, value in change.set.items():
             number = parse_optimizer_path(path)
             if number is None:
@@ -54,74 +44,86 @@ class _PendingChange:
         return cls(change.at, fields, numbers)
 
 
-class Changes:
-    """The experiment's `changes`, applied when due, and the optimizers' current settings.
+class FieldChanges:
+    """Changes of the mutable fields of hooks."""
 
-    Only mutable fields of hooks and numbers of the optimizer may change. To find the new value of
-    each parameter group, this class builds a second optimizer, because a task's optimizer may do
-    anything with its arguments. A learning rate is scaled, so a scheduler keeps its shape. A
-    checkpoint holds the old optimizer settings, and a resumed experiment applies its own. Every
-    rank does the same, without communication.
+    def __init__(self, hooks: Mapping[str, Any], plan: Plan) -> None:
+        """Take the hooks as an experiment has them, and the plan that calls them."""
+        self._hooks = hooks
+        self._plan = plan
+
+    def make(self, changes: Sequence[FieldChange]) -> None:
+        """Set fields on the rank that runs their hook; raises ConfigError."""
+        for name, field, value in changes:
+            hook = self._plan.hooks.get(name)
+            if hook is not None:
+                self._plan.set_field(name, field, self._convert(name, type(hook), field, value))
+
+    def _convert(self, name: str, cls: type, field: str, value: Any) -> Any:
+        """Return the value that a field has in a hook which is made with it."""
+        of_plan = set(PLAN_KEYS).difference(list_parameters(cls))
+        entry = {**self._hooks[name], field: value}
+        settings = {key: entry[key] for key in entry if key != "type" and key not in of_plan}
+        changed: Any
+        changed, _ = construct(cls, settings, f"hooks.{name}")
+        return getattr(changed, field)
+
+
+class Changes:
+    """The experiment's `changes`, each made when it is due.
+
+    Only mutable fields of hooks and numbers of the optimizer may change. A checkpoint holds the
+    optimizers' settings at that time, and a resumed experiment applies its own. Every rank does the
+    same, without communication.
     """
 
     def __init__(
-        self, experiment: Experiment, task: Task, plan: Plan, state: State, timeline: Timeline
+        self,
+        experiment: Experiment,
+        plan: Plan,
+        state: State,
+        timeline: Timeline,
+        numbers: NumberChanges,
     ) -> None:
-        self._task = task
-        self._plan = plan
+        """Plan the changes; raises ConfigError for a number that cannot change."""
         self._state = state
-        self._optimizers = experiment.optimizations
-        self._entries = {
-            name: dict(entry)
-            for name, entry in experiment.hooks.items()
-            if isinstance(entry, Mapping)
-        }
+        self._fields = FieldChanges(experiment.hooks, plan)
+        self.numbers = numbers
         self.pending = sorted(
-            map(_PendingChange.parse, experiment.changes),
+            map(_PlannedChange.parse, experiment.changes),
             key=lambda change: timeline.count_steps(change.at),
         )
         """Changes not yet made, in order."""
-        for change in self.pending:
-            self._check_numbers(change)
-
-    def _check_numbers(self, change: _PendingChange) -> None:
-        """Raise ConfigError if the optimizer cannot change as `change` says."""
-        for name, key, value in change.numbers:
-            before = self._optimizers[name]
-            after = with_number(before, key, value)
-            if after != before:
-                self._compare_groups(before, after)
+        numbers.check(_list_numbers(self.pending))
 
     def advance(self) -> None:
         """Make the changes that are due; call it between two iterations. Raises ConfigError."""
-        for change in [change for change in self.pending if change.at.reached(self._state)]:
-            self.pending.remove(change)
-            self._set_fields(change)
-            for name, key, value in change.numbers:
-                self._set_optimizer(with_number(self._optimizers[name], key, value))
+        for change in self._take(lambda change: change.at.reached(self._state)):
+            self._fields.make(change.fields)
+            self.numbers.make(change.numbers, self._state.schedulers)
 
-    def current_settings(self, name: OptimizerName) -> dict[str, Any]:
-        return self._optimizers[name].optimizer.model_dump()
+    def restore(self, saved: Mapping[OptimizerName, Groups]) -> None:
+        """Continue from a checkpoint: repeat the changes before it, and give the optimizers in `saved`,
+        which have its settings, those of this experiment. Raises ConfigError."""
+        past = self._take(self._is_past)
+        self._make_fields(past)
+        self.numbers.restore(saved, _list_numbers(past), self._state.schedulers)
 
-    def restore(self, saved: Mapping[OptimizerName, Mapping[str, Any]]) -> None:
-        """Continue from a checkpoint with the optimizer settings `saved`.
+    def restore_fields(self) -> None:
+        """Repeat the changes of hooks' fields before a checkpoint that is evaluated."""
+        self._make_fields(self._take(self._is_past))
 
-        This repeats the changes before the checkpoint. Empty settings mean that the optimizer
-        already has this experiment's numbers. Raises ConfigError.
-        """
-        current = dict(self._optimizers)
-        for name, configured in current.items():
-            if saved[name]:
-                self._optimizers[name] = replace(configured, optimizer=Component(**saved[name]))
-        for change in [change for change in self.pending if self._is_past(change)]:
-            self.pending.remove(change)
-            self._set_fields(change)
-            for name, key, value in change.numbers:
-                current[name] = with_number(current[name], key, value)
-        for after in current.values():
-            self._set_optimizer(after)
+    def _make_fields(self, changes: Sequence[_PlannedChange]) -> None:
+        for change in changes:
+            self._fields.make(change.fields)
 
-    def _is_past(self, change: _PendingChange) -> bool:
+    def _take(self, is_chosen: Callable[[_PlannedChange], bool]) -> list[_PlannedChange]:
+        """Remove changes from those that are pending, and return them."""
+        taken = [change for change in self.pending if is_chosen(change)]
+        self.pending = [change for change in self.pending if change not in taken]
+        return taken
+
+    def _is_past(self, change: _PlannedChange) -> bool:
         """Return whether a checkpoint at this position contains a change.
 
         A change that is due exactly here comes later.
@@ -133,97 +135,6 @@ class Changes:
             return count < state.step or (count == state.step and is_within)
         return count < state.epoch or (count == state.epoch and state.phase_iteration > 0)
 
-    def _set_fields(self, change: _PendingChange) -> None:
-        for hook, field, value in change.fields:
-            self._set_field(hook, field, value)
 
-    def _set_field(self, name: str, field: str, value: Any) -> None:
-        entry = self._entries[name]
-        entry[field] = value
-        hook = self._plan.hooks.get(name)
-        if hook is None:
-            return
-        of_plan = set(PLAN_KEYS).difference(list_parameters(type(hook)))
-        settings = {
-            key: value for key, value in entry.items() if key != "type" and key not in of_plan
-        }
-        changed, _ = construct(type(hook), settings, f"hooks.{name}")
-        self._plan.set_field(name, field, getattr(changed, field))
-
-    # The optimizer
-
-    def _compare_groups(self, before: Optimization, after: Optimization) -> tuple[Groups, Groups]:
-        """Return the parameter groups of two optimizers.
-
-        Raises ConfigError if they differ in more than numbers.
-        """
-        old = self._build_groups(before)
-        new = self._build_groups(after)
-        keys = _list_changed_keys(before.optimizer.arguments, after.optimizer.arguments)
-        path = f"{after.path}.{', '.join(keys)}"
-        if [len(group["params"]) for group in old] != [len(group["params"]) for group in new]:
-            raise ConfigError.at(
-                path, "would move parameters between groups, which is impossible during training"
-            )
-        # A setting of the groups may have been written as what it is by default.
-        if all(map(_is_equal, old, new)) and not all(key in new[0] for key in keys):
-            raise ConfigError.at(
-                path,
-                "does not change any parameter group of this optimizer, so it cannot change during training",
-            )
-        return old, new
-
-    def _build_groups(self, optimization: Optimization) -> Groups:
-        return build_optimizer(optimization, self._task, self._state.module).param_groups
-
-    def _set_optimizer(self, after: Optimization) -> None:
-        name = after.name
-        before = self._optimizers[name]
-        self._optimizers[name] = after
-        if before == after:
-            return
-        old, new = self._compare_groups(before, after)
-        groups = self._state.optimizers[name].param_groups
-        for group, was, now in zip(groups, old, new, strict=True):
-            _change_numbers(group, was, now)
-        _scale_base_lrs(
-            self._state.schedulers[name],
-            [group["lr"] for group in old],
-            [group["lr"] for group in new],
-        )
-
-
-def _list_changed_keys(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    return [key for key in {**was, **now} if was.get(key, ...) != now.get(key, ...)]
-
-
-def _change_numbers(group: dict[str, Any], was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Change the numbers of an optimizer's group that differ between two other groups."""
-    for name in now.keys() - {"params"}:
-        if was.get(name) == now[name]:
-            continue
-        for scaled in _SCALED_WITH_LR if name == "lr" else (name,):
-            if scaled in group:
-                group[scaled] = _scale(group[scaled], was.get(name), now[name])
-
-
-def _is_equal(group: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return all(other.get(name) == value for name, value in group.items() if name != "params")
-
-
-def _scale(number: Any, old: Any, new: Any) -> Any:
-    """Scale a number by `new / old`; a tensor in place."""
-    if isinstance(number, Tensor):
-        return number.mul_(new / old) if old else number.fill_(new)
-    if not old or number == old or type(new) not in (int, float):
-        return new
-    return number * (new / old)
-
-
-def _scale_base_lrs(scheduler: Any, old: Sequence[float], new: Sequence[float]) -> None:
-    if hasattr(scheduler, "base_lrs"):
-        scheduler.base_lrs = [
-            _scale(*numbers) for numbers in zip(scheduler.base_lrs, old, new, strict=True)
-        ]
-    for inner in inner_schedulers(scheduler):
-        _scale_base_lrs(inner, old, new)
+def _list_numbers(changes: Sequence[_PlannedChange]) -> list[NumberChange]:
+    return [number for change in changes for number in change.numbers]

@@ -159,21 +159,25 @@ def test_checkpoint_restored_with_another_rate_trains_as_if_the_rate_changed_the
 class OwnOptimizer(Points):
     """Weights and biases have rates of their own, the biases' in proportion to two arguments."""
 
+    calls: int = 0
+
     def optimizer(
         self,
         model: nn.Module,
         lr: float = 0.1,
         bias_factor: float = 2.0,
-        frozen: int = 0,
         spare: int = 1,
+        weight_decay: float = 0.0,
     ) -> SGD:
+        self.calls += 1
         weights, biases = (
             [p for n, p in model.named_parameters() if kind in n] for kind in ("weight", "bias")
         )
         return SGD(
-            [{"params": weights[frozen:], "lr": lr}, {"params": biases, "lr": lr * bias_factor}],
+            [{"params": weights, "lr": lr}, {"params": biases, "lr": lr * bias_factor}],
             lr=7.0,
             momentum=0.9,
+            weight_decay=weight_decay,
         )
 
 
@@ -191,15 +195,95 @@ def rates(loop: Loop) -> list[float]:
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("spare", 2, "optimizer.spare: does not change any parameter group of this optimizer"),
-        ("frozen", 1, "optimizer.frozen: would move parameters between groups"),
+        ("spare", 2, "optimizer.spare: is no key of this optimizer's parameter groups"),
+        ("bias_factor", 3, "optimizer.bias_factor: is no key of this optimizer's parameter groups"),
+        ("weight_decay", 0.1, "optimizer.weight_decay: cannot change from 0.0, because all groups"),
     ],
 )
-def test_argument_without_effect_on_a_tasks_optimizer_is_refused(
+def test_argument_of_unknown_effect_on_a_tasks_optimizer_is_refused(
     key: str, value: int, said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         made(changing([{"at": 2, "set": {f"optimizer.{key}": value}}], **OWN))
+
+
+def test_rates_of_a_tasks_optimizer_change_by_one_factor_without_another_call() -> None:
+    """Another call would register hooks of the optimizer's parameters a second time."""
+    loop = made(changing([{"at": 1, "set": {"optimizer.lr": 0.05}}], **OWN))[0]
+    list(loop.run())
+    task: Any = loop.training.task
+    assert task.calls == 1
+    assert rates(loop) == [0.05, 0.1]
+
+
+def test_resumed_tasks_optimizer_has_the_rates_that_its_method_now_returns(tmp_path: Path) -> None:
+    """The schedule has halved the rates twice by then, and a change before has halved them, too."""
+    own = {
+        **OWN,
+        "scheduler": {"type": "ExponentialLR", "gamma": 0.5},
+        "hooks": {"checkpoint": {"every": 1, "keep": None}},
+    }
+    changes = [{"at": 1, "set": {"optimizer.lr": 0.05}}]
+    list(made(changing(changes, **own), tmp_path)[0].run())
+    again = made(changing(changes, **{**own, "optimizer": {"bias_factor": 3.0}}), tmp_path)[0]
+    again.restore("epoch-0002")
+    assert rates(again) == pytest.approx([0.05 / 4, 0.15 / 4])
+    unchanged = made(changing([], **{**own, "optimizer": {"lr": 0.2}}), tmp_path)[0]
+    unchanged.restore("epoch-0002")
+    assert rates(unchanged) == pytest.approx([0.2 / 4, 0.4 / 4])
+
+
+class Rates(Hook):
+    """Notes the rate of each step."""
+
+    def __init__(self) -> None:
+        self.seen: list[float] = []
+
+    def on_gradients(self, state: State) -> None:
+        assert state.optimizer is not None
+        self.seen.append(state.optimizer.param_groups[0]["lr"])
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    [
+        {"type": "CyclicLR", "max_lr": 1.0, "step_size_up": 3},
+        {"type": "CosineAnnealingLR", "eta_min": 0.05},
+        {"type": "CosineAnnealingWarmRestarts", "T_0": 3, "eta_min": 0.05},
+        {"type": "OneCycleLR"},
+        {"type": "SWALR", "swa_lr": 0.02},
+        [{"type": "LinearLR", "end": "6 steps"}, {"type": "CosineAnnealingLR", "eta_min": 0.05}],
+    ],
+    ids=lambda scheduler: scheduler["type"] if isinstance(scheduler, dict) else "list",
+)
+def test_changed_rate_scales_the_whole_schedule(scheduler: Any) -> None:
+    """Also its upper and lower ends. The new rate is a tenth of the old one."""
+    change = {"at": "4 steps", "set": {"optimizer.lr": 0.01}}
+    seen = []
+    for changes in ([], [change]):
+        watch = Rates()
+        hooks = {"param_scheduler": {"every": "1 step"}}
+        optimizer = {"type": "SGD", "lr": 0.1, "momentum": 0.9}
+        loop, _ = made(
+            changing(changes, scheduler=scheduler, hooks=hooks, optimizer=optimizer),
+            more={"watch": watch},
+        )
+        list(loop.run())
+        seen.append(watch.seen)
+    whole, changed = seen
+    assert len(whole) == 21
+    assert changed == pytest.approx([*whole[:4], *(rate / 10 for rate in whole[4:])])
+
+
+def test_changed_rate_scales_the_lowest_rate_of_a_scheduler_that_steps_by_a_metric() -> None:
+    scheduler = {"type": "ReduceLROnPlateau", "min_lr": 0.05}
+    hooks = {"param_scheduler": {"monitor": "train/loss"}}
+    changes = [{"at": 1, "set": {"optimizer.lr": 0.01}}]
+    optimizer = {"type": "SGD", "lr": 0.1}
+    loop, _ = made(changing(changes, scheduler=scheduler, hooks=hooks, optimizer=optimizer))
+    list(loop.run())
+    lowest: Any = loop.state.scheduler
+    assert lowest.min_lrs == pytest.approx([0.005])
 
 
 def test_change_to_the_default_that_was_not_written_is_accepted() -> None:
