@@ -25,6 +25,7 @@ from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.sharing.failed_run import marking_failed_run
 from orchestrator.loop.sharing.shared_run import Member
 from orchestrator.loop.sharing.shared_runs import SharedRuns
+from orchestrator.loop.state_warnings import StateWarnings
 from orchestrator.loop.stopping import INTERRUPTED, StopDecision
 from orchestrator.loop.training import Training
 from orchestrator.task import Task
@@ -76,6 +77,7 @@ class Loop(HookedLoop):
             origin=origin,
             resumes=resumes,
         )
+        self._warnings = StateWarnings(training)
         self._shared: SharedRuns | None = None
         if followers:
             members = [Member(experiment, hooks, context), *followers]
@@ -92,6 +94,7 @@ class Loop(HookedLoop):
             self._shared.join_plans(self.runs)
         with self._marking_failed_run():
             self.training.begin()
+        self._warnings.begin()
         for run in self.runs:
             with run.own_fields:
                 run.evaluation.check_phase_names()
@@ -223,7 +226,7 @@ class Loop(HookedLoop):
 
     def _save_requested(self) -> None:
         """Save the checkpoints that hooks have requested within a training phase; collective."""
-        self.training.show_unsaved_state()
+        self._warnings.show_changes()
         if self._shared:
             self._shared.forward_requests(self.active)
         for run in self.active:
@@ -231,6 +234,7 @@ class Loop(HookedLoop):
                 run.save_if_requested()
 
     def _end_phase(self) -> None:
+        self._warnings.show_changes()
         metrics = self.training.complete_phase()
         for run in self.active:
             with run.own_fields:

@@ -18,7 +18,6 @@ from orchestrator.loop.loop_state import LoopState
 from orchestrator.loop.model.precision import Precision
 from orchestrator.loop.saving.cursor import EpochProgress
 from orchestrator.loop.saving.hooked_contents import HookedContents
-from orchestrator.loop.saving.unsaved import UnsavedState
 from orchestrator.loop.spans.clock import SpanClock
 from orchestrator.loop.step.changes import Changes
 from orchestrator.loop.step.iterations import IterationRunner
@@ -64,18 +63,14 @@ class Training:
     """Iteration after which training pauses."""
     after_phase: dict[str, Any] | None = None
     """Random state at the end of the last phase."""
-    _unsaved: UnsavedState | None = None
-    """State that no checkpoint holds, until its changes have been shown."""
     _batches: Iterator[object] | None = None
     """Remaining training batches of the epoch; None between two epochs."""
 
     # A training phase: begin, iterate, complete and end
 
     def begin(self) -> None:
-        """Fire `on_start`, and show which state no checkpoint holds."""
+        """Fire `on_start`."""
         self.plan.fire("on_start", self.state)
-        self._unsaved = UnsavedState(self.task, self.state, self.data, self.plan)
-        self.show(self._unsaved.find_at_start())
 
     def use_plan(self, plan: Plan) -> None:
         """Fire events by another plan from now on."""
@@ -136,7 +131,6 @@ class Training:
         """Count the epoch if it has ended; put the metrics of the phase into the state, and return
         them. Collective."""
         state = self.state
-        self.show_unsaved_state()
         if state.phase_iteration >= state.phase_length:
             self.epoch.complete()
             self._batches = None
@@ -196,15 +190,6 @@ class Training:
                 f"the training data is used up after {format_count(state.step, 'step')}; the run"
                 " ends there"
             )
-
-    # Lines for the user
-
-    def show_unsaved_state(self) -> None:
-        """Show once, at the first checkpoint or the end of the first phase, which state no
-        checkpoint holds."""
-        if self._unsaved is not None:
-            self.show(self._unsaved.find_changes())
-            self._unsaved = None
 
     def show(self, lines: Iterable[str]) -> None:
         """Show lines once, not on each rank."""

@@ -42,9 +42,9 @@ def list_values(root: object, name: str, ignored: Collection[int] = ()) -> dict[
     """Return values in an object's attributes by path, such as `task.noise.rng`.
 
     They are numbers, arrays, tensors and generators. Looks into containers, modules and other
-    objects, and skips objects whose id is in `ignored`.
+    objects, and skips objects whose id is in `ignored`, except `root` itself.
     """
-    return dict(_walk(root, name, {*ignored}, _MAX_DEPTH))
+    return dict(_walk(root, name, {*ignored} - {id(root)}, _MAX_DEPTH))
 
 
 def _walk(value: Any, path: str, seen: set[int], depth: int) -> Iterator[tuple[str, Any]]:

@@ -156,7 +156,7 @@ class DrawingTask(SmallTask):
 def test_generator_of_a_dataset_is_named(kind: str) -> None:
     (line,) = _warnings(DrawingTask(kind=kind))
     assert line.startswith(
-        "the train data: Subset.dataset.generator is a generator of its own, from which training dra"
+        "the train data: Subset.dataset.generator is a random generator that training uses, and no"
     )
     assert _warnings(DrawingTask(kind=kind, draws=False)) == []
 
