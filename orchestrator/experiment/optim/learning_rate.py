@@ -17,8 +17,9 @@ from hooks.position import Position
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.optim.component import Optimization
 from orchestrator.experiment.optim.lr_phase import LRPhase
-from orchestrator.experiment.optim.schedule_phases import make_phases
+from orchestrator.experiment.optim.scheduler_list import make_list_phases
 from orchestrator.experiment.optim.timeline import Timeline
+from orchestrator.experiment.optim.warm_up import make_single_phases
 from orchestrator.task import Task
 
 
@@ -35,7 +36,15 @@ class Schedule:
 
         Raises ConfigError. Lengths stay as written where a custom hook steps it.
         """
-        return cls(tuple(make_phases(optimization, task, timeline)), timeline)
+        scheduler = optimization.scheduler
+        if scheduler is None:
+            return cls((), timeline)
+        path = optimization.scheduler_path
+        if isinstance(scheduler, list):
+            phases = make_list_phases(scheduler, task, timeline, path)
+        else:
+            phases = make_single_phases(scheduler, task, timeline, path)
+        return cls(tuple(phases), timeline)
 
     def record(self) -> dict[str, Any] | None:
         """Return plain data for a checkpoint: whatever decides the rates."""

@@ -28,7 +28,7 @@ def find_wrong_counts(arguments: Mapping[str, Any], path: str) -> Iterator[Probl
 
 
 def add_length(
-    kind: str, arguments: dict[str, Any], task: type[Task], length: int, path: str
+    kind: str, arguments: Mapping[str, Any], task: type[Task], length: int, path: str
 ) -> dict[str, Any]:
     """Return the arguments with the length of a schedule, unless they have one.
 

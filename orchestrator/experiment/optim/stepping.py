@@ -6,8 +6,8 @@ from hooks import HOOKS, Hook, ParamScheduler
 from hooks.metrics.direction import Mode
 from orchestrator.errors import Problem
 from orchestrator.experiment.optim.component import Component, Optimization
-from orchestrator.experiment.optim.schedule_phases import find_list_interval
 from orchestrator.experiment.optim.scheduler import SCHEDULERS, needs_metric
+from orchestrator.experiment.optim.scheduler_list import find_list_interval
 from orchestrator.experiment.optim.timeline import find_stepping_hook
 from orchestrator.task import Task
 
