@@ -191,7 +191,8 @@ class Hook:
 
         Args:
             state: The state of the run.
-            metrics: The report, to which hooks may add numbers.
+            metrics: The report, to which hooks may add numbers. Replacing an entry that every report has,
+                such as `step` or `time`, is an error.
         """
 
     def on_end(self, state: State) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 from hooks.errors import add_article
 from hooks.hook import Hook, find_hook_with_metric
 from orchestrator.column_names import TIMES
+from orchestrator.disk.reports import ENTRIES
 from orchestrator.disk.rows.columns import COUNTER_TYPES, NAME_COLUMNS
 from orchestrator.errors import TaskError
 from orchestrator.user_code.failures import find_source_location
@@ -64,8 +65,14 @@ def require_metrics(method: Callable[..., Any], metrics: Any, samples: int) -> M
 
 
 def check_metric_names(metrics: Iterable[str], hooks: Mapping[str, Hook]) -> None:
-    """Raise TaskError if a phase has a metric that a hook adds for each phase in a report."""
+    """Raise TaskError for a metric that is an entry of every report, and for one of a phase that a
+    hook adds for each phase."""
     for metric in metrics:
+        if metric in ENTRIES:
+            raise TaskError(
+                f"`{metric}` in state.metrics is an entry of every report; choose another name for the"
+                " metric"
+            )
         phase, _, name = metric.rpartition("/")
         hook = find_hook_with_metric(name, hooks)
         if phase and hook is not None:
