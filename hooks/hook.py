@@ -119,7 +119,9 @@ class Hook:
 
         Args:
             state: The state of the run.
-            checkpoint: The saved parts by name, and the checkpoint's own name as `name`.
+            checkpoint: The saved parts by name, the checkpoint's own name as `name`, and as
+                `copied_from` the path of the other run's checkpoint of which it is a copy; None if
+                this run saved it.
         """
 
     def on_start(self, state: State) -> None:

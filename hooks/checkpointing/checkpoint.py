@@ -76,13 +76,11 @@ class Checkpoint(Hook):
         self._requests = CheckpointRequests()
         self._kept = KeptCheckpoints(self.keep)
         self._bests = BestCheckpoints(self.best, self.mode)
-        self._run: str | None = None
-        """Name of the run whose checkpoints these are; None before its start."""
 
     # Events
 
     def on_load(self, state: State, checkpoint: Mapping[str, Any]) -> None:
-        is_same_run = self._run in (None, state.name)
+        is_same_run = checkpoint["copied_from"] is None
         restored = self._requests.resume(state.position, checkpoint["name"])
         if not is_same_run:
             # The other run's folder has the earlier checkpoints.
@@ -95,9 +93,6 @@ class Checkpoint(Hook):
         self._bests.resume(
             state, restored.name, restored.request.metrics, stored, is_same_run=is_same_run
         )
-
-    def on_start(self, state: State) -> None:
-        self._run = state.name
 
     def on_step(self, state: State) -> None:
         if self.every.due(state, self.begin):
@@ -176,14 +171,12 @@ class Checkpoint(Hook):
             "names": self._kept.select_newest(count_next=request.is_regular),
             "bests": self._bests.state_dict(),
             "request": asdict(request),
-            "run": self._run,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._kept.names = list(state["names"])
         self._bests.load_state_dict(state["bests"])
         self._requests.restored = Request(**state["request"])
-        self._run = state["run"]
 
     # Requests
 

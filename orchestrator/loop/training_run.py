@@ -108,7 +108,11 @@ class TrainingRun(ABC):
             if self.is_leader or hook_name in self.own_hooks:
                 restore_hook(hook, hook_name, loaded)
         self.saving.continue_from(name)
-        self.plan.fire("on_load", self.state, {**loaded.shared, "name": name})
+        self.plan.fire(
+            "on_load",
+            self.state,
+            {**loaded.shared, "name": name, "copied_from": loaded.copied_from},
+        )
 
     def _restore_progress(self, loaded: LoadedCheckpoint) -> None:
         """Restore the random states, the metrics and the reasons to stop."""
@@ -116,8 +120,8 @@ class TrainingRun(ABC):
         self.random_states.restored = restored
         self.random_states.after_training = loaded.rank_state.get("after_training") or restored
         self.state.metrics = dict(loaded.manifest["metrics"])
-        # Another run that continues from this checkpoint does not stop.
-        if loaded.manifest.get("run") == self.state.name:
+        # Another run that continues from this checkpoint does not stop. It may have the same name.
+        if loaded.copied_from is None:
             self.state.stop_reasons += loaded.manifest["stop_reasons"]
 
     def end(self) -> None:

@@ -50,6 +50,8 @@ class _Manifest:
     media: Annotated[int, Ge(0)] = 0
     """Number of lines in the index of the run's images, figures and tables."""
     microbatches: int = 1
+    copied_from: str | None = None
+    """Path of the checkpoint of another run of which it is a copy."""
 
 
 class RankGroup(Protocol):

@@ -168,9 +168,9 @@ class CheckpointStore(CheckpointReader):
         write_json(self.storage, INDEX, index)
 
     def copy_from(self, source: CheckpointReader, name: str) -> None:
-        """Copy and verify a checkpoint of another run; it has no owner, so it is kept. Master
-        only."""
-        manifest = source.read_manifest(name)
+        """Copy and verify a checkpoint of another run, and record where it comes from; it has no
+        owner, so it is kept. Master only."""
+        manifest = {**source.read_manifest(name), "copied_from": source.get_path(name)}
         self.discard_unfinished(name)
 
         def copy(file: str) -> None:

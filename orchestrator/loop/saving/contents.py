@@ -24,6 +24,13 @@ class LoadedCheckpoint:
     """Function that returns the contents of another rank."""
 
     @property
+    def copied_from(self) -> str | None:
+        """Path of the checkpoint of another run of which it is a copy; None if this run saved
+        it."""
+        path: str | None = self.manifest.get("copied_from")
+        return path
+
+    @property
     def world_size(self) -> int:
         """Number of ranks that saved it."""
         return int(self.manifest["world_size"])

@@ -71,10 +71,11 @@ class SimulatedRun:
         for index, hook in enumerate(hooks):
             hook.name = f"checkpoint{index or ''}"
 
-    def restore(self, name: str) -> None:
+    def restore(self, name: str, copied_from: str | None = None) -> None:
         for hook in self.hooks:
             hook.load_state_dict(copy.deepcopy(self.store.states[name][hook.name]))
-            hook.on_load(self.state, {"model": {}, "name": name})
+            checkpoint = {"model": {}, "name": name, "copied_from": copied_from}
+            hook.on_load(self.state, checkpoint)
             hook.on_start(self.state)
 
     def save_if_requested(self) -> None:

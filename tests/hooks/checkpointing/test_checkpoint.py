@@ -224,16 +224,13 @@ def test_no_checkpoint_is_best_if_the_direction_is_unknown() -> None:
 def test_score_of_another_run_is_forgotten() -> None:
     """A run that goes on from a checkpoint of another has none of its earlier ones: its best is the
     best of its own."""
-    run = SimulatedRun(Checkpoint(best="val/accuracy"), name="first")
-    run.hooks[0].on_start(run.state)
+    run = SimulatedRun(Checkpoint(best="val/accuracy"))
     for accuracy in (0.9, 0.5):
         run.epoch(accuracy)
     store = Store()
     store.save("epoch-0002", run.store.states["epoch-0002"])
-    other = SimulatedRun(
-        Checkpoint(best="val/accuracy"), store=store, name="second", epoch=2, step=4
-    )
-    other.restore("epoch-0002")
+    other = SimulatedRun(Checkpoint(best="val/accuracy"), store=store, epoch=2, step=4)
+    other.restore("epoch-0002", copied_from="runs/first/checkpoints/epoch-0002")
     other.phase("val", 1, **{"val/accuracy": 0.5})
     assert store.labels["best"] == "epoch-0002"
     assert store.did("save") == ["epoch-0002"]
@@ -502,7 +499,7 @@ def test_all_ranks_decide_equally_after_a_resume() -> None:
         hook = Checkpoint(every=Interval(100), best="val/accuracy", save_last=False)
         state = State(checkpoints=store, epoch=1, step=2)
         hook.load_state_dict(copy.deepcopy(saved))
-        hook.on_load(state, {"name": "epoch-0001"})
+        hook.on_load(state, {"name": "epoch-0001", "copied_from": None})
         hook.on_start(state)
         for accuracy in (0.8, 0.95):
             run_phase(hook, state, "train", [{}] * 2)

@@ -178,6 +178,22 @@ def test_impossible_continuation_is_refused_before_it_begins(first: Run, tmp_pat
     assert before.checkpoint == "epoch-0001"
 
 
+@pytest.mark.parametrize("name", ["points", "other"])
+def test_continuation_trains_although_a_hook_has_stopped_its_parent(
+    tmp_path: Path, name: str
+) -> None:
+    """Whatever its name, also that of the parent."""
+    hooks = {
+        "checkpoint": {"every": 10},
+        # No value can improve by so much, so the second one ends the run, and so does each later one.
+        "early_stopping": {"monitor": "val/loss", "mode": "min", "min_delta": 100, "patience": 1},
+    }
+    parent = run(described(epochs=9, hooks=hooks), tmp_path / "parent", "points", local=True)
+    assert (parent.status, parent.metrics["iteration"].tolist()) == ("stopped", [7, 14])
+    longer = run(parent.continue_from("last", ["epochs=20"]), tmp_path / "child", name, local=True)
+    assert longer.metrics["iteration"].tolist() == [14, 21]
+
+
 def test_trials_cannot_continue_a_checkpoint(first: Run, tmp_path: Path) -> None:
     space = "sweep={metric: val/loss, mode: min, trials: 1, space: {optimizer.lr: {uniform: [0.1, 0.2]}}}"
     with pytest.raises(UsageError, match="a sweep cannot continue from"):
