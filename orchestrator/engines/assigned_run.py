@@ -58,6 +58,12 @@ class AssignedRun:
         checkpoints = find_checkpoint_folder(self.folder, {"hooks": hooks})
         return CheckpointStore(checkpoints, self.folder.name, self.world.is_master)
 
+    def recover_checkpoints(self) -> None:
+        """Remove what a killed process left behind among the checkpoints, which an evaluation does
+        not own; collective."""
+        if self.assignment.target is None:
+            self.world.broadcast(partial(_recover, self.store))
+
     def begin(self) -> Attempt:
         """Begin an attempt at the assignment's checkpoint or the newest one; return its record.
         Collective."""
@@ -76,11 +82,9 @@ class AssignedRun:
         return record
 
     def _choose_checkpoint(self) -> str | None:
-        """Return the checkpoint to continue from, after removing what a killed process left
-        behind."""
+        """Return the checkpoint to continue from."""
         store = self.store
         world = self.world
-        world.broadcast(partial(_recover, store))
         if self.assignment.checkpoint is None:
             latest = store.find_latest(world)
             self._show_skipped(latest.skip_reasons)

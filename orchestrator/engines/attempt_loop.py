@@ -1,13 +1,15 @@
 """The loop of an attempt: a training, a training of the task's own, an evaluation or a prediction.
 Used in workers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from orchestrator.disk.run_folder import PREDICTIONS
+from orchestrator.engines.assigned_run import AssignedRun
 from orchestrator.engines.assignment import PredictionTarget
-from orchestrator.engines.run_attempt import RunAttempt
 from orchestrator.experiment.yaml.origins import InitialWeights
+from orchestrator.loop.base_loop import BaseLoop
 from orchestrator.loop.building import MakeData
 from orchestrator.loop.custom.custom_loop import CustomLoop
 from orchestrator.loop.data.phases import DataOf, build_data
@@ -17,27 +19,32 @@ from orchestrator.loop.data.predicted_data import (
     build_dataset_to_predict,
 )
 from orchestrator.loop.inference_loops import EvaluationLoop, PredictionLoop, make_restored_run
-from orchestrator.loop.loop import HookedLoop, Loop
+from orchestrator.loop.loop import Loop
 from orchestrator.loop.prediction import Prediction
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.sharing.shared_run import Member
 from orchestrator.task import has_custom_loop
 
 
 def make_loop(
-    attempts: Sequence[RunAttempt], stop_requested: Callable[[], bool], data_of: DataOf
-) -> CustomLoop | HookedLoop:
+    runs: Sequence[AssignedRun],
+    contexts: Sequence[RunContext],
+    data_of: DataOf,
+    *,
+    resumes: bool,
+) -> BaseLoop[Any]:
     """Make the loop of runs that share a training, the leader first, or of a single run.
 
     Args:
-        attempts: The attempt of each run.
-        stop_requested: Returns whether training should save and end.
+        runs: The runs.
+        contexts: The context of each run.
         data_of: Returns the data of a task.
+        resumes: Whether the training continues from a checkpoint.
     """
-    leader, *followers = attempts
-    resolved = leader.assigned.resolved
-    context = leader.make_context(stop_requested)
-    parts = (resolved.task, resolved.experiment, resolved.hooks, context)
-    target = leader.assigned.assignment.target
+    leader = runs[0]
+    resolved = leader.resolved
+    parts = (resolved.task, resolved.experiment, resolved.hooks, contexts[0])
+    target = leader.assignment.target
     if has_custom_loop(type(resolved.task)) and not target:
         return CustomLoop(*parts)
 
@@ -46,7 +53,7 @@ def make_loop(
         run = make_restored_run(*parts, _choose_data_to_predict(target, data_of))
         samples = run.training.data.phases[target.phase]
         assert isinstance(samples, ConsecutiveSamples)
-        folder = leader.assigned.folder.storage / PREDICTIONS
+        folder = leader.folder.storage / PREDICTIONS
         return PredictionLoop(
             run,
             Prediction(run, target.phase, samples, folder),
@@ -60,23 +67,17 @@ def make_loop(
         return EvaluationLoop(run, kind=target.phase, rewinds=target.rewinds, origin=origin)
 
     members = [
-        Member(
-            attempt.assigned.resolved.experiment,
-            attempt.assigned.resolved.hooks,
-            attempt.make_context(stop_requested),
-        )
-        for attempt in followers
+        Member(run.resolved.experiment, run.resolved.hooks, context)
+        for run, context in zip(runs, contexts, strict=True)
     ]
-    resumes = leader.checkpoint is not None
-    return Loop(*parts, followers=members, resumes=resumes, origin=origin, make_data=make_data)
+    return Loop(*parts, followers=members[1:], resumes=resumes, origin=origin, make_data=make_data)
 
 
-def _read_origin(leader: RunAttempt) -> InitialWeights | None:
+def _read_origin(leader: AssignedRun) -> InitialWeights | None:
     """Return the initial weights that were found when the run was created; only rank 0 reads
     them."""
-    assigned = leader.assigned
-    if assigned.resolved.experiment.init and assigned.world.is_master:
-        return assigned.folder.read_metadata().init
+    if leader.resolved.experiment.init and leader.world.is_master:
+        return leader.folder.read_metadata().init
     return None
 
 

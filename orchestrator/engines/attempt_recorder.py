@@ -1,9 +1,9 @@
 """The recorder of an attempt: what a run's folder says about it while it trains. Used in workers."""
 
-import sys
 from collections import ChainMap
 from dataclasses import replace
 
+from orchestrator.disk.artifacts import Artifacts
 from orchestrator.disk.attempts import (
     Attempt,
     DataOrder,
@@ -14,14 +14,16 @@ from orchestrator.disk.attempts import (
 from orchestrator.disk.checkpoints.files import name_rank_file
 from orchestrator.disk.info import write_info
 from orchestrator.disk.metadata import format_now
-from orchestrator.engines.ray_data import can_use_ray_data
-from orchestrator.engines.repeated_reports import RepeatedReports, find_repeated_reports
-from orchestrator.engines.run_attempt import RunAttempt
+from orchestrator.engines.assigned_run import AssignedRun
+from orchestrator.engines.repeated_reports import (
+    RepeatedReports,
+    can_explain_difference,
+    find_repeated_reports,
+)
 from orchestrator.experiment.load import to_dict
 from orchestrator.loop.hooked_run import HookedRun
 from orchestrator.loop.report import Report
 from orchestrator.loop.training_run import TrainingRun
-from orchestrator.user_code.named_classes import MAIN
 
 _ORDER_KEYS = ("seed", "batch_size", "loader", "task", "task_args")
 """Keys of an experiment that decide the order of its samples."""
@@ -30,18 +32,28 @@ _ORDER_KEYS = ("seed", "batch_size", "loader", "task", "task_args")
 class AttemptRecorder:
     """Writes the record, the reports and the files of an attempt, whose loop trains `run`."""
 
-    def __init__(self, attempt: RunAttempt, run: TrainingRun) -> None:
-        assigned = attempt.assigned
+    def __init__(
+        self,
+        assigned: AssignedRun,
+        record: Attempt,
+        artifacts: Artifacts,
+        run: TrainingRun,
+    ) -> None:
         self._run = run
         self._assignment = assigned.assignment
         self._world = assigned.world
         self._folder = assigned.folder
         self._store = assigned.store
-        self._artifacts = attempt.artifacts
-        self._record = attempt.record
+        self._artifacts = artifacts
+        self._record = record
         self._repeated_reports: RepeatedReports | None = None
 
     # Its record
+
+    @property
+    def as_leader(self) -> LeadingAttempt:
+        """This attempt, as the one that trains for others."""
+        return LeadingAttempt(self._folder.name, self._record.number)
 
     def record_training(self, leader: LeadingAttempt | None = None) -> None:
         """Record with which data and settings the run trains, and who trains for it."""
@@ -84,8 +96,13 @@ class AttemptRecorder:
             self._write(replace(self._record, samples=samples))
 
     def record_end(self) -> None:
-        """Record the last iteration of the run; its training may continue for other runs."""
-        self._write(replace(self._record, until=self._run.state.iteration))
+        """Record the last iteration of the run, if it has ended while the training continues for
+        other runs."""
+        ended_at = self._run.ended_at
+        if ended_at is None or self._record.until is not None:
+            return
+        self._write(replace(self._record, until=ended_at))
+        self.write_files()
 
     def _write(self, record: Attempt) -> None:
         self._record = record
@@ -94,28 +111,15 @@ class AttemptRecorder:
 
     # Its reports and files
 
-    def prepare_reports(self) -> None:
-        """Read the reports that this attempt repeats, to compare them with its own."""
-        self._repeated_reports = self._find_repeated_reports()
-
-    def _find_repeated_reports(self) -> RepeatedReports | None:
-        """Return the reports that this attempt repeats, if their differences can be explained; None
-        on other ranks than the first."""
-        if not self._world.is_master:
-            return None
+    def read_repeated_reports(self) -> None:
+        """Read the reports that this attempt repeats, to compare them with its own. Only the first
+        rank compares them."""
         assignment = self._assignment
-        checkpoint = assignment.checkpoint
-        is_of_other_trial = checkpoint and checkpoint.rpartition("/")[0] != self._store.storage.path
-        task = type(self._run.task)
-        # A cell of a notebook may have been edited since.
-        is_from_notebook = task.__module__ == MAIN and not hasattr(sys.modules[MAIN], "__file__")
-        has_unknown_code = assignment.source.main_definitions is not None or is_from_notebook
-        # Ray Data begins with the first rows after a resume.
-        if is_of_other_trial or has_unknown_code or can_use_ray_data(task):
-            return None
-        return find_repeated_reports(
-            self._folder, self._record, self._run.experiment, assignment.source.continued_from
-        )
+        run = self._run
+        if self._world.is_master and can_explain_difference(assignment, self._store, run.task):
+            self._repeated_reports = find_repeated_reports(
+                self._folder, self._record, run.experiment, assignment.source.continued_from
+            )
 
     def find_difference(self, report: Report) -> str | None:
         """Describe how a report differs from the one that it repeats; only the first difference of

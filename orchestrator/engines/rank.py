@@ -40,10 +40,8 @@ class Rank:
 
     def end_run(self, run_index: int) -> None:
         """End the run, or one run of a shared training, at the report that it has just made."""
-        if self._session is not None and self._session.is_shared:
-            self._session.end_run(run_index)
-        elif self._reports is not None:
-            self._reports.close()
+        assert self._session is not None
+        self._session.end_run(run_index)
 
     def end(self) -> None:
         """End the run at its current position, and free its GPU memory, so the next run's peaks are

@@ -2,6 +2,7 @@
 
 import math
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,13 +10,18 @@ from typing import Any
 from hooks.metrics.names import find_phase
 from hooks.position import Position, Stage
 from orchestrator.disk.attempts import Attempt
+from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.metadata import seconds_at
 from orchestrator.disk.reports import drop_superseded
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.engines.assignment import Assignment
+from orchestrator.engines.ray_data import can_use_ray_data
 from orchestrator.errors import HookyardError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.origins import ParentCheckpoint
+from orchestrator.task import Task
 from orchestrator.user_code.changes import has_code_changed_since
+from orchestrator.user_code.named_classes import MAIN
 
 _WITHOUT_EFFECT = {
     "name",
@@ -90,6 +96,23 @@ class RepeatedReports:
         return both_are_nan or math.isclose(
             value, before, rel_tol=self._tolerance, abs_tol=_ABSOLUTE_TOLERANCE
         )
+
+
+def can_explain_difference(assignment: Assignment, store: CheckpointStore, task: Task) -> bool:
+    """Return whether a difference between an attempt of a run and an earlier one could be explained.
+
+    Args:
+        assignment: The run.
+        store: Its checkpoints.
+        task: Its task.
+    """
+    checkpoint = assignment.checkpoint
+    is_of_other_trial = checkpoint and checkpoint.rpartition("/")[0] != store.storage.path
+    # A cell of a notebook may have been edited since.
+    is_from_notebook = type(task).__module__ == MAIN and not hasattr(sys.modules[MAIN], "__file__")
+    has_unknown_code = assignment.source.main_definitions is not None or is_from_notebook
+    # Ray Data begins with the first rows after a resume.
+    return not (is_of_other_trial or has_unknown_code or can_use_ray_data(type(task)))
 
 
 def find_repeated_reports(

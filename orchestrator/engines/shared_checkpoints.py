@@ -15,9 +15,9 @@ _log = logging.getLogger("hookyard")
 
 def choose_common_checkpoints(runs: Sequence[AssignedRun], world: World) -> None:
     """Resume all runs from the newest position where all have a checkpoint, or start all from
-    scratch; collective."""
+    scratch; collective. A single run has nothing to choose."""
     stores = [run.store for run in runs]
-    if _are_at_same_position(stores, world):
+    if len(runs) == 1 or _are_at_same_position(stores, world):
         return
     common: list[str] | None = world.broadcast(partial(_find_newest_common, stores))
     if common is None:

@@ -28,15 +28,23 @@ class BaseLoop(ABC, Generic[AnyRun]):
 
     def __init__(self, runs: Sequence[AnyRun]) -> None:
         self.runs = runs
-        self.active = list(runs)
-        """The runs that have not ended."""
+        self._runs_to_end: set[int] = set()
+        """Indices of the runs that the caller ends at their last reports."""
         self.world = runs[0].world
         self.state = runs[0].state
 
-    def restore(self, *names: str) -> None:
-        """Restore a checkpoint of each run, and fire `on_load`. Call before `run`; collective."""
+    @property
+    def active(self) -> list[AnyRun]:
+        """The runs that have not ended."""
+        return [run for run in self.runs if run.ended_at is None]
+
+    def restore(self, *names: str | None) -> None:
+        """Restore a checkpoint of each run, None for one without, and fire `on_load`. Call before
+        `run`; collective."""
         try:
             for run, name in zip(self.runs, names, strict=True):
+                if name is None:
+                    continue
                 with run.own_fields:
                     run.restore(name)
         except BaseException as error:
@@ -47,21 +55,26 @@ class BaseLoop(ABC, Generic[AnyRun]):
         """Train to the end and yield a report after each round. On an error, fire `on_exception`
         and re-raise it."""
         try:
+            yield from self._train_and_end()
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self._handle(error)
+            self.abandon()
+            raise
+
+    def _train_and_end(self) -> Iterator[Report]:
+        """Train, and end all runs: also if the caller closes the generator, because other ranks may
+        have failed."""
+        try:
             self._begin()
             yield from self._produce_reports()
             for run in self.active:
                 run.saving.finish()
-            self._end()
-        except GeneratorExit:  # the caller closed the generator; other ranks may have failed
+        except GeneratorExit:
             self._end()
             raise
-        except BaseException as error:
-            self._handle(error)
-            self._clean_up(self._close)
-            for run in self._list_open_runs():
-                self._clean_up(run.saving.abandon, run.saving.close, run.flusher.close)
-                self._warn_of_incomplete_rows(run)
-            raise
+        self._end()
 
     @abstractmethod
     def _begin(self) -> None:
@@ -71,27 +84,35 @@ class BaseLoop(ABC, Generic[AnyRun]):
     def _produce_reports(self) -> Iterator[Report]:
         """Yield the report of each round, from the restored checkpoint's stage on."""
 
-    def end_run(self, run_index: int) -> None:
+    # The end of a run
+
+    def request_end(self, run_index: int) -> None:
+        """End a run at the report that it has just made; training may continue for the others."""
+        self._runs_to_end.add(run_index)
+
+    def _is_end_requested(self, run: AnyRun) -> bool:
+        return run.index in self._runs_to_end
+
+    def _end_run(self, run: AnyRun) -> None:
         """End a run; training may continue for the others."""
-        run = self.runs[run_index]
-        self.active.remove(run)
         with run.own_fields:
             run.end()
         if not run.is_leader:
             run.close()
+        run.ended_at = self.state.iteration
 
     def _end(self) -> None:
-        for run in [*self.active]:
-            self.end_run(run.index)
+        for run in self.active:
+            self._end_run(run)
         first = self.runs[0]
         with first.own_fields:
-            first.plan.fire("on_end", self.state)  # for the hooks of a shared training
+            first.remaining_plan.fire("on_end", self.state)  # of a shared training
         self._close()
         first.close()
 
     def _list_open_runs(self) -> list[AnyRun]:
         """Return the runs whose rows are not closed."""
-        return [run for run in self.runs if run in self.active or run.is_leader]
+        return [run for run in self.runs if run.ended_at is None or run.is_leader]
 
     @abstractmethod
     def _close(self) -> None:
@@ -104,6 +125,13 @@ class BaseLoop(ABC, Generic[AnyRun]):
 
     # A failure
 
+    def abandon(self) -> None:
+        """Close everything after a failure, on this rank alone and without hooks."""
+        self._clean_up(self._close)
+        for run in self._list_open_runs():
+            self._clean_up(run.saving.abandon, run.saving.close, run.flusher.close)
+            self._warn_of_incomplete_rows(run)
+
     def _handle(self, error: BaseException) -> None:
         runs = self._list_open_runs()
         for run in runs:
@@ -115,7 +143,7 @@ class BaseLoop(ABC, Generic[AnyRun]):
         for run in runs:
             run.recorder.drop_device_values()
             with run.own_fields:
-                run.plan.fire("on_exception", run.state, error)
+                run.remaining_plan.fire("on_exception", run.state, error)
 
     def _clean_up(self, *calls: Callable[[], object]) -> None:
         """Make calls after a failure. An error in one of them is only logged, to keep the original

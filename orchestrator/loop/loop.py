@@ -118,7 +118,7 @@ class Loop(HookedLoop):
                     yield from self._report_interruption()
                     return
             if self._shared:
-                yield from self._shared.take_turns([*self.active], self._finish_round)
+                yield from self._shared.take_turns(self.active, self._finish_round)
             else:
                 yield from self._finish_round(self.active[0])
 
@@ -147,21 +147,18 @@ class Loop(HookedLoop):
                 run_ends = bool(run.stop) or run.is_finished()
                 is_final = run_ends and not run.is_test_due()
                 yield run.make_report(run_ends=run_ends, is_final=is_final)
-                if run not in self.active:  # the caller ended it
-                    return False
-                if not run_ends:
+                if not run_ends and not self._is_end_requested(run):
                     return True
 
-            if run.is_test_due():
+            if run.is_test_due() and not self._is_end_requested(run):
                 run.random_states.rewind()
                 run.evaluation.evaluate("test")
                 yield run.make_report(run_ends=True, is_final=True)
-        if run in self.active:
-            self.end_run(run.index)
+        self._end_run(run)
         return False
 
     def _report_interruption(self) -> Iterator[Report]:
-        for run in [*self.active]:
+        for run in self.active:
             with run.own_fields:
                 yield run.make_report(run_ends=True, is_final=True)
 

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from time import perf_counter
 from typing import Any
 
@@ -61,6 +61,8 @@ class TrainingRun(ABC):
         self.cursor = RunCursor(state, epoch)
         self.stop = StopDecision()
         """The last decision of all ranks whether the run ends."""
+        self.ended_at: int | None = None
+        """Training iteration at which the run has ended; None before."""
         self._stop_requested = context.stop_requested
         self.media = context.media
         self.flusher = RowFlusher(self.recorder, self.media, plan, self.state, self.cursor)
@@ -91,6 +93,15 @@ class TrainingRun(ABC):
     def own_hooks(self) -> Collection[str]:
         """Names of the hooks that belong to this run alone, not to a training that it shares."""
         return self.plan.hooks.keys()
+
+    @property
+    def remaining_plan(self) -> Plan:
+        """Plan of the hooks that have not ended: once the run has ended, only those of a training
+        that it shares."""
+        if self.ended_at is None:
+            return self.plan
+        _, others = self.plan.split(self.own_hooks)
+        return others
 
     def restore(self, name: str) -> None:
         """Restore a checkpoint and fire `on_load`; collective.
@@ -129,13 +140,12 @@ class TrainingRun(ABC):
 
         Abandons a checkpoint that other ranks have not written in time.
         """
-        self.media.flush()
-        own, others = self.plan.split(self.own_hooks)
-        try:
-            self.saving.finish_without_peers()
-        finally:
-            own.fire("on_end", self.state)
-        self.plan = others
+        own, _ = self.plan.split(self.own_hooks)
+        with ExitStack() as stack:
+            # An error of one of them does not prevent the others.
+            stack.callback(own.fire, "on_end", self.state)
+            stack.callback(self.saving.finish_without_peers)
+            stack.callback(self.media.flush)
 
     def close(self) -> None:
         """Close the rows, and wait until old checkpoints are deleted."""

@@ -90,7 +90,7 @@ class CustomLoop(BaseLoop[CustomRun]):
                 run.save_if_requested()
 
             yield self._finish_round()
-            if run.stop or run.is_finished():
+            if run.stop or run.is_finished() or self._is_end_requested(run):
                 return
             run.agree_to_stop()  # a hook may have requested it in on_report
             if run.stop:

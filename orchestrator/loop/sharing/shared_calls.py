@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from hooks.due_calls import Call
+from hooks.event_plan import Plan
 from hooks.hook import WITHIN_ITERATION
 from hooks.metrics.names import get_kind
 from hooks.state import State
@@ -19,10 +20,10 @@ REQUESTED_BY_RUN = "requested by a hook of one run"
 """Reason of the training for a checkpoint that only some runs save."""
 
 
-def merge_calls(event: str, first: HookedRun, others: Iterable[HookedRun]) -> list[Call]:
-    """Return the calls of several runs for an event; each run's calls keep the order that they have
-    when it trains alone."""
-    calls = list(first.plan.calls[event])
+def merge_calls(event: str, first: Plan, others: Iterable[HookedRun]) -> list[Call]:
+    """Return the calls of the first run's plan and of other runs for an event; each run's calls keep
+    the order that they have when it trains alone."""
+    calls = list(first.calls[event])
     for run in others:
         position = 0
         for call in run.plan.calls[event]:

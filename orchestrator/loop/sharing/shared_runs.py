@@ -50,8 +50,9 @@ class SharedRuns:
         """Train with the calls of all active runs, in one merged order."""
         first = self.runs[0]
         others = [run for run in active if run is not first]
-        plan = first.plan.replace_calls(
-            {event: merge_calls(event, first, others) for event in TRAINING_EVENTS}
+        plan = first.remaining_plan
+        plan = plan.replace_calls(
+            {event: merge_calls(event, plan, others) for event in TRAINING_EVENTS}
         )
         self._training.use_plan(plan)
 

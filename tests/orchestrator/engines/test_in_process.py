@@ -22,7 +22,6 @@ class _Model:
 
 
 class _FailingSession:
-    is_shared = False
     models: ClassVar[list[weakref.ref[_Model]]] = []
 
     def __init__(self, *arguments: Any, **options: Any) -> None: ...

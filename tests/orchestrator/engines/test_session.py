@@ -1,13 +1,19 @@
-from dataclasses import dataclass
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import nn
 
+from hooks import Hook, State
+from hooks.errors import HookError
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.engines import session
 from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.gang_rank import GangRank
 from orchestrator.engines.in_process import InProcess
@@ -16,6 +22,7 @@ from orchestrator.engines.session import Session
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.load import to_yaml
 from orchestrator.experiment.sections.workers import Workers
+from orchestrator.loop.training import Training
 from orchestrator.loop.world import World
 from orchestrator.runs.result import Run
 from orchestrator.testing.differences import find_difference
@@ -64,6 +71,59 @@ def test_wrong_experiment_is_refused_before_an_attempt_begins(tmp_path: Path) ->
     with pytest.raises(ConfigError, match="batch_size"):
         next(Session(wrong, World()).reports())
     assert RunFolder(given.location).read_attempts() == []
+
+
+def test_checkpoint_whose_replacement_was_interrupted_is_one_that_runs_have_in_common(
+    tmp_path: Path,
+) -> None:
+    hooks = [{"checkpoint": {}, "ema": {"decay": decay}} for decay in (0.5, 0.9)]
+    leader, follower = (
+        assignment(tmp_path / str(number), hooks=own) for number, own in enumerate(hooks)
+    )
+    together = replace(leader, followers=(follower,))
+    list(Session(together, World()).reports())
+    checkpoints = Path(leader.location, "checkpoints")
+    (checkpoints / "epoch-0002").rename(checkpoints / ".epoch-0002.old")
+    shutil.rmtree(checkpoints / "epoch-0001")
+
+    list(Session(together, World()).reports())
+    for given in (leader, follower):
+        attempts = RunFolder(given.location).read_attempts()
+        assert [attempt.checkpoint for attempt in attempts] == [None, "epoch-0002"]
+
+
+def test_session_opens_no_folder_for_files_of_hooks_if_no_attempt_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = assignment(tmp_path)
+    opened: list[Any] = []
+    monkeypatch.setattr(session, "open_artifacts", lambda *given: opened.append(given))
+    monkeypatch.setattr(RunFolder, "begin_attempt", Mock(side_effect=OSError("the disk is full")))
+    with pytest.raises(OSError, match="the disk is full"):
+        list(Session(given, World()).reports())
+    assert opened == []
+
+
+@dataclass
+class FailsToLoad(Hook):
+    """Fails when a checkpoint is restored."""
+
+    def on_load(self, state: State, checkpoint: Mapping[str, Any]) -> None:
+        raise ArithmeticError("it does not fit")
+
+
+def test_data_is_closed_if_the_checkpoint_cannot_be_restored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = assignment(tmp_path, hooks={"fails": {"type": f"{__name__}:FailsToLoad"}})
+    first = Session(given, World()).reports()
+    next(first)
+    first.close()
+    close = Mock()
+    monkeypatch.setattr(Training, "close", close)
+    with pytest.raises(HookError, match="it does not fit"):
+        list(Session(given, World()).reports())
+    close.assert_called_once_with()
 
 
 def _session_on_rank(

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from hooks import Hook, State
 from orchestrator import Experiment, run
+from orchestrator.disk.media import MediaWriter
 from orchestrator.disk.rows.dataset import open_recorded
 from orchestrator.disk.rows.recorder import Recorder
+from orchestrator.errors import StorageError
 from orchestrator.loop import base_loop, building
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
@@ -61,6 +63,53 @@ def test_failed_run_does_not_wait_for_a_stuck_device(
         if row["event"] == "on_step"
     ]
     assert (cost["calls"], cost["seconds"]) == (4, 2.0)
+
+
+class FullMedia(MediaWriter):
+    """A writer of media whose disk is full."""
+
+    def flush(self) -> None:
+        raise StorageError("the disk is full")
+
+
+class Ends(Hook):
+    """Notes its last events."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def on_end(self, state: State) -> None:
+        self.events.append("on_end")
+
+    def on_exception(self, state: State, error: BaseException) -> None:
+        self.events.append("on_exception")
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_run_whose_media_cannot_be_written_ends_with_all_events(is_closed: bool) -> None:
+    """Whether it trains to its end, or the caller ends it."""
+    ends = Ends()
+    loop = Loop(Points(), experiment(), {"ends": ends}, RunContext(media=FullMedia()))
+    reports = loop.run()
+    next(reports)
+    with pytest.raises(StorageError, match="the disk is full"):
+        reports.close() if is_closed else list(reports)
+    assert ends.events == ["on_end", "on_exception"]
+
+
+@pytest.mark.parametrize("counts", [1, 2])
+def test_run_ends_at_the_report_at_which_the_caller_requests_it(counts: int) -> None:
+    ends = Ends()
+    loop = Loop(Points(test=9), experiment(epochs=2), {"ends": ends})
+    iterations = []
+    for report in loop.run():
+        iterations.append(report.metrics["iteration"])
+        if len(iterations) == counts:
+            loop.request_end(report.run_index)
+    # 52 samples in batches of 8 are 7 iterations an epoch; a run that ends at its last report does not test.
+    assert iterations == [7, 14][:counts]
+    assert loop.runs[0].ended_at == iterations[-1]
+    assert ends.events == ["on_end"]
 
 
 @dataclass

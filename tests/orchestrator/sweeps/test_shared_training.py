@@ -452,7 +452,13 @@ def _failing(event: str) -> Callable[..., None]:
 for _event in EVENTS:
     setattr(Fails, _event, _failing(_event))
 
-FAILURES = [("on_start", 0), ("on_update train 8", 0), ("on_loss val", 0), ("on_report val 14", 1)]
+FAILURES = [
+    ("on_start", 0),
+    ("on_update train 8", 0),
+    ("on_loss val", 0),
+    ("on_report val 14", 1),
+    ("on_end", 1),
+]
 """Where a trial fails, and its number (0 is the leader). An epoch has 7 steps, and each third step
 a checkpoint."""
 DECAYS = [0.5, 0.9]

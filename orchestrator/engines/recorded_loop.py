@@ -1,0 +1,96 @@
+"""A loop that is ready to train, and the recorders of what it reports. Used in workers."""
+
+import logging
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from orchestrator.engines.attempt_recorder import AttemptRecorder
+from orchestrator.engines.hang_watch import HangWatch
+from orchestrator.errors import HookyardError
+from orchestrator.loop.base_loop import BaseLoop
+from orchestrator.loop.report import Report
+from orchestrator.loop.sharing.failed_run import mark_failed_run
+
+_log = logging.getLogger("hookyard")
+
+
+class RecordedLoop:
+    """A loop, and a recorder for the attempt of each of its runs, which writes what the loop
+    reports into the run's folder. The time of the caller does not count as a hang for `watch`."""
+
+    def __init__(
+        self, loop: BaseLoop[Any], recorders: Sequence[AttemptRecorder], watch: HangWatch
+    ) -> None:
+        self.loop = loop
+        self._recorders = recorders
+        self._watch = watch
+
+    def restore(self, checkpoints: Sequence[str | None]) -> None:
+        """Restore the checkpoint of each run, None for one without, and record with which data and
+        settings the runs train."""
+        leader, *followers = self._recorders
+        try:
+            leader.record_training()
+            for follower in followers:
+                follower.record_training(leader.as_leader)
+            self.loop.restore(*checkpoints)
+            for recorder in self._recorders:
+                recorder.record_samples()
+                recorder.read_repeated_reports()
+        except BaseException:
+            self.loop.abandon()
+            raise
+
+    def reports(self) -> Generator[Report, None, None]:
+        """Train, write the loop's reports to the runs' folders, and yield them.
+
+        An error is marked with the index of the run that failed.
+        """
+        reports = self.loop.run()
+        failure = None
+        index = 0
+        try:
+            for report in reports:
+                index = report.run_index
+                self._record_ends()
+                self._write(report)
+                with self._watch.pause():
+                    yield report
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            failure = error
+            if isinstance(error, Exception):
+                mark_failed_run(error, index)
+            raise
+        finally:
+            self._finish(reports, failure)
+
+    def _record_ends(self) -> None:
+        """Record which runs have ended, if training continues for others."""
+        if not self.loop.active:
+            return
+        for recorder in self._recorders:
+            recorder.record_end()
+
+    def _write(self, report: Report) -> None:
+        """Write a report and the files of its run, and show how it differs from one that it
+        repeats."""
+        recorder = self._recorders[report.run_index]
+        recorder.write_report(report)
+        if difference := recorder.find_difference(report):
+            self.loop.state.show(difference)
+        recorder.write_files()
+
+    def _finish(self, reports: Generator[Report], failure: BaseException | None) -> None:
+        """End the loop where it is, and write the last files; an earlier `failure` takes precedence
+        over new errors."""
+        try:
+            reports.close()
+            self._record_ends()
+            for recorder in self._recorders:
+                recorder.write_files()
+        except (HookyardError, OSError) as error:
+            if failure is None:
+                raise
+            _log.warning("rank %d could not write its last files: %s", self.loop.world.rank, error)
