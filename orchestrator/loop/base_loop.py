@@ -70,7 +70,7 @@ class BaseLoop(ABC, Generic[AnyRun]):
             self._begin()
             yield from self._produce_reports()
             for run in self.active:
-                run.saving.finish()
+                run.saver.finish()
         except GeneratorExit:
             self._end()
             raise
@@ -121,7 +121,7 @@ class BaseLoop(ABC, Generic[AnyRun]):
     def save(self) -> str | None:
         """Write a checkpoint of the only run between two reports and return its name;
         collective."""
-        return self.runs[0].save()
+        return self.runs[0].checkpoints.save()
 
     # A failure
 
@@ -129,7 +129,7 @@ class BaseLoop(ABC, Generic[AnyRun]):
         """Close everything after a failure, on this rank alone and without hooks."""
         self._clean_up(self._close)
         for run in self._list_open_runs():
-            self._clean_up(run.saving.abandon, run.saving.close, run.flusher.close)
+            self._clean_up(run.saver.abandon, run.saver.close, run.flusher.close)
             self._warn_of_incomplete_rows(run)
 
     def _handle(self, error: BaseException) -> None:

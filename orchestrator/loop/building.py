@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, TypeVar
 from torch import nn
 from torch.optim import Optimizer
 
-from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.event_plan import Plan
 from hooks.hook import Hook
 from hooks.optimizer_name import OptimizerName
@@ -36,6 +35,7 @@ from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.saving.cursor import EpochProgress
 from orchestrator.loop.saving.hooked_contents import HookedContents
 from orchestrator.loop.saving.saved_optimizers import SavedOptimizers
+from orchestrator.loop.saving.saving_settings import SavingSettings
 from orchestrator.loop.spans.clock import SpanClock, make_clock
 from orchestrator.loop.step.changes import Changes
 from orchestrator.loop.step.number_changes import NumberChanges
@@ -247,8 +247,7 @@ def _find_frozen_weights(
     experiment: Experiment, plan: Plan, module: nn.Module, origin: InitialWeights | None
 ) -> FrozenWeights | None:
     """Return the weights that checkpoints leave out; None if they hold all."""
-    hooks = plan.hooks.values()
-    if any(isinstance(hook, Checkpoint) and hook.weights == "trainable" for hook in hooks):
+    if SavingSettings.read(plan).leaves_out_frozen:
         return FrozenWeights(module, experiment, origin)
     return None
 

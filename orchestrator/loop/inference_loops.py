@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from hooks.hook import Hook
 from hooks.metrics.names import find_phase, get_kind
-from hooks.position import Stage
 from hooks.state import Weights
 from orchestrator.errors import TaskError
 from orchestrator.experiment.sections.experiment import Experiment
@@ -79,12 +78,12 @@ class InferenceLoop(HookedLoop):
         run = self.runs[0]
         self.state.metrics = {}
         run.cursor.eval_iterations = {}
-        run.cursor.stage = Stage.VALIDATED
+        run.cursor.end_validation()
         if self._rewinds:
             run.random_states.rewind()
         self._infer()
 
-        report = run.make_report(run_ends=bool(run.stop) or run.is_finished(), is_final=True)
+        report = run.report(run_ends=bool(run.decision) or run.is_finished(), is_final=True)
         # Hooks may restore training metrics from the checkpoint; leave them out.
         metrics = {
             name: value

@@ -2,9 +2,9 @@
 
 `Loop._produce_reports` is an epoch: train, validate, decide whether to stop, save, report. The
 batches of a training phase are in `training.py`, what an evaluation computes in `evaluation.py`, and
-the passes over val and test in `inference.py`. What a run owns, such as its checkpoints and reports,
-is in `training_run.py`, and when a validation or a test is due in `hooked_run.py`; how a loop begins,
-ends and fails is in `base_loop.py`.
+the passes over val and test in `inference.py`. What a run owns, such as its rows and reports, is in
+`training_run.py`, when a validation or a test is due in `hooked_run.py`, and when a checkpoint is
+saved in `saving/run_checkpoints.py`; how a loop begins, ends and fails is in `base_loop.py`.
 """
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -135,32 +135,33 @@ class Loop(HookedLoop):
         cursor = run.cursor
         with run.own_fields:
             if cursor.stage is Stage.TRAINED:
-                run.save_if_requested()
+                run.checkpoints.save_if_requested()
                 if run.is_validation_due():
                     run.evaluation.evaluate("val")
-                cursor.stage = Stage.VALIDATED
-                run.save_if_requested()
+                cursor.end_validation()
+                run.checkpoints.save_if_requested()
 
             if cursor.stage is Stage.VALIDATED:
                 run.agree_to_stop()
-                run.save_stop()
-                run_ends = bool(run.stop) or run.is_finished()
+                run.checkpoints.save_stop(run.decision)
+                run_ends = bool(run.decision) or run.is_finished()
                 is_final = run_ends and not run.is_test_due()
-                yield run.make_report(run_ends=run_ends, is_final=is_final)
+                yield run.report(run_ends=run_ends, is_final=is_final)
                 if not run_ends and not self._is_end_requested(run):
                     return True
 
             if run.is_test_due() and not self._is_end_requested(run):
                 run.random_states.rewind()
                 run.evaluation.evaluate("test")
-                yield run.make_report(run_ends=True, is_final=True)
+                yield run.report(run_ends=True, is_final=True)
         self._end_run(run)
         return False
 
     def _report_interruption(self) -> Iterator[Report]:
         for run in self.active:
             with run.own_fields:
-                yield run.make_report(run_ends=True, is_final=True)
+                yield run.report(run_ends=True, is_final=True)
+            self._end_run(run)
 
     def _train(self) -> StopDecision:
         """Train until the phase ends or the runs are interrupted; return whether they stop here."""
@@ -177,16 +178,13 @@ class Loop(HookedLoop):
                 self._end_phase()
 
         for run in self.active:
-            run.stop = stop
-            if not stop.is_interruption:
-                run.cursor.stage = Stage.TRAINED
-                run.random_states.after_training = self.training.after_phase
+            run.end_training(stop, self.training.after_phase)
         return stop
 
     def _iterate(self) -> StopDecision:
         """Iterate over the batches of the phase, and save and stop where it is due."""
         stopping = self.training.stopping
-        saves_in_background = any(run.saving.in_background for run in self.active)
+        saves_in_background = any(run.saver.in_background for run in self.active)
         for pause in self.training.iterate():
             if pause == "last iteration":
                 return StopDecision((INTERRUPTED,), is_interruption=True)
@@ -205,7 +203,7 @@ class Loop(HookedLoop):
         """Commit the checkpoints whose background writes have finished; collective."""
         for run in self.active:
             with run.own_fields:
-                run.finish_if_written()
+                run.checkpoints.finish_if_written()
 
     def _agree_to_stop(self) -> StopDecision:
         """Decide with all ranks whether the runs stop within the phase, and save an interruption;
@@ -216,7 +214,7 @@ class Loop(HookedLoop):
             training.modes.evaluate(keep=True)
             for run in self.active:
                 with run.own_fields:
-                    run.save_unless_saved()
+                    run.checkpoints.save_unless_saved()
         elif stop:
             training.state.request_checkpoint("stop")
         return stop
@@ -228,7 +226,7 @@ class Loop(HookedLoop):
             self._shared.forward_requests(self.active)
         for run in self.active:
             with run.own_fields:
-                run.save_if_requested()
+                run.checkpoints.save_if_requested()
 
     def _end_phase(self) -> None:
         self._warnings.show_changes()

@@ -120,7 +120,7 @@ def describe_outcome(written: Mapping[str, Any], folder: Path) -> str:
     left["strides"] = [parameter.stride() for parameter in loop.state.module.parameters()]
     left["said"] = told.said
     left["info"] = _told(loop.state.info)
-    left["ended"] = loop.runs[0].stop.reasons
+    left["ended"] = loop.runs[0].decision.reasons
     left["labels"] = store.index.read() if store else {}
     left["ran"] = ran
     left["fetched"] = WATCHED.copy()

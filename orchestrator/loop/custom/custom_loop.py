@@ -84,24 +84,24 @@ class CustomLoop(BaseLoop[CustomRun]):
                     return
                 outcome = self._train()
                 if outcome is TrainOutcome.STOPPED:
-                    yield run.make_report(run_ends=True, is_final=True)
+                    yield run.report(run_ends=True, is_final=True)
                 if outcome is not TrainOutcome.ROUND_COMPLETE:
                     return
-                run.save_if_requested()
+                run.checkpoints.save_if_requested()
 
             yield self._finish_round()
-            if run.stop or run.is_finished() or self._is_end_requested(run):
+            if run.decision or run.is_finished() or self._is_end_requested(run):
                 return
             run.agree_to_stop()  # a hook may have requested it in on_report
-            if run.stop:
-                run.save_stop()
-                run.cursor.stage = Stage.TRAIN
-                yield run.make_report(run_ends=True, is_final=True)
+            if run.decision:
+                run.checkpoints.save_stop(run.decision)
+                run.cursor.begin_train_phase()
+                yield run.report(run_ends=True, is_final=True)
                 return
 
     def _train(self) -> TrainOutcome:
         """Run the task's `train` up to its next report, or to its end."""
-        self._run.cursor.stage = Stage.TRAIN
+        self._run.cursor.begin_train_phase()
         own_end = self._training.run_round()
         end = average_round_ends(own_end, self._run.task.train, self.world)
         if end.has_returned:
@@ -120,20 +120,20 @@ class CustomLoop(BaseLoop[CustomRun]):
         run = self._run
         state = self.state
         if self._stopping.is_stop_requested():
-            run.stop = self._stopping.agree()
+            run.decision = self._stopping.agree()
         steps, unreported = self.world.maximum([float(state.step), float(state.phase_iteration)])
-        if not steps and not run.stop:
+        if not steps and not run.decision:
             raise TaskError(
                 f"train() ended without a report or a row{find_source_location(run.task.train)}"
             )
-        if run.stop.is_interruption or (run.stop and not unreported):
+        if run.decision.is_interruption or (run.decision and not unreported):
             return TrainOutcome.STOPPED
 
         if not unreported:
             self._save_last_report()
             return TrainOutcome.FINISHED
 
-        if run.stop:
+        if run.decision:
             state.request_checkpoint("stop")
         elif not state.finished:
             state.end_early()
@@ -143,23 +143,23 @@ class CustomLoop(BaseLoop[CustomRun]):
         """Save the end of a `train` that has made no step since its last `yield`, if a hook saves
         the end of training; collective."""
         run = self._run
-        if run.saves_last():
+        if run.checkpoints.saves_end:
             self.state.end_training_phase()
-            run.cursor.stage = Stage.REPORTED
-            run.save_unless_saved()
+            run.cursor.end_round()
+            run.checkpoints.save_unless_saved()
 
     def _finish_round(self) -> Report:
         """Validate, save and stop if they are due, and return the report."""
         run = self._run
         if run.cursor.stage is Stage.TRAINED:
             self._fire_validation()
-            run.cursor.stage = Stage.VALIDATED
-            run.save_if_requested()
+            run.cursor.end_validation()
+            run.checkpoints.save_if_requested()
 
         run.agree_to_stop()
-        run.save_stop()
-        run_ends = bool(run.stop) or run.is_finished()
-        return run.make_report(run_ends=run_ends, is_final=run_ends)
+        run.checkpoints.save_stop(run.decision)
+        run_ends = bool(run.decision) or run.is_finished()
+        return run.report(run_ends=run_ends, is_final=run_ends)
 
     def _fire_validation(self) -> None:
         """Fire the events of the phases that the task has validated itself."""

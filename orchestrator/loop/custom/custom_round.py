@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from time import perf_counter
 from typing import Any, Self
 
-from hooks.position import Stage
 from orchestrator.errors import TaskError
 from orchestrator.loop.custom.custom_run import CustomRun
 from orchestrator.loop.step.columns import make_columns, make_numbers
@@ -73,4 +72,4 @@ class CustomRound:
         self._run.cursor.epoch.complete()
         state.end_training_phase()
         self._run.plan.fire("on_phase_end", state)
-        self._run.cursor.stage = Stage.TRAINED
+        self._run.cursor.end_train_phase()

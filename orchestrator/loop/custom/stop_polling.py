@@ -33,7 +33,7 @@ class StopPolling:
         self._called_at = now
         self._calls_until_check -= 1
         if self._calls_until_check <= 0:
-            self._run.finish_if_written()
+            self._run.checkpoints.finish_if_written()
             self._has_to_stop = self._stopping.is_stop_requested()
             self._calls_until_check = self._stopping.next_check - state.iteration
         return self._has_to_stop

@@ -86,11 +86,16 @@ class RunCursor:
     def __init__(self, state: LoopState, epoch: EpochProgress) -> None:
         self._state = state
         self.epoch = epoch
-        self.stage = Stage.REPORTED
+        self._stage = Stage.REPORTED
         self.eval_iterations: dict[str, int] = {}
         """Completed iterations of each val phase in this epoch."""
         self.val_iterations = 0
         """Validation iterations completed in this run."""
+
+    @property
+    def stage(self) -> Stage:
+        """Stage of the current round."""
+        return self._stage
 
     @property
     def epoch_label(self) -> int:
@@ -100,9 +105,21 @@ class RunCursor:
 
     def begin_train_phase(self) -> None:
         """Begin a training phase; the first of an epoch resets its validation counters."""
-        self.stage = Stage.TRAIN
+        self._stage = Stage.TRAIN
         if not self.epoch.has_begun:
             self.eval_iterations = {}
+
+    def end_train_phase(self) -> None:
+        """End a training phase; the validation follows."""
+        self._stage = Stage.TRAINED
+
+    def end_validation(self) -> None:
+        """End the validation, also if none is due; the report follows."""
+        self._stage = Stage.VALIDATED
+
+    def end_round(self) -> None:
+        """End the round with its report; the next one begins with a training phase."""
+        self._stage = Stage.REPORTED
 
     def count_validation(self, phase: str, iterations: int) -> None:
         """Count the iterations of a val phase that were just run."""
@@ -122,7 +139,7 @@ class RunCursor:
         self._state.restore(position)
         self.eval_iterations = dict(position.eval_iterations)
         self.val_iterations = position.val_iterations
-        self.stage = position.stage
+        self._stage = position.stage
         self.epoch.restore(position.offset)
         # A validation may come before the next training phase, and hooks read this after it.
         self._state.phase_length = self.epoch.length

@@ -89,12 +89,9 @@ class PreparedCheckpoint:
 class CheckpointSaver(Saver):
     """Saver that writes checkpoints while training waits. Every rank takes part.
 
-    `send_artifacts` uploads files that hooks wrote.
+    `send_artifacts` uploads files that hooks wrote. `training_files` are those that another run of the
+    same training has already stored, which are linked instead of written again.
     """
-
-    training_files: TrainingFiles | None = None
-    """Files of the training that another run has already stored, which are linked instead of written
-    again."""
 
     def __init__(
         self,
@@ -102,6 +99,7 @@ class CheckpointSaver(Saver):
         collector: CheckpointCollector,
         flusher: RowFlusher,
         send_artifacts: Callable[[], None],
+        training_files: TrainingFiles | None = None,
     ) -> None:
         super().__init__(collector.state)
         self._store = store
@@ -110,6 +108,7 @@ class CheckpointSaver(Saver):
         self._world = collector.world
         self._flusher = flusher
         self._send_artifacts = send_artifacts
+        self._training_files = training_files
 
     def save(self, name: str) -> None:
         name = self._world.broadcast(partial(self._store.choose_name, name))
@@ -157,7 +156,7 @@ class CheckpointSaver(Saver):
         """
         name = checkpoint.name
         can_link = self._world.is_master and not checkpoint.has_shards
-        training_files = self.training_files if can_link else None
+        training_files = self._training_files if can_link else None
         entries: dict[str, dict[str, Any]] = {}
         failure: BaseException | None = None
         try:
@@ -224,10 +223,10 @@ class CheckpointSaver(Saver):
         self.last_name = name
         with self._store.index.edit():
             self._store.retain("run", [name])
-            stored = perf_counter()
+            hooks_start = perf_counter()
             self._plan.fire("on_saved", self._state, self._store.get_path(name))
-            announced = perf_counter()
-        return stored - start + perf_counter() - announced
+            hooks_s = perf_counter() - hooks_start
+        return perf_counter() - start - hooks_s
 
 
 def _describe_failure(rank: int, failure: BaseException | None) -> str:

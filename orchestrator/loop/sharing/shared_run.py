@@ -4,6 +4,7 @@ workers."""
 from collections import ChainMap
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from hooks.due_calls import Call
@@ -15,10 +16,10 @@ from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.hooked_run import HookedRun
 from orchestrator.loop.rank_plan import make_plan
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.saving.saver import CheckpointSaver
 from orchestrator.loop.sharing.own_fields import OwnFields
 from orchestrator.loop.sharing.shared_calls import TRAINING_EVENTS, share_metrics, use_own_fields
 from orchestrator.loop.training import Training
+from orchestrator.loop.training_run import RunShare
 
 EVENTS_FIRED_ONCE = ("on_load", "on_end", "on_exception")
 """Events that fire once in total for a hook of the training, not once per run."""
@@ -26,13 +27,13 @@ EVENTS_FIRED_ONCE = ("on_load", "on_end", "on_exception")
 
 @dataclass(frozen=True)
 class Member:
-    """A run to share a training: its experiment with all its hooks."""
+    """One of the runs that share a training: its experiment with all its hooks."""
 
     experiment: Experiment
     hooks: Mapping[str, Hook]
     context: RunContext
 
-    @property
+    @cached_property
     def own_hooks(self) -> dict[str, Hook]:
         """The hooks that only observe, and belong to this run alone."""
         return {name: hook for name, hook in self.hooks.items() if hook.observes}
@@ -58,23 +59,9 @@ class SharedRun(HookedRun):
         own_fields = _make_own_fields(training, member, index)
         plan = training.plan if index == 0 else _make_plan_of_follower(training, member)
         plan = _share_calls(plan, member.own_hooks, own_fields, hook_metrics)
-        super().__init__(training, member.experiment, member.context, plan)
-        self.index = index
-        self.own_fields: OwnFields = own_fields
-        self._own_hooks = member.own_hooks
+        share = RunShare(index, own_fields, member.own_hooks, training_files)
+        super().__init__(training, member.experiment, member.context, plan, share)
         self._hook_metrics = hook_metrics
-        if isinstance(self.saving, CheckpointSaver):
-            self.saving.training_files = training_files
-
-    @property
-    def own_hooks(self) -> Collection[str]:
-        return self._own_hooks
-
-    def start_save(self) -> None:
-        if not self.is_leader:
-            # The rows that led to the checkpoint are those of the training.
-            self.training.recorder.sync()
-        super().start_save()
 
     def _collect_metrics(self) -> dict[str, Any]:
         metrics = super()._collect_metrics()

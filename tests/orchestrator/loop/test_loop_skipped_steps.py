@@ -353,22 +353,26 @@ def test_run_that_stops_at_a_validation_keeps_its_end(
 def test_run_that_is_killed_after_it_saved_its_end_still_stops_when_resumed(tmp_path: Path) -> None:
     """Another run may continue from the same checkpoint."""
 
-    def make_loop(**fields: Any) -> Loop:
+    def make_loop(store: CheckpointStore) -> Loop:
         hooks = {
             "checkpoint": Checkpoint(every=Interval(0)),
             "early_stopping": EarlyStopping("val/loss", patience=1, min_delta=99),
         }
-        context = RunContext(store=open_store(tmp_path))
-        return Loop(Points(test=5), experiment(epochs=9, **fields), hooks, context)
+        return Loop(Points(test=5), experiment(epochs=9), hooks, RunContext(store=store))
 
-    reports = list(make_loop().run())
-    (name,) = open_store(tmp_path).list_names()
-    resumed, other = make_loop(), make_loop(name="other")
+    store = open_store(tmp_path)
+    reports = list(make_loop(store).run())
+    (name,) = store.list_names()
+    resumed = make_loop(store)
     resumed.restore(name)
     assert [report.metrics for report in resumed.run()] == [
         report.metrics for report in reports[1:]
     ]
-    assert resumed.runs[0].stop.reasons == reports[-1].stopped != ()
+    assert resumed.runs[0].decision.reasons == reports[-1].stopped != ()
+
+    other_store = open_store(tmp_path / "other")
+    other_store.copy_from(store, name)
+    other = make_loop(other_store)
     other.restore(name)
     next(other.run())
     assert other.state.stop_reasons == []

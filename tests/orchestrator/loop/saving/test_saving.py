@@ -191,11 +191,11 @@ def _fail_to_save(
     store.errors = errors[rank]
     context = RunContext(world=world, store=store)
     hooks = {"checkpoint": Checkpoint(background=background)}
-    saving = Loop(Points(), experiment(batch_size=4), hooks, context).runs[0].saving
+    saver = Loop(Points(), experiment(batch_size=4), hooks, context).runs[0].saver
 
     def save() -> None:
-        saving.save("first")
-        saving.finish()
+        saver.save("first")
+        saver.finish()
 
     with pytest.raises((StorageError, CheckpointError, SystemExit)) as error:
         save()

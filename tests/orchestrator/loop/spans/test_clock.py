@@ -14,9 +14,9 @@ from torch.nn.parallel import DistributedDataParallel
 from hooks import Hook, Interval, State
 from orchestrator.column_names import SPANS
 from orchestrator.disk.checkpoints.store import CheckpointStore
-from orchestrator.loop import training_run
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.saving import run_checkpoints
 from orchestrator.loop.spans import clock as clock_module
 from orchestrator.loop.spans.clock import CudaClock, SpanClock
 from orchestrator.loop.spans.device import DeviceSpan
@@ -225,7 +225,7 @@ def test_hooks_saving_and_validation_are_not_in_data_wait_s(
     time: Time, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """MMEngine's timer charges them to the data of the next iteration."""
-    monkeypatch.setattr(training_run, "perf_counter", time)
+    monkeypatch.setattr(run_checkpoints, "perf_counter", time)
     rows, store = Rows(), CheckpointStore(Storage(tmp_path))
     given = experiment(epochs=1, validate_every=Interval(4, "steps"))
     loop = Loop(Points(), given, {"dawdles": Dawdles(time)}, RunContext(recorder=rows, store=store))
