@@ -6,9 +6,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, MinLen
 
-from hooks.checkpointing.parts.kept_checkpoints import KeptCheckpoints
-from hooks.checkpointing.parts.publishing import explain_unknown_part, publish_parts
-from hooks.checkpointing.parts.requests import CheckpointRequests, Request
+from hooks.checkpointing.shared.kept_checkpoints import KeptCheckpoints
+from hooks.checkpointing.shared.publishing import explain_unknown_part, publish_parts
+from hooks.checkpointing.shared.requests import CheckpointRequests, Request
 from hooks.hook import Hook, Priority, Ranks
 from hooks.interval import Interval
 from hooks.loop_services import get_checkpoint_name

@@ -1,7 +1,7 @@
 """What each checkpoint is requested for, also while another one is written."""
 
 from hooks import State
-from hooks.checkpointing.parts.requests import CheckpointRequests, Request
+from hooks.checkpointing.shared.requests import CheckpointRequests, Request
 from hooks.position import Position
 
 
