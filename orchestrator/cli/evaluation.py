@@ -13,7 +13,7 @@ from orchestrator.cli.stored_run import choose_run, split_checkpoint
 
 if TYPE_CHECKING:
     from orchestrator.disk.metadata import EngineName
-    from orchestrator.runs.evaluation import EvaluationJob
+    from orchestrator.runs.inference_job import InferenceJob
     from orchestrator.runs.result import Run
 
 RunAndCheckpoint = Annotated[
@@ -47,7 +47,7 @@ def open_run_and_checkpoint(argument: str) -> tuple[Run, str]:
 
 
 def start_evaluation(
-    evaluation: EvaluationJob,
+    evaluation: InferenceJob,
     engine: EngineName | None,
     address: str | None,
     local: bool,

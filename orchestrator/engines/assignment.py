@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
+from orchestrator.engines.script_definitions import pickle_dataset
 from orchestrator.experiment.yaml.source import ExperimentSource
 
 
@@ -20,6 +21,10 @@ class EvaluationTarget:
     differs."""
     noun: ClassVar[str] = "evaluation"
 
+    def pickle_data(self, address: str | None) -> Self:
+        """Return the target as it can be sent to the workers of a cluster. Used in the driver."""
+        return self
+
 
 @dataclass(frozen=True)
 class PredictionTarget(EvaluationTarget):
@@ -33,6 +38,12 @@ class PredictionTarget(EvaluationTarget):
     epoch_iterations: int | None = None
     """Training iterations of an epoch of the run; None if unknown."""
     noun: ClassVar[str] = "prediction"
+
+    def pickle_data(self, address: str | None) -> Self:
+        if self.data is None or isinstance(self.data, str):
+            return self
+        # Workers find the modules of its classes once they know the experiment.
+        return replace(self, data=pickle_dataset(self.data, address))
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ class EngineChoice:
         """
         if local and name not in (None, "in-process"):
             raise UsageError(
-                f"--local means --engine in-process; remove --local or --engine {name}"
+                f"`local` means the engine in-process; leave out `local` or the engine {name}"
             )
         if local:
             name = "in-process"

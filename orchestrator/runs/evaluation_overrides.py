@@ -46,20 +46,25 @@ def list_paths(overrides: Iterable[str]) -> list[str]:
     return [path for path, _ in add_overrides(Document({}), overrides)]
 
 
+def changes_task(overrides: Iterable[str]) -> bool:
+    """Return whether overrides change the task, and so perhaps its data."""
+    return any(is_within(path, "task_args") for path in list_paths(overrides))
+
+
 def check_rank_count(overrides: Iterable[str], workers: int | None) -> bool:
-    """Return whether overrides or `--workers` set the number of ranks; raise UsageError if both
+    """Return whether overrides or `workers` set the number of ranks; raise UsageError if both
     do."""
     paths = list_paths(overrides)
     if workers is None:
         return "workers" in paths or "workers.count" in paths
     if "workers.count" in paths:
         raise UsageError(
-            f"--workers {workers} and workers.count set the same number; remove one of them"
+            f"the number of workers, {workers}, is set by workers.count too; remove one of them"
         )
     if "workers" in paths:
         raise UsageError(
-            f"--workers {workers} sets workers.count, but the override of workers replaces the"
-            " whole section; override its keys, such as workers.cpus=2"
+            f"the number of workers, {workers}, sets workers.count, but the override of `workers`"
+            " replaces the whole section; override its keys, such as workers.cpus=2"
         )
     return True
 

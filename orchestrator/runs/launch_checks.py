@@ -40,11 +40,11 @@ def check_can_run(experiment: Experiment, engine: EngineChoice) -> None:
     check_environment(experiment)
     if engine.name == "gang" and workers.min_count < workers.max_count:
         raise UsageError(
-            f"workers.count must be one number for --engine gang, got {workers.count}; or use --engine train"
+            f"workers.count must be one number for the engine gang, got {workers.count}; or use the engine train"
         )
     if engine.name != "gang" and workers.spares:
         raise UsageError(
-            f"workers.spares has no effect with --engine {engine.name}; use --engine gang, or set it to 0"
+            f"workers.spares has no effect with the engine {engine.name}; use the engine gang, or set it to 0"
         )
     if not engine.is_local:
         check_main_definitions(experiment.source, engine.address)
@@ -69,6 +69,6 @@ def check_local_resources(workers: Workers, what: str, address: str | None, *, l
         present = find_local_resources()
         if required.find_missing(present):
             raise UsageError(
-                f"{what} needs {required}, but this machine has {present}; reduce `workers`, or use --address"
+                f"{what} needs {required}, but this machine has {present}; reduce `workers`, or join a cluster"
             )
         find_device(workers)

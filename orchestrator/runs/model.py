@@ -12,6 +12,7 @@ from hooks.model.buffers import copy_expanded_buffers, restore_buffers
 from orchestrator.disk.checkpoints.contents import load_buffers, load_weights
 from orchestrator.errors import CheckpointError, ConfigError, UsageError
 from orchestrator.experiment.components import make_task
+from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.model.frozen_weights import RECORD, add_frozen_weights
 from orchestrator.loop.model.initial_weights import describe_mismatches
 from orchestrator.randomness import seeded
@@ -53,15 +54,18 @@ def load_model(folder: RunFolder, label: str) -> nn.Module:
 def _make_model(folder: RunFolder, label: str) -> nn.Module:
     """Make the model as the run's task makes it before training."""
     config = folder.read_experiment()
+    # An edit may have removed them.
+    seed = config.get("seed", Experiment.model_fields["seed"].default)
+    arguments = config.get("task_args", {})
     extend_import_path([*folder.read_source().import_paths, Path.cwd()])
     try:
-        with seeded(config["seed"]):
-            task, _ = make_task(config["task"], config["task_args"])
+        with seeded(seed):
+            task, _ = make_task(config["task"], arguments)
     except ConfigError as error:
         raise make_import_error(folder, "loaded as a model", error) from None
 
     try:
-        with seeded(config["seed"]):
+        with seeded(seed):
             return task.model().cpu()
     except NotImplementedError as error:
         raise UsageError(f"{error}. {_offer_weights(folder, label)}") from None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from hooks.errors import add_article
@@ -13,17 +12,12 @@ from hooks.hook import Hook
 from hooks.metrics.names import get_kind
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.assignment import PredictionTarget
-from orchestrator.engines.script_definitions import pickle_dataset
 from orchestrator.errors import UsageError
 from orchestrator.runs.checkpoints import open_checkpoints
-from orchestrator.runs.engine_choice import EngineChoice
-from orchestrator.runs.evaluation import (
-    EvaluationJob,
-    find_subject,
-    has_same_seed,
-    make_inference_experiment,
-)
-from orchestrator.runs.evaluation_overrides import check_rank_count
+from orchestrator.runs.evaluated_checkpoint import find_subject
+from orchestrator.runs.evaluation_overrides import changes_task, check_rank_count
+from orchestrator.runs.inference_experiment import make_inference_experiment
+from orchestrator.runs.inference_job import InferenceJob
 from orchestrator.user_code.named_classes import find_function
 
 
@@ -34,29 +28,35 @@ def prepare_prediction(
     phase: str,
     overrides: Sequence[str] = (),
     workers: int | None = None,
-) -> EvaluationJob:
+) -> InferenceJob:
     """Prepare what `Run.predict` runs; raises its errors."""
     has_rank_override = check_rank_count(overrides, workers)
     if get_kind(phase) not in ("val", "test"):
         raise UsageError(f"phase must be val, test or a set of these, got {phase!r}")
-    evaluated = find_subject(run, label, phase, overrides, has_other_data=data is not None)
+    uses_data_of_run = data is None and not changes_task(overrides)
+    evaluated = find_subject(run, label, phase, checks_data=uses_data_of_run)
     subject = replace(evaluated, verb="predict")
-    experiment = make_inference_experiment(run, subject, overrides, workers, runs_hook=_runs_hook)
+    made = make_inference_experiment(run, subject, overrides, workers, runs_hook=_runs_hook)
     # Only now, because the experiment has made the user's folders importable.
     subject = replace(subject, data=_describe_data(data))
     attempts = run.read_attempts()
     target = PredictionTarget(
         subject.checkpoint,
         phase,
-        has_same_seed(run, experiment),
+        rewinds=made.has_seed_of_run,
         provider=open_checkpoints(run).find_evaluated_weights(label).rpartition("/")[0],
         data=data,
         epoch_iterations=attempts[-1].epoch_iterations if attempts else None,
     )
     place = re.sub(r"\W+", "-", subject.data or phase)
-    name = f"predict-{subject.checkpoint}-{place}"
-    make_target = partial(_make_target, target)
-    return EvaluationJob(run, subject, experiment, name, make_target, has_rank_override)
+    return InferenceJob(
+        run=run,
+        subject=subject,
+        experiment=made.experiment,
+        name=f"predict-{subject.checkpoint}-{place}",
+        target=target,
+        has_rank_override=has_rank_override,
+    )
 
 
 def _describe_data(data: Any) -> str:
@@ -73,11 +73,3 @@ def _describe_data(data: Any) -> str:
 def _runs_hook(hook: Hook) -> bool:
     # There is no loss, and the data may have no targets.
     return hook.evaluates and not hook.handles("on_loss")
-
-
-def _make_target(target: PredictionTarget, engine: EngineChoice) -> PredictionTarget:
-    """Return a target whose dataset can be sent to the workers of an engine."""
-    if engine.is_local or target.data is None or isinstance(target.data, str):
-        return target
-    # Workers find the modules of its classes once they know the experiment.
-    return replace(target, data=pickle_dataset(target.data, engine.address))

@@ -73,7 +73,7 @@ def _find_keys_of_evaluations(
     experiment: Experiment, task: Task, datasets: Mapping[str, Any]
 ) -> Iterator[tuple[str, str]]:
     """Yield keys for evaluations, which need data."""
-    reason = f"{type(task).__name__}.data() returns only {' and '.join(datasets)}"
+    reason = f"{type(task).__name__}.data() returns only {', '.join(datasets)}"
     if experiment.loader.eval_batch_size is not None and len(datasets) == 1:
         yield "loader.eval_batch_size", reason
     default = Experiment.model_fields["validate_every"].default

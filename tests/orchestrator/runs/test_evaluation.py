@@ -250,9 +250,9 @@ def test_each_key_of_an_experiment_is_used_or_refused() -> None:
         (
             "",
             ["--phase", "test"],
-            "has no test data: data() returned train and val when epoch-0002 was saved",
+            "has no test data: when epoch-0002 was saved, data() returned only train, val",
         ),
-        ("@last", ["--workers", "2"], "2 workers need --engine gang or train"),
+        ("@last", ["--workers", "2"], "2 workers need the engine gang or train"),
         ("@last", ["--workers", "2", "workers.count=3"], "remove one of them"),
         ("@last", ["--workers", "2", "workers={cpus: 1}"], "replaces the whole section"),
         ("@last", ["hooks.ema=3"], "must be a mapping of the hook's parameters"),
@@ -282,6 +282,20 @@ def test_missing_task_error_says_where_it_was(plain: Run, tmp_path: Path) -> Non
         match=r"cannot be evaluated: task: no module 'gone'(.|\n)*in the import path \(the run used commit",
     ):
         open_run(tmp_path / "moved").evaluate()
+
+
+def test_experiment_without_seed_is_measured_and_loaded(plain: Run, tmp_path: Path) -> None:
+    """The line may be gone from the file; the seed is that of the source, or the default."""
+    shutil.copytree(plain.path, tmp_path / "copy")
+    file = tmp_path / "copy/experiment.yaml"
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(line for line in lines if not line.startswith("seed:")))
+    assert len(lines) == len(file.read_text().splitlines()) + 1
+    copy = open_run(tmp_path / "copy")
+    (report,) = copy.evaluate("last", local=True).reports()
+    assert measures(report, "val") == reported(plain, 14, "val")
+    assert copy.samples("iteration = 3")["index"].equals(plain.samples("iteration = 3")["index"])
+    assert copy.load("last").training is False
 
 
 def test_other_verbs_know_evaluations(done: Run, tmp_path: Path) -> None:

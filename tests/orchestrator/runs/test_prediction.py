@@ -24,7 +24,6 @@ from orchestrator.disk import predictions
 from orchestrator.disk.run_folder import EVALUATIONS
 from orchestrator.engines.assignment import Assignment, PredictionTarget
 from orchestrator.report import make_report
-from orchestrator.runs.engine_choice import EngineChoice
 from orchestrator.runs.prediction import prepare_prediction
 from orchestrator.runs.result import Predictions
 from tests.orchestrator.runs.several_ranks import create, train
@@ -224,7 +223,7 @@ def test_parts_are_written_as_they_fill(done: Run, monkeypatch: pytest.MonkeyPat
 
 def to_predict(done: Run, name: str, data: Any, ranks: int, provider: str = "ema") -> Assignment:
     prepared = prepare_prediction(done.folder, data, "best", "val", [], ranks)
-    target = prepared.make_target(EngineChoice("gang", None))
+    target = prepared.target.pickle_data(None)
     assert isinstance(target, PredictionTarget)
     assert target.provider == provider
     created = create(prepared.experiment, Path(done.path) / EVALUATIONS, name)
@@ -317,7 +316,7 @@ def test_wrong_predictions_are_refused(done: Run, keeps: str, words: str) -> Non
         (
             {"phase": "val/far"},
             UsageError,
-            "has no val/far data: data.. returned train and val and",
+            "has no val/far data: when .* was saved, data.. returned only train, val, ",
         ),
         ({"data": "nowhere"}, ConfigError, "data: must be module:function, got 'nowhere'"),
         (
@@ -346,7 +345,7 @@ def test_dataset_that_cannot_be_sent_is_refused(done: Run) -> None:
     dataset.lock = threading.Lock()
     prepared = prepare_prediction(done.folder, dataset, "best", "val", [], 2)
     with pytest.raises(UsageError, match=r"the TensorDataset cannot be sent to the ranks \(.*lock"):
-        prepared.make_target(EngineChoice("gang", None))
+        prepared.target.pickle_data(None)
 
 
 @pytest.mark.parametrize(

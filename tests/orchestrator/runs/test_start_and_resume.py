@@ -43,14 +43,14 @@ def test_a_run_keeps_its_engine(tmp_path: Path) -> None:
     [
         (
             {"engine": "train"},
-            "workers.spares has no effect with --engine train; use --engine gang",
+            "workers.spares has no effect with the engine train; use the engine gang",
         ),
         (
             {"engine": "gang", "local": True},
-            "--local means --engine in-process; remove --local or --engine gang",
+            "`local` means the engine in-process; leave out `local` or the engine gang",
         ),
         ({"local": True, "address": "head:6379"}, "does not join the cluster at head:6379"),
-        ({"engine": "gang"}, r"workers.count must be one number for --engine gang, got \[1, 2\]"),
+        ({"engine": "gang"}, r"workers.count must be one number for the engine gang, got \[1, 2\]"),
     ],
 )
 def test_unsuitable_engine_is_refused_before_a_run_is_created(
