@@ -29,8 +29,15 @@ def seed_host(seed: int) -> None:
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Seed all generators within the block, and restore their state afterwards."""
+    with keeping_random_state():
+        seed_all(seed)
+        yield
+
+
+@contextmanager
+def keeping_random_state() -> Iterator[None]:
+    """Restore the state of all generators after the block."""
     before = random_state()
-    seed_all(seed)
     try:
         yield
     finally:

@@ -24,12 +24,16 @@ class World:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def __post_init__(self) -> None:
-        needs_group = self.world_size > 1 and dist.get_backend() != "gloo"
         # torch's own hints disagree on the type of a new group.
-        self._group: Any = dist.new_group(backend="gloo") if needs_group else None
+        self._group: Any = self._make_group()
         self.when_aborted: list[Callable[[], None]] = []
         """Functions to call before `abort` ends the device's collectives."""
         self._is_aborted = False
+
+    def _make_group(self) -> Any:
+        """Return a group of its own for messages; None if it needs none. Collective."""
+        needs_group = self.world_size > 1 and dist.get_backend() != "gloo"
+        return dist.new_group(backend="gloo") if needs_group else None
 
     def abort(self) -> None:
         """Abort the device's collectives, because a rank may have died; callable from any thread.

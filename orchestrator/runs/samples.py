@@ -1,8 +1,8 @@
 """The samples of a run's batches, as a table. Does not need Ray."""
 
 import json
-from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import pandas as pd
 
@@ -10,21 +10,13 @@ from orchestrator.disk.attempts import Attempt, make_lost_attempt_error
 from orchestrator.disk.rows.columns import ROW_KEY
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import UsageError
-from orchestrator.randomness import seeded
-from orchestrator.runs.sample_order import RankAttempt, SampleOrder
+from orchestrator.randomness import keeping_random_state
+from orchestrator.runs.sample_order import RankOrder, SampleOrder
 from orchestrator.runs.stats import list_row_columns, load_rows, open_rows, restrict_phase
+from orchestrator.units import format_count
 
-
-class _PhaseOfRank(NamedTuple):
-    """What consecutive batches of a rank have in common. Its fields are columns of the rows."""
-
-    attempt: int
-    rank: int
-    phase: str
-    epoch: int
-
-
-_COLUMNS = list(_PhaseOfRank._fields)
+_COLUMNS = ["attempt", "rank", "phase", "epoch"]
+"""Columns whose values consecutive batches of a rank have in common."""
 
 
 def load_samples(folder: RunFolder, where: str | None, rank: int | None) -> pd.DataFrame:
@@ -38,15 +30,17 @@ def load_samples(folder: RunFolder, where: str | None, rank: int | None) -> pd.D
     starts = _find_evaluation_starts(folder, rows)
     orders: dict[str, SampleOrder] = {}
     tables = []
-    # The caller's random state is restored at the end.
-    with seeded(folder.read_experiment()["seed"]):
-        for key, batches in rows.groupby(_COLUMNS):
-            common = _PhaseOfRank(*cast(tuple[Any, ...], key))
-            attempt = attempts[common.attempt]
+    with keeping_random_state():
+        for (number, rank_of_rows), rows_of_rank in _group(rows, ["attempt", "rank"]):
+            attempt = attempts[number]
             settings = json.dumps(attempt.order and attempt.order.values)
             if settings not in orders:
-                orders[settings] = SampleOrder(folder, attempt)
-            tables.append(_locate_samples(orders[settings], attempt, common, batches, starts))
+                orders[settings] = SampleOrder.build(folder, attempt)
+            order = orders[settings].of_rank(attempt, rank_of_rows)
+            tables += [
+                _locate_samples(order, phase, epoch, batches, starts)
+                for (phase, epoch), batches in _group(rows_of_rank, ["phase", "epoch"])
+            ]
     return _join(tables, rows)
 
 
@@ -55,7 +49,7 @@ def _load_rows(folder: RunFolder, where: str | None, rank: int | None) -> pd.Dat
     recorded."""
     condition = restrict_phase(folder, where)
     if rank is not None:
-        _check_rank(folder, rank)
+        check_rank(folder, folder.read_attempts(), rank)
         is_rank = f"rank = {rank}"
         condition = is_rank if condition is None else f"{is_rank} and ({condition}\n)"
     recorded = list_row_columns(folder)
@@ -64,11 +58,13 @@ def _load_rows(folder: RunFolder, where: str | None, rank: int | None) -> pd.Dat
     return rows.astype({"phase": "str"})
 
 
-def _check_rank(folder: RunFolder, rank: int) -> None:
-    ranks = max((attempt.world_size for attempt in folder.read_attempts()), default=0)
+def check_rank(folder: RunFolder, attempts: Iterable[Attempt], rank: int) -> None:
+    """Raise UsageError if a run has no such rank in any attempt."""
+    ranks = max((attempt.world_size for attempt in attempts), default=1)
     if rank >= ranks:
-        noun = "rank" if ranks == 1 else "ranks"
-        raise UsageError(f"{folder} has no rank {rank}; it had {ranks} {noun}, counted from 0")
+        raise UsageError(
+            f"{folder} has no rank {rank}; it had {format_count(ranks, 'rank')}, counted from 0"
+        )
 
 
 def _read_attempts(folder: RunFolder, rows: pd.DataFrame) -> dict[int, Attempt]:
@@ -81,7 +77,7 @@ def _read_attempts(folder: RunFolder, rows: pd.DataFrame) -> dict[int, Attempt]:
 
 
 def _find_evaluation_starts(folder: RunFolder, rows: pd.DataFrame) -> Mapping[Any, int]:
-    """Return the first iteration of each evaluation of each rank, by `_PhaseOfRank`."""
+    """Return the first iteration of each evaluation of each rank, by `_COLUMNS`."""
     if not (rows["phase"] != "train").any():
         return {}
     first = {"first": "min(iteration)"}
@@ -90,24 +86,24 @@ def _find_evaluation_starts(folder: RunFolder, rows: pd.DataFrame) -> Mapping[An
     return starts
 
 
+def _group(rows: pd.DataFrame, columns: list[str]) -> Iterator[tuple[Any, pd.DataFrame]]:
+    """Yield the rows that have the same values in columns, after these values."""
+    yield from rows.groupby(columns)
+
+
 def _locate_samples(
-    order: SampleOrder,
-    attempt: Attempt,
-    common: _PhaseOfRank,
-    batches: pd.DataFrame,
-    starts: Mapping[Any, int],
+    order: RankOrder, phase: str, epoch: int, batches: pd.DataFrame, starts: Mapping[Any, int]
 ) -> pd.DataFrame:
     """Return a row for each sample of consecutive batches of a rank, with its `index`, or its
     `position` in an iterable dataset."""
-    rank = RankAttempt(attempt, int(common.rank))
-    phase = common.phase
     iterations = batches["iteration"]
     if order.is_iterable(phase):
         return _explode(batches, "position", _find_positions(batches, phase))
     if phase == "train":
-        indices = order.find_training_samples(rank, int(common.epoch), iterations)
+        indices = order.find_training_samples(epoch, iterations)
     else:
-        indices = order.find_evaluation_samples(rank, phase, starts[common], iterations)
+        start = starts[tuple(batches[_COLUMNS].iloc[0])]
+        indices = order.find_evaluation_samples(phase, start, iterations)
     return _explode(batches, "index", indices)
 
 

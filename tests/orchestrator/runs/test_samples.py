@@ -1,5 +1,5 @@
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -188,3 +188,28 @@ def test_unknown_samples_are_refused(tmp_path: Path) -> None:
     write_attempt(folder.storage, attempt)
     with pytest.raises(UsageError, match="had 51 samples in attempt 0, but has 52 now"):
         changed.samples()
+
+
+def test_iterations_before_the_attempt_are_refused(tmp_path: Path) -> None:
+    """They would be counted from the end of the epoch."""
+    done = run(described(), tmp_path, local=True)
+    (attempt,) = done.folder.read_attempts()
+    begun_later = replace(attempt, position=replace(attempt.position, iteration=5))
+    write_attempt(done.folder.storage, begun_later)
+    with pytest.raises(
+        UsageError,
+        match="has a row of iteration 5 in epoch 1, of which attempt 0 trained iterations 6 to 12",
+    ):
+        done.samples("iteration = 5")
+    assert len(done.samples("iteration = 6")) == 8
+
+
+def test_loader_of_a_rank_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = run(described(), tmp_path, local=True)
+    made = []
+    loader = Points.loader
+    monkeypatch.setattr(
+        Points, "loader", lambda task, *args: made.append(args[2]) or loader(task, *args)
+    )
+    assert {*done.samples("phase in ('train', 'val')")["phase"]} == {"train", "val"}
+    assert made == ["train", "val"]
