@@ -48,9 +48,9 @@ def match_names(
 
 
 def join_names(names: Sequence[str], most: int = 10) -> str:
-    """Return at most `most` names as text."""
-    dots = " ..." if len(names) > most else ""
-    return ", ".join(names[:most]) + dots
+    """Return at most `most` names as text, and how many more there are."""
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest
 
 
 def _nearest(pattern: str, names: Sequence[str]) -> str:

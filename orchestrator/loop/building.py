@@ -128,10 +128,10 @@ def build_training(
         changes=changes,
         modes=modes,
         iterations=iterations,
-        epoch=_make_epoch(experiment, data, state),
+        epoch=_make_epoch(experiment, data, state, context.limits.epoch_iterations),
         contents=contents(state, iterations, data, saved_optimizers, frozen),
         stopping=StopCoordinator(state, world, clock, context.stop_requested),
-        last_iteration=context.last_iteration,
+        last_iteration=context.limits.last_iteration,
     )
     attach_progress(task, state)
     training.show(lines)
@@ -237,10 +237,12 @@ def _make_state(
     )
 
 
-def _make_epoch(experiment: Experiment, data: Data, state: LoopState) -> EpochProgress:
+def _make_epoch(
+    experiment: Experiment, data: Data, state: LoopState, most_iterations: float
+) -> EpochProgress:
     train = data.train
-    samples_per_iteration = experiment.batch_size * state.world_size
-    return EpochProgress(state, train.length, samples_per_iteration if train.by_index else 0)
+    samples_per_iteration = experiment.batch_size * state.world_size if train.by_index else 0
+    return EpochProgress(state, train.length, samples_per_iteration, most_iterations)
 
 
 def _find_frozen_weights(

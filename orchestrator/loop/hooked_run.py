@@ -39,7 +39,7 @@ class HookedRun(TrainingRun):
             contents=training.contents,
             share=share,
         )
-        self.inference = Inference(self, training)
+        self.inference = Inference(self, training, context.limits.evaluated_batches)
         self.evaluation = Evaluation(self, training, self.inference)
 
     def list_phases(self) -> tuple[str, ...]:

@@ -29,16 +29,21 @@ RunPass = Callable[[Iterate], int]
 
 class Inference:
     """Passes of a run's model over phases of val and test on this rank, each with one of the sets
-    of weights in `state.evaluations`."""
+    of weights in `state.evaluations`.
 
-    def __init__(self, run: TrainingRun, training: Training) -> None:
+    A pass uses all batches of a phase, or at most `max_batches`.
+    """
+
+    def __init__(
+        self, run: TrainingRun, training: Training, max_batches: int | None = None
+    ) -> None:
         self._experiment = run.experiment
         self._world = run.world
         self._state = run.state
         self._plan = run.plan
         self._cursor = run.cursor
         self._data = training.data
-        self._max_batches: int | None = None
+        self._max_batches = max_batches
         self.iterations = IterationRunner(
             StepContext(
                 task=run.task,
@@ -50,10 +55,6 @@ class Inference:
                 world=run.world,
             )
         )
-
-    def shorten(self, batches: int) -> None:
-        """Use at most this number of batches of each phase in a pass."""
-        self._max_batches = batches
 
     def iterate_passes(self, phase: str) -> Iterator[RunPass]:
         """Begin a phase, yield a pass for each set of weights, and end the phase. The caller makes

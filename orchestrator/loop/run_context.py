@@ -15,6 +15,20 @@ from orchestrator.loop.world import World
 
 
 @dataclass(frozen=True)
+class Limits:
+    """Limits of a training that repeats or tries only a part of a run. By default there are
+    none."""
+
+    last_iteration: float = math.inf
+    """Training iteration after which the run is interrupted without a checkpoint, even between the
+    micro-batches of a step."""
+    epoch_iterations: float = math.inf
+    """Training iterations after which an epoch ends."""
+    evaluated_batches: int | None = None
+    """Number of batches that each pass over `val` or `test` uses on a rank; None for all."""
+
+
+@dataclass(frozen=True)
 class RunContext:
     """Rank, storage and display of a loop. By default one rank of a run that writes nothing. Used
     in workers."""
@@ -38,9 +52,7 @@ class RunContext:
     """Name of the run; None for the name of the experiment."""
     stop_requested: Callable[[], bool] = lambda: False
     """Function that returns whether this rank is interrupted."""
-    last_iteration: float = math.inf
-    """Training iteration after which the run is interrupted without a checkpoint, even between the
-    micro-batches of a step."""
+    limits: Limits = Limits()
 
     def make_state_fields(self, experiment: Experiment) -> dict[str, Any]:
         """Return the fields of a run's state that follow from its context and its experiment."""

@@ -2,66 +2,103 @@
 
 import hashlib
 import sys
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy
 import torch
 from torch import Tensor
 
+from hooks import Hook, State
 from hooks.distributed import sharded_tensors as shards
 from hooks.private_torch import tree_leaves
-from orchestrator.loop.loop import Loop
 from orchestrator.loop.saving.attributes import GENERATORS, list_values, read_generator
 from orchestrator.randomness import random_state
+from orchestrator.task import Task
 
 _LARGE_BYTES = 2**20
 """Size from which an array of a dataset is taken for its samples."""
 
 
-def digest_state(loop: Loop) -> dict[str, str]:
+Kind = Literal["task", "data", "hook", "optimizer", "model", "module"]
+"""What holds a value: an object of the training, or a module of the user's code."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value that training may depend on."""
+
+    kind: Kind
+    digest: str
+    is_generator: bool
+
+
+def digest_state(state: State, task: Task, hooks: Mapping[str, Hook]) -> dict[str, Value]:
     """Return the digests of all values that training may depend on, by path."""
-    state = loop.state
-    known = {id(state), id(loop)}
-    values = dict(list_data_values(loop))
-    for name, optimizer in state.optimizers.items():
-        values |= list_values(optimizer, ".".join(filter(None, ["optimizer", name])), known)
-    known |= {id(optimizer) for optimizer in state.optimizers.values()}
-    parts = [state.model, *state.module.modules(), *state.module.parameters()]
-    known |= {id(part) for part in parts}
-    values |= list_values(loop.task, "task", known)
-    for name, hook in loop.training.plan.hooks.items():
+    dataset = getattr(state.loaders["train"], "dataset", None)
+    values: dict[str, Value] = {}
+    if dataset is not None:
+        values |= _digest("data", _list_data_values(dataset))
+    values |= _digest("module", _list_module_values(task, dataset))
+    for path, optimizer in _list_optimizers(state):
+        values |= _digest("optimizer", list_values(optimizer, path, {id(state)}))
+
+    model_parts = [state.model, *state.module.modules(), *state.module.parameters()]
+    known = {id(part) for part in (state, *state.optimizers.values(), *model_parts)}
+    values |= _digest("task", list_values(task, "task", known))
+    for name, hook in hooks.items():
         is_ours = type(hook).__module__.startswith("hooks.")
         if not hook.observes and not is_ours:
-            values |= list_values(hook, f"hooks.{name}", known)
-    values |= list_values(state.module, "model")
-    return {path: digest([value]) for path, value in values.items()}
+            values |= _digest("hook", list_values(hook, f"hooks.{name}", known))
+    return values | _digest("model", list_values(state.module, "model"))
 
 
-def list_data_values(loop: Loop) -> Iterator[tuple[str, Any]]:
-    """Yield values of the training dataset, and generators of the modules of dataset and task, with
-    their paths."""
-    dataset = getattr(loop.training.data.train.loader, "dataset", None)
-    modules = {type(loop.task).__module__}
-    if dataset is not None:
+def _digest(kind: Kind, values: Mapping[str, Any]) -> dict[str, Value]:
+    return {
+        path: Value(kind, digest([value]), isinstance(value, GENERATORS))
+        for path, value in values.items()
+    }
+
+
+def _list_data_values(dataset: Any) -> dict[str, Any]:
+    """Return the values of the training dataset by path, without its samples."""
+    root = f"the train data: {type(dataset).__name__}"
+    return {
+        path: value
+        for path, value in list_values(dataset, root).items()
+        if getattr(value, "nbytes", 0) < _LARGE_BYTES
+    }
+
+
+def _list_module_values(task: Task, dataset: Any) -> dict[str, Any]:
+    """Return the numbers and generators of the modules of the task and the dataset, as
+    `module:name`."""
+    modules = {type(task).__module__}
+    if not type(dataset).__module__.startswith(("torch.", "builtins")):
         modules.add(type(dataset).__module__)
-        root = f"the train data: {type(dataset).__name__}"
-        for path, value in list_values(dataset, root).items():
-            if getattr(value, "nbytes", 0) < _LARGE_BYTES:
-                yield path, value
-    for name in sorted(module for module in modules if not module.startswith("torch.")):
-        for key, value in vars(sys.modules[name]).items():
-            if isinstance(value, (int, float, *GENERATORS)) and not isinstance(value, bool):
-                yield f"{name}.{key}", value
+    return {
+        f"{module}:{name}": value
+        for module in sorted(modules)
+        for name, value in vars(sys.modules[module]).items()
+        if isinstance(value, (int, float, *GENERATORS)) and not isinstance(value, bool)
+    }
 
 
-def digest_end(loop: Loop) -> dict[str, str]:
+def _list_optimizers(state: State) -> list[tuple[str, torch.optim.Optimizer]]:
+    """Return the optimizers with their paths."""
+    return [
+        (f"optimizer.{name}" if name else "optimizer", optimizer)
+        for name, optimizer in state.optimizers.items()
+    ]
+
+
+def digest_end(state: State) -> dict[str, str]:
     """Return the digests of weights, buffers, optimizers and random states, by path."""
-    state = loop.state
     tensors = [*state.module.named_parameters(), *state.module.named_buffers()]
-    values = {f"model.{name}": tensor for name, tensor in tensors}
-    for name, optimizer in state.optimizers.items():
-        values |= list_values(optimizer, ".".join(filter(None, ["optimizer", name])))
+    values: dict[str, Any] = {f"model.{name}": tensor for name, tensor in tensors}
+    for path, optimizer in _list_optimizers(state):
+        values |= list_values(optimizer, path)
     for name, numbers in random_state().items():
         values[f"the random numbers of {name}"] = numbers
     return {name: digest(tree_leaves(value)) for name, value in values.items()}

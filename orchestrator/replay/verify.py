@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from orchestrator.engines.ray_data import can_use_ray_data
@@ -13,8 +14,14 @@ from orchestrator.experiment.checked_origin import get_resolved
 from orchestrator.experiment.resolve import ResolvedExperiment
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.model.torch_settings import thread_count
-from orchestrator.replay.differences import find_causes, find_difference, find_other_causes
-from orchestrator.replay.recorded_training import TrainingRecord, train_ranks
+from orchestrator.replay.causes import (
+    explain_hidden_state,
+    find_nondeterminism,
+    find_unrestored,
+)
+from orchestrator.replay.differences import Difference, find_difference
+from orchestrator.replay.recorded_training import train_ranks
+from orchestrator.replay.training_record import TrainingRecord
 from orchestrator.task import has_custom_loop
 
 
@@ -46,37 +53,54 @@ def verify(experiment: Experiment) -> Iterator[Continuation]:
     _check_can_verify(resolved)
     ranks = resolved.experiment.workers.max_count
     workers = resolved.experiment.loader.num_workers
-    train = partial(train_ranks, experiment.source, ranks, thread_count(resolved.experiment))
-    with tempfile.TemporaryDirectory(prefix="hookyard-verify-") as folder:
-        whole = train(folder, workers)
-        again: list[TrainingRecord] | None = None
-        for iteration, checkpoint in sorted(whole[0].checkpoints.items()):
-            is_last = iteration == max(whole[0].checkpoints)
-            takes_another_number = workers > 0 and is_last and not whole[0].is_iterable
+    threads = thread_count(resolved.experiment)
+    train = partial(train_ranks, experiment.source, ranks=ranks, threads=threads)
+    with tempfile.TemporaryDirectory(prefix="hookyard-verify-") as root:
+        folder = Path(root, "uninterrupted")
+        uninterrupted = train(folder=folder, loader_workers=workers)
+        checkpoints = uninterrupted[0].checkpoints
+        _check_has_checkpoints(uninterrupted[0])
+        second: list[TrainingRecord] | None = None
+        for iteration, checkpoint in sorted(checkpoints.items()):
+            is_last = iteration == max(checkpoints)
+            takes_another_number = workers > 0 and is_last and not uninterrupted[0].is_iterable
             other = workers + 1 if takes_another_number else workers
-            resumed = train(folder, other, checkpoint)
+            continued = train(folder=folder, loader_workers=other, checkpoint=checkpoint)
 
-            differing = _find_first_difference(whole, resumed)
+            differing = _find_first_difference(uninterrupted, continued)
             if differing is None:
                 yield Continuation(checkpoint, iteration, other)
                 continue
 
             rank, difference = differing
-            causes = find_causes(whole[rank], resumed[rank], iteration)
+            before = uninterrupted[rank].state.get(iteration, {})
+            causes = find_unrestored(before, continued[rank].state.get(iteration, {}))
             if not causes:
-                again = again or train(folder, workers)
-                causes = find_other_causes(whole[rank], again[rank], workers)
+                second = second or train(folder=Path(root, "second"), loader_workers=workers)
+                nondeterminism = find_nondeterminism(uninterrupted[rank], second[rank])
+                causes = [nondeterminism or explain_hidden_state(difference, before, workers)]
             prefix = f"rank {rank}: " if ranks > 1 else ""
-            yield Continuation(checkpoint, iteration, other, prefix + difference, causes)
+            yield Continuation(checkpoint, iteration, other, prefix + difference.text, causes)
+
+
+def _check_has_checkpoints(uninterrupted: TrainingRecord) -> None:
+    """Raise UsageError if training ended before the first checkpoint."""
+    if uninterrupted.checkpoints:
+        return
+    reasons = "; ".join(uninterrupted.stopped) or "the training data is used up"
+    raise UsageError(
+        f"training ended after iteration {uninterrupted.iterations} ({reasons}), before a checkpoint"
+        " could be compared; leave out the hook that ends it, or give it more data"
+    )
 
 
 def _find_first_difference(
-    whole: Sequence[TrainingRecord], resumed: Sequence[TrainingRecord]
-) -> tuple[int, str] | None:
+    uninterrupted: Sequence[TrainingRecord], continued: Sequence[TrainingRecord]
+) -> tuple[int, Difference] | None:
     """Return the first rank whose trainings differ, and how; None if all are equal."""
-    for rank, pair in enumerate(zip(whole, resumed, strict=True)):
+    for rank, pair in enumerate(zip(uninterrupted, continued, strict=True)):
         difference = find_difference(*pair)
-        if difference:
+        if difference is not None:
             return rank, difference
     return None
 

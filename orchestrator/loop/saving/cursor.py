@@ -1,5 +1,6 @@
 """Training progress of a run, within the current epoch and round. Runs in workers."""
 
+import math
 from collections.abc import Callable
 
 from hooks.position import Position, Stage
@@ -14,35 +15,22 @@ class EpochProgress:
         state: LoopState,
         length_after: Callable[[int], int] = lambda offset: 0,
         samples_per_iteration: int = 0,
+        most_iterations: float = math.inf,
     ) -> None:
         """Make the progress of a run that has not begun.
 
         `length_after` returns the remaining iterations of an epoch after a number of samples of all
         ranks. `samples_per_iteration` counts the samples of all ranks; 0 if the data keeps its own
-        position.
+        position. Each epoch ends after `most_iterations`.
         """
         self._state = state
-        self._length_after = length_after
+        self._length_of_data_after = length_after
+        self._most_iterations = most_iterations
         self._samples_per_iteration = samples_per_iteration
         self._consumed_before = 0
         """Samples of this epoch that were consumed in iterations of a different size."""
-        self.length = length_after(0)
+        self.length = self._length_after(0)
         """Training iterations of this epoch on each rank."""
-
-    def shorten(self, iterations: int) -> None:
-        """End each epoch after at most this number of iterations.
-
-        Call it before training and a restore.
-        """
-        length_after = self._length_after
-        size = self._samples_per_iteration
-
-        def shortened(offset: int) -> int:
-            done = offset // size if size else 0
-            return min(length_after(offset), iterations - done)
-
-        self._length_after = shortened
-        self.length = shortened(0)
 
     @property
     def has_begun(self) -> bool:
@@ -75,6 +63,12 @@ class EpochProgress:
             # order.
             self._state.phase_iteration, self._consumed_before = divmod(offset, size)
             self.length = self._state.phase_iteration + self._length_after(offset)
+
+    def _length_after(self, offset: int) -> int:
+        """Return the remaining iterations of an epoch after `offset` samples of all ranks."""
+        size = self._samples_per_iteration
+        done = offset // size if size else 0
+        return int(min(self._length_of_data_after(offset), self._most_iterations - done))
 
 
 class RunCursor:

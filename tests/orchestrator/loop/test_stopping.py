@@ -7,7 +7,7 @@ from hooks import Hook, State
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.loop import stopping as stopping_module
 from orchestrator.loop.loop import Loop
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.run_context import Limits, RunContext
 from orchestrator.loop.spans.clock import SpanClock
 from orchestrator.loop.stopping import StopCoordinator
 from orchestrator.loop.world import World
@@ -206,7 +206,7 @@ def test_run_is_interrupted_after_its_last_iteration_without_a_checkpoint(
 ) -> None:
     """At the end of an epoch of 7 iterations, or between the two micro-batches of a step."""
     store = CheckpointStore(Storage(tmp_path))
-    context = RunContext(store=store, last_iteration=last)
+    context = RunContext(store=store, limits=Limits(last_iteration=last))
     loop = Loop(Points(), experiment(accumulate=2), {}, context)
     *_, report = loop.run()
     assert (loop.state.iteration, report.metrics["iteration"]) == (last, last)

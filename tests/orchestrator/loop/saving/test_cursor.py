@@ -43,3 +43,14 @@ def test_length_after_a_restore_is_that_of_the_new_position() -> None:
     assert cursor.epoch.length == 6 + 3
     cursor.restore(Position())
     assert cursor.epoch.length == 8
+
+
+def test_epoch_ends_after_its_most_iterations() -> None:
+    state = LoopState()
+    cursor = RunCursor(state, EpochProgress(state, count_iterations_after, SIZE, 4))
+    assert cursor.epoch.length == 4
+    # 24 samples are an iteration and 8 samples, so 3 iterations remain.
+    cursor.restore(Position(phase_iteration=3, offset=24, iteration=3))
+    assert (state.phase_iteration, cursor.epoch.length) == (1, 4)
+    cursor.epoch.complete()
+    assert cursor.epoch.length == 4
