@@ -73,7 +73,7 @@ class Evaluated(ParentCheckpoint):
     data: str = ""
     """Data that replaced the phase's: a `module:function`, or a description of the data."""
     verb: Literal["evaluate", "predict"] = "evaluate"
-    """The command of hookyard that uses the checkpoint so."""
+    """The command: `hookyard evaluate` or `hookyard predict`."""
 
     def __str__(self) -> str:
         return f"{super().__str__()}, on {self.data or self.phase}"
