@@ -85,7 +85,7 @@ class BackgroundSaver(CheckpointSaver):
             return
         start = perf_counter()
         try:
-            self._gather_entries(write.name, {}, write.wait_for_files())
+            self._do_on_all_ranks(write.name, write.wait_for_files)
         except CheckpointError:
             write.end(peer_timeout_s=0)
             raise

@@ -65,9 +65,9 @@ class BackgroundWrite:
     def _list_parts(self) -> list[Future[Any]]:
         return [self._written] if self._published is None else [self._written, self._published]
 
-    def wait_for_files(self) -> BaseException | None:
-        """Wait until this rank has written its files; return the error if it could not."""
-        return self._written.exception()
+    def wait_for_files(self) -> None:
+        """Wait until this rank has written its files; raises the error if it could not."""
+        _raise_error(self._written)
 
     def end(self, peer_timeout_s: float | None = PEER_TIMEOUT_S) -> None:
         """Wait until this rank writes nothing of the checkpoint any more.
@@ -79,7 +79,7 @@ class BackgroundWrite:
         wait(self._list_parts(), timeout=peer_timeout_s)
         self._given_up.set()
         for part in self._list_parts():
-            part.result()
+            _raise_error(part)
 
     def is_committed(self) -> bool:
         """Return whether the checkpoint is committed; call it after `end`. No communication.
@@ -122,6 +122,13 @@ class BackgroundWrite:
         commit(entries)
         self.seconds += perf_counter() - start
         return True
+
+
+def _raise_error(part: Future[Any]) -> None:
+    """Raise the error of a part that has ended, also one that is false, which `result` hides."""
+    error = part.exception()
+    if error is not None:
+        raise error
 
 
 def _entries_file(rank: int) -> str:

@@ -1,5 +1,6 @@
 """Saving the checkpoints of a run by all ranks, whatever the contents. Runs in workers."""
 
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -111,20 +112,22 @@ class CheckpointSaver(Saver):
         self._training_files = training_files
 
     def save(self, name: str) -> None:
-        name = self._world.broadcast(partial(self._store.choose_name, name))
+        is_master = self._world.is_master
+        choose_name = partial(self._store.choose_name, name) if is_master else lambda: name
+        name, *_ = self._do_on_all_ranks(name, choose_name)
         start = perf_counter()
         checkpoint = self._prepare(name)
         self.last_position = self._state.position
         self._write(checkpoint, start)
 
     def _prepare(self, name: str) -> PreparedCheckpoint:
-        """Collect what this rank writes; collective."""
+        """Collect what this rank writes; collective.
+
+        A rank whose hook fails in `on_save` leaves the others in a collective, which may be one of
+        another hook, until its failure aborts them.
+        """
         shared, sharded = self._collector.collect_shared()
-        # A resume relies on this: the rows that led to a checkpoint are on disk before it.
-        self._flusher.flush(is_saving=True)
-        self._send_artifacts()
-        self._store.discard_unfinished(name)
-        self._world.barrier()
+        self._do_on_all_ranks(name, partial(self._prepare_storage, name))
 
         files = self._collector.make_files(shared)
         details = self._collector.make_details() if self._world.is_master else {}
@@ -137,6 +140,14 @@ class CheckpointSaver(Saver):
         position = self._collector.cursor.position()
         commit = partial(self._store.commit, name, position=position, details=details)
         return PreparedCheckpoint(name, files, commit, has_shards=bool(sharded))
+
+    def _prepare_storage(self, name: str) -> None:
+        """Write what has to be stored before a checkpoint, and delete what is left of an interrupted
+        save of the same name."""
+        # A resume relies on this: the rows that led to a checkpoint are on disk before it.
+        self._flusher.flush(is_saving=True)
+        self._send_artifacts()
+        self._store.discard_unfinished(name)
 
     def _detach(self, contents: _T) -> _T:
         """Return contents that later iterations do not change before they are written."""
@@ -157,60 +168,47 @@ class CheckpointSaver(Saver):
         name = checkpoint.name
         can_link = self._world.is_master and not checkpoint.has_shards
         training_files = self._training_files if can_link else None
-        entries: dict[str, dict[str, Any]] = {}
-        failure: BaseException | None = None
-        try:
-            if training_files:
-                entries |= training_files.link(self._state.position, self._store, name)
-            files = checkpoint.files
-            unlinked = {file: files[file] for file in files if file not in entries}
-            entries |= self._store.write_files(name, unlinked)
-        except BaseException as error:  # also one that ends the process
-            # The other ranks must not wait for this one.
-            failure = error
 
-        all_entries = self._gather_entries(name, entries, failure)
+        def write() -> Entries:
+            linked: Entries = {}
+            if training_files:
+                linked = training_files.link(self._state.position, self._store, name)
+            files = checkpoint.files
+            unlinked = {file: files[file] for file in files if file not in linked}
+            return {**linked, **self._store.write_files(name, unlinked)}
+
+        entries = self._do_on_all_ranks(name, write)
+        all_entries = dict(ChainMap(*map(dict, entries)))
         self._commit(name, partial(checkpoint.commit, all_entries))
         if training_files:
-            training_files.keep(self._state.position, self._store, name, entries)
+            training_files.keep(self._state.position, self._store, name, entries[0])
 
-    def _gather_entries(
-        self, name: str, entries: Entries, failure: BaseException | None
-    ) -> Entries:
-        """Return the manifest entries of all ranks' files; collective.
+    def _commit(self, name: str, commit: Callable[[], object]) -> None:
+        """Let the master publish a checkpoint of which all ranks have written their files;
+        collective. Raises the master's error on every rank."""
+        is_master = self._world.is_master
+        self._do_on_all_ranks(name, commit if is_master else lambda: None)
 
-        Raises a rank's `failure` on every rank.
+    def _do_on_all_ranks(self, name: str, work: Callable[[], _T]) -> list[_T]:
+        """Do this rank's part of saving a checkpoint; return the results of all ranks. Collective.
+
+        Raises a rank's error on every rank, because the others must not wait for the one that
+        failed.
         """
-        message = _describe_failure(self._world.rank, failure)
-        ranks = self._world.gather((entries, message))
+        result: Any = None
+        failure: BaseException | None = None
+        try:
+            result = work()
+        except BaseException as error:  # also one that ends the process
+            failure = error
+
+        ranks = self._world.gather((result, _describe_failure(self._world.rank, failure)))
         if failure is not None:
             raise failure
         messages = [message for _, message in ranks if message]
         if messages:
             raise self._make_error(name, messages)
-        all_entries: dict[str, dict[str, Any]] = {}
-        for entries_of_rank, _ in ranks:
-            all_entries |= entries_of_rank
-        return all_entries
-
-    def _commit(self, name: str, commit: Callable[[], object]) -> None:
-        """Let the master publish a checkpoint of which all ranks have written their files;
-        collective.
-
-        Raises the master's error on every rank.
-        """
-        failure: BaseException | None = None
-        if self._world.is_master:
-            try:
-                commit()
-            except BaseException as error:  # also one that ends the process
-                # The other ranks wait for this one.
-                failure = error
-        message = self._world.broadcast(lambda: _describe_failure(0, failure))
-        if failure is not None:
-            raise failure
-        if message:
-            raise self._make_error(name, [message])
+        return [result for result, _ in ranks]
 
     def _make_error(self, name: str, messages: Sequence[str]) -> CheckpointError:
         path = self._store.get_path(name)

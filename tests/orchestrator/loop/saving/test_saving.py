@@ -170,6 +170,16 @@ class _FailingStore(CheckpointStore):
 
     errors: Mapping[str, BaseException]
 
+    def choose_name(self, name: str) -> str:
+        if "choose" in self.errors:
+            raise self.errors["choose"]
+        return super().choose_name(name)
+
+    def discard_unfinished(self, name: str) -> None:
+        if "discard" in self.errors:
+            raise self.errors["discard"]
+        super().discard_unfinished(name)
+
     def write_files(self, *arguments: Any) -> dict[str, dict[str, Any]]:
         if "write" in self.errors:
             raise self.errors["write"]
@@ -233,6 +243,19 @@ def test_error_while_a_rank_writes_reaches_the_other_ranks(
         f"checkpoint {tmp_path}/first cannot be written: rank 1: {told}",
         own,
     ]
+
+
+@pytest.mark.parametrize(("part", "failing"), [("choose", 0), ("discard", 1)])
+def test_error_before_a_rank_writes_reaches_the_other_ranks(
+    tmp_path: Path, part: str, failing: int
+) -> None:
+    errors: list[dict[str, BaseException]] = [{}, {}]
+    errors[failing] = {part: StorageError("the disk is full")}
+    expected = [
+        f"checkpoint {tmp_path}/first cannot be written: rank {failing}: the disk is full"
+    ] * 2
+    expected[failing] = "the disk is full"
+    assert on_ranks(_fail_to_save, 2, str(tmp_path), False, errors) == expected
 
 
 def test_one_rank_resumes_a_run_of_two(tmp_path: Path) -> None:
