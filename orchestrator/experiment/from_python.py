@@ -37,8 +37,7 @@ def read_values(values: Mapping[str, Any]) -> Origin:
     the current one. Raises ConfigError with the path of each value that a file cannot hold.
     """
     data = convert_sections(values)
-    if data.get("name") is None:
-        data = {**data, "name": _make_default_name(data.get("task") or "experiment")}
+    data = fill_name({"name": None, **data}, data.get("task", "experiment"))
     folders = [Path.cwd(), *list_import_folders(data)]
     return Origin(ExperimentSource.from_data(data, folders), values)
 
@@ -73,10 +72,13 @@ def _choose_converter(section: str) -> Convert:
     return _CONVERTERS.get(section, to_config)
 
 
-def _make_default_name(task: str) -> str:
-    """Return the name of the task's class in snake case."""
+def fill_name(data: dict[str, Any], task: str) -> dict[str, Any]:
+    """Return the data with the name of the task's class, in snake case, in place of a null."""
+    if data.get("name", "") is not None:
+        return data
     class_name = task.rpartition(":")[2]
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", class_name).lower()
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", class_name).lower()
+    return {**data, "name": name}
 
 
 def _convert_task(task: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from orchestrator.errors import Problem
 from orchestrator.experiment.fields.field_errors import OWN_MESSAGE, make_value_error
 from orchestrator.experiment.fields.section import Model
 from orchestrator.experiment.fields.validation import validate
-from orchestrator.experiment.from_python import convert_sections, read_values, with_given
+from orchestrator.experiment.from_python import convert_sections, fill_name, read_values, with_given
 from orchestrator.experiment.optim.component import (
     DEFAULT_OPTIMIZER,
     Component,
@@ -243,6 +243,7 @@ class Experiment(Model):
         if not update:
             return super().model_copy(deep=deep)
         data = convert_sections(update)
+        data = fill_name(data, data.get("task", self.task))
         copy = validate(type(self), {**self.model_dump(mode="json"), **data}, "")
         copy._origin = with_given(self.origin, update, data)
         return copy

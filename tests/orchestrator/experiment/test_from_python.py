@@ -217,7 +217,11 @@ def test_name_defaults_to_that_of_the_task() -> None:
     assert Experiment(task=Choosy, epochs=1).name == "choosy"
     assert Experiment(task="study.wine:WineByHand2", epochs=1).name == "wine_by_hand2"
     assert Experiment(task=Line, name="mine", epochs=1).name == "mine"
-    assert Experiment(task=Choosy, name=None, epochs=1).name == "choosy"
+    unnamed = Experiment(task=Choosy, name=None, epochs=1)
+    assert unnamed.name == "choosy"
+    renamed = Experiment(task=Line, name="mine", epochs=1).model_copy(update={"name": None})
+    assert check_experiment(renamed).name == "line"
+    assert unnamed.model_copy(update={"name": None, "task": Line}).name == "line"
 
 
 class Loose(Hook):
