@@ -121,8 +121,6 @@ class NumberChanges:
         before = settings.written
         after = before.with_number(key, value)
         path = f"{before.path}.{key}"
-        if before.optimizer.type == FROM_TASK:
-            _check_factor(before.arguments.get(key), settings.groups, path)
         groups = [
             _change_arguments(group, old, new, path)
             for group, old, new in zip(
@@ -132,6 +130,8 @@ class NumberChanges:
                 strict=True,
             )
         ]
+        if before.optimizer.type == FROM_TASK:
+            _check_factor(before.arguments.get(key), groups, path)
         return _Settings(after, groups)
 
     def _list_arguments(self, written: Optimization, path: str) -> Groups:

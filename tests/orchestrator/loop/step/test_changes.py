@@ -167,6 +167,7 @@ class OwnOptimizer(Points):
         lr: float = 0.1,
         bias_factor: float = 2.0,
         spare: int = 1,
+        unused: int = 0,
         weight_decay: float = 0.0,
     ) -> SGD:
         self.calls += 1
@@ -195,6 +196,7 @@ def rates(loop: Loop) -> list[float]:
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
+        ("unused", 2, "optimizer.unused: is no key of this optimizer's parameter groups"),
         ("spare", 2, "optimizer.spare: is no key of this optimizer's parameter groups"),
         ("bias_factor", 3, "optimizer.bias_factor: is no key of this optimizer's parameter groups"),
         ("weight_decay", 0.1, "optimizer.weight_decay: cannot change from 0.0, because all groups"),
