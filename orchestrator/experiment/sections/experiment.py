@@ -249,11 +249,22 @@ class Experiment(Model):
         return copy
 
     def with_valid_values(self, **values: Any) -> Self:
-        """Return a copy with other values, which are not checked; the origin stays."""
+        """Return a copy with other values, which are not checked, and the same origin.
+
+        Args:
+            **values: Values of fields by name, as a check of the experiment returns them.
+
+        Returns:
+            The copy.
+        """
         return super().model_copy(update=values)
 
     def attach(self, origin: Origin) -> None:
-        """Keep what this experiment was made of."""
+        """Keep what this experiment was made of, for the run that it starts.
+
+        Args:
+            origin: Its source, and its task and hooks until a run takes them.
+        """
         self._origin = origin
 
     @property
