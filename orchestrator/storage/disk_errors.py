@@ -16,6 +16,7 @@ _ADVICE = {
     errno.ENOTDIR: "A file has the name of a folder: move it away",
     errno.EEXIST: "A file has the name of a folder: move it away",
     errno.EISDIR: "A folder has the name of a file: move it away",
+    errno.ELOOP: "A link leads back to itself: delete it",
     errno.EIO: "The disk cannot read or write there, and may be failing: save its data",
 }
 
@@ -23,6 +24,11 @@ _ADVICE = {
 def advice_on(error: OSError) -> str:
     """Return what to do about an error of the operating system."""
     return _ADVICE.get(error.errno or 0, "Check the disk")
+
+
+def is_missing(error: OSError) -> bool:
+    """Return whether there is nothing at a path: no file, or a link that leads back to itself."""
+    return isinstance(error, FileNotFoundError) or error.errno == errno.ELOOP
 
 
 class raising_storage_errors:
@@ -34,7 +40,7 @@ class raising_storage_errors:
     Args:
         place: The file or folder that the message names.
         keeps_missing: Whether a missing file stays a FileNotFoundError, which a file in the place of
-            one of its folders becomes too.
+            one of its folders and a link that leads back to itself become too.
     """
 
     def __init__(self, place: object, *, keeps_missing: bool = False) -> None:
@@ -46,7 +52,7 @@ class raising_storage_errors:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if not isinstance(error, OSError):
             return
-        if self._keeps_missing and isinstance(error, FileNotFoundError | NotADirectoryError):
+        if self._keeps_missing and (is_missing(error) or isinstance(error, NotADirectoryError)):
             raise FileNotFoundError(error.errno, error.strerror, str(self._place)) from error
         reason = error.strerror or error
         raise StorageError(f"{self._place}: {reason}. {advice_on(error)}") from error

@@ -13,7 +13,7 @@ from stat import S_ISDIR, S_ISREG
 from typing import IO, Any
 
 from orchestrator.storage.backend import Answer, Item
-from orchestrator.storage.disk_errors import advice_on, raising_storage_errors
+from orchestrator.storage.disk_errors import advice_on, is_missing, raising_storage_errors
 from orchestrator.storage.file_states import FileState
 
 _PIECE_BYTES = 2**20
@@ -64,12 +64,15 @@ class LocalFiles:
         with raising_storage_errors(path):
             try:
                 return sorted(os.listdir(path))
-            except FileNotFoundError:
-                return []
+            except OSError as error:
+                if is_missing(error):
+                    return []
+                raise
 
     def list_tree(self, path: str) -> dict[str, FileState]:
         states = {}
-        for folder, _, names in os.walk(path, onerror=_raise_unless_missing, followlinks=True):
+        for folder, inner, names in os.walk(path, onerror=_raise_unless_missing, followlinks=True):
+            inner[:] = [name for name in inner if not _leads_back(os.path.join(folder, name))]
             for name in names:
                 file = os.path.join(folder, name)
                 state = self.read_state(file)
@@ -78,8 +81,7 @@ class LocalFiles:
         return dict(sorted(states.items()))
 
     def read_link(self, path: str) -> Path | None:
-        link = Path(path)
-        return link.resolve() if link.is_symlink() else None
+        return Path(os.path.realpath(path)) if os.path.islink(path) else None
 
     def list_folder_links(self, path: str) -> dict[str, Path]:
         links = {}
@@ -207,9 +209,16 @@ def _delete_folder(folder: Path) -> None:
 
 def _raise_unless_missing(error: OSError) -> None:
     """Raise the error of a folder that cannot be listed, as a StorageError."""
-    if not isinstance(error, FileNotFoundError):
+    if not is_missing(error):
         with raising_storage_errors(error.filename):
             raise error
+
+
+def _leads_back(path: str) -> bool:
+    """Return whether a path is a link to a folder that it lies in, which has no end."""
+    if not os.path.islink(path):
+        return False
+    return os.path.realpath(path) in map(os.path.realpath, Path(path).parents)
 
 
 def _make_unfinished_path(path: str) -> Path:

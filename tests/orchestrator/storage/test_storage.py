@@ -211,6 +211,37 @@ def test_tree_lists_names_that_are_no_utf_8_and_follows_links(tmp_path: Path) ->
     assert {name: state.size_bytes for name, state in files.items()} == {"link/a": 1, name: 2}
 
 
+def test_a_link_that_leads_back_to_itself_is_missing(tmp_path: Path) -> None:
+    os.symlink("loop", tmp_path / "loop")
+    (tmp_path / "file").write_text("text")
+    storage = Storage(tmp_path)
+    assert [*storage.tree()] == ["file"]
+    assert storage.tree("loop") == {}
+    assert storage.names("loop") == []
+    assert storage.state("loop") is None
+    assert (storage / "loop").link_target == tmp_path / "loop"
+    with pytest.raises(FileNotFoundError):
+        storage.read("loop")
+
+
+def test_tree_enters_no_link_to_a_folder_around_it(tmp_path: Path) -> None:
+    links = {"here": ".", "all": "..", "a/other": "../b", "b/other": "../a", "b/same": "../c"}
+    for name in ("a", "b", "c"):
+        (tmp_path / "run" / name).mkdir(parents=True)
+        (tmp_path / "run" / name / "file").write_text("text")
+    for name, target in links.items():
+        os.symlink(target, tmp_path / "run" / name)
+    assert [*Storage(tmp_path / "run").tree()] == [
+        "a/file",
+        "a/other/file",
+        "a/other/same/file",
+        "b/file",
+        "b/other/file",
+        "b/same/file",
+        "c/file",
+    ]
+
+
 def test_tree_lists_files_at_every_depth(storage: Storage) -> None:
     assert storage.tree() == storage.tree("nowhere") == {}
     for name in ("a/b/c.txt", "a/d.txt", "e.txt"):
