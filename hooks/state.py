@@ -442,7 +442,7 @@ class State:
         Args:
             reason: Why, for the log.
         """
-        self.checkpoint_reasons.append(reason)
+        self.checkpoint_reasons.append(str(reason))
 
     def request_stop(self, reason: str) -> None:
         """Request the end of the run, on any rank. All ranks stop at the same step, at the latest at
@@ -451,7 +451,7 @@ class State:
         Args:
             reason: Why, for the log and the result.
         """
-        self.stop_reasons.append(reason)
+        self.stop_reasons.append(str(reason))
 
     def request_pause(self, reason: str) -> None:
         """Request a checkpoint and the end of the run as `interrupted`, so that it can be resumed.
@@ -459,7 +459,7 @@ class State:
         Args:
             reason: Why, for the log.
         """
-        self.pause_reasons.append(reason)
+        self.pause_reasons.append(str(reason))
 
     def skip_update(self, reason: str) -> None:
         """Skip this optimizer step. Call it in `on_gradients`, on every rank.
@@ -467,7 +467,7 @@ class State:
         Args:
             reason: Why the weights stay as they are.
         """
-        self.skip_reasons.append(reason)
+        self.skip_reasons.append(str(reason))
 
     def gradients(self) -> list[Tensor]:
         """Return this rank's gradients, or shards of them, of the parameters that the optimizer trains

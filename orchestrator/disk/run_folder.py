@@ -24,6 +24,7 @@ from orchestrator.errors import (
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.storage import Storage
 from orchestrator.storage.json_files import read_json, write_json
+from orchestrator.storage.strict_json import format_json, parse_json
 
 DEFAULT_STORAGE = "runs"
 EVALUATIONS = "evaluations"
@@ -125,7 +126,7 @@ class RunFolder:
             **metadata,
         }
         check_names(entries)
-        RunMetadata.read(entries)  # raises ValueError
+        _check_as_written(entries)
         self.write_experiment(experiment, source)
         if code:
             self.storage.write("main.py", code)
@@ -167,7 +168,7 @@ class RunFolder:
         """Change entries of `run.json`; raises DamagedFile."""
         check_names(changes)
         entries = {**self._read_metadata()[1], **changes}
-        RunMetadata.read(entries)  # raises ValueError
+        _check_as_written(entries)
         self._write_metadata(entries)
 
     def resume(self, **changes: Any) -> None:
@@ -294,3 +295,8 @@ class RunFolder:
         """Append lines to `log.txt`; an empty text appends none."""
         if text:
             self.storage.append("log.txt", text.removesuffix("\n") + "\n")
+
+
+def _check_as_written(entries: Mapping[str, Any]) -> None:
+    """Raise ValueError if `run.json` could not be read with these entries."""
+    RunMetadata.read(parse_json(format_json(entries).encode()))

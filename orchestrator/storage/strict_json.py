@@ -2,6 +2,9 @@
 
 JSON has no numbers for NaN and infinity. They become the words of `_FLOATS`, and a string that
 equals such a word gets a backslash in front, so that `parse_json` returns the original value.
+
+Nor has JSON text that is not Unicode, such as the name of a file that is not UTF-8. Its bytes are
+written as text: `\\udcff`.
 """
 
 import json
@@ -25,8 +28,8 @@ def format_json(value: Any, indent: int | None = None) -> str:
         indent: Spaces of each level; None writes a single line.
     """
     text = json.dumps(value, indent=indent, default=_to_plain)
-    if "NaN" in text or "Infinity" in text:
-        text = json.dumps(_with_words(value), indent=indent, default=_to_plain, allow_nan=False)
+    if "NaN" in text or "Infinity" in text or "\\ud" in text:
+        text = json.dumps(_to_strict(value), indent=indent, default=_to_plain, allow_nan=False)
     return text
 
 
@@ -55,16 +58,17 @@ def _to_plain(value: Any) -> Any:
     return str(value)
 
 
-def _with_words(value: Any) -> Any:
-    """Return a value with words for NaN and infinity."""
+def _to_strict(value: Any) -> Any:
+    """Return a value with words for NaN and infinity, and with Unicode for any other text."""
     if isinstance(value, Mapping):
-        return {key: _with_words(entry) for key, entry in value.items()}
+        return {_to_unicode(key): _to_strict(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_with_words(entry) for entry in value]
+        return [_to_strict(entry) for entry in value]
     if isinstance(value, str) and _WORD.fullmatch(value):
         return f"\\{value}"
     if not isinstance(value, str | int | float | None):
         value = _to_plain(value)
+    value = _to_unicode(value)
     if not isinstance(value, float) or math.isfinite(value):
         return value
     if math.isnan(value):
@@ -72,8 +76,13 @@ def _with_words(value: Any) -> Any:
     return "Infinity" if value > 0 else "-Infinity"
 
 
+def _to_unicode(value: Any) -> Any:
+    """Return a text with escapes for what UTF-8 cannot encode, and anything else as it is."""
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
+
+
 def _with_floats(value: Any) -> Any:
-    """Return what `_with_words` got."""
+    """Return a value with the numbers for which `_to_strict` wrote words."""
     if isinstance(value, dict):
         return {key: _with_floats(entry) for key, entry in value.items()}
     if isinstance(value, list):

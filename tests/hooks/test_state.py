@@ -33,3 +33,19 @@ def test_one_value_is_recorded(value: Any) -> None:
     state = State()
     state.record(x=value)
     assert state.row["x"] == value
+
+
+def test_reasons_are_recorded_as_text() -> None:
+    state = State()
+    error: Any = ValueError("it is enough")
+    state.request_stop(error)
+    state.request_pause(error)
+    state.request_checkpoint(error)
+    state.skip_update(error)
+    reasons = [
+        state.stop_reasons,
+        state.pause_reasons,
+        state.checkpoint_reasons,
+        state.skip_reasons,
+    ]
+    assert reasons == [["it is enough"]] * 4

@@ -1,7 +1,9 @@
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hooks.position import Position, Stage
@@ -144,3 +146,13 @@ def test_unknown_entry_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="`status`"):
         folder.update(status="bogus")
     assert folder.read_metadata().status == "running"
+
+
+def test_entries_are_checked_as_they_are_written(tmp_path: Path) -> None:
+    folder = create_run(tmp_path, "run", "hooks: {}\n")
+    folder.update(values={"width": np.int64(3)}, stopped=[ValueError("it is enough")])
+    error = os.fsdecode(b"cannot read plot-\xff.png")
+    folder.end("failed", error=error)
+    metadata = folder.read_metadata()
+    assert metadata.trial_settings.values == {"width": 3}
+    assert metadata.error == "cannot read plot-\\udcff.png"

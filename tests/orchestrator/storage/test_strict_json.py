@@ -1,4 +1,5 @@
 import math
+import os
 from typing import Any
 
 import numpy as np
@@ -28,3 +29,11 @@ def test_numbers_of_numpy_and_torch_stay_numbers(value: Any, plain: Any) -> None
     for number in (read["metric"], *read["list"]):
         assert type(number) is type(plain)
         assert repr(number) == repr(plain)  # NaN differs from itself
+
+
+def test_text_that_is_no_unicode_is_escaped() -> None:
+    name = os.fsdecode(b"plot-\xff.png")
+    text = format_json({name: [name, "\U0001f600", "NaN"]})
+    assert parse_json(text.encode()) == {
+        "plot-\\udcff.png": ["plot-\\udcff.png", "\U0001f600", "NaN"]
+    }
