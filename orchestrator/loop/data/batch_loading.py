@@ -56,7 +56,9 @@ def _fetch_elsewhere(loader: Any, batches: Iterable[list[int]], phase: str) -> I
         except Exception as error:
             if not is_of_samples(error, has_processes=loader.num_workers > 0):
                 raise
-            indices = next(itertools.islice(iter(batches), count, None))
+            indices = next(itertools.islice(iter(batches), count, None), None)
+            if indices is None:
+                raise
             _raise_located(loader, indices, phase, error)
         if batch is None:
             raise make_return_error(loader.collate_fn, "", None, _BATCH)
@@ -76,26 +78,41 @@ def is_of_samples(error: Exception, *, has_processes: bool) -> bool:
 
 
 def _raise_located(loader: Any, indices: Sequence[int], phase: str, error: Exception) -> NoReturn:
-    """Load the samples of a batch one by one, and raise RunError that names those that fail."""
-    shapes = []
-    for index in indices:
-        try:
-            shapes.append(_describe_shapes(loader.dataset[index]))
-        except Exception as cause:
-            # Hide the first attempt, which failed in the same way.
-            cause.__suppress_context__ = True
-            raise RunError(
-                f"sample {index} of the {phase} data cannot be fetched: {describe_error(cause)}"
-            ) from cause
-    names = f"samples {join_names(list(map(str, indices)), 4)}"
+    """Load the samples of a batch again, and raise RunError that names those that fail.
+
+    Raises the first error if none fails. Perhaps they are not the samples of that batch: a sampler
+    that shuffles draws others each time.
+    """
+    samples = [_load_sample(loader.dataset, index, phase) for index in indices]
+    try:
+        loader.collate_fn(samples)
+    except Exception as cause:
+        cause.__suppress_context__ = True
+        raise RunError(
+            f"{_describe_samples(indices, samples)} of the {phase} data cannot be collated:"
+            f" {describe_error(cause)}; return samples of one shape, or define collate() in the task"
+        ) from cause
+    raise error
+
+
+def _load_sample(dataset: Any, index: int, phase: str) -> Any:
+    try:
+        return dataset[index]
+    except Exception as cause:
+        # Hide the first attempt, which failed in the same way.
+        cause.__suppress_context__ = True
+        raise RunError(
+            f"sample {index} of the {phase} data cannot be fetched: {describe_error(cause)}"
+        ) from cause
+
+
+def _describe_samples(indices: Sequence[int], samples: Sequence[Any]) -> str:
+    """Name two samples of different shapes, or else all."""
+    shapes = [*map(_describe_shapes, samples)]
     for index, shape in zip(indices, shapes, strict=True):
         if shape != shapes[0]:
-            names = f"sample {indices[0]} (shape {shapes[0]}) and sample {index} (shape {shape})"
-            break
-    raise RunError(
-        f"{names} of the {phase} data cannot be collated: {describe_error(error)}; return samples of one shape, or"
-        " define collate() in the task"
-    ) from error
+            return f"sample {indices[0]} (shape {shapes[0]}) and sample {index} (shape {shape})"
+    return f"samples {join_names(list(map(str, indices)), 4)}"
 
 
 def _describe_shapes(sample: Any) -> str:

@@ -101,8 +101,7 @@ def load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:
     for before, now in zip(own["param_groups"], optimizer.param_groups, strict=True):
         for number, parameter in zip(before["params"], now["params"], strict=True):
             state = optimizer.state.get(parameter, {})
-            for name, value in own["state"].get(number, {}).items():
-                state[name] = _restore_dtypes(state[name], value)
+            state.update(_restore_dtypes(state, own["state"].get(number)))
 
 
 def load_with_present_settings(optimizer: Optimizer, saved: dict[str, Any]) -> None:
@@ -124,15 +123,20 @@ def _without(group: Mapping[str, Any], keys: Container[str]) -> dict[str, Any]:
 
 
 def _restore_dtypes(loaded: Any, saved: Any) -> Any:
-    """Return a loaded value, with the saved tensor for each that has another dtype."""
-    if isinstance(saved, Tensor):
+    """Return a loaded value, with the saved tensor for each that has another dtype.
+
+    An optimizer may have changed other parts in `__setstate__`, as torch's own do with states of
+    older versions.
+    """
+    if isinstance(loaded, Tensor) and isinstance(saved, Tensor):
         return loaded if loaded.dtype == saved.dtype else saved.to(loaded.device)
-    if isinstance(saved, dict):
-        return {key: _restore_dtypes(loaded[key], value) for key, value in saved.items()}
-    if isinstance(saved, (list, tuple)):
-        pairs = zip(loaded, saved, strict=True)
-        return type(saved)(_restore_dtypes(*pair) for pair in pairs)
-    return loaded
+    if isinstance(loaded, dict) and isinstance(saved, dict):
+        return {key: _restore_dtypes(value, saved.get(key)) for key, value in loaded.items()}
+    if not isinstance(loaded, (list, tuple)) or type(loaded) is not type(saved):
+        return loaded
+    if len(loaded) != len(saved):
+        return loaded
+    return type(loaded)(map(_restore_dtypes, loaded, saved))
 
 
 def _shard_state(saved: dict[str, Any], optimizer: Optimizer) -> dict[str, Any]:

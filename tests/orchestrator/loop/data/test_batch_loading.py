@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler
 
 from orchestrator.engines.error_origin import is_user_error
 from orchestrator.engines.rank_failures import RankFailed
@@ -107,6 +107,44 @@ def test_samples_that_cannot_be_collated_are_named_with_their_shapes(processes: 
         match=r"sample 4 \(shape \(2,\)\) and sample 7 \(shape \(3,\)\) of the train data cannot be collated",
     ):
         next(batches)
+
+
+class Shuffling(Sampler[int]):
+    """Draws sample 5 first, and another sample when it is asked again."""
+
+    def __init__(self) -> None:
+        self.next = 5
+
+    def __iter__(self) -> Any:
+        self.next += 1
+        return iter([self.next - 1])
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator")
+@pytest.mark.parametrize(("processes", "pin_memory"), [(0, True), (1, False), (1, True)])
+def test_no_other_sample_is_named_if_a_sampler_shuffles(processes: int, pin_memory: bool) -> None:
+    loader = DataLoader(
+        Broken(5), 1, sampler=Shuffling(), num_workers=processes, pin_memory=pin_memory
+    )
+    with pytest.raises(FileNotFoundError, match=r"nowhere/5\.png"):
+        next(iterate_batches(loader, "val"))
+
+
+class BrokenOnce(Broken):
+    """Sample 5 cannot be read at first."""
+
+    has_failed = False
+
+    def __getitem__(self, index: int) -> tuple[Tensor]:
+        if index == 5 and not self.has_failed:
+            self.has_failed = True
+            Path("/nowhere/5.png").read_bytes()
+        return super().__getitem__(index)
+
+
+def test_samples_that_load_again_are_not_blamed() -> None:
+    with pytest.raises(FileNotFoundError, match=r"nowhere/5\.png"):
+        next(iterate_batches(DataLoader(BrokenOnce(), 10), "val"))
 
 
 class Unreadable(Exception):

@@ -242,6 +242,29 @@ def test_factors_in_containers_keep_their_precision() -> None:
         assert torch.equal(tensor, torch.full((2,), 1 / 3))
 
 
+class Renaming(Factored):
+    """Loads states of an older version, as torch's optimizers do."""
+
+    def __setstate__(self, state: Any) -> None:
+        super().__setstate__(state)
+        for own in self.state.values():
+            own["count"] = own.pop("k")
+            own["factors"] = [{"first": own["factors"][0]["left"]}]
+
+
+def test_optimizer_may_rename_and_drop_parts_of_a_loaded_state() -> None:
+    before, after = (Renaming([nn.Parameter(torch.ones(2, dtype=torch.bfloat16))]) for _ in "ab")
+    before.step()
+    (state,) = before.state.values()
+    state["k"] = 3
+    load_state(after, save_state(before))
+    (state,) = after.state.values()
+    assert state.keys() == {"flat", "factors", "count"}
+    assert state["count"] == 3
+    assert state["factors"][0].keys() == {"first"}
+    assert torch.equal(state["flat"], torch.full((2,), 1 / 3))
+
+
 @pytest.mark.parametrize("load", [load_state, load_with_present_settings])
 def test_other_number_of_groups_is_an_error_of_torch(load: Callable[..., None]) -> None:
     weight, bias = nn.Linear(1, 1).parameters()
