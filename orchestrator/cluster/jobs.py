@@ -15,6 +15,7 @@ from orchestrator.cluster.job_status import ENDED, JobStatus
 from orchestrator.engines.ray_connection import get_first_sentence
 from orchestrator.engines.ray_environment import read_environment, set_environment
 from orchestrator.errors import RunError, UsageError
+from orchestrator.process.streams import print_line
 
 EXCLUDES = ["/runs", "/checkpoints", ".git", ".venv", "venv", "__pycache__"]
 """Patterns of files that Ray does not upload, besides those in .gitignore and .rayignore."""
@@ -115,7 +116,8 @@ class Jobs:
             self._client.stop_job(job)
 
     def follow(self, job: str, show: Callable[[str], None]) -> JobStatus:
-        """Show the log of a job until it has ended; raises RunError if the connection breaks."""
+        """Show the log of a job until it has ended; raises RunError if the connection breaks before
+        that."""
         failure = asyncio.run(self._show_log(job, show))
         # The status says whether the job continues.
         status = self.status(job)
@@ -124,6 +126,11 @@ class Jobs:
                 f"lost the connection to {self.address}; {job} continues. "
                 f"To follow it: hookyard logs {job} --follow{self.flags}"
             ) from failure
+        if failure:
+            print_line(
+                f"lost the connection to {self.address} before the end of the log. "
+                f"To see all of it: hookyard logs {job}{self.flags}"
+            )
         return status
 
     async def _show_log(self, job: str, show: Callable[[str], None]) -> Exception | None:

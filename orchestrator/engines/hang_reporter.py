@@ -4,8 +4,8 @@ A thread of the driver, because the driver itself waits for the ranks.
 """
 
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from threading import Event, Thread
 from time import monotonic
 from typing import Self
@@ -21,6 +21,17 @@ STACK_REQUEST_DELAY_S = 3.0
 """Seconds after Ctrl-C before the stacks of ranks that are still running are requested."""
 
 _log = logging.getLogger("hookyard")
+
+
+@contextmanager
+def _surviving_errors(subject: object) -> Iterator[None]:
+    """Log an error of a check. If it ended the thread, nobody would learn of later hangs."""
+    try:
+        yield
+    except (HookyardError, OSError) as error:
+        _log.debug("%s cannot be checked for hangs: %s", subject, error)
+    except Exception as error:
+        warn_once(f"{subject} cannot be checked for hangs: {describe_error(error)}")
 
 
 class HangReporter:
@@ -64,17 +75,13 @@ class HangReporter:
     def _watch(self) -> None:
         every_s = 1.0
         while not self._stop.wait(every_s):
-            if self._interrupted_at is None and self._is_ending():
-                self._interrupted_at = monotonic()
-            for folder in self._active_runs():
-                every_s = folder.read_interval_s
-                try:
-                    self._check(folder)
-                except (HookyardError, OSError) as error:
-                    _log.debug("%s cannot be checked for hangs: %s", folder, error)
-                # If this thread ended, nobody would learn of later hangs.
-                except Exception as error:
-                    warn_once(f"{folder} cannot be checked for hangs: {describe_error(error)}")
+            with _surviving_errors("the run"):
+                if self._interrupted_at is None and self._is_ending():
+                    self._interrupted_at = monotonic()
+                for folder in self._active_runs():
+                    with _surviving_errors(folder):
+                        every_s = folder.read_interval_s
+                        self._check(folder)
 
     def _check(self, folder: RunFolder) -> None:
         location = folder.location

@@ -143,7 +143,7 @@ def _append_scores(scores: Tensor, queue: Tensor, layer: nn.Linear) -> Tensor:
 def find_prototypes(module: nn.Module, name: str) -> nn.Linear:
     """Return the model's prototypes; raises SettingError if `name` is not a linear layer without
     bias."""
-    layer = dict(module.named_modules()).get(name)
+    layer = dict(module.named_modules(remove_duplicate=False)).get(name)
     has_bias = layer is not None and "bias" in dict(layer.named_parameters())
     if not isinstance(layer, nn.Linear) or has_bias:
         kind = "missing" if layer is None else add_article(type(layer).__name__)

@@ -54,7 +54,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
         def get_job_info(self, job: str) -> Any:
             self._known(job)
-            status = SimpleNamespace(value="RUNNING" if cluster.breaks else cluster.status)
+            status = SimpleNamespace(value=cluster.status)
             return SimpleNamespace(
                 status=status,
                 message="told",
@@ -177,11 +177,23 @@ def test_broken_connection_prints_the_command_to_follow_again(cluster: Cluster, 
         "handshake": aiohttp.WSServerHandshakeError(request, (), status=502),
         "disconnected": aiohttp.ServerDisconnectedError(),
     }
-    cluster.breaks = errors[error]
+    cluster.breaks, cluster.status = errors[error], "RUNNING"
     with pytest.raises(
         RunError, match=f"known continues.*hookyard logs known --follow --address {ADDRESS}"
     ):
         Jobs(ADDRESS).follow("known", lambda text: None)
+
+
+def test_lost_end_of_the_log_is_told(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """The job may end while the connection is away."""
+    cluster.breaks = RuntimeError("WebSocket connection closed unexpectedly")
+    shown: list[str] = []
+    assert Jobs(ADDRESS).follow("known", shown.append).status == "SUCCEEDED"
+    assert "".join(shown) == "one\n"
+    assert capsys.readouterr().err == (
+        f"lost the connection to {ADDRESS} before the end of the log."
+        f" To see all of it: hookyard logs known --address {ADDRESS}\n"
+    )
 
 
 def test_closed_pipe_of_the_log_is_not_a_broken_connection(cluster: Cluster) -> None:

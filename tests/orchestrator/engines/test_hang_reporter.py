@@ -61,6 +61,24 @@ def test_reporter_survives_any_error_of_its_own(
     assert "cannot be checked for hangs: ZeroDivisionError: of the reporter" in caplog.text
 
 
+def test_reporter_survives_an_error_of_what_it_asks(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = make_hung_run(tmp_path)
+    errors = [ZeroDivisionError("of the list"), OSError("of the list")]
+
+    def fail_twice() -> list[RunFolder]:
+        if errors:
+            raise errors.pop()
+        return [folder]
+
+    lines = Lines()
+    with HangReporter(fail_twice, lines, lambda: False):
+        assert lines.has_line.wait(60)
+    assert lines.first.startswith(f"run: {HANG}")
+    assert "the run cannot be checked for hangs: ZeroDivisionError: of the list" in caplog.text
+
+
 @pytest.mark.parametrize("storage", ["disk", "object store"])
 def test_lines_after_ctrl_c_say_that_the_run_waits(
     storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
