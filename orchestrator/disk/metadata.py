@@ -11,6 +11,7 @@ from typing import Any, Literal, Self, TypeVar, get_args
 from hooks.metrics.direction import Mode
 from orchestrator.disk.best import Best, read_best
 from orchestrator.disk.process import Process
+from orchestrator.errors import DamagedFile, NewerFormat
 from orchestrator.experiment.yaml.origins import InitialWeights, ParentCheckpoint
 from orchestrator.storage.validation import check_mapping, validate
 
@@ -22,6 +23,8 @@ Status = Literal["running", "finished", "stopped", "interrupted", "failed"]
 STATUSES = (*get_args(Status), "lost")
 COMPLETE = ("finished", "stopped")
 """Statuses after which there is nothing to resume."""
+FAILED = ("failed", "lost", DamagedFile.status, NewerFormat.status)
+"""Statuses of trials that failed, in an ended sweep."""
 
 
 def format_now() -> str:

@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 from typing import NamedTuple
 
 from orchestrator import units
-from orchestrator.disk.metadata import COMPLETE
+from orchestrator.disk.metadata import COMPLETE, FAILED
 from orchestrator.tables.student_t import compute_quantile
 
 CONFIDENCE_LEVEL = 0.95
@@ -153,7 +153,7 @@ def _make_configuration(
         std=std,
         half_width=half_width,
         score=score,
-        failed=sum(status in ("failed", "lost", "damaged") for status in statuses),
+        failed=sum(status in FAILED for status in statuses),
         stopped=statuses.count("stopped"),
     )
 

@@ -7,6 +7,7 @@ from itertools import chain
 from rich.console import RenderableType, group
 from rich.text import Text
 
+from orchestrator.disk.metadata import FAILED
 from orchestrator.terminal.frame_parts import (
     STYLES,
     format_percent,
@@ -15,7 +16,7 @@ from orchestrator.terminal.frame_parts import (
     make_table,
 )
 from orchestrator.terminal.run_frame import format_slowness
-from orchestrator.terminal.sweep_view import FAILED, SweepView, TrialView
+from orchestrator.terminal.sweep_view import SweepView, TrialView
 from orchestrator.units import format_count, format_duration, format_parameter, format_value
 
 _SWEEP_LINES = 8

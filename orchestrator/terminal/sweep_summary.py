@@ -4,11 +4,11 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from orchestrator.disk.metadata import RunMetadata, SweepMetadata, seconds_at
+from orchestrator.disk.metadata import FAILED, RunMetadata, SweepMetadata, seconds_at
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.tables.configurations import RankedTrial
 from orchestrator.tables.trial_ranking import rank_trials
-from orchestrator.terminal.sweep_view import FAILED, SweepView, TrialView
+from orchestrator.terminal.sweep_view import SweepView, TrialView
 
 
 def summarize_sweep(

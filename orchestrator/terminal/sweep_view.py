@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.disk.metadata import FAILED
 from orchestrator.tables.configurations import Configuration
 from orchestrator.terminal.run_view import RunView
 
-FAILED = ("failed", "lost", "damaged")
-"""Statuses of trials that failed."""
 UNFINISHED = ("interrupted", "lost")
 """Statuses of trials that a resume of the sweep continues."""
 
@@ -89,5 +88,5 @@ class SweepView:
 
     @property
     def failed(self) -> int:
-        """Number of trials that failed, were lost or are damaged."""
+        """Number of trials that failed, were lost or cannot be read."""
         return sum(self.counts.get(status, 0) for status in FAILED)

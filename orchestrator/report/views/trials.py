@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.column_names import CONFIG
+from orchestrator.disk.metadata import FAILED
 from orchestrator.report import page
 from orchestrator.report.headline import make_status_badge
 from orchestrator.report.markup import concatenate, element
@@ -47,7 +48,7 @@ def render_trials(ordered: pd.DataFrame, objectives: Mapping[str, str], path: st
     columns = arrange_columns(ordered, objectives)
     n_best = max(1, min(MOST_ROWS, MOST_CELLS // len(columns)))
     is_best = np.arange(len(ordered)) < n_best
-    has_failed = ordered["status"].isin(["failed", "lost"])
+    has_failed = ordered["status"].isin(FAILED)
     shown = ordered[is_best | (has_failed & (has_failed.cumsum() <= MOST_FAILED))]
     rows = []
     for trial, row in shown[columns].iterrows():

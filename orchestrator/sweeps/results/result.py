@@ -11,7 +11,7 @@ import pandas as pd
 
 from hooks.metrics.direction import find_direction
 from orchestrator.column_names import CONFIG
-from orchestrator.disk.metadata import COMPLETE
+from orchestrator.disk.metadata import FAILED
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import list_trial_folders, open_sweep_folder, trial_name
 from orchestrator.errors import DamagedFile, UsageError
@@ -147,8 +147,8 @@ class Sweep(Result):
         """A DataFrame with one row per trial, also before its first report.
 
         Columns:
-            * `status`: `running`, `finished`, `stopped`, `interrupted`, `failed`, `lost` or
-              `damaged`.
+            * `status`: `running`, `finished`, `stopped`, `interrupted`, `failed`, `lost`,
+              `damaged` or `newer` (written by a later version of Hookyard).
             * `configuration`: Number of the configuration, with `repeats`.
             * `leader`: The trial that trained, with shared training. The others have the leader's
               `step_s`, `data_wait_share` and `samples_per_s`, but no `train_s`.
@@ -212,12 +212,14 @@ class Sweep(Result):
         return TrialIndex(self.folder, self.objectives).read()
 
     def count_failed_trials(self) -> int:
-        """Count the failed, lost and damaged trials of a sweep that has ended.
+        """Count the failed, lost and unreadable trials of a sweep that has ended.
 
         Returns:
             Their number.
         """
-        return sum(map(_has_failed, self.records().values()))
+        # Of an ended sweep, a trial that seems to be running has lost its process.
+        failed = (*FAILED, "running")
+        return sum(record.status in failed for record in self.records().values())
 
     @property
     def metrics(self) -> pd.DataFrame:
@@ -413,10 +415,6 @@ class Sweep(Result):
                 f" importance needs {MIN_TRIALS}"
             )
         return make_importance_table(units, metric)
-
-
-def _has_failed(record: TrialRecord | DamagedFile) -> bool:
-    return isinstance(record, DamagedFile) or record.status not in (*COMPLETE, "interrupted")
 
 
 def open_sweep(path: str | Path) -> Sweep:

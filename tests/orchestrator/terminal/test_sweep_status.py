@@ -14,6 +14,7 @@ from hooks.position import Position
 from orchestrator.disk.attempts import LeadingAttempt, write_attempt
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.sweeps.results.result import open_sweep
 from orchestrator.tables.trial_index import TrialIndex
 from orchestrator.terminal.sweep_status import LiveSweep
 from tests.orchestrator.doctor.runs import training
@@ -165,6 +166,19 @@ def test_damaged_trial_is_shown_among_the_others(tmp_path: Path) -> None:
     assert f"{damaged}/run.json is damaged" in str(view.trials[1].error)
     assert (view.best, view.ended, view.failed) == ("trial-0000", 2, 1)
     assert view.eta_s == pytest.approx(50 * 2 / 1)
+
+
+def test_trial_of_a_later_version_counts_as_failed(tmp_path: Path) -> None:
+    sweep = written_sweep(tmp_path, trials=2)
+    trial(sweep, 0, 0.5, status="finished")
+    newer = trial(sweep, 1, 0.9, status="finished")
+    newer.storage.write("run.json", '{"format": 99}')
+    view = LiveSweep(sweep, lambda: NOW).read_view()
+    assert [(one.name, one.status) for one in view.trials] == [
+        ("trial-0000", "finished"),
+        ("trial-0001", "newer"),
+    ]
+    assert view.failed == open_sweep(str(sweep)).count_failed_trials() == 1
 
 
 def test_damaged_leader_takes_no_follower_with_it(tmp_path: Path) -> None:
