@@ -10,12 +10,13 @@ import typer
 
 from orchestrator import units
 from orchestrator.errors import UsageError
-from orchestrator.storage.location import is_url
+from orchestrator.storage.location import is_url, without_credentials
 from orchestrator.terminal.printable import (
     escape_controls,
     escape_data,
     escape_json,
     escape_line,
+    escape_surrogates,
 )
 
 
@@ -23,7 +24,7 @@ def check_output(file: str) -> None:
     """Raise UsageError if --output names a folder, or a file in a folder that does not exist."""
     path = Path(file)
     if file.endswith("/") or path.is_dir():
-        raise UsageError(f"--output {file} is a folder; give a file name")
+        raise UsageError(f"--output {without_credentials(file)} is a folder; give a file name")
     if not is_url(file) and not path.absolute().parent.is_dir():
         raise UsageError(f"cannot write {file}: the folder {path.parent} does not exist")
 
@@ -52,7 +53,7 @@ def format_json(data: Any) -> str:
     try:
         return to_json(data, **options).decode()
     except PydanticSerializationError:  # a file name that is not UTF-8
-        return to_json(escape_data(data), **options).decode()
+        return to_json(escape_data(data, escape_surrogates), **options).decode()
 
 
 def print_json(data: Any) -> None:

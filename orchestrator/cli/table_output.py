@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import typer
 
@@ -25,9 +26,11 @@ if TYPE_CHECKING:
 
 Format = Literal["table", "csv", "json", "parquet"]
 FormatFlag = Annotated[Format, typer.Option("--format", help="parquet needs --output.")]
+_COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd", ".zip": "zip"}
+"""pandas' compression by the ending of a file's name."""
 OutputFlag = Annotated[
     str | None,
-    typer.Option("--output", metavar="FILE", help="File to write instead of stdout."),
+    typer.Option("--output", metavar="FILE", help="File or URL to write instead of stdout."),
 ]
 
 
@@ -54,9 +57,15 @@ class TableOutput:
             format = "json"
         if format == "parquet" and file is None:
             raise UsageError("--format parquet needs --output FILE")
+        if format == "json" and file is not None and _find_compression(file):
+            raise UsageError(
+                f"--output {without_credentials(file)} would not be compressed: "
+                "leave out the ending of its name, or use --format csv"
+            )
         if format == "table" and file is not None:
             raise UsageError(
-                f"--output {file} needs a data format: add --format csv, json or parquet"
+                f"--output {without_credentials(file)} needs a data format: "
+                "add --format csv, json or parquet"
             )
         return cls(format, file)
 
@@ -84,22 +93,33 @@ class TableOutput:
 
     def _write_file(self, file: str, table: pd.DataFrame) -> None:
         check_output(split_options(file)[0])
-        content = self._format(table)
         try:
-            if is_url(file):
-                storage = Storage(file)
-                storage.parent.write(storage.name, content)
-            else:
-                Path(file).write_bytes(content)
-        except (OSError, StorageError) as error:
+            with _create(file) as stream:
+                if self.format == "parquet":
+                    table.to_parquet(stream, index=False)
+                elif self.format == "csv":
+                    _write_csv(table, stream, _find_compression(file))
+                else:
+                    stream.write(format_json(_list_records(table)).encode())
+        # Some compressions need a package.
+        except (OSError, StorageError, ImportError) as error:
             raise UsageError(f"cannot write {without_credentials(file)}: {error}") from None
 
-    def _format(self, table: pd.DataFrame) -> bytes:
-        if self.format == "parquet":
-            return table.to_parquet(index=False)
-        if self.format == "csv":
-            return table.to_csv(index=False).encode(errors="backslashreplace")
-        return format_json(_list_records(table)).encode()
+
+def _create(file: str) -> AbstractContextManager[IO[bytes]]:
+    """Open a path or a URL for writing. A path may be that of a device, which is not replaced."""
+    if not is_url(file):
+        return open(file, "wb")
+    storage = Storage(file)
+    return storage.parent.create(storage.name)
+
+
+def _find_compression(file: str) -> str | None:
+    return _COMPRESSIONS.get(Path(split_options(file)[0]).suffix.lower())
+
+
+def _write_csv(table: pd.DataFrame, stream: IO[bytes], compression: Any) -> None:
+    table.to_csv(stream, index=False, mode="wb", compression=compression, errors="backslashreplace")
 
 
 def _print_rows(rows: pd.DataFrame) -> None:

@@ -10,6 +10,7 @@ import typer
 
 from orchestrator.errors import UsageError
 from orchestrator.nearest_names import did_you_mean, find_nearest
+from orchestrator.storage import without_credentials
 
 _TyperUsageError: type[Exception] = typer.BadParameter.__bases__[0]
 """Base of Typer's errors about a command line. Typer exports only `BadParameter`, so the attributes
@@ -44,10 +45,11 @@ _NEEDS = {
 
 
 def raise_usage_error(ctx: typer.Context, message: str) -> NoReturn:
-    """Raise UsageError with a message that names the help of the command."""
+    """Raise UsageError with a message that names the help of the command, and hides the credentials
+    of the arguments that it quotes."""
     subcommand = ctx.command_path.partition(" ")[2]
     command = f"hookyard {subcommand}".rstrip()
-    raise UsageError(f"{message}. See {command} --help")
+    raise UsageError(f"{without_credentials(message)}. See {command} --help")
 
 
 @contextmanager

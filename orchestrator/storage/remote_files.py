@@ -152,7 +152,8 @@ class RemoteFiles:
 
         def put(filesystem: Any) -> None:
             file.seek(0)
-            with filesystem.open_output_stream(path) as stream:
+            # By default, pyarrow compresses a file whose name ends in .gz.
+            with filesystem.open_output_stream(path, compression=None) as stream:
                 shutil.copyfileobj(file, stream, _PIECE_BYTES)
 
         try:

@@ -3,7 +3,7 @@
 import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -28,23 +28,25 @@ def escape_json(text: str) -> str:
     return _CONTROL.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
-def escape_data(value: Any) -> Any:
-    """Escape every text in plain data or dataclasses, as `escape_line` does."""
+def escape_surrogates(text: str) -> str:
+    """Escape what UTF-8 cannot encode, such as bytes of a file name that is not UTF-8."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def escape_data(value: Any, escape: Callable[[str], str] = escape_line) -> Any:
+    """Escape every text in plain data or dataclasses."""
     if isinstance(value, str):
-        return escape_line(value)
+        return escape(value)
     if isinstance(value, Mapping):
-        return {escape_data(name): escape_data(item) for name, item in value.items()}
+        return {
+            escape_data(name, escape): escape_data(item, escape) for name, item in value.items()
+        }
     if isinstance(value, list | tuple):
-        return type(value)(map(escape_data, value))
+        items = [escape_data(item, escape) for item in value]
+        return items if isinstance(value, list) else tuple(items)
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(
-            value,
-            **{
-                part.name: escape_data(getattr(value, part.name))
-                for part in fields(value)
-                if part.init
-            },
-        )
+        own = [part.name for part in fields(value) if part.init]
+        return replace(value, **{name: escape_data(getattr(value, name), escape) for name in own})
     return value
 
 

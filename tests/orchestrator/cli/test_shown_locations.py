@@ -28,12 +28,20 @@ def storage() -> str:
         (["query", "select 1", "--storage"], "missing", "does not exist"),
         (["show", "--trial", "0"], "digits", "is a single run"),
         (["resume", "--failed"], "digits", "is a single run"),
+        (["stats", "runs/digits", "--output"], "rows.csv", "needs a data format"),
+        (
+            ["query", "select 1", "--storage", ".", "--format", "csv", "--output"],
+            "rows/",
+            "a folder",
+        ),
+        (["show", "runs/digits"], "digits", "unexpected argument"),
+        (["stats", "runs/digits", "--by"], "digits", "--by must be one of"),
     ],
 )
 def test_credentials_are_not_printed(
     storage: str, command: list[str], place: str, message: str
 ) -> None:
-    result = CliRunner().invoke(app, [*command, f"{storage}/{place}".rstrip("/")])
+    result = CliRunner().invoke(app, [*command, f"{storage}/{place}" if place else storage])
     assert message in result.output
     assert "hunter2" not in result.output
     assert "AKIA" not in result.output

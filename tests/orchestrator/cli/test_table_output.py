@@ -3,9 +3,12 @@
 import csv
 import json
 import os
+import sys
+import tracemalloc
 from dataclasses import asdict
 from io import BytesIO, StringIO
 from pathlib import Path
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import pandas as pd
@@ -14,9 +17,16 @@ from typer.testing import CliRunner, Result
 
 from orchestrator.cli import app
 from orchestrator.cli.output import format_json
+from orchestrator.cli.table_output import TableOutput
 from orchestrator.disk.new_run import create_run
+from orchestrator.errors import UsageError
 from orchestrator.storage import Storage
 from tests.orchestrator.tables.test_frames import FRESH, record, row
+
+
+class Problem(NamedTuple):
+    text: str
+    line: int
 
 
 @pytest.fixture(scope="module")
@@ -110,5 +120,61 @@ def test_output_that_ends_in_a_slash_is_a_folder(run: str, tmp_path: Path) -> No
 
 
 def test_json_shows_a_name_that_is_no_utf_8() -> None:
-    printed = format_json({"file": os.fsdecode(b"plot-\xff.png"), "loss": float("nan")})
-    assert json.loads(printed) == {"file": "plot-\\udcff.png", "loss": None}
+    name = os.fsdecode(b"plot-\xff.png")
+    printed = format_json(
+        {"file": name, "loss": float("nan"), "error": Problem("line 1\nline 2", 3)}
+    )
+    assert json.loads(printed) == {
+        "file": "plot-\\udcff.png",
+        "loss": None,
+        "error": ["line 1\nline 2", 3],
+    }
+
+
+@pytest.mark.parametrize("place", ["folder", "bucket"])
+@pytest.mark.parametrize("ending", ["gz", "bz2", "xz", "zip", "GZ"])
+def test_csv_is_compressed_by_the_ending_of_its_name(
+    place: str, ending: str, tmp_path: Path
+) -> None:
+    storage = Storage(tmp_path if place == "folder" else f"memory://{uuid4().hex}")
+    table = pd.DataFrame(
+        {"file": [os.fsdecode(b"plot-\xff.png"), "b"], "loss": [0.1, 0.2]}, dtype=object
+    )
+    TableOutput("csv", f"{storage}/rows.csv.{ending}").write_data(table)
+    content = storage.read(f"rows.csv.{ending}")
+    starts = {"gz": b"\x1f\x8b", "bz2": b"BZh", "xz": b"\xfd7zXZ", "zip": b"PK"}
+    assert content.startswith(starts[ending.lower()])
+    compression: Any = {"gz": "gzip"}.get(ending.lower(), ending)
+    assert pd.read_csv(BytesIO(content), compression=compression).values.tolist() == [
+        ["plot-\\udcff.png", 0.1],
+        ["b", 0.2],
+    ]
+
+
+def test_missing_package_of_a_compression_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    monkeypatch.setitem(sys.modules, "compression.zstd", None)
+    output = TableOutput("csv", f"{tmp_path}/rows.csv.zst")
+    with pytest.raises(UsageError, match=r"cannot write .*rows\.csv\.zst: .*zstandard"):
+        output.write_data(pd.DataFrame({"loss": [0.1]}))
+
+
+def test_json_is_not_written_under_the_name_of_a_compressed_file() -> None:
+    with pytest.raises(UsageError, match=r"rows\.json\.gz would not be compressed"):
+        TableOutput.from_flags("json", "rows.json.gz", as_json=False)
+
+
+def test_csv_is_written_in_pieces(tmp_path: Path) -> None:
+    """The text of the table takes 30 MB."""
+    table = pd.DataFrame({f"text-{number}": ["x" * 59] * 100_000 for number in range(5)})
+    TableOutput("csv", str(tmp_path / "small.csv")).write_data(table[:1])
+    tracemalloc.start()
+    try:
+        TableOutput("csv", str(tmp_path / "rows.csv")).write_data(table)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (tmp_path / "rows.csv").stat().st_size == 100_001 * 5 * 60 - 5 * (59 - len("text-0"))
+    assert peak_bytes < 20_000_000

@@ -50,7 +50,7 @@ class FailingStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._filesystem, name)
 
-    def open_output_stream(self, path: str) -> Any:
+    def open_output_stream(self, path: str, compression: None) -> Any:
         if self.fails_at == "open":
             raise OSError("quota exceeded")
         if not self.fails_at:

@@ -26,10 +26,10 @@ def test_files_are_read_as_written(storage: Storage) -> None:
     storage.delete("a")
     storage.write("a/b.txt", "a longer text")
     storage.write("a/b.txt", "text")
-    storage.write("c.bin", b"\x00\xff")
+    storage.write("c.bin.gz", b"\x00\xff")
     assert storage.read("a/b.txt") == b"text"
-    assert storage.read("c.bin") == b"\x00\xff"
-    assert storage.names() == ["a", "c.bin"]
+    assert storage.read("c.bin.gz") == b"\x00\xff"
+    assert storage.names() == ["a", "c.bin.gz"]
     assert storage.names("a") == ["b.txt"]
 
 
