@@ -144,7 +144,7 @@ def _delete_damaged_checkpoints(folder: RunFolder, experiment: Experiment) -> No
 
 def _take_edited_init(folder: RunFolder, experiment: Experiment) -> None:
     """Record the initial weights of a run that begins again, if its `init` was edited."""
-    if not _has_edited_init(folder, experiment):
+    if not has_edited_init(folder, experiment):
         return
     parent = experiment.source.continued_from
     if parent:
@@ -157,13 +157,13 @@ def _check_checkpoint_fits(
 ) -> None:
     """Raise UsageError if training cannot continue from a checkpoint with an experiment."""
     checkpoint = ContinuedCheckpoint.read(folder, name)
-    if _has_edited_init(folder, experiment):
+    if has_edited_init(folder, experiment):
         raise _make_edited_init_error(folder, checkpoint.path)
     checkpoint.check_optimizers(experiment)
     checkpoint.check_processes(experiment, engine.name)
 
 
-def _has_edited_init(folder: RunFolder, experiment: Experiment) -> bool:
+def has_edited_init(folder: RunFolder, experiment: Experiment) -> bool:
     """Return whether an experiment has another `init` than the run's source."""
     source = folder.read_source()
     if source == experiment.source:

@@ -6,6 +6,7 @@ This code runs in the driver, or under Tune in the trial's process.
 from collections.abc import Mapping
 from typing import Any
 
+from orchestrator.disk.checkpoint_folder import list_checkpoints
 from orchestrator.disk.initial_weights import describe_initial_weights
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import trial_folder
@@ -13,8 +14,10 @@ from orchestrator.errors import ConfigError
 from orchestrator.experiment.checks.metric_modes import infer_modes
 from orchestrator.experiment.load import to_yaml
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve
+from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.yaml.source import ExperimentSource
+from orchestrator.runs.resume import has_edited_init
 
 
 def make_trial_source(
@@ -48,30 +51,35 @@ def begin_trial(
     """
     folder = trial_folder(location, number)
     is_new = not folder.exists()
-    init = None
+    changes: dict[str, Any] = {"values": values}
     error = None
     try:
         source = make_trial_source(source, settings, values)
         resolved = resolve(source)
-        if is_new:
-            init = describe_initial_weights(resolved.experiment)
+        if is_new or _begins_with_edited_init(folder, resolved.experiment):
+            changes["init"] = describe_initial_weights(resolved.experiment)
         text = to_yaml(resolved.experiment)
     except ConfigError as config_error:
         error = config_error
         text = RunFolder(location).read_experiment_text()
 
     if is_new:
-        metadata: dict[str, Any] = {
-            "values": values,
+        metadata = {
             "configuration": number // settings.repeat_count if settings.repeat_count > 1 else None,
             "modes": dict(settings.objectives),
-            "init": init,
+            **changes,
         }
         folder.begin(text, source, trial=folder.name, local=False, **metadata)
     else:
         folder.write_experiment(text, source)
-        folder.resume(values=values)
+        folder.resume(**changes)
     if error:
         folder.end("failed", error=str(error), is_user_error=True)
         raise error
     return resolved, folder
+
+
+def _begins_with_edited_init(folder: RunFolder, experiment: Experiment) -> bool:
+    """Return whether a trial begins again with other initial weights. One that has a checkpoint
+    continues from it."""
+    return has_edited_init(folder, experiment) and not list_checkpoints(folder)

@@ -432,6 +432,51 @@ def test_a_trial_s_own_tables_know_the_sweep_s_mode(tmp_path: Path) -> None:
     assert open_run(tmp_path / "trials" / "trial-0000").modes == {"val/shift": "min"}
 
 
+def test_edited_init_counts_in_a_trial_without_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in (("a", 1.0), ("b", 2.0)):
+        weights = {"weight": torch.full((3, 5), value), "bias": torch.full((3,), value)}
+        torch.save(weights, f"{name}.pt")
+    changes: dict[str, Any] = {
+        "task": "tests.orchestrator.runs.test_start_and_resume:Failing",
+        "optimizer": {"type": "SGD", "lr": 0.0},
+        "init": {"from": "a.pt"},
+    }
+    failed = sweep(searching({"seed": {"grid": [1, 2]}}, **changes), tmp_path, local=True)
+    assert failed.count_failed_trials() == 2
+
+    Path("mended").touch()
+    file = tmp_path / "points/experiment.yaml"
+    file.write_text(file.read_text().replace("a.pt", "b.pt"))
+    done = resume_sweep(file.parent, failed=True)
+    for trial in done.runs:
+        assert torch.equal(trial.weights("last")["weight"], torch.full((3, 5), 2.0))
+        init = trial.folder.read_metadata().init
+        assert init is not None
+        assert init.path == f"{tmp_path}/b.pt"
+
+
+@pytest.mark.parametrize(("checkpoints", "counts"), [([], "b.pt"), (["epoch-0001"], "a.pt")])
+def test_edited_init_does_not_count_in_a_trial_with_a_checkpoint(
+    checkpoints: list[str], counts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("orchestrator.sweeps.begin_trial.list_checkpoints", lambda _: checkpoints)
+    for name in ("a.pt", "b.pt"):
+        torch.save({"weight": torch.zeros(3, 5), "bias": torch.zeros(3)}, name)
+        settings = {"metric": "val/loss", "space": {"optimizer.lr": {"choice": [0.1]}}}
+        experiment = described(epochs=1, sweep=settings, init={"from": name})
+        assert experiment.sweep is not None
+        _, trial = begin_trial(
+            str(tmp_path), 0, experiment.source, experiment.sweep, {"optimizer.lr": 0.1}
+        )
+    init = trial.read_metadata().init
+    assert init is not None
+    assert init.path == f"{tmp_path}/{counts}"
+
+
 def test_the_time_of_a_resumed_trial_leaves_out_the_pause(tmp_path: Path) -> None:
     settings = {"metric": "val/loss", "space": {"optimizer.lr": {"choice": [0.1]}}}
     experiment = described(epochs=1, sweep=settings)
