@@ -79,8 +79,8 @@ class LiveSweep:
             was_resumed = record.started < start <= (record.ended or "")
             if record.status in COMPLETE and not was_resumed:
                 cells = make_measured_cells(record, record.get_leader(records))
-                broken = constraints.describe_broken(cells)
-                settled[name] = _make_view_of_record(record, metric, broken)
+                infeasible = constraints.explain_infeasible(record.status, cells)
+                settled[name] = _make_view_of_record(record, metric, infeasible)
         return settled
 
     def _list_started_trials(self) -> list[str]:
@@ -105,21 +105,20 @@ class LiveSweep:
         run = self._runs[name]
         metadata = run.read_metadata()
         view = _make_view_of_run(name, run, metadata, sweep)
-        if view.status in COMPLETE and sweep.constraints:
-            view = replace(view, infeasible=self._find_broken_constraints(name, sweep))
-
         # Tune may retry a trial that failed for a reason outside the user's code.
         is_final_failure = view.status == "failed" and metadata.is_user_error
         if view.status in (*COMPLETE, "interrupted") or is_final_failure:
+            if sweep.constraints:
+                view = replace(view, infeasible=self._explain_infeasible(name, sweep))
             self._settled[name] = view
             del self._runs[name]
         return view
 
-    def _find_broken_constraints(self, name: str, sweep: SweepMetadata) -> str | None:
+    def _explain_infeasible(self, name: str, sweep: SweepMetadata) -> str | None:
         trials = self.folder.storage / "trials"
         record = TrialRecord.read(RunFolder(trials, name), sweep.objectives)
         cells = read_measured_cells(record, self.folder, sweep.objectives)
-        return Constraints(sweep.constraints).describe_broken(cells)
+        return Constraints(sweep.constraints).explain_infeasible(record.status, cells)
 
 
 def _make_view_of_damage(name: str, damage: DamagedFile) -> TrialView:
