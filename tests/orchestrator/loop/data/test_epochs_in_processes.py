@@ -19,7 +19,7 @@ from torch.utils.data import (
 
 from hooks import Hook, State
 from hooks.training.sampler_seed import DistSamplerSeed
-from orchestrator.errors import RunError
+from orchestrator.errors import TaskError
 from orchestrator.loop.loop import Loop
 from orchestrator.task import Task
 from tests.tasks import experiment
@@ -193,7 +193,7 @@ class Progress(Epochs):
 def test_progress_is_refused_in_a_loader_process() -> None:
     settings = experiment(epochs=2, batch_size=4, loader={"num_workers": 1})
     with pytest.raises(
-        RunError, match=r"a DataLoader worker is ahead of the loop .* give the dataset set_epoch"
+        TaskError, match=r"a DataLoader worker is ahead of the loop .* give the dataset set_epoch"
     ):
         list(Loop(Progress(), settings, {}).run())
     list(Loop(Progress(), experiment(epochs=2, batch_size=4), {}).run())
