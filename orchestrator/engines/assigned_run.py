@@ -58,11 +58,36 @@ class AssignedRun:
         checkpoints = find_checkpoint_folder(self.folder, {"hooks": hooks})
         return CheckpointStore(checkpoints, self.folder.name, self.world.is_master)
 
-    def recover_checkpoints(self) -> None:
+    def prepare_checkpoints(self) -> None:
         """Remove what a killed process left behind among the checkpoints, which an evaluation does
-        not own; collective."""
+        not own; collective. Raises UsageError if they belong to an earlier run."""
         if self.assignment.target is None:
-            self.world.broadcast(partial(_recover, self.store))
+            self.world.broadcast(self._recover_own_checkpoints)
+
+    def _recover_own_checkpoints(self) -> None:
+        store = self.store
+        store.recover()
+        # An `out_dir` is outside the folder that the driver cleans.
+        store.storage.delete_leftovers(is_pid_alive)
+        if self.folder.read_attempts():
+            return
+
+        foreign = [name for name in store.list_names() if name != self._given_checkpoint]
+        if foreign:
+            raise UsageError(
+                f"{store.get_path(foreign[-1])} belongs to an earlier run; move it away, or choose"
+                " another out_dir or name"
+            )
+
+    @property
+    def _given_checkpoint(self) -> str | None:
+        """Name of the only checkpoint that the run may have before its first attempt: a copy of the
+        one that it begins with."""
+        parent = self.assignment.source.continued_from
+        if parent:
+            return parent.checkpoint
+        path = self.assignment.checkpoint
+        return path.rpartition("/")[-1] if path else None
 
     def begin(self) -> Attempt:
         """Begin an attempt at the assignment's checkpoint or the newest one; return its record.
@@ -101,26 +126,13 @@ class AssignedRun:
 
     def _record_start(self, checkpoint: str | None, hosts: Sequence[Host]) -> Attempt:
         """Record the start, and show where the run continues. Called on rank 0."""
-        assignment = self.assignment
         folder = self.folder
         folder.storage.delete(HANG_REPORTS)
-        is_assigned = assignment.checkpoint or assignment.source.continued_from
-        if checkpoint and not is_assigned and not folder.read_attempts():
-            raise UsageError(
-                f"{self.store.get_path(checkpoint)} belongs to an earlier run; move it away, or choose"
-                " another out_dir or name"
-            )
         position = self.store.read_position(checkpoint) if checkpoint else None
         attempt = folder.begin_attempt(checkpoint, position, hosts, len(hosts))
         if self.display is not None and attempt.number:
             self.display.line(_describe_resume(checkpoint, hosts))
         return attempt
-
-
-def _recover(store: CheckpointStore) -> None:
-    store.recover()
-    # An `out_dir` is outside the folder that the driver cleans.
-    store.storage.delete_leftovers(is_pid_alive)
 
 
 def _describe_resume(checkpoint: str | None, hosts: Sequence[Host]) -> str:

@@ -22,6 +22,7 @@ from orchestrator.experiment.resolve import ResolvedExperiment
 from orchestrator.loop.data.phases import DataOf
 from orchestrator.loop.model.torch_settings import thread_count, torch_threads
 from orchestrator.loop.report import Report, produce_within
+from orchestrator.loop.sharing.failed_run import call_for_each_run
 from orchestrator.loop.world import World
 
 
@@ -70,8 +71,7 @@ class Session:
     def _begin(self, resources: ExitStack) -> RecordedLoop:
         """Begin an attempt of each run, and return their loop, which has restored its
         checkpoints."""
-        for run in self.runs:
-            run.recover_checkpoints()
+        call_for_each_run(AssignedRun.prepare_checkpoints, self.runs)
         choose_common_checkpoints(self.runs, self.world)
         records = [run.begin() for run in self.runs]
 

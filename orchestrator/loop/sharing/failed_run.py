@@ -1,12 +1,25 @@
 """The run that failed, of several that share a training, as an attribute of the error."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from hooks.errors import get_cause, walk_errors
 
 _ATTRIBUTE = "hookyard_failed_run"
 """Attribute of an error, which is pickled with it."""
+
+R = TypeVar("R")
+
+
+def call_for_each_run(function: Callable[..., R], *arguments: Iterable[Any]) -> list[R]:
+    """Call a function with the arguments of each run, which are in the order of the runs, and return
+    the results; mark an error as that of the run."""
+    results = []
+    for index, own in enumerate(zip(*arguments, strict=True)):
+        with marking_failed_run(index):
+            results.append(function(*own))
+    return results
 
 
 @contextmanager
