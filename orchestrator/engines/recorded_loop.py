@@ -6,7 +6,6 @@ from typing import Any
 
 from orchestrator.engines.attempt_recorder import AttemptRecorder
 from orchestrator.engines.hang_watch import HangWatch
-from orchestrator.errors import HookyardError
 from orchestrator.loop.base_loop import BaseLoop
 from orchestrator.loop.report import Report
 from orchestrator.loop.sharing.failed_run import mark_failed_run
@@ -44,7 +43,8 @@ class RecordedLoop:
     def reports(self) -> Generator[Report, None, None]:
         """Train, write the loop's reports to the runs' folders, and yield them.
 
-        An error is marked with the index of the run that failed.
+        If that fails, the loop ends as after an error of its own. An error is marked with the index
+        of the run that failed.
         """
         reports = self.loop.run()
         failure = None
@@ -52,10 +52,14 @@ class RecordedLoop:
         try:
             for report in reports:
                 index = report.run_index
-                self._record_ends()
-                self._write(report)
-                with self._watch.pause():
-                    yield report
+                try:
+                    self._record_ends()
+                    self._write(report)
+                    with self._watch.pause():
+                        yield report
+                except BaseException as error:
+                    reports.throw(error)
+                    raise
         except GeneratorExit:
             raise
         except BaseException as error:
@@ -64,7 +68,7 @@ class RecordedLoop:
                 mark_failed_run(error, index)
             raise
         finally:
-            self._finish(reports, failure)
+            self._write_last_files(failure)
 
     def _record_ends(self) -> None:
         """Record which runs have ended, if training continues for others."""
@@ -82,15 +86,13 @@ class RecordedLoop:
             self.loop.state.show(difference)
         recorder.write_files()
 
-    def _finish(self, reports: Generator[Report], failure: BaseException | None) -> None:
-        """End the loop where it is, and write the last files; an earlier `failure` takes precedence
-        over new errors."""
+    def _write_last_files(self, failure: BaseException | None) -> None:
+        """Write the last files of the runs; an earlier `failure` takes precedence over new errors."""
         try:
-            reports.close()
             self._record_ends()
             for recorder in self._recorders:
                 recorder.write_files()
-        except (HookyardError, OSError) as error:
+        except Exception as error:
             if failure is None:
                 raise
             _log.warning("rank %d could not write its last files: %s", self.loop.world.rank, error)

@@ -34,14 +34,16 @@ class Report:
 def produce_within(
     context: Callable[[], AbstractContextManager[Any]], reports: Generator[Report, None, None]
 ) -> Generator[Report, None, None]:
-    """Yield reports; each is produced within a new context, which the caller does not see."""
-    try:
-        while True:
-            with context():
-                report = next(reports, None)
-            if report is None:
-                return
-            yield report
-    finally:
+    """Yield reports; each is produced within a new context, which the caller does not see. An error
+    that the caller throws is raised there, too."""
+    while True:
         with context():
-            reports.close()
+            report = next(reports, None)
+        if report is None:
+            return
+        try:
+            yield report
+        except BaseException as error:
+            with context():
+                reports.throw(error)
+            raise
