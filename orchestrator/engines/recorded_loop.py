@@ -8,7 +8,7 @@ from orchestrator.engines.attempt_recorder import AttemptRecorder
 from orchestrator.engines.hang_watch import HangWatch
 from orchestrator.loop.base_loop import BaseLoop
 from orchestrator.loop.report import Report
-from orchestrator.loop.sharing.failed_run import mark_failed_run
+from orchestrator.loop.sharing.failed_run import call_for_each_run, mark_failed_run
 
 _log = logging.getLogger("hookyard")
 
@@ -27,15 +27,13 @@ class RecordedLoop:
     def restore(self, checkpoints: Sequence[str | None]) -> None:
         """Restore the checkpoint of each run, None for one without, and record with which data and
         settings the runs train."""
-        leader, *followers = self._recorders
+        recorders = self._recorders
+        leaders = [None, *(recorders[0].as_leader for _ in recorders[1:])]
         try:
-            leader.record_training()
-            for follower in followers:
-                follower.record_training(leader.as_leader)
+            call_for_each_run(AttemptRecorder.record_training, recorders, leaders)
             self.loop.restore(*checkpoints)
-            for recorder in self._recorders:
-                recorder.record_samples()
-                recorder.read_repeated_reports()
+            call_for_each_run(AttemptRecorder.record_samples, recorders)
+            call_for_each_run(AttemptRecorder.read_repeated_reports, recorders)
         except BaseException:
             self.loop.abandon()
             raise
@@ -74,8 +72,7 @@ class RecordedLoop:
         """Record which runs have ended, if training continues for others."""
         if not self.loop.active:
             return
-        for recorder in self._recorders:
-            recorder.record_end()
+        call_for_each_run(AttemptRecorder.record_end, self._recorders)
 
     def _write(self, report: Report) -> None:
         """Write a report and the files of its run, and show how it differs from one that it
@@ -90,8 +87,7 @@ class RecordedLoop:
         """Write the last files of the runs; an earlier `failure` takes precedence over new errors."""
         try:
             self._record_ends()
-            for recorder in self._recorders:
-                recorder.write_files()
+            call_for_each_run(AttemptRecorder.write_files, self._recorders)
         except Exception as error:
             if failure is None:
                 raise

@@ -5,7 +5,7 @@ from contextlib import ExitStack, closing
 from functools import partial
 
 from hooks.loop_services import Display
-from orchestrator.disk.artifacts import open_artifacts
+from orchestrator.disk.artifacts import Artifacts, open_artifacts
 from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.hang_reports import HangReports
 from orchestrator.disk.sweep_folder import CHECKPOINTS_TO_EXPLOIT
@@ -73,24 +73,15 @@ class Session:
         checkpoints."""
         call_for_each_run(AssignedRun.prepare_checkpoints, self.runs)
         choose_common_checkpoints(self.runs, self.world)
-        records = [run.begin() for run in self.runs]
+        records = call_for_each_run(AssignedRun.begin, self.runs)
 
-        rank = (self.world.rank, self.world.world_size)
-        artifacts = [
-            resources.enter_context(closing(open_artifacts(run.folder.storage, *rank)))
-            for run in self.runs
-        ]
+        artifacts = call_for_each_run(partial(self._open_artifacts, resources), self.runs)
         watch = resources.enter_context(self._make_watch(records[0]))
-        contexts = [
-            make_context(*attempt, self._stop_requested)
-            for attempt in zip(self.runs, records, artifacts, strict=True)
-        ]
+        make_own_context = partial(make_context, stop_requested=self._stop_requested)
+        contexts = call_for_each_run(make_own_context, self.runs, records, artifacts)
         resumes = records[0].checkpoint is not None
         loop = make_loop(self.runs, contexts, self._data_of, resumes=resumes)
-        recorders = [
-            AttemptRecorder(*attempt)
-            for attempt in zip(self.runs, records, artifacts, loop.runs, strict=True)
-        ]
+        recorders = call_for_each_run(AttemptRecorder, self.runs, records, artifacts, loop.runs)
 
         training = RecordedLoop(loop, recorders, watch)
         target = self.runs[0].assignment.target
@@ -98,6 +89,12 @@ class Session:
         training.restore([target.checkpoint] if target else [own.checkpoint for own in records])
         watch.follow(loop.state)
         return training
+
+    def _open_artifacts(self, resources: ExitStack, run: AssignedRun) -> Artifacts:
+        """Return the files that the hooks of a run write, which `resources` closes."""
+        world = self.world
+        opened = open_artifacts(run.folder.storage, world.rank, world.world_size)
+        return resources.enter_context(closing(opened))
 
     def _make_watch(self, record: Attempt) -> HangWatch:
         leader = self.runs[0]

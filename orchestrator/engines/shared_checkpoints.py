@@ -8,6 +8,7 @@ from functools import partial
 from hooks.position import Position
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.engines.assigned_run import AssignedRun
+from orchestrator.loop.sharing.failed_run import call_for_each_run
 from orchestrator.loop.world import World
 
 _log = logging.getLogger("hookyard")
@@ -31,12 +32,14 @@ def choose_common_checkpoints(runs: Sequence[AssignedRun], world: World) -> None
 def _are_at_same_position(stores: Sequence[CheckpointStore], world: World) -> bool:
     """Return whether the newest checkpoints of all runs have the same position, or none has one;
     collective."""
-    newest = [store.find_latest(world).name for store in stores]
-    positions = {
-        store.read_position(name) if name else None
-        for name, store in zip(newest, stores, strict=True)
-    }
-    return len(positions) == 1
+    positions = call_for_each_run(partial(_find_newest_position, world), stores)
+    return len({*positions}) == 1
+
+
+def _find_newest_position(world: World, store: CheckpointStore) -> Position | None:
+    """Return the position of a run's newest checkpoint; None if it has none; collective."""
+    name = store.find_latest(world).name
+    return store.read_position(name) if name else None
 
 
 def _start_from_scratch(runs: Sequence[AssignedRun], world: World) -> None:
@@ -46,14 +49,13 @@ def _start_from_scratch(runs: Sequence[AssignedRun], world: World) -> None:
         _log.warning(
             "%s share a training run but have no common checkpoint; they start from scratch", names
         )
-    for run in runs:
-        world.broadcast(run.store.clear)
+    call_for_each_run(world.broadcast, [run.store.clear for run in runs])
 
 
 def _find_newest_common(stores: Sequence[CheckpointStore]) -> list[str] | None:
     """Return each store's checkpoint at the newest position that all have in common; None if there
     is none."""
-    by_position = [_list_by_position(store) for store in stores]
+    by_position = call_for_each_run(_list_by_position, stores)
     common = set.intersection(*map(set, by_position))
     if not common:
         return None
