@@ -51,8 +51,9 @@ _RUNNING: Mapping[str, Any] = {
     "error": None,
     "is_user_error": False,
     "metric_missing": False,
+    "ended": None,
 }
-"""Entries of `run.json` that `end` sets, in a run that has not ended."""
+"""Entries of `run.json` that tell an end, in a run that has not ended."""
 
 
 class RunFolder:

@@ -63,6 +63,7 @@ def test_a_resume_keeps_the_time_that_the_run_took_until_its_end_or_its_last_rep
     metadata = folder.read_metadata()
     assert metadata.earlier_s == (125.0 if status == "interrupted" else 120.0)
     assert (metadata.status, metadata.stopped, metadata.tags) == ("running", [], ["paper"])
+    assert metadata.ended is None
     assert len(metadata.resumed) == 1
 
 
