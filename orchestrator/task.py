@@ -380,8 +380,8 @@ class Task(ABC):
 
         Further parameters of the method become keys of `optimizer` in the file, with their types,
         bounds and defaults, and a sweep can vary them. A `type` in the file replaces this
-        optimizer. The loop calls the method again if a value changes during training; the call must
-        change the groups' options, and must not move parameters between groups.
+        optimizer. The loop calls the method once, when training begins or continues. After a resume
+        with other arguments, each group must hold the same parameters as before.
 
         Args:
             model: The model that `model` returned.

@@ -86,7 +86,9 @@ class IterableTraining(IterableData, TrainingData):
     def is_exhausted(self) -> bool:
         if self._passes is not None:
             return self._passes.is_exhausted
-        return self._restored is not None and self._restored.is_exhausted
+        return (
+            self.stops_when_exhausted and self._restored is not None and self._restored.is_exhausted
+        )
 
     # Position
 

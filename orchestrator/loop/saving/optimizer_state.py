@@ -5,7 +5,7 @@ from inspect import Parameter, signature
 from itertools import chain
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hooks.distributed import sharded_tensors as shards
@@ -73,6 +73,15 @@ def _save_state(optimizer: Optimizer, outer: tuple[Optimizer, ...]) -> dict[str,
         if not tensors or any(id(tensor) not in saved for tensor in tensors):
             unsaved[name] = part
     return {**state, _INNER: unsaved} if unsaved else state
+
+
+def list_group_parameters(optimizer: Optimizer, module: nn.Module) -> list[list[str]]:
+    """Return the names of the parameters of each group; empty for those outside the model."""
+    names = {parameter: name for name, parameter in module.named_parameters()}
+    return [
+        [names.get(parameter, "") for parameter in group["params"]]
+        for group in optimizer.param_groups
+    ]
 
 
 def load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:

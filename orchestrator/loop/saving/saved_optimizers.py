@@ -1,9 +1,13 @@
 """Optimizers in a checkpoint: their states and settings, schedules and scalers."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
+from torch.optim import Optimizer
+
 from hooks.optimizer_name import OptimizerName
+from hooks.parameter_names import join_names
 from hooks.position import Position
 from hooks.state import State
 from orchestrator.disk.checkpoints.manifest import list_optimizers
@@ -11,6 +15,7 @@ from orchestrator.errors import CheckpointError
 from orchestrator.experiment.optim.learning_rate import Schedule
 from orchestrator.loop.saving.contents import LoadedCheckpoint
 from orchestrator.loop.saving.optimizer_state import (
+    list_group_parameters,
     load_state,
     load_with_present_settings,
     save_state,
@@ -51,6 +56,7 @@ class SavedOptimizers:
                 "scaler": scaler.state_dict() if scaler else None,
                 "kept_weights": self._modes.get_kept_weights(name),
                 "group_settings": self._changes.numbers.get_groups(name),
+                "group_parameters": list_group_parameters(optimizer, self._state.module),
             }
         return states.get(None, states)
 
@@ -106,6 +112,7 @@ class SavedOptimizers:
         scheduler = self._state.schedulers[name]
         scaler = self._state.scalers[name]
         schedule = saved["scheduler"]
+        self._check_group_parameters(optimizer, saved["group_parameters"])
         if rescheduled is None:
             load_state(optimizer, saved["optimizer"])
             if scheduler is not None and schedule is not None:
@@ -117,6 +124,19 @@ class SavedOptimizers:
         if scaler is not None and saved["scaler"] is not None:
             scaler.load_state_dict(saved["scaler"])
         self._modes.restore(name, saved["kept_weights"])
+
+    def _check_group_parameters(self, optimizer: Optimizer, saved: Sequence[Sequence[str]]) -> None:
+        """Raise CheckpointError unless the groups have the same parameters, because torch loads the
+        state of a parameter by its place in them."""
+        present = list_group_parameters(optimizer, self._state.module)
+        for number, (before, now) in enumerate(zip_longest(saved, present, fillvalue=())):
+            moved = [*(set(before) ^ set(now))]
+            if list(before) != list(now):
+                raise CheckpointError(
+                    f"group {number} of the optimizer has other parameters than in the checkpoint"
+                    f" ({join_names(sorted(moved) or list(now), 3)}), and the state of one would go"
+                    " to another; restore the groups, or start another run with init"
+                )
 
     def _list_states(self, loaded: LoadedCheckpoint) -> Mapping[OptimizerName, Mapping[str, Any]]:
         states = loaded.shared.get("optimizer", {})

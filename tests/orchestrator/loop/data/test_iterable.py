@@ -16,6 +16,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from torchmetrics.classification import MulticlassF1Score
 
 from hooks import Hook, State
+from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.errors import HookError
 from hooks.training.sampler_seed import DistSamplerSeed
 from orchestrator.disk.checkpoints.store import CheckpointStore
@@ -317,6 +318,19 @@ def test_error_of_a_stream_names_its_phase() -> None:
                 {},
             ).run()
         )
+
+
+def test_a_run_goes_on_with_other_passes_where_an_exhausted_one_has_ended(tmp_path: Path) -> None:
+    def make(steps: int, on_exhausted: str) -> Loop:
+        settings = experiment(steps=steps, loader={"on_exhausted": on_exhausted})
+        context = RunContext(store=CheckpointStore(Storage(tmp_path)))
+        return Loop(IterablePoints(train=36), settings, {"checkpoint": Checkpoint()}, context)
+
+    # 36 samples are four batches of 8, and one of 4.
+    assert [report.metrics["step"] for report in make(100, "stop").run()][-1] == 5
+    loop = make(12, "restart")
+    loop.restore(CheckpointStore(Storage(tmp_path)).list_names()[-1])
+    assert [report.metrics["step"] for report in loop.run()][-1] == 12
 
 
 class FailingAtItsEnd(Failing):

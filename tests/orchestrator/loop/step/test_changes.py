@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import SGD
 
 from hooks import Hook, State
+from hooks.checkpointing.checkpoint import Checkpoint
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.errors import CheckpointError, ConfigError
 from orchestrator.experiment.resolve import resolve
@@ -298,6 +299,30 @@ def test_change_to_the_default_that_was_not_written_is_accepted() -> None:
     list(loop.run())
     assert loop.state.optimizer is not None
     assert loop.state.optimizer.param_groups[0]["weight_decay"] == 0.1
+
+
+@dataclass
+class Layers(Points):
+    """Three layers of which two have parameters of the same shapes."""
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 5), nn.Linear(5, 3))
+
+
+def test_resume_with_other_parameters_in_a_group_is_refused(tmp_path: Path) -> None:
+    def make(match: str) -> Loop:
+        optimizer = {"type": "SGD", "lr": 0.01, "momentum": 0.9}
+        groups = [{"match": match, "weight_decay": 0.01}]
+        settings = described(epochs=1, optimizer={**optimizer, "groups": groups})
+        context = RunContext(store=CheckpointStore(Storage(tmp_path)))
+        return Loop(Layers(), settings, {"checkpoint": Checkpoint()}, context)
+
+    list(make("0.*").run())
+    make("0.*").restore("epoch-0001")
+    with pytest.raises(
+        CheckpointError, match=r"has other parameters .*\b0\.bias, 0\.weight, 1\.bias"
+    ):
+        make("1.*").restore("epoch-0001")
 
 
 def test_resume_with_another_optimizer_is_refused(tmp_path: Path) -> None:
