@@ -107,11 +107,15 @@ class TableOutput:
 
 
 def _create(file: str) -> AbstractContextManager[IO[bytes]]:
-    """Open a path or a URL for writing. A path may be that of a device, which is not replaced."""
-    if not is_url(file):
-        return open(file, "wb")
-    storage = Storage(file)
-    return storage.parent.create(storage.name)
+    """Open a path or a URL for writing. An earlier file stays until the new one is complete; a
+    device is written to."""
+    if is_url(file):
+        storage = Storage(file)
+        return storage.parent.create(storage.name)
+    path = Path(file).resolve()
+    if path.exists() and not path.is_file():
+        return path.open("wb")
+    return Storage(path.parent).create(path.name)
 
 
 def _find_compression(file: str) -> str | None:

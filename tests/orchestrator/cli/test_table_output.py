@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -159,6 +160,21 @@ def test_missing_package_of_a_compression_is_named(
     output = TableOutput("csv", f"{tmp_path}/rows.csv.zst")
     with pytest.raises(UsageError, match=r"cannot write .*rows\.csv\.zst: .*zstandard"):
         output.write_data(pd.DataFrame({"loss": [0.1]}))
+
+
+def test_earlier_file_stays_if_a_table_cannot_be_written(tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    file.write_bytes(b"the earlier one")
+    mixed = pd.DataFrame({"value": pd.Series([{"a": 1}, "text", 3], dtype=object)})
+    with pytest.raises(pa.ArrowInvalid):
+        TableOutput("parquet", str(file)).write_data(mixed)
+    assert [file] == list(tmp_path.iterdir())
+    assert file.read_bytes() == b"the earlier one"
+
+
+def test_output_may_be_a_device() -> None:
+    TableOutput("csv", os.devnull).write_data(pd.DataFrame({"a": [1]}))
+    assert not Path(os.devnull).is_file()
 
 
 def test_json_is_not_written_under_the_name_of_a_compressed_file() -> None:
