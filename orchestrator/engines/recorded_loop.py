@@ -23,6 +23,7 @@ class RecordedLoop:
         self.loop = loop
         self._recorders = recorders
         self._watch = watch
+        loop.when_run_ended = self._record_ends
 
     def restore(self, checkpoints: Sequence[str | None]) -> None:
         """Restore the checkpoint of each run, None for one without, and record with which data and
@@ -51,7 +52,6 @@ class RecordedLoop:
             for report in reports:
                 index = report.run_index
                 try:
-                    self._record_ends()
                     self._write(report)
                     with self._watch.pause():
                         yield report
@@ -86,7 +86,6 @@ class RecordedLoop:
     def _write_last_files(self, failure: BaseException | None) -> None:
         """Write the last files of the runs; an earlier `failure` takes precedence over new errors."""
         try:
-            self._record_ends()
             call_for_each_run(AttemptRecorder.write_files, self._recorders)
         except Exception as error:
             if failure is None:

@@ -30,6 +30,8 @@ class BaseLoop(ABC, Generic[AnyRun]):
         self.runs = runs
         self._runs_to_end: set[int] = set()
         """Indices of the runs that the caller ends at their last reports."""
+        self.when_run_ended: Callable[[], None] = lambda: None
+        """Called as soon as a run has ended, before the others train on."""
         self.world = runs[0].world
         self.state = runs[0].state
 
@@ -100,6 +102,7 @@ class BaseLoop(ABC, Generic[AnyRun]):
         if not run.is_leader:
             run.close()
         run.ended_at = self.state.iteration
+        self.when_run_ended()
 
     def _end(self) -> None:
         for run in self.active:
