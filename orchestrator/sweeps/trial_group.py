@@ -3,6 +3,7 @@
 This code runs in the driver, or under Tune in the trial's process.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,7 @@ from orchestrator.engines.failure_record import recording_failure
 from orchestrator.engines.lifecycle import Engine, Lifecycle
 from orchestrator.errors import HookyardError
 from orchestrator.experiment.sections.sweep import SweepSettings
+from orchestrator.loop.report import Report
 from orchestrator.loop.sharing.failed_run import find_failed_run
 from orchestrator.sweeps.active_trial import ActiveTrial
 
@@ -64,10 +66,13 @@ class TrialGroup:
         """The attempt that trains; None before it begins, and once it is shut down."""
         self._members = trials
         """The trials of the attempt, by the indices of their runs."""
+        self._events: deque[Reported | Failed] = deque()
+        """What has happened and `next` has not returned yet."""
 
     @property
     def has_ended(self) -> bool:
-        return all(trial.has_ended for trial in self.trials)
+        """True once all trials have ended and `next` has returned every event."""
+        return not self._events and all(trial.has_ended for trial in self.trials)
 
     def list_continuing(self) -> list[ActiveTrial]:
         """Return the trials that do not end at their last report."""
@@ -78,12 +83,12 @@ class TrialGroup:
         ended."""
         if any(trial.status == "failed" for trial in self._members):
             self.shut_down()
-        while not self.has_ended:
+        while not self._events and not self.has_ended:
             if self._lifecycle is None:
                 self._lifecycle = self._begin_attempt()
-            event = self._train(self._lifecycle)
-            if event:
-                return event
+            self._train(self._lifecycle)
+        if self._events:
+            return self._events.popleft()
         self.shut_down()
         return None
 
@@ -100,23 +105,30 @@ class TrialGroup:
         resolved = self._members[0].take_resolved()
         return Lifecycle(self._engine, replace(leader, followers=tuple(followers)), resolved)
 
-    def _train(self, lifecycle: Lifecycle) -> Reported | Failed | None:
-        """Train to the next report; return None if it lacks the sweep's metrics, and at the end."""
+    def _train(self, lifecycle: Lifecycle) -> None:
+        """Train to the next report or to the end, and keep what happens as events."""
         try:
             report = lifecycle.next()
             if report is None:
                 lifecycle.shut_down()
         except BaseException as error:
-            return self.fail(self._find_failed(error), error)
+            self._events.append(self.fail(self._find_failed(error), error))
+            return
 
-        failed = self._end_trials(is_over=report is None)
-        if failed or report is None:
-            return failed
+        # Not the trial of this report, because its files are still open.
+        ending = [trial for trial in self._members if report is None or trial.is_at_end]
+        if report:
+            self._add_report(report)
+        self._record_ends(ending)
+
+    def _add_report(self, report: Report) -> None:
+        """Add a report to its trial. It is an event only if it has the sweep's metrics."""
         trial = self._members[report.run_index]
         try:
-            return Reported(trial) if trial.add_report(report) else None
+            if trial.add_report(report):
+                self._events.append(Reported(trial))
         except BaseException as error:
-            return self.fail(trial, error)
+            self._events.append(self.fail(trial, error))
 
     def _find_failed(self, error: BaseException) -> ActiveTrial:
         """Return the trial whose run an error of the engine names. If it names none, because a
@@ -127,17 +139,15 @@ class TrialGroup:
         running = [trial for trial in self._members if not trial.has_ended]
         return min(running, key=lambda trial: trial.is_at_end)
 
-    def _end_trials(self, *, is_over: bool) -> Failed | None:
-        """Record the ends of the trials that ended at their last reports, or of all if the training
-        is over; return the first whose end fails."""
-        for trial in self._members:
-            if trial.has_ended or not (is_over or trial.is_at_end):
+    def _record_ends(self, trials: Sequence[ActiveTrial]) -> None:
+        """Record the ends of trials; one whose end cannot be recorded has failed."""
+        for trial in trials:
+            if trial.has_ended:
                 continue
             try:
                 trial.end()
             except BaseException as error:
-                return self.fail(trial, error)
-        return None
+                self._events.append(self.fail(trial, error))
 
     def fail(self, trial: ActiveTrial, error: BaseException) -> Failed:
         """Record that a trial has failed; `next` continues without it. Raises an interruption."""
@@ -161,13 +171,19 @@ class TrialGroup:
 
     def shut_down(self) -> None:
         """Stop training. Trials that do not end at their last report may be resumed."""
+        self._close_attempt()
+        self._record_ends([trial for trial in self._members if trial.is_at_end])
+        self._compact()
+        self._members = self.list_continuing()
+
+    def _close_attempt(self) -> None:
         lifecycle = self._lifecycle
         self._lifecycle = None
         if lifecycle:
             lifecycle.shut_down()
+
+    def _compact(self) -> None:
+        """Compact the rows of the trials that have ended without a failure."""
         for trial in self._members:
-            if trial.is_at_end and not trial.has_ended:
-                trial.end()
             if trial.status not in ("running", "failed"):
                 compact_rows(trial.folder)
-        self._members = self.list_continuing()

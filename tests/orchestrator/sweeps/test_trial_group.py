@@ -154,24 +154,84 @@ def test_a_death_is_the_failure_of_a_trial_that_continues(
     assert number(group.next()) == expected
 
 
-@pytest.mark.parametrize("is_last", [False, True])
-def test_a_trial_whose_end_cannot_be_recorded_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_last: bool
-) -> None:
-    engine = ScriptedEngine(report(0, is_final=True), None if is_last else report(1), None)
-    group = make_group(tmp_path / "sweep", engine, 1 if is_last else 2)
-    assert number(group.next()) == 0
+def refuse_end_once(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Make the first attempt to record the end of a trial fail."""
     end = RunFolder.end
 
-    def refuse_once(folder: RunFolder, status: Any, **fields: Any) -> None:
+    def refuse(folder: RunFolder, status: Any, **fields: Any) -> None:
+        if folder.name != name:
+            end(folder, status, **fields)
+            return
         monkeypatch.setattr(RunFolder, "end", end)
         raise StorageError("the bucket does not answer")
 
-    monkeypatch.setattr(RunFolder, "end", refuse_once)
-    failed = group.next()
-    assert isinstance(failed, Failed)
-    assert (failed.trial.number, str(failed.failure)) == (0, "the bucket does not answer")
-    assert list_statuses(group)[0] == "failed"
+    monkeypatch.setattr(RunFolder, "end", refuse)
+
+
+def assert_end_was_refused(event: Reported | Failed | None) -> None:
+    assert isinstance(event, Failed)
+    assert (event.trial.number, str(event.failure)) == (0, "the bucket does not answer")
+    assert event.trial.folder.read_metadata().status == "failed"
+
+
+def test_a_trial_whose_end_cannot_be_recorded_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = make_group(tmp_path / "sweep", ScriptedEngine(report(0, is_final=True), None), 1)
+    assert number(group.next()) == 0
+    refuse_end_once(monkeypatch, "trial-0000")
+    assert_end_was_refused(group.next())
+    assert group.has_ended
+
+
+def test_a_report_is_kept_though_the_end_of_another_trial_cannot_be_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine can still stop the trial that has reported, so its report comes first."""
+    engine = ScriptedEngine(report(0, is_final=True), report(1, is_final=True))
+    group = make_group(tmp_path / "sweep", engine, 2)
+    assert number(group.next()) == 0
+    refuse_end_once(monkeypatch, "trial-0000")
+    reported = group.next()
+    assert isinstance(reported, Reported)
+    assert (reported.trial.number, len(reported.trial.reports)) == (1, 1)
+    assert engine.shutdowns == 0
+    assert_end_was_refused(group.next())
+    assert group.next() is None
+    assert list_statuses(group) == ["failed", "finished"]
+
+
+def test_a_trial_whose_end_cannot_be_recorded_after_another_s_failure_fails_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = ScriptedEngine(report(0), failure(1), report(0), None)
+    group = make_group(tmp_path / "sweep", engine)
+    first = group.next()
+    assert isinstance(first, Reported)
+    group.stop(first.trial, "as good as the target")
+    assert number(group.next()) == 1
+    refuse_end_once(monkeypatch, "trial-0000")
+    group.shut_down()
+    assert_end_was_refused(group.next())
+    assert number(group.next()) == 2
+    assert group.next() is None
+    assert list_statuses(group) == ["failed", "failed", "finished"]
+    assert engine.begun[1:] == [["trial-0002"]]
+
+
+def test_no_event_is_lost_when_the_last_trials_fail_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = make_group(tmp_path / "sweep", ScriptedEngine(report(0), failure(1)), 2)
+    first = group.next()
+    assert isinstance(first, Reported)
+    group.stop(first.trial, "as good as the target")
+    assert number(group.next()) == 1
+    refuse_end_once(monkeypatch, "trial-0000")
+    group.shut_down()
+    assert not group.has_ended
+    assert_end_was_refused(group.next())
+    assert (group.has_ended, group.next()) == (True, None)
 
 
 def test_a_trial_without_the_metric_fails_and_says_so(tmp_path: Path) -> None:
