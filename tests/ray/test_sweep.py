@@ -190,3 +190,13 @@ def test_train_jobs_of_a_sweep_resume_after_a_kill_and_stop_by_asha(
     assert os.getpid() not in stats["pid"].unique()
     assert not any(is_alive(pid) for pid in stats["pid"].unique())
     assert [path.name for run in done.runs for path in Path(run.path).glob(".*")] == []
+
+
+def test_a_trial_that_is_interrupted_before_its_first_report_does_not_stop_the_others(
+    ray_cluster: Any, outside: Path
+) -> None:
+    space = "{hooks.time_limit.limit: {choice: [0.001, 3600]}}"
+    file = written(outside, ranks=1, metric="val/accuracy", space=space)
+    done = sweep(load_experiment(file, ["hooks.time_limit={limit: 3600}"]), "runs")
+    assert done.trials["status"].tolist() == ["interrupted", "finished"]
+    assert done.trials["val/accuracy"].isna().tolist() == [True, False]

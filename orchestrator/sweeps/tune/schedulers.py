@@ -100,7 +100,8 @@ class _HyperBand(Bands):
         super().on_trial_complete(tune_controller, trial, self._with_score(trial, result))
 
     def _with_score(self, trial: Any, result: dict[str, Any]) -> dict[str, Any]:
-        if self._metric_name not in result:
+        has_report = self._metric_name in result and REPORTED not in result
+        if not has_report:
             return result
         score = self._scores.add(
             trial.config[TRIAL]["number"], result[TRAINING_ITERATION], result[self._metric_name]

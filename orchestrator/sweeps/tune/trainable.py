@@ -4,6 +4,7 @@ import orchestrator.engines.preload  # noqa: F401  # acts when imported, before 
 
 # isort: split
 
+import math
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -105,7 +106,7 @@ class Trial(tune.Trainable):
         self._shut_down()
         if not self._metrics:
             self._keep_earlier_metrics(group)
-        return self._make_result(None)
+        return self._make_result(None) if self._metrics else self._make_result_without_report()
 
     def _begin(self) -> TrialGroup:
         trials = []
@@ -206,6 +207,12 @@ class Trial(tune.Trainable):
             result[FAILED] = self._failed
             self._failed = []
         return result
+
+    def _make_result_without_report(self) -> dict[str, Any]:
+        """Return the result of trials that were interrupted before any report. Tune refuses one
+        without the sweep's metrics."""
+        metrics = dict.fromkeys(self._settings.metrics, math.nan)
+        return {**metrics, DONE: True, REPORTED: None, FAILED: self._failed}
 
     def stop_early(self, number: int, reason: str) -> None:
         """Stop one of the trials that share this training run, as the driver decided at its

@@ -8,7 +8,8 @@ from orchestrator.sweeps.search.search import make_trial_config
 TRIAL = "trial"
 """Key of a config: a `TrialConfig`."""
 REPORTED = "reported"
-"""Key of a shared result: the number of the trial that reported; None once all have ended."""
+"""Key of a shared result: the number of the trial that reported; None once all have ended. A
+single trial's result has it, with None, only if the trial was interrupted before any report."""
 FAILED = "failed"
 """Key of a shared result: the numbers of trials that failed since the last result."""
 SECONDS = "seconds"

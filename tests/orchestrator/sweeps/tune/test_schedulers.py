@@ -1,5 +1,6 @@
 """Tune's schedulers as a sweep sets them up, on trials with known scores."""
 
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -82,6 +83,18 @@ def test_the_stopping_rules_stop_one_of_them_too(scheduler: str) -> None:
 
 
 # HyperBand
+
+
+def test_a_trial_that_never_reported_does_not_spoil_the_score_of_its_repeats(
+    tmp_path: Path,
+) -> None:
+    hyperband = {"type": "hyperband", "max_t": 4, "reduction_factor": 2}
+    settings = make_sweep(trials=2, repeats=2, scheduler=hyperband)
+    controller, scheduler = start(settings, tmp_path)
+    scheduler.on_trial_complete(
+        controller, controller.trials[0], make_result(math.nan, **{REPORTED: None})
+    )
+    assert scheduler._with_score(FakeTrial(1, {}), make_result(0.5))[METRIC] == 0.5
 
 
 def test_hyperband_stops_a_trial_that_pauses_after_its_bracket_has_ended(tmp_path: Path) -> None:

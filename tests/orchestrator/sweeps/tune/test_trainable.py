@@ -2,9 +2,13 @@
 
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.tune.execution.tune_controller import TuneController
+from ray.tune.result import DONE, TRAINING_ITERATION
+from ray.tune.utils.util import flatten_dict
 
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
@@ -17,8 +21,10 @@ from orchestrator.private_api.ray_tune import PermanentFailure
 from orchestrator.storage.strict_json import format_json
 from orchestrator.sweeps.search.search import make_trial_config
 from orchestrator.sweeps.tune import trainable
+from orchestrator.sweeps.tune.adapters import Stopper, TrialEvents
 from orchestrator.sweeps.tune.trainable import Trial
 from orchestrator.sweeps.tune.trial_data import FAILED, REPORTED, TRIAL, make_tune_config
+from tests.orchestrator.sweeps.test_running_sweep import running
 from tests.tasks import described
 
 SWEEP = {"metric": "val/loss", "trials": 2, "space": {"optimizer.lr": {"uniform": [0.0, 1.0]}}}
@@ -71,11 +77,37 @@ class DyingEngine:
     def end(self) -> None: ...
 
 
+class InterruptedEngine:
+    """An engine whose trials are interrupted within their first epoch."""
+
+    def __init__(self, workers: Any) -> None:
+        self.run_indices: list[int] = []
+
+    def begin(self, assignment: Assignment, resolved: Any) -> None:
+        self.run_indices = [*range(1 + len(assignment.followers))]
+
+    def next(self) -> Report | None:
+        if not self.run_indices:
+            return None
+        metrics = {"iteration": 1, "epoch": 0, "step": 1, "samples": 8}
+        return Report(
+            metrics,
+            phases=("train", "val"),
+            run_index=self.run_indices.pop(0),
+            is_partial=True,
+            is_final=True,
+            interrupted=True,
+            stopped=("time_limit",),
+        )
+
+    def end(self) -> None: ...
+
+
 def begin_trial(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     config: dict[str, Any] | None = None,
-    engine: type[BrokenEngine] | type[DyingEngine] = BrokenEngine,
+    engine: type[BrokenEngine | DyingEngine | InterruptedEngine] = BrokenEngine,
     **fields: Any,
 ) -> Trial:
     experiment = described(sweep=SWEEP, **fields)
@@ -215,3 +247,27 @@ def test_a_restored_trial_continues_from_another_s_checkpoint_only(
     assert engine.checkpoint == expected
     exploits = trial_folder(str(tmp_path / "sweep"), 0).read_metadata().trial_settings.exploits
     assert (exploits and exploits.checkpoint) == expected
+
+
+@pytest.mark.parametrize("followers", [0, 1])
+def test_tune_accepts_the_end_of_a_trial_that_was_interrupted_before_its_first_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, followers: int
+) -> None:
+    others: list[Any] = [{"number": 1, "values": {}}] * followers
+    config = {TRIAL: make_trial_config(0, {}, others)}
+    trial = begin_trial(tmp_path, monkeypatch, config, InterruptedEngine)
+    # `Trainable.train` adds these to what `step` returns.
+    result = {**trial.step(), "config": config, TRAINING_ITERATION: 1}
+    for number in range(1 + followers):
+        folder = trial_folder(str(tmp_path / "sweep"), number)
+        assert folder.read_metadata().status == "interrupted"
+
+    metric = SimpleNamespace(metric="val/loss")
+    controller = SimpleNamespace(_metric=None, _scheduler_alg=metric, _search_alg=metric)
+    TuneController._validate_result_metrics(controller, flatten_dict(result))
+    assert result[DONE]
+
+    sweep = running(tmp_path, metric="val/loss")
+    assert not Stopper(sweep)("", result)
+    TrialEvents(sweep).on_trial_result(0, [], SimpleNamespace(config=config), result)
+    assert not sweep.rules.has_reports()
