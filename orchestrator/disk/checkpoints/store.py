@@ -125,6 +125,7 @@ class CheckpointStore(CheckpointReader):
         if folder == name:
             return
         if self.storage.exists(name):
+            self.storage.delete(f".{name}.old")
             self.storage.rename(name, f".{name}.old")
         self.storage.rename(folder, name)
         self.storage.delete(f".{name}.old")
@@ -146,9 +147,10 @@ class CheckpointStore(CheckpointReader):
         names = self.list_names()
         is_own = folder == self.storage.path
         if is_own:
-            retained = names[: names.index(self.read_manifest(name)["name"]) + 1]
+            self.read_manifest(name)  # raises CheckpointError if there is none
+            retained = names[: names.index(name) + 1]
         else:
-            self.copy_from(CheckpointReader(self.storage.at(folder)), name)
+            name = self.copy_from(CheckpointReader(self.storage.at(folder)), name)
             retained = [name]
         self._reset_index(name, retained, keeps_labels=is_own)
         for other in set(names) - set(retained):
@@ -167,33 +169,37 @@ class CheckpointStore(CheckpointReader):
         # lost.
         write_json(self.storage, INDEX, index)
 
-    def copy_from(self, source: CheckpointReader, name: str) -> None:
-        """Copy and verify a checkpoint of another run, and record where it comes from; it has no
-        owner, so it is kept. Master only."""
-        manifest = {**source.read_manifest(name), "copied_from": source.get_path(name)}
-        self.discard_unfinished(name)
+    def copy_from(self, source: CheckpointReader, name: str) -> str:
+        """Copy and verify a checkpoint of another run, and record where it comes from; return the
+        name of the copy. It has no owner, so it is kept. Master only."""
+        original = source.read_manifest(name)
+        target = self.choose_name(name)
+        self.discard_unfinished(target)
 
         def copy(file: str) -> None:
             def fill(writer: HashingWriter) -> None:
                 for piece in source.storage.read_chunks(f"{name}/{file}"):
                     writer.write(piece)
 
-            entry = write_file(self.storage, self.get_staging_folder(name), file, fill)
-            if reason := describe_difference(file, manifest["files"][file], entry):
+            entry = write_file(self.storage, self.get_staging_folder(target), file, fill)
+            if reason := describe_difference(file, original["files"][file], entry):
                 raise CheckpointError(f"checkpoint {source.get_path(name)}: {reason}")
 
-        self.storage.map(copy, manifest["files"])
-        self._finish(name, manifest)
+        self.storage.map(copy, original["files"])
+        manifest = {**original, "name": target, "copied_from": source.get_path(name)}
+        self._finish(target, manifest)
+        return target
 
     def recover(self) -> None:
-        """Restore a checkpoint whose replacement was interrupted. Must not run during a save."""
+        """Restore a checkpoint whose replacement was interrupted, and delete what is left of one
+        that was replaced. Must not run during a save."""
         for folder in self.storage.names():
             name = folder.removeprefix(".").removesuffix(".old")
-            if folder != f".{name}.old" or not self.storage.exists(f"{folder}/{MANIFEST}"):
+            if folder != f".{name}.old":
                 continue
-            if self.storage.exists(name):
+            if self.storage.exists(f"{name}/{MANIFEST}"):
                 self.storage.delete(folder)
-            else:
+            elif self.storage.exists(f"{folder}/{MANIFEST}") and not self.storage.exists(name):
                 self.storage.rename(folder, name)
 
     def clear(self) -> None:

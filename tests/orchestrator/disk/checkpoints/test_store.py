@@ -1,5 +1,6 @@
 import hashlib
 import os
+import shutil
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,54 @@ def test_kill_at_any_operation_leaves_an_intact_checkpoint(
         newest = value
     assert tried > 12
     assert CheckpointStore(storage).find_latest().name == name
+
+
+@pytest.mark.parametrize("copied", [True, False], ids=["copied", "renamed"])
+def test_run_continues_from_a_checkpoint_that_was_copied_or_renamed_by_hand(
+    tmp_path: Path, copied: bool
+) -> None:
+    store = CheckpointStore(Storage(tmp_path))
+    for step in (1, 2, 3):
+        save(store, f"epoch-000{step}", step)
+    move = shutil.copytree if copied else shutil.move
+    move(tmp_path / "epoch-0002", tmp_path / "keep")
+
+    assert store.reset_to(store.get_path("keep")) == "keep"
+    older = ["epoch-0001", "epoch-0002"] if copied else ["epoch-0001"]
+    assert store.list_names() == [*older, "keep"]
+
+
+def test_leftover_of_an_interrupted_deletion_does_not_block_a_name(tmp_path: Path) -> None:
+    store = CheckpointStore(Storage(tmp_path))
+    save(store, "epoch-0001", 1, 1.0)
+    store.storage.write(".epoch-0001.old/model.pt", "of an earlier checkpoint")
+    save(store, "epoch-0001", 2, 2.0)
+    assert store.read_position("epoch-0001").step == 2
+
+    store.storage.write(".epoch-0001.old/model.pt", "of an earlier checkpoint")
+    store.recover()
+    assert store.storage.names() == ["epoch-0001"]
+
+
+def test_damaged_copy_costs_no_checkpoint_of_its_name(store: CheckpointStore) -> None:
+    source = CheckpointStore(store.storage / "source")
+    save(source, "epoch-0001", 1)
+    save(store, "epoch-0001", 1, 3.0)
+    source.storage.write("epoch-0001/model.pt", b"damaged")
+    with pytest.raises(CheckpointError, match=r"model\.pt is damaged"):
+        store.reset_to(source.get_path("epoch-0001"))
+    assert store.load("epoch-0001", "model.pt")["weight"][0, 0] == 3.0
+
+
+def test_copy_replaces_the_checkpoints_of_a_run(store: CheckpointStore) -> None:
+    source = CheckpointStore(store.storage / "source")
+    save(source, "epoch-0001", 1, 2.0)
+    save(store, "epoch-0001", 1, 3.0)
+    name = store.reset_to(source.get_path("epoch-0001"))
+    assert store.list_names() == [name]
+    assert store.read_manifest(name)["name"] == name
+    assert store.read_manifest(name)["copied_from"] == source.get_path("epoch-0001")
+    assert store.load(name, "model.pt")["weight"][0, 0] == 2.0
 
 
 # Loading
