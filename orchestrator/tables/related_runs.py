@@ -13,19 +13,35 @@ from orchestrator.tables.constraints import Constraints
 from orchestrator.tables.run_columns import TEXT, set_columns
 
 _SHARED = {
-    "sweep": ("tags", "commit", "dirty"),
+    "sweep": ("commit", "dirty"),
     "leader": ("step_s", "data_wait_share", "samples_per_s"),
 }
 """What a trial has from its sweep, and from the trial whose training it shared."""
 
 
 def share_with_trials(table: pa.Table) -> pa.Table:
-    """Fill the columns that trials take from their sweeps and leaders."""
-    own = pa.array(range(len(table)), pa.int32())
+    """Fill the columns that trials take from their sweeps and leaders; a trial has the tags of its
+    sweep besides its own."""
+    tags = _join_tags(_take_from(table, "sweep", "tags"), table["tags"])
+    columns = {"tags": pa.array(tags, table["tags"].type)}
     for source, names in _SHARED.items():
-        positions = pc.coalesce(pc.index_in(table[source], value_set=table["path"]), own)
-        table = set_columns(table, {name: table[name].take(positions) for name in names})
-    return table
+        columns |= {name: _take_from(table, source, name) for name in names}
+    return set_columns(table, columns)
+
+
+def _take_from(table: pa.Table, source: str, name: str) -> pa.ChunkedArray:
+    """Return a column with the value of each row's sweep or leader; with its own, if it has none."""
+    own = pa.array(range(len(table)), pa.int32())
+    positions = pc.coalesce(pc.index_in(table[source], value_set=table["path"]), own)
+    return table[name].take(positions)
+
+
+def _join_tags(first: pa.ChunkedArray, second: pa.ChunkedArray) -> list[list[str] | None]:
+    joined = []
+    for tags, own_tags in zip(first.to_pylist(), second.to_pylist(), strict=True):
+        both = [*(tags or ()), *(own_tags or ())]
+        joined.append(None if tags is None else [*dict.fromkeys(both)])
+    return joined
 
 
 def extend_hours_of_leaders(table: pa.Table) -> pa.Table:
@@ -59,9 +75,11 @@ def _find_measurements(
     table: pa.Table, sweep: str, names: Iterable[str]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the position of each ended trial of a sweep, and its values in the columns that the
-    table has."""
+    table has; leaves out a trial whose leader still runs, because its speed is not known yet."""
     measured = table.select([name for name in names if name in table.column_names])
     is_complete = pc.is_in(table["status"], pa.array(COMPLETE))
-    is_trial = pc.and_(is_complete, pc.equal(table["sweep"], sweep))
+    running = table["path"].filter(pc.equal(table["status"], "running"))
+    is_measured = pc.and_not(is_complete, pc.is_in(table["leader"], running))
+    is_trial = pc.and_(is_measured, pc.equal(table["sweep"], sweep))
     for position in pc.indices_nonzero(is_trial).to_pylist():
         yield position, {name: measured[name][position].as_py() for name in measured.column_names}

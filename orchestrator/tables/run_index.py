@@ -41,7 +41,7 @@ from orchestrator.tables.run_columns import (
 from orchestrator.tables.run_record import read_run_record
 
 INDEX = ".runs.parquet"
-_FORMAT = {b"hookyard.runs": b"2"}
+_FORMAT = {b"hookyard.runs": b"3"}
 """Metadata of the index. Another number is needed once rows are made differently."""
 
 
@@ -110,7 +110,7 @@ class RunIndex:
         rows = [{**record, "signature": signatures[record["path"]]} for record in records if record]
         is_kept = [signatures.get(path) == signature for path, signature in known.items()]
         kept = stored.filter(pa.array(is_kept, pa.bool_()))
-        table = share_with_trials(concat_tables(kept, make_table(rows)))
+        table = concat_tables(kept, make_table(rows))
         table = table.sort_by([("started", "ascending"), ("path", "ascending")])
         # A storage may be read-only.
         with suppress(StorageError), self._storage.create(INDEX) as file:
@@ -138,7 +138,7 @@ def _convert(rows: pa.Table) -> pa.Table:
     is_bad = pc.is_in(rows["status"], pa.array(["damaged", "newer"]))
     for error in rows.filter(is_bad)["error"]:
         warn_once(error.as_py())
-    table = extend_hours_of_leaders(unify_mixed_columns(rows))
+    table = extend_hours_of_leaders(share_with_trials(unify_mixed_columns(rows)))
     return drop_infeasible(table)
 
 

@@ -26,7 +26,8 @@ from orchestrator.storage import Storage
 from orchestrator.storage.read_only import ReadOnlyStorage
 from orchestrator.tables import run_index
 from orchestrator.tables.run_index import INDEX, RunIndex
-from tests.orchestrator.runs.written import NOBODY, written_run
+from tests.orchestrator.doctor.runs import training
+from tests.orchestrator.runs.written import NOBODY, rows_of, written_run
 from tests.orchestrator.sweeps.test_in_process import searching
 from tests.tasks import described
 
@@ -536,6 +537,42 @@ def test_infeasible_trial_has_no_best_and_says_what_it_breaks(tmp_path: Path) ->
         assert trials["best"].isna().tolist() == expected.notna().tolist()
         assert sorted(expected.isna()) == [False, True]
         assert trials["val/accuracy"].tolist() == outcome.trials["val/accuracy"].tolist()
+
+
+def test_trial_has_the_tags_of_its_sweep_besides_its_own(tmp_path: Path) -> None:
+    sweep_folder = written_run(tmp_path, "swept", {"tags": ["paper"]})
+    trials = Path(str(sweep_folder)) / "trials"
+    written_run(trials, "trial-0000", {"trial": "trial-0000", "tags": ["best", "paper"]})
+    written_run(trials, "trial-0001", {"trial": "trial-0001"})
+
+    def read_tags() -> list[list[str]]:
+        tags = list_runs(tmp_path).set_index("name")["tags"]
+        return [tags["trial-0000"], tags["trial-0001"]]
+
+    assert read_tags() == [["paper", "best"], ["paper"]]
+    sweep_folder.update(tags=["draft"])
+    assert read_tags() == [["draft", "best", "paper"], ["draft"]]
+
+
+def test_follower_is_infeasible_only_once_the_speed_of_its_leader_is_known(tmp_path: Path) -> None:
+    """The leader has steps of 2 s."""
+    swept = {"objectives": [["val/accuracy", "max"]], "trials": 2}
+    folder = written_run(tmp_path, "swept")
+    change(folder, sweep={**swept, "constraints": {"step_s": "<= 1"}})
+    root = Path(str(folder)) / "trials"
+    leader = written_run(root, "trial-0000", {"trial": "trial-0000"})
+    follower = written_run(root, "trial-0001", {"trial": "trial-0001"})
+    write_attempts(follower, ("2026-11-01T00:00:00Z", 1), leader=LeadingAttempt("trial-0000", 0))
+    follower.end("stopped")
+    change(leader, **vars(Process.current()))
+
+    def read_infeasible() -> list[str | None]:
+        return list_runs(tmp_path).set_index("name")["infeasible"][["trial-0001"]].tolist()
+
+    assert pd.isna(read_infeasible()).all()
+    rows_of(leader, training(1, 10, step_s=2.0))
+    leader.end("finished")
+    assert read_infeasible() == ["step_s is 2 s, not <= 1 s"]
 
 
 def test_trials_that_share_a_training_have_its_speed_and_count_its_gpus_once(
