@@ -3,9 +3,10 @@
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from orchestrator.disk.rows.file_format import write_parquet
+from orchestrator.disk.rows.recorded_files import open_parquet
+from orchestrator.errors import UsageError
 from orchestrator.storage import Storage
 
 INDEX = "index"
@@ -45,11 +46,14 @@ class PredictionWriter:
 
 
 def read_predictions(folder: Storage) -> Any:
-    """Return all predictions as a DataFrame, by the index of the sample."""
+    """Return all predictions as a DataFrame, by the index of the sample. Raises UsageError if there
+    are none, DamagedFile and NewerFormat."""
     tables = []
     for name in folder.names():
         if not name.endswith(".parquet"):
             continue
-        with folder.open(name) as file:
-            tables.append(pq.read_table(file))
+        with open_parquet(folder, name, advice="Put back a copy of it, or predict again") as file:
+            tables.append(file.read())
+    if not tables:
+        raise UsageError(f"there are no predictions in {folder}; predict again")
     return pa.concat_tables(tables).to_pandas().set_index(INDEX)

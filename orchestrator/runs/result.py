@@ -485,6 +485,10 @@ class Predictions:
         Returns:
             A row for each sample, by its `index`. Cells of tensors with several dimensions are
             arrays.
+
+        Raises:
+            UsageError: There are no predictions.
+            DamagedFile: A file is damaged.
         """
         from orchestrator.disk.predictions import read_predictions
 

@@ -22,7 +22,7 @@ TABLES: tuple[TableName, ...] = get_args(TableName)
 COMPACTED: dict[TableName, str] = {"rows": "stats.parquet", "costs": "hooks.parquet"}
 """Files of the tables of a finished, short run."""
 ADVICE = "Put back a copy of it; otherwise what its ranks recorded is lost. Reports and checkpoints do not depend on it"
-"""Advice for a damaged file."""
+"""Advice for a damaged file of rows."""
 _PATH = re.compile(
     r"stats/attempt=([0-9]+)/rank=([0-9]+)/(?:rows|costs)-([0-9]+)\.(?:arrow|parquet)"
 )
@@ -123,12 +123,13 @@ def _find_newest_attempt(storage: Storage, joined: str) -> int:
 
 @contextmanager
 def open_parquet(
-    storage: Storage, path: str, *, prefetch: bool = False
+    storage: Storage, path: str, *, prefetch: bool = False, advice: str = ADVICE
 ) -> Iterator[pq.ParquetFile]:
     """Open a Parquet file of a run. Raises DamagedFile, even for errors while the caller reads it,
     and NewerFormat.
 
-    `prefetch` reads a remote file in one request, which is faster for a few MB.
+    `prefetch` reads a remote file in one request, which is faster for a few MB. `advice` says what
+    to do about a damaged file.
     """
     try:
         is_prefetched = prefetch and storage.local is None
@@ -139,4 +140,4 @@ def open_parquet(
     except FileNotFoundError:
         raise
     except (OSError, pa.ArrowException) as error:
-        raise DamagedFile(str(storage / path), str(error), ADVICE) from error
+        raise DamagedFile(str(storage / path), str(error), advice) from error
