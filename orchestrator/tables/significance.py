@@ -34,9 +34,9 @@ def is_significant(first: Series, other: Series, summary: Callable[..., Any]) ->
         permutations = random.permuted(np.tile(both, (PERMUTATIONS_PER_ROUND, 1)), axis=1)
         firsts = summary(permutations[:, : len(first)], axis=1)
         others = summary(permutations[:, len(first) :], axis=1)
-        # The tolerance is for rounding errors of equal differences.
-        is_as_large = np.abs(firsts - others) >= difference * (1 - 1e-9)
-        n_as_large += int(np.count_nonzero(is_as_large))
+        # The tolerance is for rounding errors of equal differences. NaN is never smaller.
+        is_smaller = np.abs(firsts - others) < difference * (1 - 1e-9)
+        n_as_large += int(np.count_nonzero(~is_smaller))
     share = (n_as_large + 1) / (N_ROUNDS * PERMUTATIONS_PER_ROUND + 1)
     return share < SIGNIFICANCE_LEVEL
 
@@ -47,10 +47,12 @@ def is_significant(first: Series, other: Series, summary: Callable[..., Any]) ->
 def run_paired_test(differences: Series) -> Verdict:
     """Test whether the mean of paired differences is 0."""
     count = len(differences)
-    if count < MIN_PAIRS:
+    if count < MIN_PAIRS or not np.isfinite(differences).all():
         return "unknown"
-    error = float(differences.std(ddof=1)) / sqrt(count)
-    return _run_t_test(float(differences.mean()), error, count - 1)
+    # The square of a large number would overflow.
+    scaled = differences / (np.abs(differences).max() or 1.0)
+    error = float(scaled.std(ddof=1)) / sqrt(count)
+    return _run_t_test(float(scaled.mean()), error, count - 1)
 
 
 def run_welch_test(first: Configuration | None, other: Configuration | None) -> Verdict:
@@ -60,12 +62,15 @@ def run_welch_test(first: Configuration | None, other: Configuration | None) -> 
     if min(first.n, other.n) < 2 or isnan(first.std) or isnan(other.std):
         return "unknown"
 
-    first_part = first.std**2 / first.n
-    other_part = other.std**2 / other.n
+    # The square of a large number would overflow.
+    scale = max(first.std, other.std) or 1.0
+    first_part = (first.std / scale) ** 2 / first.n
+    other_part = (other.std / scale) ** 2 / other.n
     variance = first_part + other_part
     squares = first_part**2 / (first.n - 1) + other_part**2 / (other.n - 1)
     freedom = int(variance**2 / squares) if squares else 1
-    return _run_t_test(other.mean - first.mean, sqrt(variance), max(1, freedom))
+    difference = (other.mean - first.mean) / scale
+    return _run_t_test(difference, sqrt(variance), max(1, freedom))
 
 
 def _run_t_test(difference: float, error: float, freedom: int) -> Verdict:
