@@ -1,9 +1,9 @@
 """Blocks: sums and extremes of neighboring rows, so that a report or a diagnosis reads a long run
 only once.
 
-A block is a few consecutive iterations of one rank; in a short run, a single row. For each
+A block is a few consecutive iterations of one rank in one attempt; in a short run, a single row. For each
 measurement X it has the columns `X high`, `X total`, `X known` (the number of finite values) and,
-except for spans, `X low`. It also has `rank`, `phase`, `rows`, its `first` iteration, its last
+except for spans, `X low`. It also has `rank`, `attempt`, `phase`, `rows`, its `first` iteration, its last
 `iteration`, and the `step` by then.
 """
 
@@ -27,7 +27,7 @@ It is the sum of all spans except the one that has the wait for others; without 
 iteration.
 """
 _WAIT = "all_reduce_wait_s"
-_KEYS = {"rank": "0", "phase": "'train'", "iteration": "0", "step": "0"}
+_KEYS = {"rank": "0", "attempt": "0", "phase": "'train'", "iteration": "0", "step": "0"}
 """Key columns of a row, with the value in a table that lacks one."""
 _AGGREGATES = (("max", "high"), ("sum", "total"), ("count", "known"), ("min", "low"))
 """SQL aggregates of a measurement, and the names of the columns: the first for own work, three for
@@ -58,6 +58,7 @@ def make_blocks_statement(
     count = "count(*)" if is_grouped else "1"
     outputs = [
         "rank",
+        "attempt",
         "phase",
         f"{_aggregate('min', 'iteration', is_grouped)} as first",
         f"{_aggregate('max', 'iteration', is_grouped)} as iteration",
@@ -70,7 +71,9 @@ def make_blocks_statement(
             outputs.append(f"{value} as {quote(f'{name} {part}')}")
 
     kind = "table" if is_grouped else "view"
-    grouping = f" group by rank, phase, iteration // {rows_per_block}" if is_grouped else ""
+    grouping = (
+        f" group by rank, attempt, phase, iteration // {rows_per_block}" if is_grouped else ""
+    )
     return (
         f"create temporary {kind} blocks as select {', '.join(outputs)}"
         f" from ({_make_inputs_query(columns, values)}){grouping}"

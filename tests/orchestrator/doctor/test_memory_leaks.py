@@ -87,3 +87,30 @@ def test_short_run_has_no_leak_finding() -> None:
 def test_memory_that_was_not_read_in_training_does_not_leak() -> None:
     """A column of memory that only the rows of another phase have."""
     assert list(seen(training(2, rss_bytes=np.nan))) == []
+
+
+def test_memory_of_zero_does_not_leak() -> None:
+    assert list(seen(training(2, ITERATIONS, cuda_allocated_bytes=0))) == []
+
+
+def test_leak_from_zero_is_told_in_bytes() -> None:
+    """8 MiB in 800 iterations, after a warm-up without any."""
+    grown = 8 * 2**20 * np.maximum(0, X - 300) / ITERATIONS
+    (finding,) = seen(training(1, ITERATIONS, cuda_allocated_bytes=grown))
+    assert "per 1000 iterations, from 0 MiB to " in finding.sentence
+    assert finding.numbers["grown_share"] is None
+
+
+def test_leak_is_found_in_spite_of_a_restart() -> None:
+    """Each process grows from 1 to 1.3 GiB in 400 iterations."""
+    rss = GIB * (1 + 0.3 * (X % 400) / 400)
+    stats = training(2, ITERATIONS, rss_bytes=rss)
+    (finding,) = seen(stats.assign(attempt=(stats["iteration"] > 400).astype(int)))
+    assert finding.numbers["bytes_per_1000_iterations"] == pytest.approx(0.75 * GIB, rel=0.02)
+
+
+def test_the_only_rank_with_readings_is_named() -> None:
+    rss = np.broadcast_to(GIB * (1 + 0.3 * X / ITERATIONS), (ITERATIONS, 2)).copy()
+    rss[:, 1] = np.nan
+    (finding,) = seen(training(2, ITERATIONS, rss_bytes=rss))
+    assert "rank 0 alone" in finding.sentence
