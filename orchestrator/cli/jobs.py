@@ -10,6 +10,7 @@ import typer
 from orchestrator.cli.errors import FAILED, INTERRUPTED
 from orchestrator.cli.options import AsJson
 from orchestrator.cli.output import print_json
+from orchestrator.cluster.job_status import ENDED
 
 if TYPE_CHECKING:
     from orchestrator.cluster.jobs import Jobs
@@ -84,6 +85,10 @@ def stop(job: JobName, address: Dashboard = None) -> None:
     Example: hookyard stop JOB --address http://head:8265
     """
     jobs = open_jobs(job, address)
+    status = jobs.status(job).status
+    if status in ENDED:
+        typer.echo(f"{job} has already ended: {status}", err=True)
+        return
     jobs.stop(job)
     typer.echo(f"stopping {job}. To see its status: hookyard status {job}{jobs.flags}", err=True)
 

@@ -128,6 +128,12 @@ def test_status_and_stop(stand_in: type[StandIn]) -> None:
     status = call("status", "points-1", *address).stdout
     assert status == "points-1: SUCCEEDED, exit code 0\ncommand: python -m orchestrator\n"
     assert call("logs", "points-1", *address).stdout == "a line of the log\n"
+    ended = call("stop", "points-1", *address)
+    assert ended.exit_code == 0
+    assert ended.stderr == "points-1 has already ended: SUCCEEDED\n"
+    assert not stand_in.stopped
+
+    stand_in.ends = "RUNNING"
     assert call("stop", "points-1", *address).exit_code == 0
     assert stand_in.stopped
 
@@ -171,6 +177,7 @@ def test_print_shows_the_script_and_submits_nothing(of_slurm: Any) -> None:
 def test_number_is_a_job_of_slurm(of_slurm: Any) -> None:
     assert call("status", "12").stdout.startswith("12: SUCCEEDED")
     assert call("logs", "12", "--follow").exit_code == 0
+    of_slurm.ends = "RUNNING"
     stopped = call("stop", "12")
     assert stopped.stderr == "stopping 12. To see its status: hookyard status 12\n"
     assert of_slurm.stopped
