@@ -49,7 +49,7 @@ def list_known(names: Iterable[str], *missing: str) -> str:
     """Return `available: val/loss, val/acc (did you mean 'val/acc'?)`, with the name nearest to
     each missing one. A long list is cut, and has the metrics of validation first."""
     names = list(names)
-    near = [nearest(metric, names) for metric in missing]
+    near = dict.fromkeys(nearest(metric, names) for metric in missing)
     quoted = ", ".join(f"'{name}'" for name in near if name)
     hint = f" (did you mean {quoted}?)" if quoted else ""
     shown = names
@@ -84,4 +84,11 @@ def nearest(metric: str, names: Iterable[str], cutoff: float = 0.5) -> str | Non
     if matches:
         return same_phase[matches[0]]
     matches = get_close_matches(metric.lower(), by_lowercase, 1, max(cutoff, 0.75))
-    return by_lowercase[matches[0]] if matches else None
+    if matches:
+        return by_lowercase[matches[0]]
+    if "/" in metric:
+        return None
+
+    by_last_part = {name.lower().rpartition("/")[2]: name for name in reversed(names)}
+    matches = get_close_matches(metric.lower(), by_last_part, 1, max(cutoff, 0.75))
+    return by_last_part[matches[0]] if matches else None

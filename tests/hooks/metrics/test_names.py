@@ -43,10 +43,29 @@ def test_nearest_name_is_suggested(metric: str, meant: str | None) -> None:
     assert nearest(metric, THERE) == meant
 
 
+@pytest.mark.parametrize(
+    ("metric", "names", "meant"),
+    [
+        ("acc", ["train/acc", "train/loss"], "train/acc"),
+        ("acc", ["train/acc", "val/acc"], "val/acc"),
+        ("los", ["train/acc", "val/noisy/loss"], "val/noisy/loss"),
+        ("fid", ["train/acc", "train/loss"], None),
+    ],
+)
+def test_name_without_a_phase_is_looked_for_in_all(
+    metric: str, names: list[str], meant: str | None
+) -> None:
+    assert nearest(metric, names) == meant
+
+
 def test_known_names_are_listed_with_the_nearest() -> None:
     assert (
         list_known(["val/loss", "val/accuracy"], "val/acuracy")
         == "available: val/loss, val/accuracy (did you mean 'val/accuracy'?)"
+    )
+    assert (
+        list_known(["val/loss"], "val/los", "val/lss")
+        == "available: val/loss (did you mean 'val/loss'?)"
     )
     assert list_known([], "val/acuracy") == "available: none"
 
