@@ -107,7 +107,8 @@ def find_hung_ranks(stacks: Sequence[RankStack], world_size: int) -> HungRanks |
     if waiting and is_overdue:
         newest = max(stack.at for stack in stacks)
         reporting = {stack.rank for stack in stacks if newest - stack.at < stack.silent_s}
-        silent = [rank for rank in range(world_size) if rank not in reporting]
+        known = reporting.union(stack.rank for stack in hung)
+        silent = [rank for rank in range(world_size) if rank not in known]
 
     if not hung and not silent and len(waiting) < world_size:
         return None

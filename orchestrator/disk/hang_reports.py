@@ -24,6 +24,8 @@ _REPORT = re.compile(r"(?P<attempt>\d+)-(?P<rank>\d+)\.(?P<state>hangs|moves)")
 """Name of a report, which says whether its rank is over its limit."""
 _STACK = re.compile(r"(?P<attempt>\d+)-(?P<rank>\d+)")
 """Name of faulthandler's file for a rank."""
+_TIMEOUT = re.compile(r"Timeout \((\d+):(\d\d):(\d\d(?:\.\d+)?)\)!")
+"""First line of faulthandler's file, with the limit."""
 _HOLDS_INTERPRETER = "in a call that does not release Python's interpreter lock"
 
 
@@ -102,21 +104,32 @@ class HangReports:
             if not match or not state.size_bytes or int(match["attempt"]) != self._attempt:
                 continue
             rank = int(match["rank"])
+            text = self._storage.read(f"{STACKS}/{name}").decode(errors="replace")
+            limit_s = _read_limit(text)
             stacks[rank] = RankStack(
                 rank,
                 node="",
                 at=state.modified or 0,
-                idle_s=0,
-                limit_s=0,
+                idle_s=limit_s,
+                limit_s=limit_s,
                 waits=False,
                 place=_HOLDS_INTERPRETER,
-                stack=self._storage.read(f"{STACKS}/{name}").decode(errors="replace"),
+                stack=text,
             )
         return stacks
 
     def find_hung_ranks(self) -> HungRanks | None:
         """Return the ranks that hang; None if none does, or if that is not known yet."""
         return find_hung_ranks(self.read(), self._world_size)
+
+
+def _read_limit(text: str) -> float:
+    """Return the limit of which faulthandler's file says that it has passed; 0 if it does not."""
+    match = _TIMEOUT.match(text)
+    if match is None:
+        return 0.0
+    hours, minutes, seconds = map(float, match.groups())
+    return 3600 * hours + 60 * minutes + seconds
 
 
 def find_hang(folder: RunFolder) -> HungRanks | None:

@@ -64,3 +64,12 @@ def test_hung_ranks_are_distinguished_from_waiting_ones(
 )
 def test_slow_ranks_do_not_hang(said: list[RankStack]) -> None:
     assert find_hung_ranks(said, 2) is None
+
+
+def test_hung_rank_whose_report_is_old_is_not_silent() -> None:
+    """Faulthandler writes once, when the rank is over its limit."""
+    waiting = [stack(rank, 400, waits=True) for rank in (0, 1)]
+    found = find_hung_ranks([*waiting, stack(2, 300, at=700)], 3)
+    assert found is not None
+    assert found.ranks == (2,)
+    assert "no sign of" not in str(found)

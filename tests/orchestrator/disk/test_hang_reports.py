@@ -1,4 +1,7 @@
+import os
 from pathlib import Path
+
+import pytest
 
 from orchestrator.disk.attempts import Host
 from orchestrator.disk.hang import RankStack
@@ -45,6 +48,24 @@ def test_faulthandler_stack_shows_who_holds_the_interpreter_lock(tmp_path: Path)
     assert str(found).startswith("training has made no progress since")
     assert "does not release Python's interpreter lock" in str(found)
     assert "task.py, line 3" in found.stacks
+
+
+@pytest.mark.parametrize(("limit", "seconds"), [("0:05:00", 300), ("1:00:00.500000", 3600.5)])
+def test_time_of_a_faulthandler_stack_is_that_of_the_last_progress(
+    tmp_path: Path, limit: str, seconds: float
+) -> None:
+    """Faulthandler writes once the limit has passed."""
+    folder = create_run(tmp_path, "run", "hooks: {}\n")
+    folder.begin_attempt(world_size=1)
+    reports = HangReports(folder, 0, 1)
+    path = reports.stack_file(0)
+    assert path is not None
+    path.parent.mkdir(parents=True)
+    path.write_text(f"Timeout ({limit})!\nThread 0x1 (most recent call first):\n")
+    os.utime(path, (10_000, 10_000))
+    (stack,) = reports.read()
+    assert (stack.at, stack.idle_s) == (10_000, seconds)
+    assert stack.is_over_limit
 
 
 def test_other_files_among_the_stacks_are_skipped(tmp_path: Path) -> None:
