@@ -56,7 +56,7 @@ def _find_leaks(rows: Rows, column: str) -> Iterator[Finding]:
         yield max(findings, key=lambda finding: finding.weight)
 
 
-def _select_leaking_ranks(stretches: pd.DataFrame) -> pd.DataFrame:
+def _select_leaking_ranks(stretches: Any) -> Any:
     """Return the memory of the ranks where it grows from stretch to stretch even without the largest
     rises."""
     is_read = (stretches["readings"] >= MIN_READINGS).all(axis=1)
