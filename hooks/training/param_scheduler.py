@@ -41,7 +41,15 @@ class ParamScheduler(Hook):
         return setup.explain(custom_loop=NEEDS_MODEL)
 
     def on_start(self, state: State) -> None:
-        for scheduler in _schedulers(state):
+        schedulers = _schedulers(state)
+        others = [one for one in schedulers if not isinstance(one, ReduceLROnPlateau)]
+        if others and len(others) < len(schedulers):
+            kind = type(others[0]).__name__
+            raise ValueError(
+                f"ReduceLROnPlateau steps by a metric and {kind} does not, so one run cannot have"
+                " both; give all optimizers ReduceLROnPlateau, or none"
+            )
+        for scheduler in schedulers:
             kind = type(scheduler).__name__
             if not isinstance(scheduler, ReduceLROnPlateau):
                 if self.monitor and isinstance(scheduler, LRScheduler):

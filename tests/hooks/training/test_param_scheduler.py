@@ -9,6 +9,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, ReduceLROnPl
 
 from hooks import Hook, Interval, State
 from hooks.logs.json_lines import JsonLines
+from hooks.state import ScheduledOptimizer
 from hooks.training.param_scheduler import ParamScheduler
 from orchestrator.experiment.optim.component import Component
 from orchestrator.loop.loop import Loop
@@ -136,6 +137,19 @@ def test_a_monitor_must_fit_the_scheduler() -> None:
         ParamScheduler(monitor="val/loss").on_start(
             State(optimizer=optimizer, scheduler=StepLR(optimizer, 1))
         )
+
+
+@pytest.mark.parametrize("monitor", [None, "val/loss"])
+def test_plateau_scheduler_beside_another_is_refused(monitor: str | None) -> None:
+    """Neither of them can be mended by `monitor`."""
+    first, second = an_optimizer(), an_optimizer()
+    several = {
+        "first": ScheduledOptimizer(first, StepLR(first, 1)),
+        "second": ScheduledOptimizer(second, ReduceLROnPlateau(second)),
+    }
+    state = State(several=several)
+    with pytest.raises(ValueError, match=r"StepLR does not, so one run cannot have both"):
+        ParamScheduler(monitor=monitor).on_start(state)
 
 
 def test_plateau_scheduler_with_the_wrong_mode_is_refused() -> None:
