@@ -101,14 +101,10 @@ def _describe(error: Any, parameters: Sequence[Any], maybe_overrides: Sequence[s
 
 
 def _describe_unknown_flag(flag: str, flags: Iterable[str], maybe_overrides: Sequence[str]) -> str:
-    override = _make_override(flag, _find_key(flag), maybe_overrides)
-    if not override:
-        # Dashes, which all flags have, are no likeness.
-        names = {known.lstrip("-"): known for known in flags}
-        nearest = find_nearest(flag.lstrip("-"), names)
-        if nearest:
-            return f"no flag {flag} (did you mean '{names[nearest]}'?)"
-        override = _make_override(flag, _find_similar_key(flag), maybe_overrides)
+    nearest = did_you_mean(flag, flags)
+    if nearest:
+        return f"no flag {flag} ({nearest})"
+    override = _make_override(flag, maybe_overrides)
     if override:
         return f"no flag {flag}; to change the experiment, write {override}"
     return f"no flag {flag}"
@@ -148,46 +144,26 @@ def _as_clause(sentence: str) -> str:
     return f"{sentence[:1].lower()}{sentence[1:].rstrip('.')}"
 
 
-def _make_override(flag: str, key: str | None, arguments: Sequence[str]) -> str | None:
-    """Return the override of a key that a flag was probably meant as, such as `epochs=3` for
+def _make_override(flag: str, arguments: Sequence[str]) -> str | None:
+    """Return the override that a flag was probably meant as, such as `epochs=3` for
     `--epochs 3`."""
-    if key is None:
-        return None
     for argument, following in itertools.pairwise([*arguments, "-"]):
         name, equals, value = argument.partition("=")
         if name == flag:
             if not equals and not following.startswith("-"):
                 value = following
-            return f"{key}={shlex.quote(value or 'VALUE')}"
+            key = _find_key(flag)
+            return f"{key}={shlex.quote(value or 'VALUE')}" if key else None
     return None
 
 
 def _find_key(flag: str) -> str | None:
-    """Return the key of an experiment with the name of a flag, or the one that has the number of
-    another system's option: `optimizer.lr` for `--lr`."""
-    from orchestrator.experiment.fields.other_systems import (
-        EXPERIMENT,
-        find_number_to_write,
-        find_options_elsewhere,
-    )
+    """Return the key of an experiment with the name of a flag, or a similar name."""
     from orchestrator.experiment.sections.experiment import Experiment
 
-    first, dot, rest = _split_flag(flag)
-    if first in Experiment.model_fields:
-        return f"{first}{dot}{rest}"
-    advice = find_options_elsewhere(EXPERIMENT).get(f"{first}{dot}{rest}")
-    return find_number_to_write(advice) if advice else None
-
-
-def _find_similar_key(flag: str) -> str | None:
-    """Return the key of an experiment with a name similar to that of a flag."""
-    from orchestrator.experiment.sections.experiment import Experiment
-
-    first, dot, rest = _split_flag(flag)
-    nearest = find_nearest(first, Experiment.model_fields)
+    if not flag.startswith("--"):
+        return None
+    first, dot, rest = flag.lstrip("-").replace("-", "_").partition(".")
+    known = Experiment.model_fields
+    nearest = first if first in known else find_nearest(first, known)
     return f"{nearest}{dot}{rest}" if nearest else None
-
-
-def _split_flag(flag: str) -> tuple[str, str, str]:
-    """Return the name of a flag as a key: its first part, a dot if there is one, and the rest."""
-    return flag.removeprefix("--").replace("-", "_").partition(".")

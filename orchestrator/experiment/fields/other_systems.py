@@ -46,10 +46,3 @@ def find_key_to_write(advice: str) -> str | None:
     """Return the key of an advice such as `write epochs: 20`, or None."""
     match = re.match(r"write (\w+):", advice)
     return match[1] if match else None
-
-
-def find_number_to_write(advice: str) -> str | None:
-    """Return the dotted path of an advice with a single number: `optimizer.lr` for
-    `write optimizer: {lr: 0.1}`; None for another."""
-    match = re.fullmatch(r"write (\w+): (?:\{(\w+): )?[0-9.]+\}?", advice)
-    return ".".join(filter(None, match.groups())) if match else None

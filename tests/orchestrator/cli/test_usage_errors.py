@@ -41,20 +41,6 @@ from orchestrator.cli import app
             ["run", "x.yaml", "--epoch", "3"],
             "no flag --epoch; to change the experiment, write epochs=3. See hookyard run --help",
         ),
-        (
-            ["run", "x.yaml", "--lr", "0.1"],
-            "no flag --lr; to change the experiment, write optimizer.lr=0.1. See hookyard run --help",
-        ),
-        (
-            ["run", "x.yaml", "--max-epochs=3"],
-            "no flag --max-epochs; to change the experiment, write epochs=3. See hookyard run --help",
-        ),
-        (
-            ["run", "x.yaml", "--tags=[paper]"],
-            "no flag --tags; to change the experiment, write tags='[paper]'. See hookyard run --help",
-        ),
-        (["ls", "--tags"], "no flag --tags (did you mean '--tag'?). See hookyard ls --help"),
-        (["run", "x.yaml", "--xy", "3"], "no flag --xy. See hookyard run --help"),
         (["verify", "x.yaml", "--local"], "no flag --local. See hookyard verify --help"),
         (["ls", "--tag"], "--tag needs a value. See hookyard ls --help"),
         (["run", "x.yaml", "--local=3"], "--local takes no value. See hookyard run --help"),
