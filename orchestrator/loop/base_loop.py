@@ -34,6 +34,7 @@ class BaseLoop(ABC, Generic[AnyRun]):
         """Called as soon as a run has ended, before the others train on."""
         self.world = runs[0].world
         self.state = runs[0].state
+        self.world.when_aborted += [run.recorder.drop_device_values for run in runs]
 
     @property
     def active(self) -> list[AnyRun]:
@@ -72,7 +73,7 @@ class BaseLoop(ABC, Generic[AnyRun]):
             self._begin()
             yield from self._produce_reports()
             for run in self.active:
-                run.saver.finish()
+                run.checkpoints.finish()
         except GeneratorExit:
             self._end()
             raise
@@ -97,11 +98,7 @@ class BaseLoop(ABC, Generic[AnyRun]):
 
     def _end_run(self, run: AnyRun) -> None:
         """End a run; training may continue for the others."""
-        with run.own_fields:
-            run.end()
-        if not run.is_leader:
-            run.close()
-        run.ended_at = self.state.iteration
+        run.end()
         self.when_run_ended()
 
     def _end(self) -> None:
@@ -132,7 +129,7 @@ class BaseLoop(ABC, Generic[AnyRun]):
         """Close everything after a failure, on this rank alone and without hooks."""
         self._clean_up(self._close)
         for run in self._list_open_runs():
-            self._clean_up(run.saver.abandon, run.saver.close, run.flusher.close)
+            self._clean_up(run.checkpoints.abandon, run.checkpoints.close, run.flusher.close)
             self._warn_of_incomplete_rows(run)
 
     def _handle(self, error: BaseException) -> None:

@@ -5,27 +5,31 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from hooks.state import State
 from orchestrator.errors import TaskError, raise_problems
 from orchestrator.experiment.checks.metrics import check_phases_of_metrics, list_metrics_of_hooks
 from orchestrator.experiment.checks.phases import check_loss
 from orchestrator.loop.data.phase_data import PhaseData
+from orchestrator.loop.data.phases import Data
 from orchestrator.loop.inference import Inference, RunPass
 from orchestrator.loop.model.sharded_modules import is_sharded
 from orchestrator.loop.step.collective_calls import Loss, refuse_collectives
 from orchestrator.loop.task_errors import make_return_error, require_type
-from orchestrator.loop.training import Training
-from orchestrator.loop.training_run import TrainingRun
+from orchestrator.loop.world import World
+from orchestrator.task import Task
 
 
 class Evaluation:
     """Evaluation of a run's model on this rank: of each phase of val or test, once with each set of
     weights in `state.evaluations`."""
 
-    def __init__(self, run: TrainingRun, training: Training, inference: Inference) -> None:
-        self._task = run.task
-        self._world = run.world
-        self._state = run.state
-        self._data = training.data
+    def __init__(
+        self, task: Task, state: State, world: World, data: Data, inference: Inference
+    ) -> None:
+        self._task = task
+        self._state = state
+        self._world = world
+        self._data = data
         self._inference = inference
 
     # Checks at the start

@@ -10,14 +10,15 @@ from typing import Any
 
 import torch
 
+from hooks.interval import Interval
 from hooks.metrics.names import get_kind
 from hooks.state import Weights
 from orchestrator.errors import TaskError
+from orchestrator.loop.data.phases import Data
 from orchestrator.loop.model.sharded_modules import is_sharded
+from orchestrator.loop.saving.cursor import RunCursor
 from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.stages import StepContext
-from orchestrator.loop.training import Training
-from orchestrator.loop.training_run import TrainingRun
 from orchestrator.randomness import with_same_random_state
 
 Iterate = Callable[[Iterator[Any], int, int], Iterator[None]]
@@ -35,26 +36,22 @@ class Inference:
     """
 
     def __init__(
-        self, run: TrainingRun, training: Training, max_batches: int | None = None
+        self,
+        context: StepContext,
+        data: Data,
+        cursor: RunCursor,
+        *,
+        validate_every: Interval,
+        max_batches: int | None = None,
     ) -> None:
-        self._experiment = run.experiment
-        self._world = run.world
-        self._state = run.state
-        self._plan = run.plan
-        self._cursor = run.cursor
-        self._data = training.data
+        self._world = context.world
+        self._state = context.state
+        self._plan = context.plan
+        self._data = data
+        self._cursor = cursor
+        self._validate_every = validate_every
         self._max_batches = max_batches
-        self.iterations = IterationRunner(
-            StepContext(
-                task=run.task,
-                state=run.state,
-                plan=run.plan,
-                clock=run.clock,
-                precisions=training.precisions,
-                recorder=run.recorder,
-                world=run.world,
-            )
-        )
+        self.iterations = IterationRunner(context)
 
     def iterate_passes(self, phase: str) -> Iterator[RunPass]:
         """Begin a phase, yield a pass for each set of weights, and end the phase. The caller makes
@@ -119,7 +116,7 @@ class Inference:
 
     def _number_of_validation(self) -> int:
         """Return how many validations that `validate_every` requests came before this one."""
-        every = self._experiment.validate_every
+        every = self._validate_every
         state = self._state
         if every.count == 0:
             return 0

@@ -18,6 +18,7 @@ from orchestrator.loop.loop import HookedLoop
 from orchestrator.loop.model.initial_weights import load_initial_weights
 from orchestrator.loop.prediction import Prediction
 from orchestrator.loop.report import Report
+from orchestrator.loop.run_building import build_run
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.saving.hooked_contents import EvaluationContents
 from orchestrator.task import Task
@@ -41,7 +42,7 @@ def make_restored_run(
         resumes=True,
         contents=EvaluationContents,
     )
-    return HookedRun(training, experiment, context, training.plan)
+    return build_run(training, experiment, context, training.plan)
 
 
 class InferenceLoop(HookedLoop):
@@ -83,7 +84,7 @@ class InferenceLoop(HookedLoop):
             run.random_states.rewind()
         self._infer()
 
-        report = run.report(run_ends=bool(run.decision) or run.is_finished(), is_final=True)
+        report = run.report(is_final=True)
         # Hooks may restore training metrics from the checkpoint; leave them out.
         metrics = {
             name: value
@@ -102,7 +103,7 @@ class EvaluationLoop(InferenceLoop):
 
     def _begin(self) -> None:
         run = self.runs[0]
-        run.evaluation.check_data(run.list_phases())
+        run.evaluation.check_data(run.phases)
         super()._begin()
         run.evaluation.check_phase_names()
 

@@ -21,6 +21,7 @@ from orchestrator.loop.data.phases import build_data
 from orchestrator.loop.hooked_run import HookedRun
 from orchestrator.loop.model.torch_settings import torch_settings
 from orchestrator.loop.report import Report, produce_within
+from orchestrator.loop.run_building import build_run
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.sharing.failed_run import marking_failed_run
 from orchestrator.loop.sharing.shared_run import Member
@@ -84,12 +85,12 @@ class Loop(HookedLoop):
             self._shared = SharedRuns(training, members)
             super().__init__(training, self._shared.runs)
         else:
-            super().__init__(training, [HookedRun(training, experiment, context, training.plan)])
+            super().__init__(training, [build_run(training, experiment, context, training.plan)])
 
     def _begin(self) -> None:
         for run in self.runs:
             with run.own_fields:
-                run.evaluation.check_data(run.list_phases())
+                run.evaluation.check_data(run.phases)
         if self._shared:
             self._shared.join_plans(self.runs)
         with self._marking_failed_run():
@@ -144,23 +145,22 @@ class Loop(HookedLoop):
             if cursor.stage is Stage.VALIDATED:
                 run.agree_to_stop()
                 run.checkpoints.save_stop(run.decision)
-                run_ends = bool(run.decision) or run.is_finished()
-                is_final = run_ends and not run.is_test_due()
-                yield run.report(run_ends=run_ends, is_final=is_final)
-                if not run_ends and not self._is_end_requested(run):
+                ends = run.ends_here()
+                yield run.report(is_final=ends and not run.is_test_due())
+                if not ends and not self._is_end_requested(run):
                     return True
 
             if run.is_test_due() and not self._is_end_requested(run):
                 run.random_states.rewind()
                 run.evaluation.evaluate("test")
-                yield run.report(run_ends=True, is_final=True)
+                yield run.report(is_final=True)
         self._end_run(run)
         return False
 
     def _report_interruption(self) -> Iterator[Report]:
         for run in self.active:
             with run.own_fields:
-                yield run.report(run_ends=True, is_final=True)
+                yield run.report(is_final=True)
             self._end_run(run)
 
     def _train(self) -> StopDecision:
@@ -184,7 +184,7 @@ class Loop(HookedLoop):
     def _iterate(self) -> StopDecision:
         """Iterate over the batches of the phase, and save and stop where it is due."""
         stopping = self.training.stopping
-        saves_in_background = any(run.saver.in_background for run in self.active)
+        saves_in_background = any(run.checkpoints.in_background for run in self.active)
         for pause in self.training.iterate():
             if pause == "last iteration":
                 return StopDecision((INTERRUPTED,), is_interruption=True)

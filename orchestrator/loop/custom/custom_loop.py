@@ -9,20 +9,13 @@ from hooks.position import Stage
 from orchestrator.errors import TaskError
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.base_loop import BaseLoop
-from orchestrator.loop.custom.custom_contents import CheckpointedParts
 from orchestrator.loop.custom.custom_report import average_round_ends
-from orchestrator.loop.custom.custom_run import CustomRun
+from orchestrator.loop.custom.custom_run import CustomRun, build_custom_run
 from orchestrator.loop.custom.task_training import TaskTraining
-from orchestrator.loop.loop_state import LoopState
-from orchestrator.loop.rank_plan import make_plan
 from orchestrator.loop.report import Report
 from orchestrator.loop.run_context import RunContext
-from orchestrator.loop.saving.cursor import EpochProgress
-from orchestrator.loop.spans.clock import SpanClock
 from orchestrator.loop.stopping import StopCoordinator
-from orchestrator.loop.task_errors import COLUMNS
-from orchestrator.randomness import seed_all
-from orchestrator.task import Task, attach_progress, detach_progress
+from orchestrator.task import Task, detach_progress
 from orchestrator.user_code.failures import find_source_location
 
 
@@ -47,28 +40,11 @@ class CustomLoop(BaseLoop[CustomRun]):
     def __init__(
         self, task: Task, experiment: Experiment, hooks: Mapping[str, Hook], context: RunContext
     ) -> None:
-        clock = SpanClock()
-        plan = make_plan(hooks, context.world, clock)
-        seed_all(experiment.seed)
-        state = LoopState(
-            **context.make_state_fields(experiment),
-            max_epochs=experiment.epochs,
-            max_steps=experiment.steps,
-            loop_columns=frozenset(COLUMNS),
-        )
-        attach_progress(task, state)
-        self._run = CustomRun(
-            experiment,
-            context,
-            plan,
-            task=task,
-            clock=clock,
-            state=state,
-            epoch=EpochProgress(state),
-            contents=CheckpointedParts(state),
-        )
+        self._run = build_custom_run(task, experiment, hooks, context)
         super().__init__([self._run])
-        self._stopping = StopCoordinator(state, self.world, clock, context.stop_requested)
+        self._stopping = StopCoordinator(
+            self.state, self.world, self._run.clock, context.stop_requested
+        )
         self._training = TaskTraining(self._run, self._stopping)
 
     def _begin(self) -> None:
@@ -84,19 +60,19 @@ class CustomLoop(BaseLoop[CustomRun]):
                     return
                 outcome = self._train()
                 if outcome is TrainOutcome.STOPPED:
-                    yield run.report(run_ends=True, is_final=True)
+                    yield run.report(is_final=True)
                 if outcome is not TrainOutcome.ROUND_COMPLETE:
                     return
                 run.checkpoints.save_if_requested()
 
             yield self._finish_round()
-            if run.decision or run.is_finished() or self._is_end_requested(run):
+            if run.ends_here() or self._is_end_requested(run):
                 return
             run.agree_to_stop()  # a hook may have requested it in on_report
             if run.decision:
                 run.checkpoints.save_stop(run.decision)
                 run.cursor.begin_train_phase()
-                yield run.report(run_ends=True, is_final=True)
+                yield run.report(is_final=True)
                 return
 
     def _train(self) -> TrainOutcome:
@@ -120,7 +96,7 @@ class CustomLoop(BaseLoop[CustomRun]):
         run = self._run
         state = self.state
         if self._stopping.is_stop_requested():
-            run.decision = self._stopping.agree()
+            run.agree_to_stop()
         steps, unreported = self.world.maximum([float(state.step), float(state.phase_iteration)])
         if not steps and not run.decision:
             raise TaskError(
@@ -158,8 +134,7 @@ class CustomLoop(BaseLoop[CustomRun]):
 
         run.agree_to_stop()
         run.checkpoints.save_stop(run.decision)
-        run_ends = bool(run.decision) or run.is_finished()
-        return run.report(run_ends=run_ends, is_final=run_ends)
+        return run.report(is_final=run.ends_here())
 
     def _fire_validation(self) -> None:
         """Fire the events of the phases that the task has validated itself."""

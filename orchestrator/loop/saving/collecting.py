@@ -13,7 +13,6 @@ from orchestrator.loop.saving.contents import CheckpointContents
 from orchestrator.loop.saving.cursor import RunCursor
 from orchestrator.loop.saving.random_states import RandomStates
 from orchestrator.loop.world import World
-from orchestrator.randomness import random_state
 
 
 class CheckpointCollector:
@@ -22,6 +21,7 @@ class CheckpointCollector:
 
     def __init__(
         self,
+        *,
         state: State,
         plan: Plan,
         contents: CheckpointContents,
@@ -76,8 +76,7 @@ class CheckpointCollector:
         position = self.cursor.position()
         is_evaluated = position.stage > Stage.TRAINED
         return {
-            "random": random_state(),
-            "after_training": self._random_states.after_training if is_evaluated else None,
+            **self._random_states.collect(is_evaluated=is_evaluated),
             "hooks": {name: hook.rank_state_dict() for name, hook in self.plan.hooks.items()},
             "position": {**asdict(position), "stage": int(position.stage)},
             **self._contents.collect_per_rank(),

@@ -10,16 +10,16 @@ from typing import Any
 from hooks.due_calls import Call
 from hooks.event_plan import Plan
 from hooks.hook import Hook
-from hooks.metrics.names import get_kind
 from orchestrator.disk.checkpoints.training_files import TrainingFiles
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.hooked_run import HookedRun
 from orchestrator.loop.rank_plan import make_plan
+from orchestrator.loop.run_building import build_run
 from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.run_share import RunShare
 from orchestrator.loop.sharing.own_fields import OwnFields
 from orchestrator.loop.sharing.shared_calls import TRAINING_EVENTS, share_metrics, use_own_fields
 from orchestrator.loop.training import Training
-from orchestrator.loop.training_run import RunShare
 
 EVENTS_FIRED_ONCE = ("on_load", "on_end", "on_exception")
 """Events that fire once in total for a hook of the training, not once per run."""
@@ -39,36 +39,31 @@ class Member:
         return {name: hook for name, hook in self.hooks.items() if hook.observes}
 
 
-class SharedRun(HookedRun):
-    """A run of a training that has several.
+def build_shared_run(
+    training: Training,
+    member: Member,
+    index: int,
+    hook_metrics: dict[str, Any],
+    training_files: TrainingFiles,
+) -> HookedRun:
+    """Build a run of a training that has several.
 
     The hooks that observe are its own. All other hooks belong to the training, and the first run, which
     has `index` 0, provides them. Hooks of the training add their metrics to one report and to
     `hook_metrics`, from where the other runs take them. `training_files` are those that a run has
     already stored.
     """
-
-    def __init__(
-        self,
-        training: Training,
-        member: Member,
-        index: int,
-        hook_metrics: dict[str, Any],
-        training_files: TrainingFiles,
-    ) -> None:
-        own_fields = _make_own_fields(training, member, index)
-        plan = training.plan if index == 0 else _make_plan_of_follower(training, member)
-        plan = _share_calls(plan, member.own_hooks, own_fields, hook_metrics)
-        share = RunShare(index, own_fields, member.own_hooks, training_files)
-        super().__init__(training, member.experiment, member.context, plan, share)
-        self._hook_metrics = hook_metrics
-
-    def _collect_metrics(self) -> dict[str, Any]:
-        metrics = super()._collect_metrics()
-        if get_kind(self.state.phase) != "test":
-            for name, value in self._hook_metrics.items():
-                metrics.setdefault(name, value)
-        return metrics
+    own_fields = _make_own_fields(training, member, index)
+    plan = training.plan if index == 0 else _make_plan_of_follower(training, member)
+    plan = _share_calls(plan, member.own_hooks, own_fields, hook_metrics)
+    share = RunShare(
+        own_hooks=member.own_hooks,
+        index=index,
+        own_fields=own_fields,
+        training_files=training_files,
+        hook_metrics=hook_metrics,
+    )
+    return build_run(training, member.experiment, member.context, plan, share)
 
 
 def _make_plan_of_follower(training: Training, member: Member) -> Plan:

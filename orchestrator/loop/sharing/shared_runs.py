@@ -16,7 +16,7 @@ from orchestrator.loop.sharing.shared_calls import (
     TRAINING_EVENTS,
     merge_calls,
 )
-from orchestrator.loop.sharing.shared_run import Member, SharedRun
+from orchestrator.loop.sharing.shared_run import Member, build_shared_run
 from orchestrator.loop.training import Training
 from orchestrator.randomness import random_state, restore_random_state
 
@@ -40,7 +40,7 @@ class SharedRuns:
         """Metrics that hooks of the training added to reports since the last training phase, except
         test metrics."""
         self.runs = [
-            SharedRun(training, member, index, self._hook_metrics, files)
+            build_shared_run(training, member, index, self._hook_metrics, files)
             for index, member in enumerate(members)
         ]
 

@@ -163,7 +163,7 @@ def test_checkpoint_under_way_is_finished_when_the_run_ends(tmp_path: Path, fail
             next(reports)
     else:
         next(reports)
-        assert loop.runs[0].saver.last_name is None
+        assert loop.runs[0].checkpoints.saver.last_name is None
         reports.close()
     assert CheckpointStore(Storage(tmp_path)).list_names() == ["epoch-0001"]
     assert loop.runs[0].plan.hooks["gate"].stored == ([] if fails else [("epoch-0001", 8)])

@@ -201,7 +201,7 @@ def _fail_to_save(
     store.errors = errors[rank]
     context = RunContext(world=world, store=store)
     hooks = {"checkpoint": Checkpoint(background=background)}
-    saver = Loop(Points(), experiment(batch_size=4), hooks, context).runs[0].saver
+    saver = Loop(Points(), experiment(batch_size=4), hooks, context).runs[0].checkpoints.saver
 
     def save() -> None:
         saver.save("first")
