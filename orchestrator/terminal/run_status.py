@@ -23,9 +23,11 @@ from orchestrator.units import format_duration
 
 @dataclass(frozen=True)
 class _LiveAttempt:
-    """The last rows of an attempt, and how its ranks compare in them."""
+    """The experiment of an attempt, its last rows, and how its ranks compare in them."""
 
     number: int
+    experiment: Mapping[str, Any]
+    """A resume may have edited it."""
     tail: AttemptTail
     comparison: RankComparison
 
@@ -47,7 +49,6 @@ class LiveRun:
         self._clock = clock
         self._diagnose = diagnose
         self._files = RunFiles(folder)
-        self._experiment: dict[str, Any] = {}
         self._attempt: _LiveAttempt | None = None
         """Readers of the newest attempt."""
 
@@ -67,6 +68,7 @@ class LiveRun:
         reports = self._files.list_reports(attempts)
 
         live = self._follow_attempt(attempts)
+        experiment = live.experiment if live else self.folder.read_experiment()
         rows = pd.DataFrame()
         ranks: Sequence[RankView] = ()
         tails: Mapping[int, RankTail] = {}
@@ -89,7 +91,7 @@ class LiveRun:
             ended=metadata.ended,
             error=metadata.error,
             stopped=tuple(metadata.stopped),
-            progress=self._find_progress(status, attempt, tails),
+            progress=self._find_progress(status, experiment, attempt, tails),
             speed=compute_speed(rows),
             reports=len(reports),
             report=reports[-1] if reports else {},
@@ -110,7 +112,8 @@ class LiveRun:
         if self._attempt is None or self._attempt.number != number:
             tail = AttemptTail(self.folder.storage, f"stats/attempt={number}")
             comparison = RankComparison(self._clock, diagnose=self._diagnose)
-            self._attempt = _LiveAttempt(number, tail, comparison)
+            experiment = self.folder.read_experiment()
+            self._attempt = _LiveAttempt(number, experiment, tail, comparison)
         return self._attempt
 
     def _read_rows(
@@ -149,9 +152,12 @@ class LiveRun:
         return tuple(views)
 
     def _find_progress(
-        self, status: str, attempt: Attempt | None, tails: Mapping[int, RankTail]
+        self,
+        status: str,
+        experiment: Mapping[str, Any],
+        attempt: Attempt | None,
+        tails: Mapping[int, RankTail],
     ) -> RunProgress:
-        self._experiment = self._experiment or self.folder.read_experiment()
         reached = RunProgress()
         if attempt and attempt.checkpoint:
             start = attempt.position
@@ -165,7 +171,7 @@ class LiveRun:
                 iteration=tail.trained or reached.iteration,
             )
 
-        progress = estimate_progress(self._experiment, attempt, reached, self._clock())
+        progress = estimate_progress(experiment, attempt, reached, self._clock())
         if status == "finished":
             progress = replace(progress, share=1.0)
         if status != "running":

@@ -6,10 +6,12 @@ import pytest
 
 from orchestrator.disk.rows.compaction import compact
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.experiment.load import to_yaml
 from orchestrator.terminal.run_status import LiveRun
 from orchestrator.terminal.run_view import RunView
 from tests.orchestrator.doctor.runs import FALLING, slower, training
 from tests.orchestrator.runs.written import NOBODY, age, begun, rows_of, written_run
+from tests.tasks import described
 
 
 @pytest.fixture
@@ -105,6 +107,15 @@ def test_next_look_reads_new_rows_and_reports(folder: RunFolder) -> None:
         None,
         None,
     )
+
+
+def test_resume_with_other_epochs_shows_them_once_its_attempt_has_begun(folder: RunFolder) -> None:
+    live = LiveRun(folder)
+    assert live.read_view().progress.epochs == 4
+    folder.write_experiment(to_yaml(described(epochs=8, batch_size=8)), None)
+    begun(folder)
+    progress = live.read_view().progress
+    assert (progress.epochs, progress.steps) == (8, None)
 
 
 def slow_ranks(view: RunView) -> list[int]:
