@@ -229,7 +229,9 @@ class RunFolder:
     # The experiment
 
     def write_experiment(self, text: str, source: ExperimentSource | None) -> None:
-        """Write the resolved experiment, for people to read, and its source, for resuming."""
+        """Write the resolved experiment, for people to read, and its source, for resuming. Raises
+        LeaseLost."""
+        check_lease(self.storage.path)
         self.storage.write("experiment.yaml", text)
         if source is not None:
             write_json(self.storage, "source.json", source.record())

@@ -226,7 +226,11 @@ def test_replaced_driver_stops_writing(tmp_path: Path) -> None:
             run.update(status="failed")
         with pytest.raises(LeaseLost):
             first.check()
+        with pytest.raises(LeaseLost):
+            run.begin("name: second\n", code="second = True\n")
         assert run.read_metadata().status == "running"
+        assert run.storage.read("experiment.yaml") == b"name: run\n"
+        assert not run.storage.exists("main.py")
     assert [claim.name for claim in read_claims(run.storage)] == ["other.json"], "nor its own claim"
     assert claim.name == first.name
 
