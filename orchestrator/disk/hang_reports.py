@@ -64,7 +64,8 @@ class HangReports:
         return [match for match in matches if int(match["attempt"]) == self._attempt]
 
     def stack_file(self, rank: int) -> Path | None:
-        """Return faulthandler's file for a rank's stack; None if the run is on an object store."""
+        """Return faulthandler's file for a rank's stack; None on an object store, to which it
+        cannot write."""
         folder = self._storage.local
         return None if folder is None else folder / STACKS / f"{self._attempt}-{rank}"
 
@@ -98,7 +99,9 @@ class HangReports:
     def _read_faulthandler_stacks(self) -> dict[int, RankStack]:
         """Return the stacks that faulthandler wrote, by rank. It writes when a rank is over its
         limit, and says nothing else of the rank."""
-        stacks = {}
+        stacks: dict[int, RankStack] = {}
+        if self._storage.local is None:
+            return stacks
         for name, state in self._storage.tree(STACKS).items():
             match = _STACK.fullmatch(name)
             if not match or not state.size_bytes or int(match["attempt"]) != self._attempt:
@@ -146,5 +149,7 @@ def find_hang(folder: RunFolder) -> HungRanks | None:
 def _has_stacks_of_single_rank(folder: RunFolder) -> bool:
     """Return whether only one rank has files of faulthandler: if it holds its interpreter lock, it
     has no other report."""
+    if folder.storage.local is None:
+        return False
     matches = filter(None, map(_STACK.fullmatch, folder.storage.names(STACKS)))
     return len({match["rank"] for match in matches}) == 1

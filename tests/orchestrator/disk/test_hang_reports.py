@@ -1,12 +1,16 @@
 import os
+import uuid
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.disk.attempts import Host
 from orchestrator.disk.hang import RankStack
-from orchestrator.disk.hang_reports import REQUEST, HangReports, find_hang
+from orchestrator.disk.hang_reports import REQUEST, STACKS, HangReports, find_hang
 from orchestrator.disk.new_run import create_run
+from orchestrator.storage import Storage
 
 
 def stack(rank: int, idle_s: float) -> RankStack:
@@ -83,6 +87,31 @@ def test_other_files_among_the_stacks_are_skipped(tmp_path: Path) -> None:
     assert found is not None
     assert found.stacks.count("line") == 1
     assert "task.py, line 3" in found.stacks
+
+
+def test_no_stacks_are_listed_on_an_object_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank's faulthandler writes only to a disk, and each listing of a bucket costs a request."""
+    folder = create_run(f"memory://test-{uuid.uuid4().hex}", "run", "hooks: {}\n")
+    folder.begin_attempt(world_size=1)
+    listed: list[str] = []
+    for name in ("names", "tree"):
+        monkeypatch.setattr(Storage, name, recording_folders(getattr(Storage, name), listed))
+    assert find_hang(folder) is None
+    HangReports(folder, 0, 1).write(stack(0, 400))
+    assert find_hang(folder) is not None
+    assert ".hang" in listed
+    assert STACKS not in listed
+    folder.storage.parent.delete("")
+
+
+def recording_folders(list_folder: Callable[..., Any], listed: list[str]) -> Callable[..., Any]:
+    """Return a method of Storage that also records the folder that it lists."""
+
+    def call(storage: Storage, folder: str = "") -> Any:
+        listed.append(folder)
+        return list_folder(storage, folder)
+
+    return call
 
 
 def test_driver_requests_stacks(tmp_path: Path) -> None:
