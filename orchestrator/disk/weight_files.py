@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from orchestrator.disk.torch_files import load_torch_file
 from orchestrator.errors import CheckpointError, ConfigError
 from orchestrator.storage import Storage
 
@@ -20,29 +20,16 @@ def read_weight_file(path: str, weights: str | None) -> dict[str, Tensor]:
     """Return the tensors of a file by name, on the CPU: those of the state dict that `weights`
     names. Raises CheckpointError, or ConfigError if there is no such state dict."""
     storage = Storage(path)
-    content: Any = (
-        _read_safetensors(storage) if path.endswith(".safetensors") else _read_torch_file(storage)
-    )
+    if path.endswith(".safetensors"):
+        content: Any = _read_safetensors(storage)
+    else:
+        content = _read_torch_file(storage)
     return _choose_state_dict(content, weights, path)
 
 
 def _read_torch_file(storage: Storage) -> Any:
     with storage.parent.open_copy(storage.name) as file:
-        try:
-            return torch.load(file, map_location="cpu", weights_only=True)
-        except Exception as error:  # a file of a different format may cause any error
-            raise CheckpointError(
-                f"{storage} cannot be read; expected tensors and plain data, saved by torch.save"
-                f" ({_shorten_torch_error(error)})"
-            ) from None
-
-
-def _shorten_torch_error(error: Exception) -> str:
-    """Return the reason why torch cannot read a file, without its advice; the class of the error if
-    it gives none."""
-    text = str(error).partition("WeightsUnpickler error: ")[2]
-    reason = text.partition(". Please")[0].partition("Check the documentation")[0]
-    return " ".join(reason.split()) or type(error).__name__
+        return load_torch_file(file, str(storage))
 
 
 def _read_safetensors(storage: Storage) -> dict[str, Tensor]:

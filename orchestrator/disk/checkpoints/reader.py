@@ -4,10 +4,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pickle import UnpicklingError
 from typing import Any, NamedTuple
-
-import torch
 
 from hooks.metrics.names import find_evaluation_label
 from hooks.position import Position
@@ -21,6 +18,7 @@ from orchestrator.disk.checkpoints.manifest import (
     find_damage,
     parse_position,
 )
+from orchestrator.disk.torch_files import load_torch_file
 from orchestrator.errors import CheckpointError
 from orchestrator.nearest_names import did_you_mean
 from orchestrator.storage import Storage
@@ -129,9 +127,12 @@ class CheckpointReader:
         reason = find_damage(self.storage, folder, entries, check_hashes=check_hashes)
         if not reason:
             return
-        others = [other for other in self.list_names() if other != folder]
-        hint = f"; other checkpoints: {', '.join(others)}" if others else ""
-        raise CheckpointError(f"{reason}{hint}")
+        raise CheckpointError(f"{reason}{self._name_others(folder)}")
+
+    def _name_others(self, name: str) -> str:
+        """Return the end of a message: which checkpoints there are besides a damaged one."""
+        others = [other for other in self.list_names() if other != name]
+        return f"; other checkpoints: {', '.join(others)}" if others else ""
 
     # Reading
 
@@ -159,13 +160,16 @@ class CheckpointReader:
     def load(self, name: str, file: str) -> Any:
         """Load a checkpoint file onto the CPU: tensors and plain data. Raises CheckpointError for
         anything else."""
+        path = f"{self.get_path(name)}/{file}"
         try:
             with self.storage.open_copy(f"{name}/{file}") as content:
-                stored = torch.load(content, map_location="cpu", weights_only=True)
-                return placeholders.decode(stored)
-        except (OSError, EOFError, RuntimeError, UnpicklingError) as error:
-            path = f"{self.get_path(name)}/{file}"
-            raise CheckpointError(f"{path} cannot be loaded: {error}") from error
+                return load_torch_file(content, path, placeholders.decode)
+        except OSError as error:
+            raise CheckpointError(
+                f"{path} cannot be loaded: {error}{self._name_others(name)}"
+            ) from error
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}{self._name_others(name)}") from error
 
     def find_evaluated_weights(self, label: str) -> str:
         """Return the key of the weights used for validation: `model`, or that of a hook, such as

@@ -61,7 +61,7 @@ def test_other_folders_are_refused(tmp_path: Path, file: str, message: str) -> N
 def test_file_of_another_format_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "weights.pt").write_bytes(content)
     with pytest.raises(
-        ConfigError, match=r"init.from: .*weights.pt cannot be read; expected tensors [^\n]+\)\Z"
+        ConfigError, match=r"init.from: .*weights.pt cannot be loaded; expected tensors [^\n]+\)\Z"
     ):
         find_weights(init_from(tmp_path / "weights.pt"), [])
 

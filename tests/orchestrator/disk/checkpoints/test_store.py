@@ -216,6 +216,38 @@ def test_load_error_names_the_file(store: CheckpointStore) -> None:
         store.load("epoch-0001", "other.pt")
 
 
+GET_UNKNOWN_MEMO = b"\x80\x02h\x05."
+"""A pickle that reads an object which it has not stored; torch raises a bare KeyError for it."""
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (GET_UNKNOWN_MEMO, "KeyError: 5"),
+        ({"weight": {"hookyard.encoded": "deque"}}, "KeyError: 'parts'"),
+        (
+            {"weight": {"hookyard.encoded": "defaultdict", "parts": ["Mesh", {}]}},
+            "KeyError: 'Mesh'",
+        ),
+    ],
+)
+def test_file_of_another_format_is_named_with_what_to_do(
+    store: CheckpointStore, content: Any, reason: str
+) -> None:
+    save(store, "epoch-0001", 10)
+    save(store, "epoch-0002", 20)
+    file = BytesIO()
+    torch.save(content, file)
+    data = content if isinstance(content, bytes) else file.getvalue()
+    store.storage.write("epoch-0002/model.pt", data)
+    with pytest.raises(CheckpointError) as caught:
+        store.load("epoch-0002", "model.pt")
+    message = str(caught.value)
+    assert message.startswith(f"{store.get_path('epoch-0002')}/model.pt cannot be loaded; expected")
+    assert f"({reason})" in message
+    assert message.endswith("; other checkpoints: epoch-0001")
+
+
 class Code:
     """Unpickled, this would write a file."""
 
