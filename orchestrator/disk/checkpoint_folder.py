@@ -7,6 +7,7 @@ from orchestrator.disk.checkpoints.index import warn_lost_index
 from orchestrator.disk.checkpoints.listing import read_checkpoints
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import is_trial
+from orchestrator.experiment.yaml.origins import ParentCheckpoint
 from orchestrator.storage import Storage
 from orchestrator.storage.omissions import warn_once
 
@@ -29,6 +30,11 @@ def find_checkpoint_folder(
     # The trials of every sweep have the same names.
     parent = Storage(out_dir) / folder.parent_run.name if is_trial(folder) else Storage(out_dir)
     return parent / folder.name
+
+
+def find_parent_checkpoints(folder: RunFolder, parent: ParentCheckpoint) -> Storage:
+    """Return the folder of the checkpoints of the run that another one continues from."""
+    return find_checkpoint_folder(RunFolder(folder.storage.at(parent.run)))
 
 
 def list_checkpoints(folder: RunFolder) -> list[str]:

@@ -11,7 +11,8 @@ import torch
 
 from hooks.loop_services import Display
 from orchestrator.disk.attempts import Attempt, Host
-from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
+from orchestrator.disk.checkpoint_folder import find_checkpoint_folder, find_parent_checkpoints
+from orchestrator.disk.checkpoints.listing import read_checkpoints
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.hang_reports import FOLDER as HANG_REPORTS
 from orchestrator.disk.process import is_pid_alive
@@ -72,22 +73,26 @@ class AssignedRun:
         if self.folder.read_attempts():
             return
 
-        foreign = [name for name in store.list_names() if name != self._given_checkpoint]
+        given = self._find_given_checkpoint()
+        manifests, _ = read_checkpoints(store.storage)
+        foreign = [
+            name
+            for name, manifest in manifests.items()
+            if given is None or manifest.get("copied_from") != given
+        ]
         if foreign:
             raise UsageError(
                 f"{store.get_path(foreign[-1])} belongs to an earlier run; move it away, or choose"
                 " another out_dir or name"
             )
 
-    @property
-    def _given_checkpoint(self) -> str | None:
-        """Name of the only checkpoint that the run may have before its first attempt: a copy of the
-        one that it begins with."""
+    def _find_given_checkpoint(self) -> str | None:
+        """Return the path of the other run's checkpoint that the run begins with. Before its first
+        attempt, the run may have nothing but copies of it."""
         parent = self.assignment.source.continued_from
-        if parent:
-            return parent.checkpoint
-        path = self.assignment.checkpoint
-        return path.rpartition("/")[-1] if path else None
+        if parent is None:
+            return self.assignment.checkpoint
+        return f"{find_parent_checkpoints(self.folder, parent).path}/{parent.checkpoint}"
 
     def begin(self) -> Attempt:
         """Begin an attempt at the assignment's checkpoint or the newest one; return its record.

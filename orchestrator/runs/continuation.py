@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hooks.position import Position
-from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
+from orchestrator.disk.checkpoint_folder import find_parent_checkpoints
 from orchestrator.disk.checkpoints.reader import CheckpointReader
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import CheckpointError, UsageError
@@ -90,13 +90,13 @@ def _check_is_longer(experiment: Experiment, position: Position, path: str) -> N
 
 
 def copy_parent_checkpoint(folder: RunFolder, experiment: Experiment) -> None:
-    """Copy the parent checkpoint into a new run. Raises CheckpointError if it has changed or is
-    damaged."""
+    """Copy the parent checkpoint into a new run that has none: its ranks refuse one of an earlier
+    run. Raises CheckpointError if the parent checkpoint has changed or is damaged."""
     parent = experiment.source.continued_from
     store = open_checkpoints(folder)
-    if parent is None or folder.read_attempts() or parent.checkpoint in store.list_names():
+    if parent is None or folder.read_attempts() or store.list_names():
         return
-    source = CheckpointReader(find_checkpoint_folder(RunFolder(folder.storage.at(parent.run))))
+    source = CheckpointReader(find_parent_checkpoints(folder, parent))
     if source.compute_fingerprint(parent.checkpoint) != parent.sha256:
         raise CheckpointError(
             f"{source.get_path(parent.checkpoint)} has changed since this run was created from it"

@@ -71,12 +71,15 @@ def test_checkpoints_of_an_earlier_sweep_are_neither_deleted_nor_continued_from(
 
 
 @pytest.mark.parametrize("is_continued", [False, True])
+@pytest.mark.parametrize("kept_epoch", [1, 2])
 def test_run_that_begins_at_a_given_checkpoint_keeps_those_of_an_earlier_run(
-    tmp_path: Path, is_continued: bool
+    tmp_path: Path, is_continued: bool, kept_epoch: int
 ) -> None:
-    """Whether it is that of another trial, or a copy of that of its parent run."""
+    """Whether it is that of another trial, or a copy of that of its parent run; also if the earlier
+    run's has the name of the given one."""
     kept = tmp_path / "kept"
     train(begin_runs(tmp_path / "earlier", kept))
+    shutil.rmtree(kept / f"trial-0/epoch-000{3 - kept_epoch}")
     before = list_files(kept)
 
     assignment = begin_runs(tmp_path / "later", kept)[0]
@@ -86,6 +89,6 @@ def test_run_that_begins_at_a_given_checkpoint_keeps_those_of_an_earlier_run(
         assignment = replace(assignment, source=replace(assignment.source, continued_from=parent))
     else:
         assignment = replace(assignment, checkpoint=given)
-    with pytest.raises(UsageError, match=r"trial-0/epoch-0002 belongs to an earlier run"):
+    with pytest.raises(UsageError, match=rf"trial-0/epoch-000{kept_epoch} belongs to"):
         train([assignment])
     assert list_files(kept) == before

@@ -195,6 +195,16 @@ def test_continuation_trains_although_a_hook_has_stopped_its_parent(
     assert longer.metrics["iteration"].tolist() == [14, 21]
 
 
+def test_checkpoint_of_an_earlier_run_is_not_taken_for_that_of_the_parent(tmp_path: Path) -> None:
+    """Though it has the same name, in an `out_dir` where a deleted run left it."""
+    hooks = {"checkpoint": {"out_dir": str(tmp_path / "kept")}}
+    first = run(described(epochs=2, hooks=hooks), tmp_path, "first", local=True)
+    run(described(epochs=1, hooks=hooks, seed=7), tmp_path, "longer", local=True)
+    shutil.rmtree(tmp_path / "longer")
+    with pytest.raises(UsageError, match="longer/epoch-0001 belongs to an earlier run"):
+        run(first.continue_from("epoch-0001", ["epochs=3"]), tmp_path, "longer", local=True)
+
+
 def test_trials_cannot_continue_a_checkpoint(first: Run, tmp_path: Path) -> None:
     space = "sweep={metric: val/loss, mode: min, trials: 1, space: {optimizer.lr: {uniform: [0.1, 0.2]}}}"
     with pytest.raises(UsageError, match="a sweep cannot continue from"):
