@@ -42,8 +42,9 @@ class ParamScheduler(Hook):
 
     def on_start(self, state: State) -> None:
         schedulers = _schedulers(state)
-        others = [one for one in schedulers if not isinstance(one, ReduceLROnPlateau)]
-        if others and len(others) < len(schedulers):
+        of_torch = [one for one in schedulers if isinstance(one, LRScheduler)]
+        others = [one for one in of_torch if not isinstance(one, ReduceLROnPlateau)]
+        if 0 < len(others) < len(of_torch):
             kind = type(others[0]).__name__
             raise ValueError(
                 f"ReduceLROnPlateau steps by a metric and {kind} does not, so one run cannot have"

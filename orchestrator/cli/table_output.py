@@ -112,10 +112,12 @@ def _create(file: str) -> AbstractContextManager[IO[bytes]]:
     if is_url(file):
         storage = Storage(file)
         return storage.parent.create(storage.name)
-    path = Path(file).resolve()
+    path = Path(file)
+    # The pipe behind /dev/stdout has no path of its own.
     if path.exists() and not path.is_file():
         return path.open("wb")
-    return Storage(path.parent).create(path.name)
+    target = path.resolve()
+    return Storage(target.parent).create(target.name)
 
 
 def _find_compression(file: str) -> str | None:

@@ -39,8 +39,9 @@ def _take_from(table: pa.Table, source: str, name: str) -> pa.ChunkedArray:
 def _join_tags(first: pa.ChunkedArray, second: pa.ChunkedArray) -> list[list[str] | None]:
     joined = []
     for tags, own_tags in zip(first.to_pylist(), second.to_pylist(), strict=True):
+        is_known = tags is not None or own_tags is not None
         both = [*(tags or ()), *(own_tags or ())]
-        joined.append(None if tags is None else [*dict.fromkeys(both)])
+        joined.append([*dict.fromkeys(both)] if is_known else None)
     return joined
 
 

@@ -1,6 +1,7 @@
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from torch import nn
@@ -150,6 +151,21 @@ def test_plateau_scheduler_beside_another_is_refused(monitor: str | None) -> Non
     state = State(several=several)
     with pytest.raises(ValueError, match=r"StepLR does not, so one run cannot have both"):
         ParamScheduler(monitor=monitor).on_start(state)
+
+
+def test_plateau_scheduler_may_stand_beside_one_of_the_user_that_takes_a_metric() -> None:
+    optimizer = an_optimizer()
+    of_user = Mock(spec=["step"])
+    several = {
+        "first": ScheduledOptimizer(optimizer, ReduceLROnPlateau(optimizer, patience=0)),
+        "second": ScheduledOptimizer(an_optimizer(), of_user),
+    }
+    state = State(several=several, phase="val")
+    hook = ParamScheduler(monitor="val/loss")
+    hook.on_start(state)
+    state.metrics = {"val/loss": 1.5}
+    hook.on_phase_end(state)
+    of_user.step.assert_called_once_with(1.5)
 
 
 def test_plateau_scheduler_with_the_wrong_mode_is_refused() -> None:

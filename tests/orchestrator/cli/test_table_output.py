@@ -177,6 +177,15 @@ def test_output_may_be_a_device() -> None:
     assert not Path(os.devnull).is_file()
 
 
+def test_output_may_be_a_pipe() -> None:
+    """As /dev/stdout before a pipe, and as the shell's >(command)."""
+    reading, writing = os.pipe()
+    TableOutput("csv", f"/dev/fd/{writing}").write_data(pd.DataFrame({"a": [1, 2]}))
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        assert pipe.read() == "a\n1\n2\n"
+
+
 def test_json_is_not_written_under_the_name_of_a_compressed_file() -> None:
     with pytest.raises(UsageError, match=r"rows\.json\.gz would not be compressed"):
         TableOutput.from_flags("json", "rows.json.gz", as_json=False)

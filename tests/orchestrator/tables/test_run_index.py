@@ -554,6 +554,14 @@ def test_trial_has_the_tags_of_its_sweep_besides_its_own(tmp_path: Path) -> None
     assert read_tags() == [["draft", "best", "paper"], ["draft"]]
 
 
+def test_trial_of_a_damaged_sweep_keeps_its_own_tags(tmp_path: Path) -> None:
+    sweep_folder = written_run(tmp_path, "swept", {"tags": ["paper"]})
+    trials = Path(str(sweep_folder)) / "trials"
+    written_run(trials, "trial-0000", {"trial": "trial-0000", "tags": ["best"]})
+    (Path(str(sweep_folder)) / "run.json").write_text("{")
+    assert list_runs(tmp_path).set_index("name")["tags"]["trial-0000"] == ["best"]
+
+
 def test_follower_is_infeasible_only_once_the_speed_of_its_leader_is_known(tmp_path: Path) -> None:
     """The leader has steps of 2 s."""
     swept = {"objectives": [["val/accuracy", "max"]], "trials": 2}
