@@ -16,7 +16,7 @@ _SUFFIXES = {
     "_clock_mhz": "MHz",
 }
 """Unit of each suffix of a name; the first match applies."""
-_COUNTS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
+_PREFIXES = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
 def number_epoch(epoch: int) -> int:
@@ -31,8 +31,31 @@ def is_number(value: Any) -> bool:
 
 
 def format_seconds(value: float) -> str:
-    """Format seconds: `12.3 ms`, `1.5 s`."""
-    return f"{value * 1000:.3g} ms" if abs(value) < 0.9995 else f"{_round(value)} s"
+    """Format a measured time: `12.3 ms`, `1.5 s`, `3 min 05 s`, `2 h 05 min`."""
+    if abs(value) < 0.9995:
+        return f"{value * 1000:.3g} ms"
+    if abs(value) < 60:
+        return f"{value:.3g} s"
+
+    sign = "-" if value < 0 else ""
+    seconds = round(abs(value))
+    if seconds < 3600:
+        return f"{sign}{seconds // 60} min {seconds % 60:02d} s"
+    return sign + _format_hours(seconds)
+
+
+def format_rough_duration(value: float) -> str:
+    """Format a duration of which only the size matters, such as an age or a remaining time: `12 s`,
+    `3 min`, `2 h 05 min`."""
+    if value < 90:
+        return f"{value:.0f} s"
+    minutes = round(value / 60)
+    return f"{minutes} min" if minutes < 90 else _format_hours(value)
+
+
+def _format_hours(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def format_bytes(value: float) -> str:
@@ -45,14 +68,6 @@ def format_bytes(value: float) -> str:
 def _round(value: float) -> str:
     """Round a number to three digits, or to an integer."""
     return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
-
-
-def format_duration(value: float) -> str:
-    """Format a duration: `12 s`, `3 min`, `2 h 05 min`."""
-    if value < 90:
-        return f"{value:.0f} s"
-    minutes = round(value / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def get_unit(name: str) -> str:
@@ -79,7 +94,7 @@ def format_value(name: str, value: Any) -> str:
         return "∞" if value > 0 else "-∞"
     unit = get_unit(name)
     if unit == "s":
-        return format_seconds(value) if abs(value) < 60 else _format_clock(value)
+        return format_seconds(value)
     if unit == "bytes":
         return format_bytes(value)
     if name.endswith("share"):
@@ -91,8 +106,12 @@ def format_value(name: str, value: Any) -> str:
 
 
 def format_parameter(value: Any) -> str:
-    """Format a value of a parameter as it can be written in an experiment file: `1000`, `0.0125`,
-    `true`."""
+    """Format a value of a parameter in the words of an experiment file: `1000`, `0.0125`, `true`,
+    `null`.
+
+    A fraction is rounded to four digits. Unlike `format_number`, the text has no prefix such as
+    `k` and no commas, so it can be pasted into a file.
+    """
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -102,16 +121,16 @@ def format_parameter(value: Any) -> str:
     return str(int(value)) if _is_short_integer(value) else f"{value:.4g}"
 
 
+def _is_short_integer(value: float) -> bool:
+    return isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e7)
+
+
 def format_in_full(value: float) -> str:
     """Format a number with all digits that it needs: `0.1`, `8` for 8.0, `1234567890123`."""
     if isinstance(value, int):
         return str(value)
     short = f"{value:.12g}"
     return short if float(short) == value else repr(float(value))
-
-
-def _is_short_integer(value: float) -> bool:
-    return isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e7)
 
 
 def format_number(value: float) -> str:
@@ -125,16 +144,7 @@ def _format_with_prefix(value: float) -> str:
     value = float(f"{value:.4g}")
     if abs(value) >= 1e16:
         return f"{value:.3g}"
-    for letter, size in _COUNTS:
+    for letter, size in _PREFIXES:
         if abs(value) >= size:
             return f"{value / size:.4g}{letter}"
     return f"{value:.4g}"
-
-
-def _format_clock(value: float) -> str:
-    seconds = round(abs(value))
-    minutes = round(seconds / 60)
-    text = f"{seconds // 60} min {seconds % 60:02d} s"
-    if seconds >= 3600:
-        text = f"{minutes // 60} h {minutes % 60:02d} min"
-    return f"-{text}" if value < 0 else text

@@ -15,7 +15,7 @@ from orchestrator.cli.output import echo, format_cell, print_json, print_table
 from orchestrator.disk.metadata import seconds_at
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.storage import Storage, without_credentials
-from orchestrator.units import format_duration
+from orchestrator.units import format_rough_duration
 
 if TYPE_CHECKING:
     from orchestrator.disk.best import Best
@@ -142,7 +142,7 @@ class _Row:
             "tags": " ".join(self.tags),
             "notes": self.notes,
             "started": started,
-            "took": "" if self.took_s is None else format_duration(self.took_s),
+            "took": "" if self.took_s is None else format_rough_duration(self.took_s),
         }
 
 

@@ -94,7 +94,8 @@ class TerminalDisplay:
         self._live.start(refresh=True)
 
     def _stop(self) -> None:
-        live, self._live = self._live, None
+        live = self._live
+        self._live = None
         if live is not None:
             live.stop()
 

@@ -8,7 +8,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.units import format_duration
+from orchestrator.units import format_rough_duration
 
 STYLES = {
     "running": "bold",
@@ -38,7 +38,7 @@ def make_bar_line(label: str, share: float | None, eta_s: float | None) -> Rende
         )
         cells += [bar, format_percent(share)]
     if eta_s is not None:
-        cells.append(Text(f"eta {format_duration(eta_s)}"))
+        cells.append(Text(f"eta {format_rough_duration(eta_s)}"))
     line.add_row(*cells)
     return line
 

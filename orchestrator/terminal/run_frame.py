@@ -11,7 +11,7 @@ from orchestrator.terminal.frame_parts import make_bar_line, make_heading, make_
 from orchestrator.terminal.run_view import RankView, RunProgress, RunView
 from orchestrator.units import (
     format_count,
-    format_duration,
+    format_rough_duration,
     format_seconds,
     format_value,
     number_epoch,
@@ -88,7 +88,7 @@ def _format_speed(view: RunView) -> Iterator[str]:
     if view.speed.step_s is not None:
         yield f"{format_seconds(view.speed.step_s)} per iteration"
     if view.row_age_s is not None and view.status == "running":
-        yield f"last row {format_duration(view.row_age_s)} ago"
+        yield f"last row {format_rough_duration(view.row_age_s)} ago"
 
 
 def _format_metrics(report: Mapping[str, Any]) -> Iterator[str]:
@@ -110,7 +110,9 @@ def _make_rank_cells(rank: RankView) -> dict[str, str | Text]:
         "waiting": format_seconds(timing.wait_s) if timing else "",
         "memory": format_value("rss_bytes", rank.rss_bytes),
         "GPU peak": format_value("cuda_peak_allocated_bytes", peak),
-        "last row": "" if rank.row_age_s is None else f"{format_duration(rank.row_age_s)} ago",
+        "last row": ""
+        if rank.row_age_s is None
+        else f"{format_rough_duration(rank.row_age_s)} ago",
         "slowest": Text(format_slowness(rank), "bold magenta"),
     }
 

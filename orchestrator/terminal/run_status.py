@@ -18,7 +18,7 @@ from orchestrator.terminal.estimates import compute_speed, estimate_progress
 from orchestrator.terminal.rank_comparison import RankComparison
 from orchestrator.terminal.run_files import RunFiles
 from orchestrator.terminal.run_view import RankView, RunProgress, RunView
-from orchestrator.units import format_duration
+from orchestrator.units import format_rough_duration
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class LiveRun:
             driver = f"its driver ({metadata.driver})"
             last = "it wrote no row"
             if row_age_s is not None:
-                last = f"its last row is {format_duration(row_age_s)} old"
+                last = f"its last row is {format_rough_duration(row_age_s)} old"
             return f"the run is dead: {driver} is gone; {last}"
 
         hang = find_hang(self.folder) if status == "running" else None

@@ -17,7 +17,7 @@ from orchestrator.terminal.frame_parts import (
 )
 from orchestrator.terminal.run_frame import format_slowness
 from orchestrator.terminal.sweep_view import SweepView, TrialView
-from orchestrator.units import format_count, format_duration, format_parameter, format_value
+from orchestrator.units import format_count, format_parameter, format_rough_duration, format_value
 
 _SWEEP_LINES = 8
 """Number of lines of a frame besides trials."""
@@ -81,7 +81,7 @@ def _make_trial_cells(
         "trial": Text(trial.name, style),
         "status": Text(trial.status, STYLES.get(trial.status, "")),
         "done": format_percent(share),
-        "eta": "" if eta_s is None else format_duration(eta_s),
+        "eta": "" if eta_s is None else format_rough_duration(eta_s),
         "last": format_value("", trial.last),
         "best": format_value("", trial.best),
         "values": " ".join(values),
