@@ -27,7 +27,7 @@ class Subcommand(TyperCommand):
     """Typer leaves extra arguments to `parse_args`, which refuses them with a hint."""
     takes_experiment_keys: ClassVar[bool] = False
     """True if overrides may change any key of an experiment, so that an unknown flag may be meant
-    as one."""
+    as an override."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the arguments and flags."""
@@ -35,8 +35,8 @@ class Subcommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments; raise UsageError if they are wrong."""
-        maybe_overrides = list(args) if self.takes_experiment_keys else []
-        with explain_usage_errors(ctx, maybe_overrides):
+        possible_overrides = list(args) if self.takes_experiment_keys else []
+        with explain_usage_errors(ctx, possible_overrides):
             extra = super().parse_args(ctx, args)
         if extra and not ctx.resilient_parsing:
             raise_usage_error(ctx, describe_extra_arguments(extra))
