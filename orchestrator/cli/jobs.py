@@ -2,45 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from orchestrator.cli.errors import FAILED, INTERRUPTED
+from orchestrator.cli.job_access import Dashboard, JobName, follow_job, open_jobs
 from orchestrator.cli.options import AsJson
 from orchestrator.cli.output import print_json
 from orchestrator.cluster.job_status import ENDED
-
-if TYPE_CHECKING:
-    from orchestrator.cluster.jobs import Jobs
-    from orchestrator.cluster.slurm import SlurmJobs
-
-Dashboard = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL",
-        help="The cluster's dashboard, such as http://127.0.0.1:8265; RAY_API_SERVER_ADDRESS by default.",
-    ),
-]
-JobName = Annotated[
-    str,
-    typer.Argument(
-        metavar="JOB", help="The job's name, or its number in Slurm, as `submit` printed it."
-    ),
-]
-
-
-def open_jobs(job: str, address: str | None) -> Jobs | SlurmJobs:
-    """Return the jobs among which one is: those of Slurm for a number without an address."""
-    if job.isdecimal() and address is None:
-        from orchestrator.cluster.slurm import SlurmJobs
-
-        return SlurmJobs()
-
-    from orchestrator.cluster.jobs import Jobs
-
-    return Jobs(address)
 
 
 def status(job: JobName, address: Dashboard = None, as_json: AsJson = False) -> None:
@@ -91,26 +60,3 @@ def stop(job: JobName, address: Dashboard = None) -> None:
         return
     jobs.stop(job)
     typer.echo(f"stopping {job}. To see its status: hookyard status {job}{jobs.flags}", err=True)
-
-
-def follow_job(jobs: Jobs | SlurmJobs, job: str) -> None:
-    """Print a job's log until it ends, and exit with its exit code. Ctrl-C leaves the job
-    running."""
-    try:
-        status = jobs.follow(job, partial(typer.echo, nl=False))
-    except KeyboardInterrupt:
-        typer.echo(
-            f"{job} continues. To follow it again: hookyard logs {job} --follow{jobs.flags}\n"
-            f"To stop it: hookyard stop {job}{jobs.flags}",
-            err=True,
-        )
-        raise typer.Exit(INTERRUPTED) from None
-
-    text = f"{job}: {status.status}"
-    if status.message:
-        text += f", {status.message}"
-    typer.echo(text, err=True)
-    if status.status == "STOPPED":
-        raise typer.Exit(INTERRUPTED)
-    if status.status == "FAILED":
-        raise typer.Exit(status.exit_code or FAILED)

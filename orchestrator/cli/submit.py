@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.jobs import Dashboard, follow_job
+from orchestrator.cli.job_access import Dashboard, follow_job
 from orchestrator.cli.options import Config, Name, Overrides, StorageFlag
 from orchestrator.errors import UsageError
 
