@@ -40,9 +40,8 @@ class RayShare:
             raise TypeError("the number of rows is unknown")
         return self._batches
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> None:
         """Return nothing: there is no position."""
-        return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Do nothing."""

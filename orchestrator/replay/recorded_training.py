@@ -85,7 +85,7 @@ class _ShortTraining:
             loop.restore(self.checkpoint)
 
         record = recorder.record
-        record.is_iterable = isinstance(loop.training.data.train, IterableData)
+        record.is_iterable = isinstance(loop.training.data.phases["train"], IterableData)
         record.checkpoints = saver.checkpoints
         reports = loop.run()
         for report in reports:

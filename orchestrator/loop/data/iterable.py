@@ -1,4 +1,4 @@
-"""An iterable dataset or the task's own loader, as an evaluation reads it. Runs in workers."""
+"""An iterable dataset or the task's own loader. Runs in workers."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -7,11 +7,15 @@ from typing import Any
 
 from hooks.loader_parts import find_parts_with_epoch
 from orchestrator.loop.data.iterable_reader import IterableReader
-from orchestrator.loop.data.phase_data import PhaseContext, PhaseData
+from orchestrator.loop.data.iterable_training import IterableTraining
+from orchestrator.loop.data.phase_data import PhaseContext, PhaseData, TrainingData
 
 
 class IterableData(PhaseData):
-    """A phase's iterable dataset or loader, which an evaluation reads from its beginning."""
+    """A phase's iterable dataset or loader.
+
+    An evaluation reads it from its beginning; training has its position in an IterableTraining.
+    """
 
     def __init__(self, context: PhaseContext, data: Any, build_again: Callable[[], Any]) -> None:
         super().__init__(context)
@@ -20,6 +24,9 @@ class IterableData(PhaseData):
 
     def length(self, offset: int = 0) -> int:
         return self._reader.length
+
+    def as_training_data(self) -> TrainingData:
+        return IterableTraining(self._context, self._reader)
 
     def evaluation_batches(self, number: int) -> tuple[Iterator[Any], Iterable[object]]:
         for part in find_parts_with_epoch(self.loader):

@@ -31,8 +31,8 @@ class BatchCounter:
         is_training: bool,
         is_epoch_one_pass: bool,
     ) -> None:
-        self.count: int | None = None
-        """Batches of the pass so far; None after a restore, because they are unknown."""
+        self.count = 0
+        """Batches of the pass so far."""
         self._phase = phase
         self._place = place
         self._length = length
@@ -40,21 +40,24 @@ class BatchCounter:
         self._is_epoch_one_pass = is_epoch_one_pass
         self._has_warned = False
 
-    def begin(self, *, is_from_start: bool) -> None:
-        """Begin a pass, or the rest of one."""
-        self.count = 0 if is_from_start else None
+    @property
+    def is_complete(self) -> bool:
+        """True after the last batch of a pass; False if its length is unknown."""
+        return self.count == self._length
+
+    def begin(self, count: int) -> None:
+        """Begin a pass, or the rest of one after `count` batches."""
+        self.count = count
 
     def add(self) -> None:
         """Count a batch."""
-        if self.count is None:
-            return
         self.count += 1
         if self._length is not None and self.count > self._length:
             self._warn(f"more than {self._length}", "an epoch leaves out the rest")
 
     def end(self) -> None:
         """End a pass."""
-        if self.count is not None and self._length is not None and self.count < self._length:
+        if self._length is not None and self.count < self._length:
             self._warn(str(self.count), "an epoch repeats the first ones")
 
     def _warn(self, batches: str, effect: str) -> None:

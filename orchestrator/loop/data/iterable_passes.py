@@ -1,44 +1,17 @@
-"""A rank's passes over iterable training data, one after the other, and the position in them. Runs
-in workers."""
+"""A rank's passes over iterable training data, one after the other. Runs in workers."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 from orchestrator.errors import TaskError
 from orchestrator.loop.data.iterable_reader import IterableReader
+from orchestrator.loop.data.pass_position import PassPosition
 from orchestrator.loop.world import World
 from orchestrator.randomness import random_state, restore_random_state
 
 _NO_BATCH: Any = object()
-
-
-@dataclass(frozen=True)
-class PassPosition:
-    """A rank's position in its passes, as a checkpoint holds it."""
-
-    epoch: int
-    """Epoch in which these passes began. If an epoch is a pass, it is the epoch of the position."""
-    number: int
-    """Number of the pass, from 0."""
-    loader_workers: int
-    """DataLoader workers, whose states the loader's state contains."""
-    loader: Any = None
-    """State of the loader; None at the beginning of a pass and after the last one."""
-    is_exhausted: bool = False
-    """True if training has ended because a rank had no batch left."""
-    random: dict[str, Any] | None = None
-    """Random state with which the next batch was fetched, if that was before the checkpoint."""
-
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> Self:
-        """Return the position that a checkpoint holds as plain data."""
-        return cls(**data)
-
-    def as_data(self) -> dict[str, Any]:
-        """Return the position as plain data, for a checkpoint."""
-        return dict(vars(self))
 
 
 class Passes(Iterator[Any], ABC):
@@ -52,7 +25,7 @@ class Passes(Iterator[Any], ABC):
         self._world = world
         self._start = start
         self._number = start.number
-        self._batches = reader.read(start.number, start.loader)
+        self._batches = reader.read_from(start)
         """The rest of the current pass."""
 
     @abstractmethod
@@ -69,20 +42,9 @@ class Passes(Iterator[Any], ABC):
             self._start.epoch,
             self._number,
             self._start.loader_workers,
+            self._reader.batches,
             self._reader.loader.state_dict(),
         )
-
-    def end(self) -> None:
-        """Exhaust the pass of an epoch after its last batch, as a `for` loop does.
-
-        This does not change the training's random state. It does nothing within a pass that began in
-        the middle of the epoch, because the one before it had fewer batches than its length says.
-        """
-        is_pass_of_epoch = self._number == self._start.epoch
-        if self._reader.is_whole and is_pass_of_epoch:
-            before = random_state()
-            next(self._batches, None)
-            restore_random_state(before)
 
 
 class EndlessPasses(Passes):

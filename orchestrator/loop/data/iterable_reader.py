@@ -1,6 +1,6 @@
 """The reader of an iterable dataset on a rank: its loader, the length of a pass, and the passes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from orchestrator.loop.data.batch_loading import is_of_samples
 from orchestrator.loop.data.distributed_sampler import check_shard_of_loader
 from orchestrator.loop.data.iterable_length import BatchCounter, agree_on_length
 from orchestrator.loop.data.iterable_shard import IterableShard
+from orchestrator.loop.data.pass_position import PassPosition
 from orchestrator.loop.data.phase_data import PhaseContext
 from orchestrator.randomness import random_state, restore_random_state, with_own_generators
 
@@ -34,7 +35,7 @@ class IterableReader:
         experiment = context.experiment
         self._context = context
         self._build_again = build_again
-        self.share: IterableShard | None = None
+        self._share: IterableShard | None = None
         """This rank's samples; None if the task returns its own loader."""
         self.loader: Any = data
         world = context.world
@@ -44,11 +45,11 @@ class IterableReader:
             is_shared = world.world_size > 1 or experiment.loader.num_workers > 0
             check_dataset(data, context.phase, is_shared=is_shared)
             reseeds = context.is_training
-            self.share = IterableShard(
+            self._share = IterableShard(
                 data, world.rank, world.world_size, experiment.seed, reseeds=reseeds
             )
             self.loader = self._make_loader(
-                self.share, context.generator, experiment.loader.num_workers
+                self._share, context.generator, experiment.loader.num_workers
             )
         if context.is_training:
             check_loader_has_state(self.loader)
@@ -56,9 +57,6 @@ class IterableReader:
         self._own_length = self._count_batches()
         """This rank's batches in a pass; None if unknown."""
         pass_length = self._choose_pass_length()
-        self.is_whole = pass_length is not None and self._own_length == pass_length
-        """True if this rank reads all of its batches, whose number is known, before the next pass
-        begins."""
         self.is_epoch_one_pass = pass_length is not None and experiment.epoch_steps is None
         self.length = pass_length or 0
         """Batches of this rank in an epoch; 0 if unknown."""
@@ -71,6 +69,8 @@ class IterableReader:
             is_training=context.is_training,
             is_epoch_one_pass=self.is_epoch_one_pass,
         )
+        self._pass: Generator[Any, None, None] | None = None
+        """The rest of the current pass."""
 
     def _make_loader(
         self,
@@ -93,10 +93,10 @@ class IterableReader:
     def _count_batches(self) -> int | None:
         """Return the number of this rank's batches in a pass; None if unknown."""
         context = self._context
-        if self.share is None:
+        if self._share is None:
             return get_length(self.loader)
         return count_batches(
-            self.share.source,
+            self._share.source,
             context.batch_size,
             rank=context.world.rank,
             world_size=context.world.world_size,
@@ -116,26 +116,39 @@ class IterableReader:
 
     # Passes
 
-    def read(self, number: int, position: Any = None) -> Iterator[Any]:
-        """Return the batches of a pass, or its rest from `position` on.
+    def read(self, number: int) -> Iterator[Any]:
+        """Return the batches of a pass.
 
-        Skipping to it does not change the training's random state. The batches raise RunError if
-        the dataset fails, and torch's own error if the loader does: a process died, or took longer
-        than the loader's timeout.
+        They raise RunError if the dataset fails, and torch's own error if the loader does: a
+        process died, or took longer than the loader's timeout.
         """
-        if self.share is not None:
-            self.share.passes = number
-        self._context.seed_generator(number)
-        self._counter.begin(is_from_start=position is None)
-        if position is None:
-            return self._iterate(iter(self.loader))
+        self._begin(number, 0)
+        self._pass = self._iterate(iter(self.loader))
+        return self._pass
+
+    def read_from(self, position: PassPosition) -> Iterator[Any]:
+        """Return the batches of a pass from a position on.
+
+        Skipping to it does not change the training's random state.
+        """
+        if position.loader is None:
+            return self.read(position.number)
+        self._begin(position.number, position.batches)
         before = random_state()
-        self.loader.load_state_dict(position)
+        self.loader.load_state_dict(position.loader)
         batches = iter(self.loader)
         restore_random_state(before)
-        return self._iterate(batches)
+        self._pass = self._iterate(batches)
+        return self._pass
 
-    def _iterate(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def _begin(self, number: int, batches: int) -> None:
+        """Begin a pass, of which some batches have been read."""
+        if self._share is not None:
+            self._share.passes = number
+        self._context.seed_generator(number)
+        self._counter.begin(batches)
+
+    def _iterate(self, batches: Iterator[Any]) -> Generator[Any, None, None]:
         context = self._context
         has_processes = getattr(self.loader, "num_workers", 0) > 0
         while True:
@@ -150,15 +163,35 @@ class IterableReader:
             if batch is _END:
                 self._counter.end()
                 if not context.is_training and self._own_length is not None:
-                    self.length = self._counter.count or 0
+                    self.length = self._counter.count
                 return
             self._counter.add()
             yield batch
 
     @property
-    def is_at_end(self) -> bool:
-        """True after the last batch of a pass whose length is known."""
-        return self._own_length is not None and self._counter.count == self._own_length
+    def batches(self) -> int:
+        """Return how many batches of the current pass have been read."""
+        return self._counter.count
+
+    def finish_pass(self) -> None:
+        """Exhaust the current pass, as a `for` loop does after the last batch, because code of the
+        user may follow there.
+
+        This does not change the training's random state. It does nothing within a pass, or if the
+        length of a pass is unknown.
+        """
+        if self._pass is None or not self._counter.is_complete:
+            return
+        before = random_state()
+        next(self._pass, None)
+        restore_random_state(before)
+
+    def finish_restored_pass(self, position: PassPosition) -> None:
+        """Finish the pass of a restored position if the loader is the task's own, which may derive
+        the order of the next pass from it. That of a dataset follows from the pass's number."""
+        if self._share is None and position.loader is not None:
+            self.read_from(position)
+            self.finish_pass()
 
     def read_again(
         self, rank: int, world_size: int, batch_size: int | None = None
@@ -166,7 +199,7 @@ class IterableReader:
         """Return the batches of the data, made again, because this one must keep its position."""
         data = self._build_again()
         seed = self._context.experiment.seed
-        if self.share is None:
+        if self._share is None:
             return with_own_generators(data, seed)
 
         share = IterableShard(data, rank, world_size, seed)
@@ -174,4 +207,8 @@ class IterableReader:
         return with_own_generators(loader, seed)
 
     def close(self) -> None:
+        """Finish the last pass, and release the loader with its processes."""
+        self.finish_pass()
+        if self._pass is not None:
+            self._pass.close()
         self.loader = None

@@ -1,20 +1,16 @@
-"""Iterable training data, and its position in a checkpoint. Runs in workers."""
+"""Training on iterable data in passes, and its position in a checkpoint. Runs in workers."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from orchestrator.errors import CheckpointError
-from orchestrator.loop.data.iterable import IterableData
-from orchestrator.loop.data.iterable_passes import (
-    EndlessPasses,
-    Passes,
-    PassPosition,
-    StoppingPasses,
-)
+from orchestrator.loop.data.iterable_passes import EndlessPasses, Passes, StoppingPasses
+from orchestrator.loop.data.iterable_reader import IterableReader
+from orchestrator.loop.data.pass_position import PassPosition
 from orchestrator.loop.data.phase_data import PhaseContext, TrainingData
 
 
-class IterableTraining(IterableData, TrainingData):
+class IterableTraining(TrainingData):
     """An iterable dataset or loader that training reads in passes.
 
     If the length of a pass is known and `epoch_steps` is not set, an epoch is a pass; otherwise
@@ -22,36 +18,37 @@ class IterableTraining(IterableData, TrainingData):
     before the epoch.
     """
 
-    def __init__(self, context: PhaseContext, data: Any, build_again: Callable[[], Any]) -> None:
-        super().__init__(context, data, build_again)
+    def __init__(self, context: PhaseContext, reader: IterableReader) -> None:
+        self._world = context.world
+        self._loader_workers = context.experiment.loader.num_workers
+        self._reader = reader
         self.stops_when_exhausted = context.experiment.loader.on_exhausted == "stop"
         self._passes: Passes | None = None
         """The passes since training began or, if an epoch is a pass, since the epoch did."""
         self._restored: PassPosition | None = None
         """Restored position, until training continues there."""
 
+    def length(self, offset: int = 0) -> int:
+        return self._reader.length
+
     def begin(self, epoch: int, offset: int) -> Iterator[Any]:
         """Return the training batches of an epoch; the loader knows its place, whatever `offset`
         is."""
-        if self._passes is None or self._reader.is_epoch_one_pass:
-            self._passes = self._make_passes(self._find_start(epoch))
+        if self._passes is not None and not self._reader.is_epoch_one_pass:
+            return self._passes
+
+        start = self._choose_start(epoch)
+        if start is not self._restored:
+            self._finish_previous_pass()
+        self._restored = None
+        self._passes = self._make_passes(start)
         return self._passes
 
-    def _make_passes(self, start: PassPosition) -> Passes:
-        kind = StoppingPasses if self.stops_when_exhausted else EndlessPasses
-        return kind(self._reader, self._context.world, start)
-
-    def _find_start(self, epoch: int) -> PassPosition:
-        """Return the position at which an epoch begins: the restored one, or that of a new pass,
-        for which the last one is ended."""
+    def _choose_start(self, epoch: int) -> PassPosition:
+        """Return the position at which an epoch begins: the restored one, or that of a new pass."""
         restored = self._restored
-        self._restored = None
         if restored is not None and self._is_within_pass(restored, epoch):
             return restored
-        if self._passes is not None:
-            self._passes.end()
-        elif restored is not None:
-            self._end_restored_pass(restored)
 
         number = 0 if restored is None else restored.number + 1
         if self._reader.is_epoch_one_pass:
@@ -64,15 +61,15 @@ class IterableTraining(IterableData, TrainingData):
             return False
         return not self._reader.is_epoch_one_pass or position.epoch == epoch
 
-    def _end_restored_pass(self, position: PassPosition) -> None:
-        """End the pass of a restored position, because the task's own loader may derive the order of
-        the next pass from it."""
-        if self._reader.share is None and position.loader is not None:
-            self._make_passes(position).end()
+    def _finish_previous_pass(self) -> None:
+        if self._restored is not None:
+            self._reader.finish_restored_pass(self._restored)
+        else:
+            self._reader.finish_pass()
 
-    @property
-    def _loader_workers(self) -> int:
-        return self._context.experiment.loader.num_workers
+    def _make_passes(self, start: PassPosition) -> Passes:
+        kind = StoppingPasses if self.stops_when_exhausted else EndlessPasses
+        return kind(self._reader, self._world, start)
 
     def fetch_ahead(self) -> bool:
         assert self._passes is not None
@@ -101,10 +98,10 @@ class IterableTraining(IterableData, TrainingData):
         return self._restored or PassPosition(0, 0, self._loader_workers)
 
     def restore(self, state: dict[str, Any] | None, world_size: int) -> None:
-        if world_size != self._context.world.world_size:
+        if world_size != self._world.world_size:
             raise CheckpointError(
                 f"an iterable dataset continues only on as many ranks as before: {world_size}, "
-                f"got {self._context.world.world_size}; resume with --workers {world_size}"
+                f"got {self._world.world_size}; resume with --workers {world_size}"
             )
         if state is None:
             raise CheckpointError(
@@ -117,9 +114,3 @@ class IterableTraining(IterableData, TrainingData):
                 f" loader.num_workers={position.loader_workers}, got {self._loader_workers}"
             )
         self._restored = position
-
-    def close(self) -> None:
-        if self._passes is not None and self._reader.is_at_end:
-            self._passes.end()
-        self._passes = None
-        super().close()

@@ -12,7 +12,7 @@ from orchestrator.experiment.checks.data import describe_size, make_drop_last_er
 from orchestrator.experiment.checks.datasets import get_length
 from orchestrator.loop.data.batch_loading import iterate_batches
 from orchestrator.loop.data.distributed_sampler import call_without_distributed_sampler
-from orchestrator.loop.data.phase_data import PhaseContext, TrainingData
+from orchestrator.loop.data.phase_data import PhaseContext, PhaseData, TrainingData
 from orchestrator.loop.data.sampler_order import find_sampler_order
 from orchestrator.loop.data.sampling import Order, SeededBatches, ShardedSampler, default_order
 from orchestrator.loop.task_errors import require_type
@@ -25,7 +25,7 @@ class SizedIterable(Iterable[Any], Sized, Protocol):
     """An iterable of batches with a length."""
 
 
-class MapStyleData(TrainingData):
+class MapStyleData(PhaseData, TrainingData):
     """A phase's map-style dataset, in the order of the task's sampler.
 
     By default, training shuffles it in each epoch; an evaluation does not.
@@ -110,6 +110,9 @@ class MapStyleData(TrainingData):
         self.sampler.offset = before
         return length
 
+    def as_training_data(self) -> TrainingData:
+        return self
+
     def begin(self, epoch: int, offset: int) -> Iterator[Any]:
         samples = len(self.dataset)
         if samples != self._samples:
@@ -122,6 +125,9 @@ class MapStyleData(TrainingData):
         self.sampler.begin(epoch, offset)
         self._context.seed_generator(epoch)
         return self._iterate()
+
+    def restore(self, state: dict[str, Any] | None, world_size: int) -> None:
+        """Do nothing, because any number of ranks can continue where the loop's counters say."""
 
     def evaluation_batches(self, number: int) -> tuple[Iterator[Any], Iterable[object]]:
         return self._iterate(), range(len(self.loader))

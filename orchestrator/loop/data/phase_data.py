@@ -51,7 +51,7 @@ class PhaseContext:
 
 
 class PhaseData(ABC):
-    """A phase's data on this rank, in a worker. An evaluation iterates over it once."""
+    """A phase's data on this rank, in a worker."""
 
     loader: Any
     """Loader, as in `state.loaders`."""
@@ -70,8 +70,13 @@ class PhaseData(ABC):
         """
 
     @abstractmethod
+    def as_training_data(self) -> "TrainingData":
+        """Return this data as training iterates over it."""
+
+    @abstractmethod
     def evaluation_batches(self, number: int) -> tuple[Iterator[Any], Iterable[object]]:
-        """Return the batches of an evaluation, and an iterable with one item per batch.
+        """Return the batches of an evaluation, which iterates over the data once, and an iterable
+        with one item per batch.
 
         `number` is the number of evaluations before it, the same again when a checkpoint is
         evaluated.
@@ -89,7 +94,7 @@ class PhaseData(ABC):
         """Yield this rank's batches once, the same each time, without affecting training."""
 
 
-class TrainingData(PhaseData):
+class TrainingData(ABC):
     """The training data on this rank, over which training iterates epoch by epoch.
 
     The default methods suit data whose position follows from the loop's counters.
@@ -105,6 +110,10 @@ class TrainingData(PhaseData):
 
     Then all ranks agree before each batch.
     """
+
+    @abstractmethod
+    def length(self, offset: int = 0) -> int:
+        """Return the number of this rank's batches in an epoch, as `PhaseData.length` does."""
 
     @property
     def is_exhausted(self) -> bool:
@@ -127,5 +136,6 @@ class TrainingData(PhaseData):
         """Return this rank's position as plain data; None if the loop's counters tell it."""
         return None
 
-    def restore(self, state: dict[str, Any] | None, world_size: int) -> None:  # nothing by default
+    @abstractmethod
+    def restore(self, state: dict[str, Any] | None, world_size: int) -> None:
         """Continue at a saved position; raises CheckpointError if that is impossible."""

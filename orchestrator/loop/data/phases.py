@@ -12,9 +12,8 @@ from orchestrator.experiment.checks.datasets import is_map_style
 from orchestrator.experiment.checks.phases import PHASES_OF_DATA, check_meters, check_phases
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.data.iterable import IterableData
-from orchestrator.loop.data.iterable_training import IterableTraining
 from orchestrator.loop.data.map_style import MapStyleData
-from orchestrator.loop.data.phase_data import PhaseContext, PhaseData, TrainingData
+from orchestrator.loop.data.phase_data import PhaseContext, PhaseData
 from orchestrator.loop.step.transfer import to_device
 from orchestrator.loop.task_errors import require_type
 from orchestrator.loop.world import World
@@ -37,9 +36,7 @@ class Data:
     def __init__(self, phases: Mapping[str, PhaseData], device: torch.device) -> None:
         self._device = device
         self.phases = phases
-        train = phases["train"]
-        assert isinstance(train, TrainingData)
-        self.train = train
+        self.train = phases["train"].as_training_data()
         self.loaders = {phase: data.loader for phase, data in phases.items()}
         """Loaders by phase, for hooks."""
 
@@ -119,5 +116,4 @@ def _build_phase(context: PhaseContext, dataset: Any, data_of: DataOf) -> PhaseD
             single = World(device=world.device)
             return data_of(context.task, context.experiment, single)[context.phase]
 
-    kind = IterableTraining if context.is_training else IterableData
-    return kind(context, dataset, build_again)
+    return IterableData(context, dataset, build_again)

@@ -148,7 +148,7 @@ def test_resumed_epoch_begins_with_the_first_rows() -> None:
     ]
     data = build_data(OfRay(), experiment(epochs=2), World(), data_of)
     data.train.restore(
-        {"epoch": 1, "number": 1, "loader_workers": 0, "loader": {}, "is_exhausted": False}, 1
+        {"epoch": 1, "number": 1, "loader_workers": 0, "loader": None, "is_exhausted": False}, 1
     )
     assert places([next(data.train.begin(1, 0))]) == list(range(8))
     assert places(data.fresh_batches("train")) == list(range(21))

@@ -271,15 +271,15 @@ class Numbers(IterableDataset[Any]):
 def test_closing_reads_nothing_of_data_without_a_length(is_resumed: bool) -> None:
     numbers = Numbers()
     task = Given(given=numbers)
-    train = build_data(task, experiment(steps=5), World()).train
-    next(train.begin(0, 0))
+    data = build_data(task, experiment(steps=5), World())
+    next(data.train.begin(0, 0))
     if is_resumed:
-        position = train.state_dict()
-        train = build_data(task, experiment(steps=5), World()).train
-        train.restore(position, 1)
-        next(train.begin(0, 0))
+        position = data.train.state_dict()
+        data = build_data(task, experiment(steps=5), World())
+        data.train.restore(position, 1)
+        next(data.train.begin(0, 0))
     read = numbers.read
-    train.close()
+    data.close()
     assert numbers.read == read
 
 

@@ -105,6 +105,27 @@ def test_wrong_length_is_said_once(
     assert [line[: len(start)] for line, start in zip(said, warnings, strict=True)] == warnings
 
 
+def test_wrong_length_is_said_in_a_resumed_pass(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def make() -> Loop:
+        context = RunContext(store=CheckpointStore(Storage(tmp_path)))
+        settings = experiment(batch_size=4, epochs=1, validate_every=Interval(3, "steps"))
+        return Loop(Lengths(train_error=8), settings, {}, context)
+
+    loop = make()
+    reports = loop.run()
+    next(reports)
+    checkpoint = loop.save()
+    reports.close()
+    resumed = make()
+    resumed.restore(checkpoint)
+    with caplog.at_level(logging.WARNING, "hookyard"):
+        list(resumed.run())
+    [warning] = [record.message for record in caplog.records]
+    assert warning.startswith("The train dataset has 8 batches, and 10 by its __len__")
+
+
 def test_passes_that_are_not_epochs_are_checked_too(caplog: pytest.LogCaptureFixture) -> None:
     [line] = warnings_of(Lengths(val=0, train_error=8), caplog, epochs=2, epoch_steps=6)
     assert line.startswith(
