@@ -1,13 +1,14 @@
 """The loop of an attempt: a training, a training of the task's own, an evaluation or a prediction.
 Used in workers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from orchestrator.disk.run_folder import PREDICTIONS
 from orchestrator.engines.assigned_run import AssignedRun
-from orchestrator.engines.assignment import PredictionTarget
+from orchestrator.engines.assignment import EvaluationTarget, PredictionTarget
+from orchestrator.engines.run_attempt import RunAttempt
 from orchestrator.experiment.yaml.origins import InitialWeights
 from orchestrator.loop.base_loop import BaseLoop
 from orchestrator.loop.building import MakeData
@@ -21,64 +22,84 @@ from orchestrator.loop.data.predicted_data import (
 from orchestrator.loop.inference_loops import EvaluationLoop, PredictionLoop, make_restored_run
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.prediction import Prediction
-from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.sharing.failed_run import call_for_each_run
 from orchestrator.loop.sharing.shared_run import Member
 from orchestrator.task import has_custom_loop
 
 
 def make_loop(
-    runs: Sequence[AssignedRun],
-    contexts: Sequence[RunContext],
-    data_of: DataOf,
-    *,
-    resumes: bool,
+    attempts: Sequence[RunAttempt], data_of: DataOf, stop_requested: Callable[[], bool]
 ) -> BaseLoop[Any]:
     """Make the loop of runs that share a training, the leader first, or of a single run.
 
     Args:
-        runs: The runs.
-        contexts: The context of each run.
+        attempts: The attempt of each run.
         data_of: Returns the data of a task.
-        resumes: Whether the training continues from a checkpoint.
+        stop_requested: Returns whether training should save and end.
     """
-    leader = runs[0]
-    resolved = leader.resolved
-    parts = (resolved.task, resolved.experiment, resolved.hooks, contexts[0])
-    target = leader.assignment.target
-    if has_custom_loop(type(resolved.task)) and not target:
-        return CustomLoop(*parts)
-
-    origin = _read_origin(leader)
+    make_member = partial(_make_member, stop_requested=stop_requested)
+    leader, *followers = call_for_each_run(make_member, attempts)
+    assigned = attempts[0].assigned
+    task = assigned.resolved.task
+    target = assigned.assignment.target
     if isinstance(target, PredictionTarget):
-        run = make_restored_run(*parts, _choose_data_to_predict(target, data_of))
-        samples = run.training.data.phases[target.phase]
-        assert isinstance(samples, ConsecutiveSamples)
-        folder = leader.folder.storage / PREDICTIONS
-        return PredictionLoop(
-            run,
-            Prediction(run, target.phase, samples, folder),
-            provider=target.provider,
-            rewinds=target.rewinds,
-            origin=origin,
-        )
-    make_data = partial(build_data, data_of=data_of)
+        return _make_prediction_loop(assigned, leader, target, data_of)
     if target:
-        run = make_restored_run(*parts, make_data)
-        return EvaluationLoop(run, kind=target.phase, rewinds=target.rewinds, origin=origin)
+        return _make_evaluation_loop(assigned, leader, target, data_of)
+    if has_custom_loop(type(task)):
+        return CustomLoop(task, leader.experiment, leader.hooks, leader.context)
+    return Loop(
+        task,
+        leader.experiment,
+        leader.hooks,
+        leader.context,
+        followers=followers,
+        resumes=attempts[0].checkpoint is not None,
+        origin=_read_origin(assigned),
+        make_data=partial(build_data, data_of=data_of),
+    )
 
-    members = [
-        Member(run.resolved.experiment, run.resolved.hooks, context)
-        for run, context in zip(runs, contexts, strict=True)
-    ]
-    return Loop(*parts, followers=members[1:], resumes=resumes, origin=origin, make_data=make_data)
+
+def _make_member(attempt: RunAttempt, stop_requested: Callable[[], bool]) -> Member:
+    resolved = attempt.assigned.resolved
+    return Member(resolved.experiment, resolved.hooks, attempt.make_context(stop_requested))
 
 
-def _read_origin(leader: AssignedRun) -> InitialWeights | None:
-    """Return the initial weights that were found when the run was created; only rank 0 reads
-    them."""
-    if leader.resolved.experiment.init and leader.world.is_master:
-        return leader.folder.read_metadata().init
-    return None
+def _make_evaluation_loop(
+    assigned: AssignedRun, member: Member, target: EvaluationTarget, data_of: DataOf
+) -> EvaluationLoop:
+    run = make_restored_run(
+        assigned.resolved.task,
+        member.experiment,
+        member.hooks,
+        member.context,
+        partial(build_data, data_of=data_of),
+    )
+    return EvaluationLoop(
+        run, kind=target.phase, rewinds=target.rewinds, origin=_read_origin(assigned)
+    )
+
+
+def _make_prediction_loop(
+    assigned: AssignedRun, member: Member, target: PredictionTarget, data_of: DataOf
+) -> PredictionLoop:
+    run = make_restored_run(
+        assigned.resolved.task,
+        member.experiment,
+        member.hooks,
+        member.context,
+        _choose_data_to_predict(target, data_of),
+    )
+    samples = run.training.data.phases[target.phase]
+    assert isinstance(samples, ConsecutiveSamples)
+    folder = assigned.folder.storage / PREDICTIONS
+    return PredictionLoop(
+        run,
+        Prediction(run, target.phase, samples, folder),
+        provider=target.provider,
+        rewinds=target.rewinds,
+        origin=_read_origin(assigned),
+    )
 
 
 def _choose_data_to_predict(target: PredictionTarget, data_of: DataOf) -> MakeData:
@@ -91,3 +112,11 @@ def _choose_data_to_predict(target: PredictionTarget, data_of: DataOf) -> MakeDa
         data=target.data,
         epoch_iterations=target.epoch_iterations,
     )
+
+
+def _read_origin(leader: AssignedRun) -> InitialWeights | None:
+    """Return the initial weights that were found when the run was created; only rank 0 reads
+    them."""
+    if leader.resolved.experiment.init and leader.world.is_master:
+        return leader.folder.read_metadata().init
+    return None

@@ -3,7 +3,6 @@
 from collections import ChainMap
 from dataclasses import replace
 
-from orchestrator.disk.artifacts import Artifacts
 from orchestrator.disk.attempts import (
     Attempt,
     DataOrder,
@@ -14,12 +13,12 @@ from orchestrator.disk.attempts import (
 from orchestrator.disk.checkpoints.files import name_rank_file
 from orchestrator.disk.info import write_info
 from orchestrator.disk.metadata import format_now
-from orchestrator.engines.assigned_run import AssignedRun
 from orchestrator.engines.repeated_reports import (
     RepeatedReports,
     can_explain_difference,
     find_repeated_reports,
 )
+from orchestrator.engines.run_attempt import RunAttempt
 from orchestrator.experiment.load import to_dict
 from orchestrator.loop.hooked_run import HookedRun
 from orchestrator.loop.report import Report
@@ -32,20 +31,17 @@ _ORDER_KEYS = ("seed", "batch_size", "loader", "task", "task_args")
 class AttemptRecorder:
     """Writes the record, the reports and the files of an attempt, whose loop trains `run`."""
 
-    def __init__(
-        self,
-        assigned: AssignedRun,
-        record: Attempt,
-        artifacts: Artifacts,
-        run: TrainingRun,
-    ) -> None:
+    def __init__(self, attempt: RunAttempt, run: TrainingRun) -> None:
+        assigned = attempt.assigned
+        self.checkpoint = attempt.checkpoint
+        """The checkpoint to restore, if there is one."""
         self._run = run
         self._assignment = assigned.assignment
         self._world = assigned.world
         self._folder = assigned.folder
         self._store = assigned.store
-        self._artifacts = artifacts
-        self._record = record
+        self._artifacts = attempt.artifacts
+        self._record = attempt.record
         self._repeated_reports: RepeatedReports | None = None
 
     # Its record
@@ -79,21 +75,25 @@ class AttemptRecorder:
         checkpoint = self._record.checkpoint
         if checkpoint is None:
             return
-        world = self._world
-        n_saved = self._store.read_manifest(checkpoint)["world_size"]
-        saved_ranks = range(world.rank, n_saved, world.world_size)
-        counts = {}
-        if saved_ranks:
-            counts[world.rank] = self._run.state.samples
-        # Ranks that no longer exist have left rows, too.
-        for lost_rank in saved_ranks[1:]:
-            saved = self._store.load(checkpoint, name_rank_file(lost_rank))
-            counts[lost_rank] = saved["position"]["samples"]
-
-        all_counts = ChainMap(*world.gather(counts))
-        samples = [all_counts[rank] for rank in range(n_saved)]
+        saved_world_size = self._store.read_manifest(checkpoint)["world_size"]
+        own_counts = self._count_samples(checkpoint, saved_world_size)
+        counts = ChainMap(*self._world.gather(own_counts))
+        samples = [counts[rank] for rank in range(saved_world_size)]
         if len({*samples}) > 1:
             self._write(replace(self._record, samples=samples))
+
+    def _count_samples(self, checkpoint: str, saved_world_size: int) -> dict[int, int]:
+        """Return the samples of this rank, and of its share of the ranks that no longer exist and
+        have left rows, too."""
+        world = self._world
+        counts = {}
+        for rank in range(world.rank, saved_world_size, world.world_size):
+            if rank == world.rank:
+                counts[rank] = self._run.state.samples
+                continue
+            saved = self._store.load(checkpoint, name_rank_file(rank))
+            counts[rank] = saved["position"]["samples"]
+        return counts
 
     def record_end(self) -> None:
         """Record the last iteration of the run, if it has ended while the training continues for

@@ -1,14 +1,14 @@
 """A loop that is ready to train, and the recorders of what it reports. Used in workers."""
 
 import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 from orchestrator.engines.attempt_recorder import AttemptRecorder
 from orchestrator.engines.hang_watch import HangWatch
 from orchestrator.loop.base_loop import BaseLoop
 from orchestrator.loop.report import Report
-from orchestrator.loop.sharing.failed_run import call_for_each_run, mark_failed_run
+from orchestrator.loop.sharing.failed_run import call_for_each_run, marking_failed_run
 
 _log = logging.getLogger("hookyard")
 
@@ -25,14 +25,14 @@ class RecordedLoop:
         self._watch = watch
         loop.when_run_ended = self._record_ends
 
-    def restore(self, checkpoints: Sequence[str | None]) -> None:
-        """Restore the checkpoint of each run, None for one without, and record with which data and
-        settings the runs train."""
+    def restore(self) -> None:
+        """Restore the checkpoints of the runs, and record with which data and settings they
+        train."""
         recorders = self._recorders
         leaders = [None, *(recorders[0].as_leader for _ in recorders[1:])]
         try:
             call_for_each_run(AttemptRecorder.record_training, recorders, leaders)
-            self.loop.restore(*checkpoints)
+            self.loop.restore(*(recorder.checkpoint for recorder in recorders))
             call_for_each_run(AttemptRecorder.record_samples, recorders)
             call_for_each_run(AttemptRecorder.read_repeated_reports, recorders)
         except BaseException:
@@ -40,33 +40,31 @@ class RecordedLoop:
             raise
 
     def reports(self) -> Generator[Report, None, None]:
-        """Train, write the loop's reports to the runs' folders, and yield them.
-
-        If that fails, the loop ends as after an error of its own. An error is marked with the index
-        of the run that failed.
-        """
-        reports = self.loop.run()
+        """Train, write the loop's reports to the runs' folders, and yield them; write the last files
+        of the runs at the end, and after a failure."""
         failure = None
-        index = 0
         try:
-            for report in reports:
-                index = report.run_index
-                try:
-                    self._write(report)
-                    with self._watch.pause():
-                        yield report
-                except BaseException as error:
-                    reports.throw(error)
-                    raise
+            yield from self._train()
         except GeneratorExit:
             raise
         except BaseException as error:
             failure = error
-            if isinstance(error, Exception):
-                mark_failed_run(error, index)
             raise
         finally:
             self._write_last_files(failure)
+
+    def _train(self) -> Iterator[Report]:
+        """Train, write the loop's reports and yield them. If a report cannot be written, the loop
+        ends as after an error of its own."""
+        reports = self.loop.run()
+        for report in reports:
+            try:
+                self._write(report)
+                with self._watch.pause():
+                    yield report
+            except BaseException as error:
+                reports.throw(error)
+                raise
 
     def _record_ends(self) -> None:
         """Record which runs have ended, if training continues for others."""
@@ -76,12 +74,13 @@ class RecordedLoop:
 
     def _write(self, report: Report) -> None:
         """Write a report and the files of its run, and show how it differs from one that it
-        repeats."""
+        repeats. An error is marked as that of the run."""
         recorder = self._recorders[report.run_index]
-        recorder.write_report(report)
-        if difference := recorder.find_difference(report):
-            self.loop.state.show(difference)
-        recorder.write_files()
+        with marking_failed_run(report.run_index):
+            recorder.write_report(report)
+            if difference := recorder.find_difference(report):
+                self.loop.state.show(difference)
+            recorder.write_files()
 
     def _write_last_files(self, failure: BaseException | None) -> None:
         """Write the last files of the runs; an earlier `failure` takes precedence over new errors."""

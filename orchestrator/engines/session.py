@@ -1,22 +1,20 @@
 """A session: an attempt of a run, or of runs that share a training, in one worker process."""
 
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from functools import partial
 
 from hooks.loop_services import Display
-from orchestrator.disk.artifacts import Artifacts, open_artifacts
-from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.hang_reports import HangReports
 from orchestrator.disk.sweep_folder import CHECKPOINTS_TO_EXPLOIT
 from orchestrator.engines import ray_data
 from orchestrator.engines.assigned_run import AssignedRun
 from orchestrator.engines.assignment import Assignment
-from orchestrator.engines.attempt_context import make_context
 from orchestrator.engines.attempt_loop import make_loop
 from orchestrator.engines.attempt_recorder import AttemptRecorder
 from orchestrator.engines.hang_watch import END_PROCESS, HangWatch, RankTermination
 from orchestrator.engines.recorded_loop import RecordedLoop
+from orchestrator.engines.run_attempt import RunAttempt
 from orchestrator.engines.shared_checkpoints import choose_common_checkpoints
 from orchestrator.experiment.resolve import ResolvedExperiment
 from orchestrator.loop.data.phases import DataOf
@@ -51,16 +49,17 @@ class Session:
         self._stop_requested = stop_requested
         self._data_of = data_of
         self._end_hung = end_hung
-        self.runs = [AssignedRun(assignment, world, display, resolved)]
-        """The runs that train together, the leader first."""
-        self.runs += [AssignedRun(follower, world, display) for follower in assignment.followers]
+        self._leader = AssignedRun(assignment, world, display, resolved)
+        followers = [AssignedRun(follower, world, display) for follower in assignment.followers]
+        self._runs = [self._leader, *followers]
+        """The runs that train together."""
         self._training: RecordedLoop | None = None
         """The loop, once it is ready to train."""
 
     def reports(self) -> Generator[Report, None, None]:
         """Train from the assignment's checkpoint or the newest one, or evaluate the target; yield
         each report."""
-        threads = thread_count(self.runs[0].resolved.experiment)
+        threads = thread_count(self._leader.resolved.experiment)
         yield from produce_within(partial(torch_threads, threads), self._train())
 
     def _train(self) -> Generator[Report, None, None]:
@@ -71,34 +70,23 @@ class Session:
     def _begin(self, resources: ExitStack) -> RecordedLoop:
         """Begin an attempt of each run, and return their loop, which has restored its
         checkpoints."""
-        call_for_each_run(AssignedRun.prepare_checkpoints, self.runs)
-        choose_common_checkpoints(self.runs, self.world)
-        records = call_for_each_run(AssignedRun.begin, self.runs)
+        call_for_each_run(AssignedRun.prepare_checkpoints, self._runs)
+        choose_common_checkpoints(self._runs, self.world)
+        begin = partial(RunAttempt.begin, resources=resources)
+        attempts = call_for_each_run(begin, self._runs)
 
-        artifacts = call_for_each_run(partial(self._open_artifacts, resources), self.runs)
-        watch = resources.enter_context(self._make_watch(records[0]))
-        make_own_context = partial(make_context, stop_requested=self._stop_requested)
-        contexts = call_for_each_run(make_own_context, self.runs, records, artifacts)
-        resumes = records[0].checkpoint is not None
-        loop = make_loop(self.runs, contexts, self._data_of, resumes=resumes)
-        recorders = call_for_each_run(AttemptRecorder, self.runs, records, artifacts, loop.runs)
-
+        watch = resources.enter_context(self._make_watch(attempts[0]))
+        loop = make_loop(attempts, self._data_of, self._stop_requested)
+        recorders = call_for_each_run(AttemptRecorder, attempts, loop.runs)
         training = RecordedLoop(loop, recorders, watch)
-        target = self.runs[0].assignment.target
-        # The record of an evaluation has no checkpoint: it restores one of its parent run.
-        training.restore([target.checkpoint] if target else [own.checkpoint for own in records])
+        training.restore()
         watch.follow(loop.state)
         return training
 
-    def _open_artifacts(self, resources: ExitStack, run: AssignedRun) -> Artifacts:
-        """Return the files that the hooks of a run write, which `resources` closes."""
-        world = self.world
-        opened = open_artifacts(run.folder.storage, world.rank, world.world_size)
-        return resources.enter_context(closing(opened))
-
-    def _make_watch(self, record: Attempt) -> HangWatch:
-        leader = self.runs[0]
-        reports = HangReports(leader.folder, record.number, self.world.world_size)
+    def _make_watch(self, attempt: RunAttempt) -> HangWatch:
+        """Return the watch of this rank, which reports in the leader's folder."""
+        leader = self._leader
+        reports = HangReports(leader.folder, attempt.record.number, self.world.world_size)
         return HangWatch(reports, self.world, leader.resolved.experiment.hang, self._end_hung)
 
     # Its end and its checkpoints, which the caller decides
@@ -111,7 +99,7 @@ class Session:
     def save(self) -> str:
         """Write a checkpoint between two reports for the run's sweep; return its path. Collective."""
         assert self._training is not None
-        store = self.runs[0].store
+        store = self._leader.store
         name = self._training.loop.save()
         assert name is not None
         if self.world.is_master:

@@ -11,10 +11,11 @@ from orchestrator import sweep
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.engines import session
+from orchestrator.engines import run_attempt
 from orchestrator.engines.assigned_run import AssignedRun
 from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.attempt_recorder import AttemptRecorder
+from orchestrator.engines.run_attempt import RunAttempt
 from orchestrator.engines.session import Session
 from orchestrator.errors import UsageError
 from orchestrator.experiment.load import to_yaml
@@ -45,8 +46,8 @@ CALLS = [
     (AssignedRun, "prepare_checkpoints", name_of_folder),
     (CheckpointStore, "find_latest", name_of_store),
     (AssignedRun, "begin", name_of_folder),
-    (session, "open_artifacts", lambda storage: storage.name),
-    (session, "make_context", name_of_folder),
+    (run_attempt, "open_artifacts", lambda storage: storage.name),
+    (RunAttempt, "make_context", lambda attempt: attempt.assigned.folder.name),
     (AttemptRecorder, "record_training", name_of_folder),
     (AttemptRecorder, "record_samples", name_of_folder),
     (AttemptRecorder, "read_repeated_reports", name_of_folder),

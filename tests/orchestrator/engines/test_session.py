@@ -13,7 +13,7 @@ from hooks import Hook, State
 from hooks.errors import HookError
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.engines import session
+from orchestrator.engines import run_attempt
 from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.gang_rank import GangRank
 from orchestrator.engines.in_process import InProcess
@@ -97,7 +97,7 @@ def test_session_opens_no_folder_for_files_of_hooks_if_no_attempt_begins(
 ) -> None:
     given = assignment(tmp_path)
     opened: list[Any] = []
-    monkeypatch.setattr(session, "open_artifacts", lambda *given: opened.append(given))
+    monkeypatch.setattr(run_attempt, "open_artifacts", lambda *given: opened.append(given))
     monkeypatch.setattr(RunFolder, "begin_attempt", Mock(side_effect=OSError("the disk is full")))
     with pytest.raises(OSError, match="the disk is full"):
         list(Session(given, World()).reports())

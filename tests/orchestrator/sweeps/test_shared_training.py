@@ -21,6 +21,7 @@ from orchestrator.disk.checkpoints.placeholders import has_shards
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.engines.assigned_run import AssignedRun
 from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.session import Session
 from orchestrator.experiment.load import to_yaml
@@ -420,7 +421,7 @@ def test_an_interruption_saves_all_trials_at_the_same_step(tmp_path: Path) -> No
         for report in session.reports()
     ]
     assert made == [(0, 4, True, True, True), (1, 4, True, True, True)]
-    stores = [assigned.store for assigned in session.runs]
+    stores = [AssignedRun(assignment, World(), None).store for assignment in (first, second)]
     assert [store.list_names() for store in stores] == [["step-00000004"]] * 2
     # Either trial can lead the resumed training, with the means of the phase.
     own, followed = (plain(store.load("step-00000004", "rank-0000.pt")) for store in stores)
