@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from orchestrator.disk.attempts import Host
+from orchestrator.disk.faulthandler_stacks import STACKS
 from orchestrator.disk.hang import RankStack
-from orchestrator.disk.hang_reports import REQUEST, STACKS, HangReports, find_hang
+from orchestrator.disk.hang_reports import REQUEST, HangReports, find_hang
 from orchestrator.disk.new_run import create_run
 from orchestrator.storage import Storage
 
