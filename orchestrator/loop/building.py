@@ -100,21 +100,31 @@ def build_training(
     lines = [] if resumes else load_initial_weights(model.module, experiment, world, origin)
     if world.world_size == 1:
         lines += describe_settings_without_effect(experiment)
+    frozen = _find_frozen_weights(experiment, plan, model.module, origin)
 
     unscheduled = build_optimizers(experiment.optimizations, task, model.module)
     numbers = NumberChanges(experiment.optimizations, unscheduled, model.module)
     optimizers = _schedule(unscheduled, task, schedules, precisions)
     _check_closures(experiment, plan, optimizers)
-    state = _make_state(task, experiment, context, clock, data, model, optimizers)
+    state = _make_state(
+        task, experiment, context, clock=clock, data=data, model=model, optimizers=optimizers
+    )
     changes = Changes(experiment, plan, state, timeline, numbers)
     modes = OptimizerModes(state.optimizers)
     if modes:
         state.evaluations[""] = Weights(modes.evaluating)
 
-    step_context = StepContext(task, state, plan, clock, precisions, context.recorder, world)
+    step_context = StepContext(
+        task=task,
+        state=state,
+        plan=plan,
+        clock=clock,
+        precisions=precisions,
+        recorder=context.recorder,
+        world=world,
+    )
     iterations = choose_runner(task, experiment, state.optimizer)(step_context)
     saved_optimizers = SavedOptimizers(state, changes, schedules, modes)
-    frozen = _find_frozen_weights(experiment, plan, model.module, origin)
     training = Training(
         task=task,
         experiment=experiment,
@@ -209,6 +219,7 @@ def _make_state(
     task: Task,
     experiment: Experiment,
     context: RunContext,
+    *,
     clock: SpanClock,
     data: Data,
     model: _Model,
@@ -219,18 +230,18 @@ def _make_state(
         **context.make_state_fields(experiment),
         model=model.wrapper,
         module=model.module,
+        forward=model.forward,
         optimizer=first.optimizer,
         scheduler=first.scheduler,
         scaler=first.scaler,
         several={name: entry for name, entry in optimizers.items() if name},
         loaders=data.loaders,
         fresh_batches=data.fresh_batches,
-        forward=model.forward,
         samples_in=task.batch_size,
+        full_batches=data.train.by_index or experiment.loader.drop_last,
         max_epochs=experiment.epochs,
         max_steps=experiment.steps,
         accumulate=experiment.micro_batches,
-        full_batches=data.train.by_index or experiment.loader.drop_last,
         clock=clock,
         loop_columns=ROW_COLUMNS,
         meter_modes=read_meter_modes(task),
