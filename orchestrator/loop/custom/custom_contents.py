@@ -40,14 +40,13 @@ class CheckpointedParts:
         self.are_named = False
         """True once the task has named its parts."""
         self.to_restore: SavedParts | None = None
-        """The restored checkpoint's parts, until the task has named its own."""
+        """Parts in the checkpoint from which the run continues, until those of the task are
+        restored."""
 
-    def name(self, shared: Mapping[str, Part], per_rank: Mapping[str, Part]) -> bool:
-        """Take the parts that the task has built, and restore them; returns whether there was a
-        checkpoint.
+    def name(self, shared: Mapping[str, Part], per_rank: Mapping[str, Part]) -> None:
+        """Take the parts that the task has built.
 
-        Raises TaskError for parts that cannot be saved, or a second call, and CheckpointError if
-        the checkpoint does not fit.
+        Raises TaskError for parts that cannot be saved, or a second call.
         """
         for name, part in (*shared.items(), *per_rank.items()):
             if not _has_state(part):
@@ -67,6 +66,11 @@ class CheckpointedParts:
         self._per_rank = dict(per_rank)
         self.are_named = True
 
+    def restore_named(self) -> bool:
+        """Restore the parts that the task has named, and return whether there was a checkpoint.
+
+        Raises CheckpointError if the checkpoint does not fit.
+        """
         saved = self.to_restore
         if saved is None:
             return False

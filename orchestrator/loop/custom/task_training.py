@@ -79,18 +79,30 @@ class TaskTraining:
     # For the session
 
     def restore_parts(self, parts: Mapping[str, Part], per_rank: Mapping[str, Part]) -> bool:
-        """Restore the parts of checkpoints; returns whether there was a checkpoint."""
-        run = self._run
-        has_restored = run.contents.name(parts, per_rank)
+        """Name the parts of checkpoints and restore them, right before training; returns whether
+        there was a checkpoint."""
+        contents = self._run.contents
+        contents.name(parts, per_rank)
+        has_restored = contents.restore_named()
+        self._begin_first_round()
+        self._choose_random_numbers()
+        return has_restored
+
+    def _begin_first_round(self) -> None:
+        """Begin the first round here, without the time in which the task has built its parts; a
+        task that has recorded a row before is in its first round already."""
         if self._round is None:
-            run.clock.restart()
-            self._round = CustomRound.begin(run)
+            self._run.clock.restart()
+            self._round = CustomRound.begin(self._run)
+
+    def _choose_random_numbers(self) -> None:
+        """Give this rank its own random numbers, once all ranks have built the same parts, or those
+        with which its checkpoint continues."""
+        run = self._run
+        # Rank 0 continues with the numbers that it would sample in one process without Hookyard.
         if run.world.rank:
-            # All ranks have built the same parts. From here on, each rank draws its own random
-            # numbers; rank 0 draws those that it would draw in one process without Hookyard.
             seed_all(run.experiment.seed + run.world.rank)
         run.random_states.continue_training()
-        return has_restored
 
     def record(self, columns: Mapping[str, Any], batch_size: int) -> None:
         """End an iteration with a row, and fire `on_step`."""
