@@ -17,12 +17,12 @@ from orchestrator.errors import TaskError
 from orchestrator.loop.data.phases import Data
 from orchestrator.loop.model.sharded_modules import is_sharded
 from orchestrator.loop.saving.cursor import RunCursor
-from orchestrator.loop.step.iterations import IterationRunner
+from orchestrator.loop.step.inference_runner import InferenceRunner
 from orchestrator.loop.step.stages import StepContext
 from orchestrator.randomness import with_same_random_state
 
 Iterate = Callable[[Iterator[Any], int, int], Iterator[None]]
-"""Function that runs an iteration at each `next`: `IterationRunner.evaluate` or `predict` with what
+"""Function that runs an iteration at each `next`: `InferenceRunner.evaluate` or `predict` with what
 they do to outputs. It takes the batches, the offset of their rows and the epoch."""
 RunPass = Callable[[Iterate], int]
 """Function that makes one pass, and returns the number of this rank's batches; collective."""
@@ -51,7 +51,7 @@ class Inference:
         self._cursor = cursor
         self._validate_every = validate_every
         self._max_batches = max_batches
-        self.iterations = IterationRunner(context)
+        self.iterations = InferenceRunner(context)
 
     def iterate_passes(self, phase: str) -> Iterator[RunPass]:
         """Begin a phase, yield a pass for each set of weights, and end the phase. The caller makes

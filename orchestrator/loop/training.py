@@ -20,8 +20,8 @@ from orchestrator.loop.saving.cursor import EpochProgress
 from orchestrator.loop.saving.hooked_contents import HookedContents
 from orchestrator.loop.spans.clock import SpanClock
 from orchestrator.loop.step.changes import Changes
-from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.optimizer_modes import OptimizerModes
+from orchestrator.loop.step.training_runner import TrainingRunner
 from orchestrator.loop.step.weights import WeighedBatches
 from orchestrator.loop.stopping import StopCoordinator
 from orchestrator.loop.world import World
@@ -55,7 +55,7 @@ class Training:
     """The state, with model, optimizers and schedulers."""
     changes: Changes
     modes: OptimizerModes
-    iterations: IterationRunner
+    iterations: TrainingRunner
     epoch: EpochProgress
     contents: HookedContents
     stopping: StopCoordinator
@@ -75,7 +75,7 @@ class Training:
     def use_plan(self, plan: Plan) -> None:
         """Fire events by another plan from now on."""
         self.plan = plan
-        self.iterations.plan = plan
+        self.iterations.use_plan(plan)
 
     def begin_phase(self) -> None:
         """Begin a phase, in an epoch that it may continue."""
@@ -100,8 +100,9 @@ class Training:
         assert self._batches is not None
         batches = self._batches
         if has_weights(type(self.task)):
-            batches = weighed = WeighedBatches(self.task, state, batches, fetch_ahead)
+            weighed = WeighedBatches(self.task, state, batches, fetch_ahead)
             fetch_ahead = weighed.fetch_ahead
+            batches = weighed
         iterations = self.iterations.train(batches)
         last_step = self._last_step_of_phase()
 

@@ -14,8 +14,8 @@ from orchestrator.loop.model.initial_weights import describe_mismatches
 from orchestrator.loop.model.sharded_modules import get_mesh, shard_model_state
 from orchestrator.loop.saving.contents import LoadedCheckpoint
 from orchestrator.loop.saving.saved_optimizers import SavedOptimizers
-from orchestrator.loop.step.iterations import IterationRunner
 from orchestrator.loop.step.means import Means
+from orchestrator.loop.step.training_runner import TrainingRunner
 from orchestrator.units import format_count
 
 
@@ -28,7 +28,7 @@ class HookedContents:
     def __init__(
         self,
         state: State,
-        iterations: IterationRunner,
+        iterations: TrainingRunner,
         data: Data,
         optimizers: SavedOptimizers,
         frozen: FrozenWeights | None = None,

@@ -11,8 +11,8 @@ from hooks.model.layers import BatchNorm
 from orchestrator.errors import RunError
 from orchestrator.loop.spans.timestamps import Timestamps, end_after_forward, without_forward
 from orchestrator.loop.step.batch_pieces import count_rows
-from orchestrator.loop.step.iterations import IterationRunner
-from orchestrator.loop.step.stages import make_clear_gradients
+from orchestrator.loop.step.training_runner import TrainingRunner
+from orchestrator.loop.step.training_stages import make_clear_gradients
 from orchestrator.loop.step.weighed_pieces import Piece, split_into_pieces
 
 _ELEMENTS_PER_EXCHANGE = 2**24
@@ -41,7 +41,7 @@ class _Agreement(NamedTuple):
     """For each trained parameter, 1 if it has a gradient on any rank, otherwise 0."""
 
 
-class MicrobatchRunner(IterationRunner):
+class MicrobatchRunner(TrainingRunner):
     """Runner of iterations that repeat a batch in twice as many pieces when memory runs out.
 
     The pieces' gradients add up to those of the batch. Ranks average gradients after their backward
@@ -55,9 +55,9 @@ class MicrobatchRunner(IterationRunner):
         mark = self.clock.mark
         optimizer = self._optimizer
         clear_gradients = make_clear_gradients(optimizer)
-        fetch = self._make_fetch(batches)
-        update = self._make_update(optimizer, self.precision)
-        finish = self._begin_rows(state.epoch, ())
+        fetch = self.stages.make_fetch(batches)
+        update = self.stages.make_update(optimizer, self.precision)
+        finish = self.stages.begin_rows(state.epoch, ())
         previous_end = self.clock.restart()
         while True:
             fetch_times = fetch()
@@ -69,9 +69,9 @@ class MicrobatchRunner(IterationRunner):
             self._average_gradients()
             state.forget_gradients()
             t_backward = mark()
-            backward_times = (start, t_backward, self._fire("on_backward", t_backward))
+            backward_times = (start, t_backward, self.stages.fire("on_backward", t_backward))
 
-            self._record_learning_rates(optimizer)
+            self.stages.record_learning_rates(optimizer)
             parts.append(without_forward(start, backward_times, update(), mark()))
             previous_end = finish(previous_end, fetch_times, parts)
             yield
@@ -111,7 +111,8 @@ class MicrobatchRunner(IterationRunner):
     def _compute_pieces(self, batch: Piece, start: Any) -> _Computed:
         """Compute all pieces of a batch, unless memory runs out."""
         timestamps: list[Timestamps] = []
-        on_host = None if self.weighed is None else self.weighed.batch
+        weighed = self.stages.weighed
+        on_host = None if weighed is None else weighed.batch
         pieces = split_into_pieces(self.task, batch, self.microbatches, on_host)
         try:
             for piece in pieces:
@@ -141,7 +142,7 @@ class MicrobatchRunner(IterationRunner):
         row = self.state.row
         self._set_batch(piece)
         before = dict(row)
-        forward = self._make_forward(self.state.model, self._make_measure())
+        forward = self.stages.make_forward_with_loss()
         forward_times = forward()
         for name in ("loss", *self.metrics.loss_terms):
             # A piece of weight 0 has no loss.
@@ -149,11 +150,12 @@ class MicrobatchRunner(IterationRunner):
                 row[name] = before.get(name, 0.0) + row[name] * piece.share
 
         loss = cast(Tensor, self.state.loss)
-        if self.weighed is not None:
-            loss = self.weighed.scale(loss)
+        weighed = self.stages.weighed
+        if weighed is not None:
+            loss = weighed.scale(loss)
         elif piece.share != 1:
             loss = loss * piece.share
-        self._backpropagate(self.precision.scale(loss))
+        self.stages.backpropagate(self.precision.scale(loss))
         return *forward_times, *end_after_forward(self.clock.mark())
 
     def _list_trained(self) -> list[nn.Parameter]:

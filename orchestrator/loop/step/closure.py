@@ -11,8 +11,9 @@ from torch import Tensor
 from hooks.distributed import collectives
 from orchestrator.experiment.optim.closures import needs_gradients_before
 from orchestrator.loop.spans.timestamps import Timestamps
-from orchestrator.loop.step.iterations import IterationRunner
-from orchestrator.loop.step.stages import StepContext, make_clear_gradients
+from orchestrator.loop.step.stages import StepContext
+from orchestrator.loop.step.training_runner import TrainingRunner
+from orchestrator.loop.step.training_stages import make_clear_gradients
 from orchestrator.loop.step.weights import make_zero_loss, tensors_with_gradients
 from orchestrator.loop.task_errors import require_loss_terms
 
@@ -21,7 +22,7 @@ class _StepSkipped(Exception):
     """Signal that a hook skips this step."""
 
 
-class ClosureRunner(IterationRunner):
+class ClosureRunner(TrainingRunner):
     """Runner of iterations that call `optimizer.step(closure)` on one batch.
 
     SAM's step follows a first evaluation. Rows, means and hooks see the first evaluation; the
@@ -44,8 +45,8 @@ class ClosureRunner(IterationRunner):
         evaluates_before = needs_gradients_before(type(optimizer))
         clear_gradients = make_clear_gradients(optimizer)
         closure = self._make_closure(clear_gradients)
-        fetch = self._make_fetch(batches)
-        finish = self._begin_rows(state.epoch, ("loss", "lr", "evaluations"))
+        fetch = self.stages.make_fetch(batches)
+        finish = self.stages.begin_rows(state.epoch, ("loss", "lr", "evaluations"))
         previous_end = self.clock.restart()
         while True:
             fetch_times = fetch()
@@ -57,12 +58,11 @@ class ClosureRunner(IterationRunner):
                 state.stepped = True
             except _StepSkipped:
                 state.stepped = False
-            if self._backward_timer is not None:
-                self._backward_timer.take(None)
+            if self.stages.backward_timer is not None:
+                self.stages.backward_timer.take(None)
             state.row["evaluations"] = self._evaluations
-            t_stepped = t_on_update = mark()
-            if state.stepped:
-                t_on_update = self._fire("on_update", t_stepped)
+            t_stepped = mark()
+            t_on_update = self.stages.fire("on_update", t_stepped) if state.stepped else t_stepped
             clear_gradients()
             state.forget_gradients()
             times = (*fetch_times, *self._first_times, t_stepped, t_on_update, mark())
@@ -73,8 +73,8 @@ class ClosureRunner(IterationRunner):
         """Return the function that the optimizer calls: it computes the loss of the batch and its
         gradients."""
         state = self.state
-        forward = self._make_forward(state.model, self._make_measure())
-        backward = self._make_backward()
+        forward = self.stages.make_forward_with_loss()
+        backward = self.stages.make_backward()
 
         @torch.enable_grad()
         def closure() -> Tensor:
@@ -83,7 +83,7 @@ class ClosureRunner(IterationRunner):
             if self._evaluations == 1:
                 self._first_times = (*forward(), *backward(1), *self._end_first_evaluation())
                 self._skip_if_requested()
-                loss = self._scale_loss(state.loss)
+                loss = self.stages.scale_loss(state.loss)
             else:
                 loss = self._evaluate_again()
             return self._average(loss)
@@ -92,9 +92,9 @@ class ClosureRunner(IterationRunner):
 
     def _end_first_evaluation(self) -> Timestamps:
         """Record the learning rates and fire `on_gradients`; return the timestamps of both."""
-        self._record_learning_rates(self._optimizer)
+        self.stages.record_learning_rates(self._optimizer)
         t_unscaled = self.clock.mark()
-        return t_unscaled, self._fire("on_gradients", t_unscaled)
+        return t_unscaled, self.stages.fire("on_gradients", t_unscaled)
 
     def _skip_if_requested(self) -> None:
         """Raise _StepSkipped if a hook skips this step."""
@@ -107,13 +107,13 @@ class ClosureRunner(IterationRunner):
         """Compute the loss and its gradients for other weights, which no hook and no row sees."""
         state = self.state
         output = state.forward(state.model, state.batch)
-        loss = self._compute_loss(output, state.batch)
+        loss = self.stages.compute_loss(output, state.batch)
         if not isinstance(loss, Tensor):
             loss = reduce(add, require_loss_terms(self.task.loss, loss).values())
         if state.loss_weight == 0:
             loss = make_zero_loss(loss, tensors_with_gradients(output))
-        loss = self._scale_loss(loss)
-        self._backpropagate(loss)
+        loss = self.stages.scale_loss(loss)
+        self.stages.backpropagate(loss)
         return loss
 
     def _average(self, loss: Tensor) -> Tensor:

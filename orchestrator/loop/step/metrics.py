@@ -20,7 +20,7 @@ from orchestrator.loop.step.meters import check_ranks_agree, flatten_value
 from orchestrator.loop.step.weights import make_zero_loss, tensors_with_gradients
 from orchestrator.loop.task_errors import require_loss_terms, require_metrics
 from orchestrator.loop.world import World
-from orchestrator.task import Task
+from orchestrator.task import Task, has_weights
 from orchestrator.user_code.failures import find_source_location
 
 Matrix = NDArray[Any]
@@ -58,6 +58,25 @@ class PhaseMetrics:
         self._state.row[name] = value
         self.means.add(name, value * count, count)
 
+    def make_record_loss(self) -> Callable[[Tensor | None], Tensor | None]:
+        """Return a function that records the loss of a batch, if it has one, and returns the loss
+        to train on."""
+        if has_weights(type(self._task)):
+            return self._weigh_loss
+        state = self._state
+        means = self.means
+        on_cpu = self._on_cpu
+
+        def record_loss(loss: Tensor | None) -> Tensor | None:
+            if loss is None:
+                return None
+            value: Any = loss.item() if on_cpu else loss.detach().double()
+            state.row["loss"] = value
+            means.add("loss", value * state.batch_size, state.batch_size)
+            return loss
+
+        return record_loss
+
     def sum_terms(self, method: Callable[..., Any], loss: Any) -> Tensor:
         """Record each loss term, and return their sum."""
         terms = require_loss_terms(method, loss)
@@ -66,7 +85,16 @@ class PhaseMetrics:
         self.loss_terms = terms.keys()
         return reduce(add, terms.values())
 
-    def weigh_loss(self, loss: Tensor | None) -> Tensor | None:
+    def sum_terms_if_any(self, loss: Any) -> Tensor | None:
+        """Return the sum of the terms of the loss of a batch of val or test, for which a task may
+        return None."""
+        if loss is not None:
+            return self.sum_terms(self._task.loss, loss)
+        self._samples_without_loss += self._state.batch_size
+        self._check_losses()
+        return None
+
+    def _weigh_loss(self, loss: Tensor | None) -> Tensor | None:
         """Record the loss of a batch with a weight, and return it.
 
         A batch of weight 0 has a loss of 0, which trains nothing.
@@ -78,15 +106,8 @@ class PhaseMetrics:
             return loss
         return make_zero_loss(loss, tensors_with_gradients(self._state.output))
 
-    def count_without_loss(self) -> None:
-        """Count a batch of val or test for which loss() returns None.
-
-        Raises TaskError if an earlier one has a loss.
-        """
-        self._samples_without_loss += self._state.batch_size
-        self._check_losses()
-
     def _check_losses(self) -> None:
+        """Raise TaskError if only some batches of the phase have a loss."""
         if self._samples_without_loss and self.means.has("loss"):
             raise TaskError(
                 f"loss() returns None for some batches of {self._state.phase}, and a loss for others; return a loss for"

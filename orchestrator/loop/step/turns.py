@@ -12,7 +12,7 @@ from hooks.model.gradients import order_like_model
 from orchestrator.errors import TaskError
 from orchestrator.loop.model.precision import Precision
 from orchestrator.loop.spans.timestamps import UPDATE_TIMES, Timestamps, skip, without_forward
-from orchestrator.loop.step.iterations import IterationRunner
+from orchestrator.loop.step.training_runner import TrainingRunner
 from orchestrator.loop.step.turn_gradients import TurnGradients
 from orchestrator.loop.step.weights import make_zero_loss
 from orchestrator.loop.task_errors import check_has_gradient, describe, require_type
@@ -57,7 +57,7 @@ class _Turns:
         self.has_stepped |= has_stepped
 
 
-class TurnRunner(IterationRunner):
+class TurnRunner(TrainingRunner):
     """Runner of iterations with turns. Each turn has the events of a single optimizer's iteration.
     Used in workers.
 
@@ -73,8 +73,8 @@ class TurnRunner(IterationRunner):
         players = {name: self._make_player(name) for name in state.several}
         waiting: dict[Player, Tensor] = {}
         """Losses of the players whose last turn was in an earlier micro-batch of the step."""
-        fetch = self._make_fetch(batches)
-        finish = self._begin_rows(state.epoch, ())
+        fetch = self.stages.make_fetch(batches)
+        finish = self.stages.begin_rows(state.epoch, ())
         position = 1
         microbatches = 1
         previous_end = self.clock.restart()
@@ -112,7 +112,7 @@ class TurnRunner(IterationRunner):
             name,
             optimizer,
             precision,
-            self._make_update(optimizer, precision),
+            self.stages.make_update(optimizer, precision),
             ordered,
             TurnGradients(name, ordered, module, self.task, self.world),
         )
@@ -156,27 +156,28 @@ class TurnRunner(IterationRunner):
         timestamps."""
         mark = self.clock.mark
         t_forward = mark()
-        t_on_forward = self._fire("on_forward", t_forward)
+        t_on_forward = self.stages.fire("on_forward", t_forward)
         self._record_turn(player, loss)
         t_loss = mark()
-        t_on_loss = self._fire("on_loss", t_loss)
+        t_on_loss = self.stages.fire("on_loss", t_loss)
         return t_forward, t_on_forward, t_loss, t_on_loss
 
     def _run_backward(self, turns: _Turns, player: Player) -> Timestamps:
         """Add the gradients of the turn's loss to those of the step; ranks average them in its last
         micro-batch."""
         mark = self.clock.mark
-        scaled = self._scale_loss(self.state.loss, turns.microbatches)
+        scaled = self.stages.scale_loss(self.state.loss, turns.microbatches)
         try:
             player.precision.scale(scaled).backward(inputs=player.parameters)
         except RuntimeError:
             self._check_trainable(player, scaled)
             raise
-        t_local_backward = t_backward = mark()
+        t_local_backward = mark()
+        t_backward = t_local_backward
         if turns.is_last and self.world.world_size > 1:
             player.gradients.average()
             t_backward = mark()
-        return t_local_backward, t_backward, self._fire("on_backward", t_backward)
+        return t_local_backward, t_backward, self.stages.fire("on_backward", t_backward)
 
     def _check_trainable(self, player: Player, loss: Tensor) -> None:
         """Raise TaskError if the backward pass has failed because there is nothing to train."""
@@ -201,7 +202,7 @@ class TurnRunner(IterationRunner):
             state.loss = make_zero_loss(loss, player.parameters)
         else:
             state.row["loss"] = state.row.get("loss", 0.0) + state.row[column]
-        self._record_learning_rates(player.optimizer, f"lr_{player.name}")
+        self.stages.record_learning_rates(player.optimizer, f"lr_{player.name}")
 
     def _step_waiting(self, turns: _Turns, waiting: Mapping[Player, Tensor]) -> None:
         """Step the optimizers that had turns only in earlier micro-batches of the step."""

@@ -412,5 +412,5 @@ def test_task_without_weights_has_none_of_this() -> None:
         weight: float = 1.0  # type: ignore[assignment]  # a field of this name is not the method
 
     loop, _, _, _ = train(Plain(), epochs=1)
-    assert loop.training.iterations.weighed is None
+    assert loop.training.iterations.stages.weighed is None
     assert loop.state.loss_weight is None
