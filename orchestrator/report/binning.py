@@ -10,6 +10,9 @@ from orchestrator.tables.database import quote
 from orchestrator.tables.query import Rows
 from orchestrator.tables.row_blocks import merge_blocks
 
+MAX_BINS = 240
+"""Maximum number of points of a chart."""
+
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
@@ -94,7 +97,3 @@ def _make_group_number(column: str, groups: pd.IntervalIndex) -> str:
     first = groups.left[0]
     size = groups.right[0] - first + 1
     return f"({column} - {first}) // {size}"
-
-
-MAX_BINS = 240
-"""Maximum number of points of a chart."""

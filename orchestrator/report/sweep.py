@@ -1,6 +1,7 @@
 """The page of a sweep."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -34,47 +35,73 @@ def outline_sweep(sweep: Sweep) -> page.Page:
     """Read what the page of a sweep shows."""
     metadata = sweep.folder.read_metadata()
     objectives = dict(sweep.objectives)
-    metric = next(iter(objectives))
-    ordered = sort_best_first(sweep.trials, objectives, sweep.aggregate)
-    names = [*map(str, ordered.index)]
-    best = None
-    best_report = None
-    if len(select_candidates(ordered, metric)):
-        best = names[0]
-        best_report = sweep.trial(best).best
-    reported = [*map(str, ordered.index[ordered[metric].notna()])] if names else []
-    drawn = select_trials(reported, MAX_CURVES)
-    reports = sweep.folder.storage.map(lambda name: sweep.trial(name).reports(), drawn)
+    trials = sort_best_first(sweep.trials, objectives, sweep.aggregate)
+    best = _find_best(trials, objectives)
+    tiles = [
+        *_make_best_tiles(trials, objectives, best),
+        Tile("trials", Quantity("", len(trials)), _count_by_status(trials)),
+        *make_cost_tiles(trials),
+    ]
+    header = make_headline(sweep.name, sweep.status, metadata, tiles)
+    sections = _render_sections(sweep, trials, objectives, best)
+    sections.append(render_experiment(sweep.folder.read_experiment_text(), metadata))
+    return page.Page(sweep.name, header, sections)
 
+
+def _find_best(trials: pd.DataFrame, objectives: Mapping[str, str]) -> str | None:
+    """Return the name of the best of the sorted trials; None if none can be the best yet."""
+    metric = next(iter(objectives))
+    if select_candidates(trials, metric).empty:
+        return None
+    return str(trials.index[0])
+
+
+def _count_by_status(trials: pd.DataFrame) -> str:
+    if trials.empty:
+        return ""
+    counts = trials["status"].value_counts()
+    return ", ".join(f"{count} {status}" for status, count in counts.items())
+
+
+def _render_sections(
+    sweep: Sweep, trials: pd.DataFrame, objectives: Mapping[str, str], best: str | None
+) -> list[page.Section]:
+    """Render all sections on the trials, which are sorted; `best` is the name of the best one."""
+    best_report = sweep.trial(best).best if best else None
     sections = []
     if sweep.repeats > 1:
         sections.append(
-            render_configurations(ordered, objectives, sweep.aggregate, sweep.repeated_path)
+            render_configurations(trials, objectives, sweep.aggregate, sweep.repeated_path)
         )
     sections += [
-        render_trials(ordered, objectives, str(sweep.folder)),
+        render_trials(trials, objectives, str(sweep.folder)),
         render_best_checkpoint(sweep.folder, best_report, best),
-        render_coordinates(ordered, objectives, best),
+        render_coordinates(trials, objectives, best),
     ]
-    if _has_parameters(sweep, ordered):
-        sections.append(
-            render_importance(ordered, objectives, sweep.aggregate, sweep.repeated_path)
-        )
+    if _has_parameters(sweep, trials):
+        sections.append(render_importance(trials, objectives, sweep.aggregate, sweep.repeated_path))
+
+    best_names = [str(name) for name in trials.index[:MAX_BARS]]
     sections += [
-        render_front(ordered, objectives),
-        render_progress(dict(zip(drawn, reports, strict=True)), objectives, len(reported), best),
-        render_spending(compute_mean_spans(sweep, names[:MAX_BARS])),
-        render_experiment(sweep.folder.read_experiment_text(), metadata),
+        render_front(trials, objectives),
+        _render_curves(sweep, trials, objectives, best),
+        render_spending(compute_mean_spans(sweep, best_names)),
     ]
-    counts = ordered["status"].value_counts() if len(ordered) else pd.Series(dtype=int)
-    counts_text = ", ".join(f"{count} {status}" for status, count in counts.items())
-    tiles = [
-        *_make_best_tiles(ordered, objectives),
-        Tile("trials", Quantity("", len(ordered)), counts_text),
-        *make_cost_tiles(ordered),
-    ]
-    header = make_headline(sweep.name, sweep.status, metadata, tiles)
-    return page.Page(sweep.name, header, sections)
+    return sections
+
+
+def _render_curves(
+    sweep: Sweep, trials: pd.DataFrame, objectives: Mapping[str, str], best: str | None
+) -> page.Section:
+    """Render the learning curves of the trials that have reported, of many only a selection."""
+    metric = next(iter(objectives))
+    reported: list[str] = []
+    if len(trials):
+        reported.extend(map(str, trials.index[trials[metric].notna()]))
+    drawn = select_trials(reported, MAX_CURVES)
+    reports = sweep.folder.storage.map(lambda name: sweep.trial(name).reports(), drawn)
+    reports_by_trial = dict(zip(drawn, reports, strict=True))
+    return render_progress(reports_by_trial, objectives, len(reported), best)
 
 
 def _has_parameters(sweep: Sweep, trials: pd.DataFrame) -> bool:
@@ -95,19 +122,25 @@ def compute_mean_spans(sweep: Sweep, names: Sequence[str]) -> pd.DataFrame:
     return table.dropna(how="all").dropna(how="all", axis=1)
 
 
-def _make_best_tiles(trials: pd.DataFrame, objectives: Mapping[str, str]) -> list[Tile]:
-    metric, mode = next(iter(objectives.items()))
-    if select_candidates(trials, metric).empty:
+def _make_best_tiles(
+    trials: pd.DataFrame, objectives: Mapping[str, str], best: str | None
+) -> list[Tile]:
+    """Make tiles of the best value and of the trial that has it."""
+    if best is None:
         return []
-    best = trials.iloc[0]
-    name = str(trials.index[0])
+    metric, mode = next(iter(objectives.items()))
+    row: Any = trials.loc[best]
     paths = [path for path in trials.columns if path.startswith(CONFIG)]
-    chosen = {path.removeprefix(CONFIG): best[path] for path in paths}
-    reached = Tile(f"best {metric} ({mode})", Quantity(metric, float(best[metric])), name)
-    return [reached, Tile("best trial", element("a", name, href=f"#{name}"), list_values(chosen))]
+    chosen = {path.removeprefix(CONFIG): row[path] for path in paths}
+    link = element("a", best, href=f"#{best}")
+    return [
+        Tile(f"best {metric} ({mode})", Quantity(metric, float(row[metric])), best),
+        Tile("best trial", link, list_values(chosen)),
+    ]
 
 
 def make_cost_tiles(trials: pd.DataFrame) -> list[Tile]:
+    """Make tiles of the time and the memory that the trials took."""
     entries: list[Tile] = []
     if "train_s" in trials:
         spent = trials["train_s"] * trials["ranks"]

@@ -10,8 +10,8 @@ from orchestrator.report.binning import Floats
 MIN_LOG_RATIO = 100.0
 """Smallest ratio of the largest to the smallest value for a logarithmic axis."""
 _TIMES = (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
-
 _SIZES = (("TiB", 2.0**40), ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10), ("bytes", 1.0))
+"""Units of seconds and of bytes with their sizes, the largest first."""
 
 
 def make_value_axis(

@@ -9,7 +9,7 @@ from orchestrator.report import page
 from orchestrator.report.tables import Quantity, make_table
 from orchestrator.sweeps.results.configurations_table import make_configurations_table
 
-MOST_CONFIGURATIONS = 100
+MAX_CONFIGURATIONS = 100
 """Maximum number of rows of configurations."""
 
 
@@ -20,7 +20,7 @@ def render_configurations(
     ranked = make_configurations_table(trials, metric, mode, aggregate, repeated_path)
     if not len(ranked) or not ranked["mean"].notna().any():
         return page.Section("configurations", "Configurations", "No trial has reported yet.")
-    shown = ranked.head(MOST_CONFIGURATIONS)
+    shown = ranked.head(MAX_CONFIGURATIONS)
     columns = [*map(str, shown.columns)]
     unit_names = dict.fromkeys(("mean", "std", "low", "high", "lower_bound"), metric)
     rows = []

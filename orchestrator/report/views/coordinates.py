@@ -9,7 +9,7 @@ from orchestrator.report import page
 from orchestrator.report.charts.parallel_coordinates import draw_parallel_coordinates
 from orchestrator.report.trial_selection import COST, describe_lines, select_trials
 
-MOST_LINES = 400
+MAX_LINES = 400
 """Maximum number of lines of parallel coordinates."""
 
 
@@ -23,7 +23,7 @@ def render_coordinates(
     results = [name for name in candidates if trials[name].notna().any()]
     if not values or not results or len(trials) < 2:
         return page.Section("coordinates", title, "Needs two trials, of which one has reported.")
-    chosen = select_trials([*map(str, trials.index)], MOST_LINES)
+    chosen = select_trials([*map(str, trials.index)], MAX_LINES)
     shown = trials.loc[chosen, [*values, *results]]
     shown = shown.rename(columns=lambda name: name.removeprefix(CONFIG))
     note = describe_lines(best, len(chosen), len(trials))

@@ -10,7 +10,7 @@ from orchestrator.report.trial_selection import COST, select_trials
 from orchestrator.sweeps.results.pareto import find_pareto_front
 from orchestrator.sweeps.results.ranking import select_candidates
 
-MOST_DOTS = 600
+MAX_DOTS = 600
 """Maximum number of dots on a Pareto front, and off it."""
 
 
@@ -23,8 +23,8 @@ def render_front(trials: pd.DataFrame, objectives: Mapping[str, str]) -> page.Se
         return page.Section("front", title, f"No trial has {' and '.join(modes)} yet.")
     best = find_pareto_front(known, modes)
     dominated = known.index.difference(best.index, sort=False)
-    front = select_trials([*map(str, best.index)], MOST_DOTS)
-    others = select_trials([*map(str, dominated)], MOST_DOTS)
+    front = select_trials([*map(str, best.index)], MAX_DOTS)
+    others = select_trials([*map(str, dominated)], MAX_DOTS)
     across, up = [*modes][:2]
     shown = known.loc[[*front, *others], [across, up]].astype(float)
     words = {"min": "less", "max": "more"}

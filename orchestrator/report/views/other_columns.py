@@ -10,15 +10,17 @@ from orchestrator.tables.row_blocks import merge_blocks
 
 MAX_CHARTS = 30
 """Maximum number of columns with a chart."""
-
-
-OTHER_VIEWS_COLUMNS = ("loss", "step_s", *SPAN_COLORS)
+_SHOWN_ELSEWHERE = ("loss", "step_s", *SPAN_COLORS)
+"""Columns that other sections show, besides those of bytes."""
 
 
 def render_other_columns(rows: Rows) -> page.Section:
-    """Render each numeric column that no other view shows."""
-    others = [name for name in rows.numbers if name not in OTHER_VIEWS_COLUMNS]
-    others = [name for name in others if not name.endswith("_bytes")]
+    """Render each numeric column that no other section shows."""
+    others = []
+    for name in rows.numbers:
+        if name not in _SHOWN_ELSEWHERE and not name.endswith("_bytes"):
+            others.append(name)
+
     known = {name: merge_blocks(name, "known") for name in others}
     counts = rows.aggregate(known, [], TRAINING, "blocks").iloc[0]
     names = [name for name in others if counts[name] > 0]

@@ -14,12 +14,12 @@ from orchestrator.report.metrics import Reports, draw_metric, group_metrics
 from orchestrator.tables.query import TRAINING, Rows
 from orchestrator.tables.row_blocks import OWN_WORK, merge_blocks
 
-BARS = 64
+MAX_BARS = 64
 """Maximum number of bars."""
-CELLS_DOWN = 96
+MAX_CELLS_DOWN = 96
 """Maximum number of rows of a heat map."""
-CELLS_ACROSS = 200
-"""Maximum number of its columns."""
+MAX_CELLS_ACROSS = 200
+"""Maximum number of columns of a heat map."""
 
 
 def render_spans(rows: Rows, reports: Reports) -> page.Section:
@@ -49,19 +49,17 @@ def _draw_stacks(means: pd.DataFrame) -> Markup:
         " other spans."
     )
     means = means[shown]
-    if len(means) > BARS:
-        groups = group_neighbors(len(means), BARS)
+    if len(means) > MAX_BARS:
+        groups = group_neighbors(len(means), MAX_BARS)
         own_work = means.drop(columns=wait, errors="ignore").sum(axis=1)
-        note += (
-            f" Each bar is the one with the most own work of about {len(means) // BARS} neighbors."
-        )
+        note += f" Each bar is the one with the most own work of about {len(means) // MAX_BARS} neighbors."
         means = means.loc[own_work.groupby(groups).idxmax()]
     return draw_stacks("Time per iteration", means, "rank", note)
 
 
 def _draw_heat_maps(rows: Rows) -> Markup | None:
     measures = [OWN_WORK, *(name for name in ("step_s", *SPAN_COLORS) if name in rows.columns)]
-    grids = compute_max_per_bin(rows, measures, CELLS_DOWN, CELLS_ACROSS, TRAINING)
+    grids = compute_max_per_bin(rows, measures, MAX_CELLS_DOWN, MAX_CELLS_ACROSS, TRAINING)
     # A span that is always 0 has no map.
     grids = {name: grid for name, grid in grids.items() if np.nanmax(grid, initial=0.0) > 0}
     if not grids:

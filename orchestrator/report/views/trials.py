@@ -14,23 +14,15 @@ from orchestrator.report.headline import make_status_badge
 from orchestrator.report.markup import concatenate, element
 from orchestrator.report.tables import make_table
 
-MOST_ROWS = 1000
+MAX_ROWS = 1000
 """Maximum number of rows of the table of trials."""
-
-
-MOST_CELLS = 20_000
-"""Maximum number of its cells."""
-
-
-MOST_FAILED = 100
-"""Maximum number of failed trials in it."""
-
-
-LONGEST = 80
-"""Characters of an error that are shown before it is unfolded."""
-
-
-COST_COLUMNS = (
+MAX_CELLS = 20_000
+"""Maximum number of cells of the table, which has fewer rows if it has many columns."""
+MAX_FAILED = 100
+"""Maximum number of failed trials in the table, besides those among the best."""
+_MAX_ERROR_LENGTH = 80
+"""Number of characters of an error that are shown before it is unfolded."""
+_COST_COLUMNS = (
     "step_s",
     "train_s",
     "samples_per_s",
@@ -39,6 +31,7 @@ COST_COLUMNS = (
     "total_s",
     "data_wait_share",
 )
+"""Columns with costs, in the order in which the table shows them."""
 
 
 def render_trials(ordered: pd.DataFrame, objectives: Mapping[str, str], path: str) -> page.Section:
@@ -46,10 +39,10 @@ def render_trials(ordered: pd.DataFrame, objectives: Mapping[str, str], path: st
     if not len(ordered):
         return page.Section("trials", "Trials", "No trial has begun yet.")
     columns = arrange_columns(ordered, objectives)
-    n_best = max(1, min(MOST_ROWS, MOST_CELLS // len(columns)))
+    n_best = max(1, min(MAX_ROWS, MAX_CELLS // len(columns)))
     is_best = np.arange(len(ordered)) < n_best
     has_failed = ordered["status"].isin(FAILED)
-    shown = ordered[is_best | (has_failed & (has_failed.cumsum() <= MOST_FAILED))]
+    shown = ordered[is_best | (has_failed & (has_failed.cumsum() <= MAX_FAILED))]
     rows = []
     for trial, row in shown[columns].iterrows():
         name = element("span", str(trial), id=str(trial))
@@ -80,15 +73,15 @@ def arrange_columns(trials: pd.DataFrame, objectives: Mapping[str, str]) -> list
     one of them."""
     known = [str(name) for name in trials.columns if trials[name].notna().any()]
     values = [name for name in known if name.startswith(CONFIG)]
-    first = ["status", *values, *objectives, "diverged", "error", *COST_COLUMNS]
+    first = ["status", *values, *objectives, "diverged", "error", *_COST_COLUMNS]
     return [name for name in dict.fromkeys([*first, *known]) if name in known]
 
 
 def _format_value(name: str, value: Any) -> Any:
     if name == "status":
         return make_status_badge(str(value))
-    if name == "error" and isinstance(value, str) and len(value) > LONGEST:
-        return page.make_details(f"{value[:LONGEST]}…", value)
+    if name == "error" and isinstance(value, str) and len(value) > _MAX_ERROR_LENGTH:
+        return page.make_details(f"{value[:_MAX_ERROR_LENGTH]}…", value)
     # A column with empty cells makes floats of counts.
     is_count = isinstance(value, float) and value.is_integer() and abs(value) < 1e15
     return int(value) if is_count else value

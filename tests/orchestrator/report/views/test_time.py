@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 
 from orchestrator.report.page import Section
-from orchestrator.report.views.time import BARS, CELLS_ACROSS, render_spans
+from orchestrator.report.views.time import MAX_BARS, MAX_CELLS_ACROSS, render_spans
 from orchestrator.tables.query import Rows
 from tests.orchestrator.doctor.runs import slower, training
 from tests.orchestrator.report.reading import charts_of, lines_of
@@ -24,7 +24,7 @@ def test_bars_are_the_means_of_each_rank() -> None:
 
 
 def test_bar_of_many_ranks_is_the_one_with_most_work() -> None:
-    ranks = 3 * BARS
+    ranks = 3 * MAX_BARS
     draw = np.random.default_rng(0).permutation(ranks) / 1000
     rows = pd.DataFrame(
         {
@@ -39,12 +39,12 @@ def test_bar_of_many_ranks_is_the_one_with_most_work() -> None:
         charts_of(drawn(rows.assign(step_s=draw + 1)).content)["Time per iteration"]
     )["forward_s"]
     assert [int(rank) for rank in shown] == (
-        draw.reshape(BARS, 3).argmax(axis=1) + 3 * np.arange(BARS)
+        draw.reshape(MAX_BARS, 3).argmax(axis=1) + 3 * np.arange(MAX_BARS)
     ).tolist()
 
 
 def test_heat_maps_keep_maxima_and_omit_empty_spans() -> None:
-    rows = training(2, 2 * CELLS_ACROSS, change=slower("data_wait_s", 1, {333: 5.0})).assign(
+    rows = training(2, 2 * MAX_CELLS_ACROSS, change=slower("data_wait_s", 1, {333: 5.0})).assign(
         checkpoint_s=0.0
     )
     maps = {
@@ -53,7 +53,7 @@ def test_heat_maps_keep_maxima_and_omit_empty_spans() -> None:
     }
     assert "checkpoint_s" not in maps
     own_work = np.array(maps["own work"]["z"])
-    assert own_work.shape == (2, CELLS_ACROSS)
+    assert own_work.shape == (2, MAX_CELLS_ACROSS)
     rank, column = np.unravel_index(own_work.argmax(), own_work.shape)
     assert (rank, maps["own work"]["x"][column]) == (1, "333-334")
 

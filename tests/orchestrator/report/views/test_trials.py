@@ -1,9 +1,9 @@
 import pandas as pd
 
 from orchestrator.report.views.trials import (
-    MOST_CELLS,
-    MOST_FAILED,
-    MOST_ROWS,
+    MAX_CELLS,
+    MAX_FAILED,
+    MAX_ROWS,
     arrange_columns,
     render_trials,
 )
@@ -52,13 +52,13 @@ def test_every_trial_has_a_row_with_its_error() -> None:
 
 
 def test_table_of_many_trials_has_the_best_and_some_failed() -> None:
-    names = [f"t{place}" for place in range(MOST_ROWS + MOST_FAILED + 9)]
-    status = ["finished"] * (MOST_ROWS + 5) + ["failed"] * (MOST_FAILED + 4)
+    names = [f"t{place}" for place in range(MAX_ROWS + MAX_FAILED + 9)]
+    status = ["finished"] * (MAX_ROWS + 5) + ["failed"] * (MAX_FAILED + 4)
     table = pd.DataFrame({"status": status, "val/accuracy": 0.5}, index=names)
     section = render_trials(table, OBJECTIVES, "s")
     (rows,) = tables_of(section.content).values()
-    assert [row[0] for row in rows[1:]] == names[:MOST_ROWS] + names[MOST_ROWS + 5 : -4]
-    assert section.note.startswith(f"{MOST_ROWS + MOST_FAILED:,} of {len(names):,} trials")
+    assert [row[0] for row in rows[1:]] == names[:MAX_ROWS] + names[MAX_ROWS + 5 : -4]
+    assert section.note.startswith(f"{MAX_ROWS + MAX_FAILED:,} of {len(names):,} trials")
     wide = table.assign(**{f"config/{place}": 1.0 for place in range(98)})
-    (rows,) = tables_of(render_trials(wide.head(MOST_ROWS), OBJECTIVES, "s").content).values()
-    assert len(rows[1:]) == MOST_CELLS // 100
+    (rows,) = tables_of(render_trials(wide.head(MAX_ROWS), OBJECTIVES, "s").content).values()
+    assert len(rows[1:]) == MAX_CELLS // 100
