@@ -32,6 +32,8 @@ OutputFlag = Annotated[
     str | None,
     typer.Option("--output", metavar="FILE", help="File or URL to write instead of stdout."),
 ]
+_ROWS_AT_A_TIME = 10_000
+"""Number of rows that are printed as CSV at a time."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class TableOutput:
         elif self.format == "json":
             print_json(_list_records(table))
         else:
-            echo(table.to_csv(index=False), nl=False)
+            _print_csv(table)
 
     def _write_file(self, file: str, table: pd.DataFrame) -> None:
         check_output(split_options(file)[0])
@@ -126,6 +128,15 @@ def _find_compression(file: str) -> str | None:
 
 def _write_csv(table: pd.DataFrame, stream: IO[bytes], compression: Any) -> None:
     table.to_csv(stream, index=False, mode="wb", compression=compression, errors="backslashreplace")
+
+
+def _print_csv(table: pd.DataFrame) -> None:
+    """Print a table as CSV, some rows at a time, because the text of a large table may need more
+    memory than the table."""
+    # An empty table has a header, too.
+    for start in range(0, max(1, len(table)), _ROWS_AT_A_TIME):
+        block = table.iloc[start : start + _ROWS_AT_A_TIME]
+        echo(block.to_csv(index=False, header=start == 0), nl=False)
 
 
 def _print_rows(rows: pd.DataFrame) -> None:

@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import tracemalloc
+from collections.abc import Callable
 from dataclasses import asdict
 from io import BytesIO, StringIO
 from pathlib import Path
@@ -191,15 +192,34 @@ def test_json_is_not_written_under_the_name_of_a_compressed_file() -> None:
         TableOutput.from_flags("json", "rows.json.gz", as_json=False)
 
 
-def test_csv_is_written_in_pieces(tmp_path: Path) -> None:
-    """The text of the table takes 30 MB."""
-    table = pd.DataFrame({f"text-{number}": ["x" * 59] * 100_000 for number in range(5)})
-    TableOutput("csv", str(tmp_path / "small.csv")).write_data(table[:1])
+LARGE = pd.DataFrame({f"text-{number}": ["x" * 59] * 100_000 for number in range(5)})
+"""The text of this table takes 30 MB."""
+LARGE_BYTES = 100_001 * 5 * 60 - 5 * (59 - len("text-0"))
+
+
+def measure_peak(call: Callable[[], object]) -> int:
+    """Return how many bytes a call takes at most."""
     tracemalloc.start()
     try:
-        TableOutput("csv", str(tmp_path / "rows.csv")).write_data(table)
+        call()
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert (tmp_path / "rows.csv").stat().st_size == 100_001 * 5 * 60 - 5 * (59 - len("text-0"))
-    assert peak_bytes < 20_000_000
+    return peak_bytes
+
+
+def test_csv_is_written_in_pieces(tmp_path: Path) -> None:
+    TableOutput("csv", str(tmp_path / "small.csv")).write_data(LARGE[:1])
+    output = TableOutput("csv", str(tmp_path / "rows.csv"))
+    assert measure_peak(lambda: output.write_data(LARGE)) < 20_000_000
+    assert (tmp_path / "rows.csv").stat().st_size == LARGE_BYTES
+
+
+def test_csv_is_printed_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (tmp_path / "rows.csv").open("w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        TableOutput("csv", None).write_data(LARGE[:0])
+        assert measure_peak(lambda: TableOutput("csv", None).write_data(LARGE)) < 20_000_000
+    header, printed = (tmp_path / "rows.csv").read_text().split("\n", 1)
+    assert header == "text-0,text-1,text-2,text-3,text-4", "also of a table without rows"
+    assert len(printed) == LARGE_BYTES
