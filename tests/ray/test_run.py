@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -79,6 +80,21 @@ def test_every_rank_reaches_the_table(undisturbed: Run) -> None:
     assert {"ema", "checkpoint", "(loop)"} <= set(
         undisturbed.summary("hook").index.get_level_values("hook")
     )
+
+
+def test_a_gang_predicts_each_sample_once(undisturbed: Run) -> None:
+    """41 samples are 21 of rank 0 and 20 of rank 1, in the order of the dataset."""
+    predicted = undisturbed.predict(engine="gang")
+    frame = predicted.load()
+    assert frame.index.tolist() == list(range(41))
+    files = sorted(path.name for path in Path(predicted.path).iterdir())
+    assert files == ["part-000000000000.parquet", "part-000000000021.parquet"]
+
+    points = torch.randn(121, 2, generator=torch.Generator().manual_seed(1))[80:]
+    with torch.no_grad():
+        expected = undisturbed.load("best")(points)
+    outputs = torch.from_numpy(np.stack(frame["output"].to_list()))
+    torch.testing.assert_close(outputs, expected)
 
 
 @pytest.mark.parametrize(
