@@ -26,7 +26,8 @@ def choose_address(address: str | None, *, local: bool = False) -> str | None:
     """
     if local and address:
         raise UsageError(
-            f"--local does not join the cluster at {address}; leave out --address or --local"
+            f"a local run or sweep joins no cluster, but the address {address} was given; leave out"
+            " the address, or run on Ray"
         )
     return None if local else address or os.environ.get("RAY_ADDRESS") or None
 
@@ -90,8 +91,8 @@ class Ray:
             _initialize(on_this_machine=False, address=address, **self._list_variables())
         except (OSError, ValueError, AuthenticationError) as error:
             raise UsageError(
-                f"{where}: {get_first_sentence(error)}; check --address or RAY_ADDRESS,"
-                " and the cluster's token in RAY_AUTH_TOKEN"
+                f"{where}: {get_first_sentence(error)}; check the address, which may come from"
+                " RAY_ADDRESS, and the cluster's token in RAY_AUTH_TOKEN"
             ) from error
         except RuntimeError as error:
             raise RunError(f"{where}: {error}") from error

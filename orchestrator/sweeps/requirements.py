@@ -19,8 +19,8 @@ from orchestrator.runs.launch_checks import check_environment, check_local_resou
 def check_can_run(
     experiment: Experiment, settings: SweepSettings, *, local: bool, address: str | None
 ) -> None:
-    """Raise UsageError if an extra or a resource of this machine is missing, or if --local cannot
-    run the scheduler."""
+    """Raise UsageError if an extra or a resource of this machine is missing, or if a local sweep
+    cannot have the scheduler."""
     check_environment(experiment)
     check_search(settings)
     if not local:
@@ -51,12 +51,12 @@ def check_search(settings: SweepSettings) -> None:
 def _check_local(settings: SweepSettings) -> None:
     if settings.scheduler.waits_for_others:
         raise UsageError(
-            f"{settings.scheduler.type} needs concurrent trials; leave out --local, or use fifo,"
-            " asha, median or race"
+            f"{settings.scheduler.type} needs concurrent trials, and a local sweep runs one at a"
+            " time; run it on Ray, or use fifo, asha, median or race"
         )
     if settings.max_concurrent:
         print_line(
-            "sweep.max_concurrent: has no effect with --local, which runs one trial at a time"
+            "sweep.max_concurrent: has no effect in a local sweep, which runs one trial at a time"
         )
 
 
@@ -75,7 +75,7 @@ def compute_concurrency(
     if max_concurrent < 1:
         raise UsageError(
             f"no trial fits: {explanation}, and each rank of a trial must fit on"
-            " one node; reduce `workers`, or use --address"
+            " one node; reduce `workers`, or join a larger cluster"
         )
     return max_concurrent, explanation
 

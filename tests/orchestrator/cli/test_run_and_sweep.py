@@ -339,4 +339,4 @@ def test_sweep_with_a_failed_trial_exits_with_3(study: Path) -> None:
     overrides = ["hooks.mishap={type: 'mishap:Mishap'}", space, "sweep.max_concurrent=2"]
     done = call("sweep", "lines.yaml", "--local", *overrides)
     assert done.exit_code == 3
-    assert "sweep.max_concurrent: has no effect with --local" in done.stderr
+    assert "sweep.max_concurrent: has no effect in a local sweep" in done.stderr
