@@ -7,11 +7,17 @@ from orchestrator.cli import app
 
 def main() -> None:
     """Run the command line, and exit with its code."""
-    # A daemon may have closed its standard streams; the next files would get their numbers.
-    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(number)
+    _open_standard_streams()
     app(prog_name="hookyard")
+
+
+def _open_standard_streams() -> None:
+    """Open the null device as the standard streams that a daemon has closed, because the next files
+    would get their numbers."""
+    number = os.open(os.devnull, os.O_RDWR)
+    while number <= 2:
+        number = os.open(os.devnull, os.O_RDWR)
+    os.close(number)
 
 
 if __name__ == "__main__":

@@ -143,8 +143,8 @@ def _make_table(batches: Sequence[Mapping[str, Any]], state: State) -> pd.DataFr
     import pandas as pd
 
     columns = {}
-    if batches:
-        columns = {name: _join([batch[name] for batch in batches]) for name in batches[0]}
+    for name in batches[0] if batches else ():
+        columns[name] = _join([batch[name] for batch in batches])
     scores = columns.pop("scores", None)
     table = pd.DataFrame(columns)
     if scores is not None:

@@ -169,7 +169,8 @@ class BestCheckpoints:
             if best.metric in metrics:
                 best.checkpoint = restored
             elif not is_same_run:
-                best.score = best.checkpoint = None
+                best.score = None
+                best.checkpoint = None
             if best.checkpoint not in stored:
                 best.checkpoint = None
         for metric, best in self._best_by_metric.items():

@@ -159,11 +159,12 @@ def _format_best(best: Best) -> str:
 
 def _print_rows(rows: Sequence[_Row]) -> None:
     cells = [row.format_cells() for row in rows]
-    columns = [
-        name
-        for name in cells[0]
-        if name not in _OPTIONAL_COLUMNS or any(row[name] for row in cells)
-    ]
+    columns = []
+    for name in cells[0]:
+        has_values = any(row[name] for row in cells)
+        if has_values or name not in _OPTIONAL_COLUMNS:
+            columns.append(name)
+
     lines = []
     for row in cells:
         lines.append([row[name] for name in columns])

@@ -39,11 +39,9 @@ class Removal:
         trials = len(list_run_folders(storage / "trials"))
         kind = f"a sweep of {format_count(trials, 'trial')}" if trials else "a run"
         links = storage.folder_links()
-        sizes = [
-            state.size_bytes
-            for path, state in storage.tree().items()
-            if not any(path.startswith(f"{link}/") for link in links)
-        ]
+        linked = tuple(f"{link}/" for link in links)
+        tree = storage.tree().items()
+        sizes = [state.size_bytes for path, state in tree if not path.startswith(linked)]
         status = _find_status(self.folder)
         count = format_count(len(sizes), "file")
         lines = [f"{self.folder}: {kind}, {status}; {count}, {format_bytes(sum(sizes))}"]

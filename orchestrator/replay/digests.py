@@ -77,12 +77,14 @@ def _list_module_values(task: Task, dataset: Any) -> dict[str, Any]:
     modules = {type(task).__module__}
     if not type(dataset).__module__.startswith(("torch.", "builtins")):
         modules.add(type(dataset).__module__)
-    return {
-        f"{module}:{name}": value
-        for module in sorted(modules)
-        for name, value in vars(sys.modules[module]).items()
-        if isinstance(value, (int, float, *GENERATORS)) and not isinstance(value, bool)
-    }
+
+    values = {}
+    for module in sorted(modules):
+        for name, value in vars(sys.modules[module]).items():
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if is_number or isinstance(value, GENERATORS):
+                values[f"{module}:{name}"] = value
+    return values
 
 
 def _list_optimizers(state: State) -> list[tuple[str, torch.optim.Optimizer]]:

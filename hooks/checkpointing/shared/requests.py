@@ -60,7 +60,8 @@ class CheckpointRequests:
     def finish_save(self, name: str) -> SavedCheckpoint:
         """Return the checkpoint that was being written, now with its name."""
         assert self._newest is not None
-        self._newest.name = self.newest_name = name
+        self._newest.name = name
+        self.newest_name = name
         return self._newest
 
     def resume(self, position: Position, name: str) -> SavedCheckpoint:

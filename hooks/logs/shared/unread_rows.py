@@ -63,10 +63,11 @@ class UnreadRows:
                 if column not in self._read_early:
                     columns.setdefault(column, []).append(row[column])
             self._read_early = frozenset(row)
-        return {
-            column: [value for value in values if value is not None]
-            for column, values in columns.items()
-        }
+
+        filled = {}
+        for column, values in columns.items():
+            filled[column] = [value for value in values if value is not None]
+        return filled
 
     def _take_closed_rows(self) -> dict[str, list[Any]]:
         count = self.count

@@ -73,7 +73,8 @@ class RankTable:
 
     def _end_current_part(self) -> None:
         # A part that could not be ended is closed nevertheless, so rows need another one.
-        part, self._current_part = self._current_part, None
+        part = self._current_part
+        self._current_part = None
         if part is not None:
             part.end()
 

@@ -63,8 +63,9 @@ class Comparison:
 
 def _parse_limit(text: str) -> tuple[float, str]:
     """Return a limit and its unit, if it has one; raises ValueError."""
+    unit = ""
     try:
-        limit, unit = float(text), ""
+        limit = float(text)
     except ValueError:
         limit, unit = _parse_with_unit(text)
     if not math.isfinite(limit):

@@ -113,7 +113,8 @@ def _explain(problem: Problem, message: str, domain: Domain) -> tuple[str, str |
 def _suggest_integers(domain: Domain) -> str | None:
     """Return advice to sample the integers of a range; None if there are none in it."""
     low, high = domain.ends
-    first, last = math.ceil(low), math.floor(high)
+    first = math.ceil(low)
+    last = math.floor(high)
     if first > last:
         return None
     return f"write {_INTEGER_KINDS[domain.kind]}: [{first}, {last + 1}]"

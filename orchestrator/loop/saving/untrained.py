@@ -54,12 +54,11 @@ def _list_outside(task: Task, plan: Plan, state: State) -> Iterator[tuple[str, n
 
 def _list_trained(state: State) -> set[int]:
     """Return the ids of the parameters that optimizers train."""
-    return {
-        id(parameter)
-        for optimizer in state.optimizers.values()
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-    }
+    trained: set[int] = set()
+    for optimizer in state.optimizers.values():
+        for group in optimizer.param_groups:
+            trained.update(map(id, group["params"]))
+    return trained
 
 
 def _is_untrained(parameter: nn.Parameter, trained: set[int]) -> bool:
