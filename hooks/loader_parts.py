@@ -45,9 +45,10 @@ def find_parts(*wholes: Any) -> list[Any]:
         attributes = getattr(part, "__dict__", {}).values()
         waiting += [value for value in attributes if isinstance(value, Sampler)]
         if isinstance(part, Dataset) and not hasattr(part, "set_epoch"):
-            # A wrapper may call the dataset in it by any name. One with its own set_epoch decides
-            # what number the dataset gets, as the share of an iterable dataset does.
-            waiting += [value for value in vars(part).values() if isinstance(value, Dataset)]
+            # A wrapper may call the datasets in it by any name. One with its own set_epoch decides
+            # what number they get, as the share of an iterable dataset does.
+            for value in vars(part).values():
+                waiting += _list_datasets(value)
         for name in _CONTAINERS:
             inner = getattr(part, name, None)
             if isinstance(inner, list | tuple):
@@ -55,6 +56,19 @@ def find_parts(*wholes: Any) -> list[Any]:
             elif isinstance(inner, dict):
                 waiting += inner.values()
     return list(parts.values())
+
+
+def _list_datasets(value: Any) -> list[Any]:
+    """Return the datasets that a value is or contains."""
+    entries = [value]
+    if isinstance(value, dict):
+        entries = list(value.values())
+    elif isinstance(value, list | tuple):
+        entries = list(value)
+    # A list whose first entry is none may have millions of samples.
+    if not entries or not isinstance(entries[0], Dataset):
+        return []
+    return [entry for entry in entries if isinstance(entry, Dataset)]
 
 
 def find_parts_with_epoch(*wholes: Any) -> list[Any]:

@@ -47,6 +47,12 @@ def test_dataset_in_a_wrapper_is_found_by_any_name() -> None:
     assert find_parts_with_epoch(Wrapper(Subset(Wrapper(inner), [0]))) == [inner]
 
 
+@pytest.mark.parametrize("container", [list, tuple, lambda parts: dict(enumerate(parts))])
+def test_datasets_in_a_container_of_a_wrapper_are_found_by_any_name(container: Any) -> None:
+    inner = [Curriculum(), Curriculum()]
+    assert find_parts_with_epoch(Wrapper(container(inner))) == inner
+
+
 @pytest.mark.parametrize("container", [list, lambda parts: SimpleNamespace(transforms=parts)])
 def test_transforms_in_the_pipeline_of_a_dataset_are_found(container: Any) -> None:
     """MMEngine's datasets have a Compose of that name, and others a plain list."""

@@ -2,9 +2,17 @@
 
 import logging
 import random
+from collections import deque
 from collections.abc import Collection, Iterator
-from functools import cache
-from types import BuiltinFunctionType, MethodType, ModuleType
+from functools import cache, partial
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    FunctionType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 
 import numpy
@@ -23,8 +31,6 @@ _MAX_ENTRIES = 64
 _OPAQUE = (
     type,
     ModuleType,
-    MethodType,
-    BuiltinFunctionType,
     str,
     bytes,
     bool,
@@ -41,8 +47,8 @@ _OF_MODULES = vars(nn.Module()).keys()
 def list_values(root: object, name: str, ignored: Collection[int] = ()) -> dict[str, Any]:
     """Return values in an object's attributes by path, such as `task.noise.rng`.
 
-    They are numbers, arrays, tensors and generators. Looks into containers, modules and other
-    objects, and skips objects whose id is in `ignored`, except `root` itself.
+    They are numbers, arrays, tensors and generators. Looks into containers, modules, functions and
+    other objects, and skips objects whose id is in `ignored`, except `root` itself.
     """
     return dict(_walk(root, name, {*ignored} - {id(root)}, _MAX_DEPTH))
 
@@ -71,17 +77,41 @@ def _list_parts(value: Any, path: str) -> list[tuple[str, Any]]:
         return _list_module_parts(value, path)
     if isinstance(value, Optimizer):
         return _list_optimizer_parts(value, path)
-    if isinstance(value, (dict, list, tuple)) and len(value) > _MAX_ENTRIES:
+    if isinstance(value, (dict, list, tuple, deque)) and len(value) > _MAX_ENTRIES:
         return []
     # Another kind of mapping may load its values.
     if isinstance(value, dict):
         return [(f"{path}[{key!r}]", inner) for key, inner in value.items()]
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, deque)):
         return [(f"{path}[{index}]", inner) for index, inner in enumerate(value)]
-    attributes = getattr(value, "__dict__", {})
+    attributes = {**_list_captured(value), **_list_slots(value), **getattr(value, "__dict__", {})}
     return [
         (f"{path}.{name}", inner) for name, inner in attributes.items() if not name.startswith("__")
     ]
+
+
+def _list_captured(function: Any) -> dict[str, Any]:
+    """Return what a function, a method or a `partial` was made with."""
+    if isinstance(function, partial):
+        return {"func": function.func, "args": function.args, "keywords": function.keywords}
+    if isinstance(function, (MethodType, BuiltinFunctionType)):
+        return {"self": function.__self__}
+    is_of_torch = str(getattr(function, "__module__", None)).startswith("torch")
+    if not isinstance(function, FunctionType) or is_of_torch:
+        return {}
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    return {name: cell.cell_contents for name, cell in cells if cell != CellType()}
+
+
+def _list_slots(value: Any) -> dict[str, Any]:
+    """Return the attributes of an object that are in the slots of its classes."""
+    names = [
+        name
+        for base in type(value).__mro__
+        for name, member in vars(base).items()
+        if isinstance(member, MemberDescriptorType)
+    ]
+    return {name: getattr(value, name) for name in names if hasattr(value, name)}
 
 
 def _list_module_parts(module: nn.Module, path: str) -> list[tuple[str, Any]]:

@@ -75,12 +75,12 @@ class ModelState(StateOwner):
 
 
 class DatasetState(StateOwner):
-    """The generators of a dataset."""
+    """The generators of a dataset, or of what makes batches of its samples."""
 
     kinds = GENERATORS
 
-    def __init__(self, phase: str, dataset: object, *, is_in_processes: bool) -> None:
-        super().__init__(f"the {phase} data: {type(dataset).__name__}", dataset)
+    def __init__(self, phase: str, part: object, *, is_in_processes: bool) -> None:
+        super().__init__(f"the {phase} data: {type(part).__name__}", part)
         self.is_in_processes = is_in_processes
 
     def saves(self, path: str) -> bool:
@@ -114,13 +114,16 @@ def _is_within(path: str, place: str) -> bool:
 
 
 def list_datasets(data: Data) -> list[DatasetState]:
-    """Return the datasets of the phases."""
+    """Return the datasets of the phases, and what makes batches of their samples."""
     has_processes = bool(getattr(data.loaders["train"], "num_workers", 0))
-    return [
-        DatasetState(phase, loader.dataset, is_in_processes=has_processes and phase == "train")
-        for phase, loader in data.loaders.items()
-        if hasattr(loader, "dataset")
-    ]
+    owners = []
+    for phase, loader in data.loaders.items():
+        is_in_processes = has_processes and phase == "train"
+        for name in ("dataset", "collate_fn"):
+            if hasattr(loader, name):
+                part = getattr(loader, name)
+                owners.append(DatasetState(phase, part, is_in_processes=is_in_processes))
+    return owners
 
 
 def list_hooks(plan: Plan) -> list[HookState]:

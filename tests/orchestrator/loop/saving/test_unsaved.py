@@ -5,13 +5,14 @@ import random
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import DataLoader, Dataset, Subset, default_collate
 
 from hooks import Hook, State
 from orchestrator import Task
@@ -159,6 +160,59 @@ def test_generator_of_a_dataset_is_named(kind: str) -> None:
         "the train data: Subset.dataset.generator is a random generator that training uses, and no"
     )
     assert _warnings(DrawingTask(kind=kind, draws=False)) == []
+
+
+class Slotted:
+    """Adds noise, from an attribute that is not in its `__dict__`."""
+
+    __slots__ = ("generator",)
+
+    def __init__(self, generator: random.Random) -> None:
+        self.generator = generator
+
+    def __call__(self, samples: Any) -> Any:
+        return self.draw(samples)
+
+    def draw(self, samples: Any) -> Any:
+        self.generator.random()
+        return default_collate(samples)
+
+
+def draw_from(generator: random.Random, samples: Any) -> Any:
+    generator.random()
+    return default_collate(samples)
+
+
+@dataclass
+class CollatingTask(SmallTask):
+    """Its loader has a `collate_fn` with a generator of its own."""
+
+    kind: str = "object"
+
+    def loader(self, dataset: Any, batches: Any, phase: str, options: Any) -> Any:
+        generator = random.Random(0)
+        functions = {
+            "object": Slotted(generator),
+            "method": Slotted(generator).draw,
+            "partial": partial(draw_from, generator),
+            "function": lambda samples: draw_from(generator, samples),
+        }
+        collate = functions[self.kind]
+        return DataLoader(dataset, batch_sampler=batches, collate_fn=collate, **options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [
+        ("object", "Slotted.generator"),
+        ("method", "method.self.generator"),
+        ("partial", "partial.args[0]"),
+        ("function", "function.generator"),
+    ],
+)
+def test_generator_of_a_collate_function_is_named(kind: str, path: str) -> None:
+    (line,) = _warnings(CollatingTask(kind=kind))
+    assert line.startswith(f"the train data: {path} is a random generator that training uses")
 
 
 @dataclass
