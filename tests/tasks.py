@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 from hooks import Hook, State
 from orchestrator import Experiment, Task
 from orchestrator.disk.rows.recorder import Recorder
+from orchestrator.experiment.checked_experiment import CheckedExperiment
 from orchestrator.experiment.load import make_experiment
 from orchestrator.experiment.optim.component import Component
 from orchestrator.experiment.sections.training import Loader
@@ -179,7 +180,7 @@ class Overflows(Hook):
             state.loss = state.loss * float("inf")
 
 
-def described(**fields: Any) -> Experiment:
+def described(**fields: Any) -> CheckedExperiment:
     """An experiment as a YAML file gives it, with the hooks every run has."""
     written = {
         "name": "points",

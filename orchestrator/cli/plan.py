@@ -11,7 +11,7 @@ from orchestrator.engines.resources import Resources
 
 if TYPE_CHECKING:
     from orchestrator.disk.if_exists import IfExists
-    from orchestrator.experiment.sections.experiment import Experiment
+    from orchestrator.experiment.checked_experiment import CheckedExperiment
     from orchestrator.experiment.sections.sweep import SweepSettings
     from orchestrator.experiment.yaml.origins import ParentCheckpoint
 
@@ -71,7 +71,7 @@ class SharedTraining:
 
 
 def make_plan(
-    experiment: Experiment,
+    experiment: CheckedExperiment,
     storage: str,
     name: str | None,
     address: str | None = None,
@@ -101,11 +101,10 @@ def make_plan(
     )
 
 
-def _order_hooks(experiment: Experiment) -> dict[str, dict[str, list[str]]]:
+def _order_hooks(experiment: CheckedExperiment) -> dict[str, dict[str, list[str]]]:
     from hooks.event_plan import Plan
-    from orchestrator.experiment.checked_origin import get_resolved
 
-    hooks = get_resolved(experiment).hooks
+    hooks = experiment.get_resolved().hooks
     order = {"rank 0": Plan(hooks).names_by_event()}
     if experiment.workers.max_count > 1:
         order["other ranks"] = Plan(hooks, rank=1, local_rank=1).names_by_event()
@@ -113,7 +112,7 @@ def _order_hooks(experiment: Experiment) -> dict[str, dict[str, list[str]]]:
 
 
 def _plan_sweep(
-    experiment: Experiment, sweep: SweepSettings, present: Mapping[str, float] | None
+    experiment: CheckedExperiment, sweep: SweepSettings, present: Mapping[str, float] | None
 ) -> SweepPlan:
     from orchestrator.experiment.sweep.concurrent_trials import count_concurrent_trials
     from orchestrator.experiment.sweep.shared_training import find_shared_paths

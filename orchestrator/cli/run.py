@@ -16,7 +16,7 @@ from orchestrator.errors import UsageError
 
 if TYPE_CHECKING:
     from orchestrator.disk.run_folder import RunFolder
-    from orchestrator.experiment.sections.experiment import Experiment
+    from orchestrator.experiment.checked_experiment import CheckedExperiment
 
 
 def run(
@@ -83,7 +83,7 @@ def run(
     return finish_run(done, as_json)
 
 
-def _load_experiment(config: str, overrides: list[str]) -> Experiment:
+def _load_experiment(config: str, overrides: list[str]) -> CheckedExperiment:
     """Load an experiment file, or the experiment that continues from `RUN@CHECKPOINT`."""
     from orchestrator.disk.run_folder import RunFolder
     from orchestrator.experiment.load import load_experiment

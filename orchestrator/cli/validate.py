@@ -17,7 +17,7 @@ from orchestrator.units import format_count
 
 if TYPE_CHECKING:
     from hooks import Interval
-    from orchestrator.experiment.sections.experiment import Experiment
+    from orchestrator.experiment.checked_experiment import CheckedExperiment
 
 
 def validate(config: Config, overrides: Overrides = None, as_json: AsJson = False) -> None:
@@ -45,7 +45,7 @@ def validate(config: Config, overrides: Overrides = None, as_json: AsJson = Fals
     _print_next_steps(config, overrides or [], experiment)
 
 
-def _load_checked(config: Path, overrides: Sequence[str]) -> Experiment:
+def _load_checked(config: Path, overrides: Sequence[str]) -> CheckedExperiment:
     from orchestrator.experiment.load import load_checked
     from orchestrator.runs.launch_checks import check_surroundings
     from orchestrator.sweeps.requirements import check_search
@@ -58,17 +58,16 @@ def _load_checked(config: Path, overrides: Sequence[str]) -> Experiment:
     return experiment
 
 
-def _list_written_intervals(experiment: Experiment) -> Iterator[tuple[str, Interval]]:
+def _list_written_intervals(experiment: CheckedExperiment) -> Iterator[tuple[str, Interval]]:
     """Yield path and value of each interval in the file, to show its unit."""
     from hooks import Interval
-    from orchestrator.experiment.checked_origin import get_resolved
 
     written, _ = experiment.source.merge()
     if "validate_every" in written:
         yield "validate_every", experiment.validate_every
 
     written_hooks = written.get("hooks") or {}
-    for name, hook in get_resolved(experiment).hooks.items():
+    for name, hook in experiment.get_resolved().hooks.items():
         fields = written_hooks.get(name)
         # A hook may be written as true or as its type instead of its fields.
         if not isinstance(fields, Mapping):
@@ -79,13 +78,14 @@ def _list_written_intervals(experiment: Experiment) -> Iterator[tuple[str, Inter
                 yield f"hooks.{name}.{key}", value
 
 
-def _print_next_steps(config: Path, overrides: Sequence[str], experiment: Experiment) -> None:
+def _print_next_steps(
+    config: Path, overrides: Sequence[str], experiment: CheckedExperiment
+) -> None:
     """Print the commands that check what is not checked here. A custom loop gets none, because it
     may not read `steps`."""
-    from orchestrator.experiment.checked_origin import get_resolved
     from orchestrator.task import has_custom_loop
 
-    if has_custom_loop(type(get_resolved(experiment).task)):
+    if has_custom_loop(type(experiment.get_resolved().task)):
         return
     verify = shlex.join(["hookyard", "verify", str(config), *overrides])
     echo(f"To check that a resume continues bit for bit: {verify}", err=True)

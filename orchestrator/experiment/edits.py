@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.errors import ConfigError, Problem, collect_problems, raise_problems, shorten
-from orchestrator.experiment.checked_origin import keep_for_run
+from orchestrator.experiment.checked_experiment import CheckedExperiment
 from orchestrator.experiment.load import make_experiment_from_source, to_dict
 from orchestrator.experiment.resolve import resolve
 from orchestrator.experiment.sections.experiment import Experiment
@@ -17,7 +17,7 @@ from orchestrator.storage.omissions import warn_once
 _FILE = "experiment.yaml"
 
 
-def apply_edits(source: ExperimentSource, text: str) -> Experiment:
+def apply_edits(source: ExperimentSource, text: str) -> CheckedExperiment:
     """Return the experiment of a run to resume, with edits of its experiment.yaml, `text`.
 
     Raises ConfigError.
@@ -30,7 +30,7 @@ def apply_edits(source: ExperimentSource, text: str) -> Experiment:
     raise_problems(_find_removed_keys(before, data))
     edits = dict(_find_differences(before, data))
     if not edits:
-        return keep_for_run(saved)
+        return CheckedExperiment.make(saved)
     if "name" in edits:
         message = f"cannot be changed in a resume; write {before['name']} again"
         raise ConfigError([Problem("name", message, _FILE)])

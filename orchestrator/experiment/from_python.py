@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from orchestrator.errors import (
@@ -14,6 +15,7 @@ from orchestrator.errors import (
     raise_problems,
     shorten_value,
 )
+from orchestrator.experiment.checks.python_values import find_changed_values
 from orchestrator.experiment.fields.plain_data import (
     Convert,
     convert_all,
@@ -24,32 +26,43 @@ from orchestrator.experiment.fields.plain_data import (
     to_entry,
     to_type,
 )
-from orchestrator.experiment.origin import Origin
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.task import Task
 from orchestrator.user_code.import_folders import list_import_folders
 
 
-def read_values(values: Mapping[str, Any]) -> Origin:
-    """Return what an experiment is made of whose values Python code gave.
+def convert_values(
+    values: Mapping[str, Any], others: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Return the values that Python code gives to an experiment as those of a file.
 
-    Its name defaults to that of the task's class. Classes are imported from their own folders and
-    the current one. Raises ConfigError with the path of each value that a file cannot hold.
+    The name defaults to that of the task's class. `others` are the values that the experiment has
+    already, as those of a file. Raises ConfigError with the path of each value that a file cannot
+    hold, or that would arrive changed in a worker.
     """
-    data = convert_sections(values)
-    data = fill_name({"name": None, **data}, data.get("task", "experiment"))
-    folders = [Path.cwd(), *list_import_folders(data)]
-    return Origin(ExperimentSource.from_data(data, folders), values)
+    data = _convert_sections(values)
+    complete = {**others, **data}
+    if complete.get("name") is None:
+        data["name"] = _make_name(complete.get("task", "experiment"))
+    raise_problems(find_changed_values(values, complete))
+    return data
 
 
-def with_given(origin: Origin, values: Mapping[str, Any], data: Mapping[str, Any]) -> Origin:
-    """Return an origin with more values, over those that it has; `data` are these as plain data."""
-    folders = [*origin.source.import_paths, *map(str, list_import_folders(data))]
-    source = replace(origin.source.with_values(data), import_paths=tuple(dict.fromkeys(folders)))
-    return Origin(source, {**origin.given, **values})
+def make_source(data: Mapping[str, Any]) -> ExperimentSource:
+    """Return the source of an experiment with these values.
+
+    Classes are imported from their own folders and the current one.
+    """
+    return ExperimentSource.from_data(data, [Path.cwd(), *list_import_folders(data)])
 
 
-def convert_sections(values: Mapping[str, Any]) -> dict[str, Any]:
+def add_values(source: ExperimentSource, data: Mapping[str, Any]) -> ExperimentSource:
+    """Return a source with more values over it, and the folders of the classes that they name."""
+    folders = dict.fromkeys([*source.import_paths, *map(str, list_import_folders(data))])
+    return replace(source.with_values(data), import_paths=tuple(folders))
+
+
+def _convert_sections(values: Mapping[str, Any]) -> dict[str, Any]:
     """Convert the sections of an experiment; the fields of a task instance become its arguments.
 
     Raises ConfigError with the path of each value that a file cannot hold.
@@ -72,13 +85,10 @@ def _choose_converter(section: str) -> Convert:
     return _CONVERTERS.get(section, to_config)
 
 
-def fill_name(data: dict[str, Any], task: str) -> dict[str, Any]:
-    """Return the data with the name of the task's class, in snake case, in place of a null."""
-    if data.get("name", "") is not None:
-        return data
+def _make_name(task: str) -> str:
+    """Return the name of a task's class in snake case."""
     class_name = task.rpartition(":")[2]
-    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", class_name).lower()
-    return {**data, "name": name}
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", class_name).lower()
 
 
 def _convert_task(task: Any) -> dict[str, Any]:

@@ -11,12 +11,10 @@ from orchestrator.errors import (
     Problem,
     UsageError,
     collect_problems,
-    raise_problems,
 )
-from orchestrator.experiment.checked_origin import is_checked, keep_for_run
+from orchestrator.experiment.checked_experiment import CheckedExperiment
 from orchestrator.experiment.checked_sections import Sections, find_task, read_sections
 from orchestrator.experiment.checks.data import check_data
-from orchestrator.experiment.checks.python_values import find_changed_values
 from orchestrator.experiment.checks.unreached import find_unreached_settings
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve_sections
 from orchestrator.experiment.sections.experiment import Experiment
@@ -31,7 +29,7 @@ from orchestrator.experiment.yaml.writer import dump_yaml
 _log = logging.getLogger("hookyard")
 
 
-def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
+def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> CheckedExperiment:
     """Read an experiment or a sweep, apply overrides, and check everything.
 
     Imports the task and the hooks, also from the file's folder and the current one.
@@ -41,7 +39,7 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
         overrides: Values to change, as on the command line: `["optimizer.lr=0.05", "epochs=5"]`.
 
     Returns:
-        The experiment, for `run`, or for `sweep` if it has a `sweep`.
+        The checked experiment, for `run`, or for `sweep` if it has a `sweep`.
 
     Raises:
         ConfigError: If anything in the file is wrong; it lists every problem with its line.
@@ -55,7 +53,7 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = ()) -> Experime
     return _with_warnings(_check(source, document))
 
 
-def load_checked(path: str | Path, overrides: Iterable[str] = ()) -> Experiment:
+def load_checked(path: str | Path, overrides: Iterable[str] = ()) -> CheckedExperiment:
     """Read an experiment as `load_experiment` does, and check its data, which may be slow."""
     source, document = _read(Path(path), overrides)
     return _with_warnings(_check(source, document, with_data=True))
@@ -68,24 +66,26 @@ def _read(path: Path, overrides: Iterable[str]) -> tuple[ExperimentSource, Docum
     return source, document
 
 
-def make_experiment(data: Mapping[str, Any], import_paths: Iterable[str | Path] = ()) -> Experiment:
+def make_experiment(
+    data: Mapping[str, Any], import_paths: Iterable[str | Path] = ()
+) -> CheckedExperiment:
     """Make an experiment from plain data, or raise ConfigError."""
     return make_experiment_from_source(ExperimentSource.from_data(data, import_paths))
 
 
-def make_experiment_from_source(source: ExperimentSource) -> Experiment:
+def make_experiment_from_source(source: ExperimentSource) -> CheckedExperiment:
     """Make the experiment of a source and check its sweep, or raise ConfigError."""
     return _check(source, Document({}))
 
 
-def with_overrides(source: ExperimentSource, overrides: Iterable[str]) -> Experiment:
+def with_overrides(source: ExperimentSource, overrides: Iterable[str]) -> CheckedExperiment:
     """Make the experiment of a source with `key=value` overrides, or raise ConfigError."""
     document = Document({})
     values = add_overrides(document, overrides)
     return _check(replace(source, values=(*source.values, *values)), document)
 
 
-def check_experiment(experiment: object) -> Experiment:
+def check_experiment(experiment: object) -> CheckedExperiment:
     """Return an experiment made in Python, checked and with its defaults.
 
     Raises ConfigError or UsageError.
@@ -94,11 +94,9 @@ def check_experiment(experiment: object) -> Experiment:
         raise UsageError(
             f"must be an Experiment, such as load_experiment(FILE), got {type(experiment).__name__}"
         )
-    if is_checked(experiment):
+    if isinstance(experiment, CheckedExperiment):
         return experiment
-    checked = _with_warnings(_check(experiment.source, Document({})))
-    raise_problems(find_changed_values(experiment.origin.given, checked))
-    return checked
+    return _with_warnings(_check(experiment.source, Document({})))
 
 
 def to_dict(experiment: Experiment) -> dict[str, Any]:
@@ -111,7 +109,7 @@ def to_yaml(experiment: Experiment) -> str:
     return dump_yaml(to_dict(experiment))
 
 
-def _with_warnings(experiment: Experiment) -> Experiment:
+def _with_warnings(experiment: CheckedExperiment) -> CheckedExperiment:
     task = find_task(experiment.task)
     misspelled = find_misspelled_methods(task) if task else ()
     for problem in (*misspelled, *find_unreached_settings(experiment)):
@@ -119,7 +117,9 @@ def _with_warnings(experiment: Experiment) -> Experiment:
     return experiment
 
 
-def _check(source: ExperimentSource, document: Document, *, with_data: bool = False) -> Experiment:
+def _check(
+    source: ExperimentSource, document: Document, *, with_data: bool = False
+) -> CheckedExperiment:
     """Return the experiment of a source.
 
     Raises ConfigError with all problems, located by the document.
@@ -128,7 +128,7 @@ def _check(source: ExperimentSource, document: Document, *, with_data: bool = Fa
     if problems or resolved is None:
         blamed = [_blame_override(problem, source, document) for problem in problems]
         raise ConfigError(document.sort(blamed))
-    return keep_for_run(resolved)
+    return CheckedExperiment.make(resolved)
 
 
 def _find_problems(

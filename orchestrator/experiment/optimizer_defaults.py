@@ -9,8 +9,8 @@ from orchestrator.experiment.optim.component import (
     FROM_TASK,
     Component,
     LRSchedulers,
-    Optimization,
 )
+from orchestrator.experiment.optim.optimization import Optimization, list_optimizations
 from orchestrator.experiment.optim.scheduler import split_arguments
 from orchestrator.experiment.optim.scheduler_conflicts import find_unused_rate
 from orchestrator.experiment.optim.scheduler_keys import PhaseBounds, WarmUp
@@ -100,7 +100,7 @@ def _fill_scheduler(
 
 def with_stepping_interval(experiment: Experiment, task: type[Task]) -> Experiment:
     """Return the experiment with the hook's interval for a list of schedulers, unless set."""
-    optimizations = list(experiment.optimizations.values())
+    optimizations = list(list_optimizations(experiment).values())
     every = find_list_interval(optimizations, task)
     entry = experiment.hooks.get("param_scheduler", True)
     is_open = isinstance(entry, dict) and not {"every", "type"} & entry.keys()

@@ -16,7 +16,6 @@ from orchestrator.experiment.checks.optimizers import check_optimizer_arguments
 from orchestrator.experiment.checks.train_method import list_default_hooks
 from orchestrator.experiment.checks.unknown_classes import replace_unknown_hooks
 from orchestrator.experiment.components import BuiltHook, make_hooks
-from orchestrator.experiment.origin import Origin
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.randomness import seeded
@@ -69,7 +68,7 @@ def resolve_sections(sections: Sections) -> ResolvedExperiment:
     experiment = experiment.with_valid_values(task_args=task_args, hooks=entries)
     raise_problems([*unknown, *find_conflicts(experiment, task, hooks, sections.meter_modes)])
     if sections.source:
-        experiment.attach(Origin(sections.source))
+        experiment = experiment.with_source(sections.source)
     return ResolvedExperiment(experiment, task, hooks)
 
 

@@ -1,7 +1,7 @@
 """Building a training from its task and experiment: data, model, optimizers and schedules. Runs in
 workers."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from torch import nn
@@ -16,6 +16,7 @@ from orchestrator.experiment.checks.metric_modes import read_meter_modes
 from orchestrator.experiment.checks.optimizers import check_closure
 from orchestrator.experiment.optim.building import build_optimizers
 from orchestrator.experiment.optim.learning_rate import Schedule
+from orchestrator.experiment.optim.optimization import Optimization, list_optimizations
 from orchestrator.experiment.optim.timeline import Timeline
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.origins import InitialWeights
@@ -92,9 +93,10 @@ def build_training(
     clock = make_clock(world.device)
     plan = make_plan(hooks, world, clock)
     data = make_data(task, experiment, world)
-    precisions = _make_precisions(experiment, world)
+    optimizations = list_optimizations(experiment)
+    precisions = _make_precisions(experiment, optimizations, world)
     timeline = _make_timeline(experiment, plan, data)
-    schedules = _make_schedules(task, experiment, timeline)
+    schedules = _make_schedules(task, optimizations, timeline)
 
     model = _build_model(task, experiment, world, _first(precisions))
     lines = [] if resumes else load_initial_weights(model.module, experiment, world, origin)
@@ -102,8 +104,8 @@ def build_training(
         lines += describe_settings_without_effect(experiment)
     frozen = _find_frozen_weights(experiment, plan, model.module, origin)
 
-    unscheduled = build_optimizers(experiment.optimizations, task, model.module)
-    numbers = NumberChanges(experiment.optimizations, unscheduled, model.module)
+    unscheduled = build_optimizers(optimizations, task, model.module)
+    numbers = NumberChanges(optimizations, unscheduled, model.module)
     optimizers = _schedule(unscheduled, task, schedules, precisions)
     _check_closures(experiment, plan, optimizers)
     state = _make_state(
@@ -152,10 +154,12 @@ def build_training(
 # Schedules
 
 
-def _make_precisions(experiment: Experiment, world: World) -> Precisions:
+def _make_precisions(
+    experiment: Experiment, names: Iterable[OptimizerName], world: World
+) -> Precisions:
     return {
         name: Precision(experiment.precision, world.device, experiment.scaler.model_dump())
-        for name in experiment.optimizations
+        for name in names
     }
 
 
@@ -165,11 +169,11 @@ def _make_timeline(experiment: Experiment, plan: Plan, data: Data) -> Timeline:
 
 
 def _make_schedules(
-    task: Task, experiment: Experiment, timeline: Timeline
+    task: Task, optimizations: Mapping[OptimizerName, Optimization], timeline: Timeline
 ) -> dict[OptimizerName, Schedule]:
     return {
         name: Schedule.make(optimization, type(task), timeline)
-        for name, optimization in experiment.optimizations.items()
+        for name, optimization in optimizations.items()
     }
 
 

@@ -10,9 +10,8 @@ from typing import Any
 
 from orchestrator.engines.ray_data import can_use_ray_data
 from orchestrator.errors import UsageError
-from orchestrator.experiment.checked_origin import get_resolved
+from orchestrator.experiment.checked_experiment import CheckedExperiment
 from orchestrator.experiment.resolve import ResolvedExperiment
-from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.model.torch_settings import thread_count
 from orchestrator.replay.causes import (
     explain_hidden_state,
@@ -40,7 +39,7 @@ class Continuation:
     """State that the checkpoint did not restore, or other causes of the difference."""
 
 
-def verify(experiment: Experiment) -> Iterator[Continuation]:
+def verify(experiment: CheckedExperiment) -> Iterator[Continuation]:
     """Train a few steps, continue from a checkpoint inside an epoch and from one at its end, and
     compare.
 
@@ -49,7 +48,7 @@ def verify(experiment: Experiment) -> Iterator[Continuation]:
     another number of them. Raises UsageError if the experiment cannot be verified, or if its
     training fails.
     """
-    resolved = get_resolved(experiment)
+    resolved = experiment.get_resolved()
     _check_can_verify(resolved)
     ranks = resolved.experiment.workers.max_count
     workers = resolved.experiment.loader.num_workers

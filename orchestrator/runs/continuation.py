@@ -11,6 +11,7 @@ from orchestrator.disk.checkpoint_folder import find_parent_checkpoints
 from orchestrator.disk.checkpoints.reader import CheckpointReader
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import CheckpointError, UsageError
+from orchestrator.experiment.checked_experiment import CheckedExperiment
 from orchestrator.experiment.load import with_overrides
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.origins import ParentCheckpoint
@@ -19,7 +20,9 @@ from orchestrator.runs.continued_checkpoint import ContinuedCheckpoint
 from orchestrator.units import format_count
 
 
-def make_continuation(folder: RunFolder, label: str, overrides: Iterable[str] = ()) -> Experiment:
+def make_continuation(
+    folder: RunFolder, label: str, overrides: Iterable[str] = ()
+) -> CheckedExperiment:
     """Return the experiment that continues from a run's checkpoint.
 
     Raises UsageError if the checkpoint is missing or damaged, if nothing is left to train, or if

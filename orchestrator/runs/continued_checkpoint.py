@@ -10,6 +10,7 @@ from orchestrator.disk.checkpoints.manifest import list_optimizers
 from orchestrator.disk.metadata import EngineName
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import UsageError
+from orchestrator.experiment.optim.optimization import list_optimizations
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.runs.checkpoints import open_checkpoints
 from orchestrator.units import format_count
@@ -40,7 +41,7 @@ class ContinuedCheckpoint:
         }
         needed = {
             key: optimization.optimizer.type
-            for key, optimization in experiment.optimizations.items()
+            for key, optimization in list_optimizations(experiment).items()
         }
         if None in stored.values() or stored == needed:
             return

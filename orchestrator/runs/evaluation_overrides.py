@@ -6,9 +6,8 @@ from typing import Any
 
 from hooks.hook import EVENTS, Hook
 from orchestrator.errors import ConfigError, Problem, UsageError
-from orchestrator.experiment.checked_origin import get_resolved
+from orchestrator.experiment.checked_experiment import CheckedExperiment
 from orchestrator.experiment.resolve import ResolvedExperiment
-from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.document import Document
 from orchestrator.experiment.yaml.dotted_paths import is_within
 from orchestrator.experiment.yaml.overrides import add_overrides
@@ -112,11 +111,13 @@ def _make_problem(path: str, no_effect: str) -> Problem:
     return Problem(path, f"{no_effect}{allowed}", suggestion=nearest)
 
 
-def check_added_hooks(experiment: Experiment, trained: ResolvedExperiment, no_effect: str) -> None:
+def check_added_hooks(
+    experiment: CheckedExperiment, trained: ResolvedExperiment, no_effect: str
+) -> None:
     """Raise ConfigError for hooks that the overrides add and that have no effect."""
     idle = [
         name
-        for name, hook in get_resolved(experiment).hooks.items()
+        for name, hook in experiment.get_resolved().hooks.items()
         if name not in trained.hooks and not _is_active(hook)
     ]
     if idle:

@@ -9,9 +9,9 @@ from hooks.hook import Hook
 from orchestrator.disk.metadata import Evaluated
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import ConfigError, UsageError
+from orchestrator.experiment.checked_experiment import CheckedExperiment
 from orchestrator.experiment.load import to_dict, with_overrides
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve
-from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.workers import make_rank_count_overrides
 from orchestrator.experiment.yaml.dotted_paths import is_within
 from orchestrator.experiment.yaml.source import ExperimentSource
@@ -35,7 +35,7 @@ precision."""
 class InferenceExperiment:
     """The experiment of an evaluation or a prediction."""
 
-    experiment: Experiment
+    experiment: CheckedExperiment
     has_seed_of_run: bool
 
 

@@ -8,8 +8,8 @@ from orchestrator.disk.new_run import create_run, taking_name
 from orchestrator.disk.run_folder import EVALUATIONS, RunFolder
 from orchestrator.engines.assignment import EvaluationTarget
 from orchestrator.errors import UsageError
+from orchestrator.experiment.checked_experiment import CheckedExperiment
 from orchestrator.experiment.load import to_yaml
-from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.runs.engine_choice import EngineChoice
 from orchestrator.runs.evaluation_words import format_command
 from orchestrator.runs.launch import collect_launch_metadata, drive
@@ -22,7 +22,7 @@ class InferenceJob:
 
     run: RunFolder
     subject: Evaluated
-    experiment: Experiment
+    experiment: CheckedExperiment
     name: str
     """Name of its folder, which gets a number if it is taken."""
     target: EvaluationTarget

@@ -13,7 +13,7 @@ from orchestrator.engines.in_process import InProcess
 from orchestrator.engines.lifecycle import Lifecycle
 from orchestrator.engines.ray_connection import Ray, describe_connection
 from orchestrator.engines.ray_environment import read_environment
-from orchestrator.experiment.checked_origin import take_resolved
+from orchestrator.experiment.checked_experiment import CheckedExperiment
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.process.interrupts import Interrupts
 from orchestrator.process.streams import print_line
@@ -39,7 +39,7 @@ def collect_launch_metadata(experiment: Experiment, engine: EngineChoice) -> dic
 
 def drive(
     folder: RunFolder,
-    experiment: Experiment,
+    experiment: CheckedExperiment,
     engine: EngineChoice,
     lease: Lease,
     *,
@@ -72,7 +72,7 @@ def drive(
             display.line(f"continues {parent}")
         run = ActiveRun(
             Assignment(experiment.source, folder.location, target=target),
-            take_resolved(experiment),
+            experiment.take_resolved(),
             display,
             alerts,
             interrupts,

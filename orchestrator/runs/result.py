@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from orchestrator.disk.checkpoints.store import CheckpointStore
     from orchestrator.disk.metadata import EngineName
-    from orchestrator.experiment.sections.experiment import Experiment
+    from orchestrator.experiment.checked_experiment import CheckedExperiment
     from orchestrator.runs.averaging import Average
     from orchestrator.tables.query import Rows
 
@@ -347,7 +347,9 @@ class Run(Result):
 
         return make_average(self.folder, std, at, hook)
 
-    def continue_from(self, label: str = "best", overrides: Iterable[str] = ()) -> Experiment:
+    def continue_from(
+        self, label: str = "best", overrides: Iterable[str] = ()
+    ) -> CheckedExperiment:
         """Return an experiment that continues from a checkpoint.
 
         It continues with weights, optimizer, averages and counters, so `epochs` is the total.

@@ -8,6 +8,7 @@ from orchestrator.disk.metadata import RunMetadata
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.run_status import make_lease
 from orchestrator.errors import CheckpointError, ConfigError, UsageError, errors_before_start
+from orchestrator.experiment.checked_experiment import CheckedExperiment
 from orchestrator.experiment.edits import apply_edits
 from orchestrator.experiment.load import make_experiment_from_source, to_yaml
 from orchestrator.experiment.sections.experiment import Experiment
@@ -74,7 +75,7 @@ def resume(
 def resume_with_lease(
     folder: RunFolder,
     lease: Lease,
-    experiment: Experiment,
+    experiment: CheckedExperiment,
     *,
     address: str | None,
     from_start: bool,
@@ -204,7 +205,7 @@ def _find_newest_checkpoint(folder: RunFolder) -> str | None:
         ) from error
 
 
-def load_experiment_to_resume(folder: RunFolder, workers: int | None = None) -> Experiment:
+def load_experiment_to_resume(folder: RunFolder, workers: int | None = None) -> CheckedExperiment:
     """Return an experiment with edits of its experiment.yaml, and with `workers` ranks if given;
     raises ConfigError."""
     experiment = apply_edits(folder.read_source(), folder.read_experiment_text())

@@ -7,6 +7,7 @@ import torch
 from experiments.mnist_gan import MnistGan
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.optim.building import build_optimizers
+from orchestrator.experiment.optim.optimization import list_optimizations
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,7 +34,7 @@ def test_its_turns_are_those_of_the_paper() -> None:
 def test_its_file_gives_each_optimizer_its_network() -> None:
     experiment = load_experiment(ROOT / "experiments" / "mnist_gan.yaml")
     model: Any = MnistGan(width=2).model()
-    optimizers = build_optimizers(experiment.optimizations, MnistGan(width=2), model)
+    optimizers = build_optimizers(list_optimizations(experiment), MnistGan(width=2), model)
     trained = {
         name: [p for group in one.param_groups for p in group["params"]]
         for name, one in optimizers.items()

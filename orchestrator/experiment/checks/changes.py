@@ -7,7 +7,7 @@ from hooks.interval import Interval
 from hooks.optimizer_name import OptimizerName
 from orchestrator.errors import Problem, find_problems
 from orchestrator.experiment.components import find_hook_class, make_hook
-from orchestrator.experiment.optim.component import parse_optimizer_path
+from orchestrator.experiment.optim.optimization import list_optimizations, parse_optimizer_path
 from orchestrator.experiment.optim.optimizer import check_optimizer
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.dotted_paths import with_value
@@ -56,7 +56,7 @@ def _check_number(
     name: OptimizerName, key: str, value: float, experiment: Experiment, task: type[Task]
 ) -> None:
     """Raise ConfigError if an optimizer cannot have the number."""
-    check_optimizer(experiment.optimizations[name].with_number(key, value), task)
+    check_optimizer(list_optimizations(experiment)[name].with_number(key, value), task)
 
 
 def _explain_unchangeable(path: str, experiment: Experiment) -> str | None:
@@ -66,7 +66,7 @@ def _explain_unchangeable(path: str, experiment: Experiment) -> str | None:
     """
     number = parse_optimizer_path(path)
     if number:
-        names = experiment.optimizations
+        names = list_optimizations(experiment)
         if number[0] in names:
             return None
         return f"there is no such optimizer; available: {', '.join(filter(None, names)) or 'one'}"

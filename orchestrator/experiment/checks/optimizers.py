@@ -10,8 +10,9 @@ from hooks.metrics.monitored import find_declared_modes
 from hooks.setup import Setup
 from orchestrator.errors import Problem, find_problems, raise_problems
 from orchestrator.experiment.optim.closures import find_closure_class, needs_closure
-from orchestrator.experiment.optim.component import DEFAULT_OPTIMIZER, Optimization
+from orchestrator.experiment.optim.component import DEFAULT_OPTIMIZER
 from orchestrator.experiment.optim.learning_rate import Schedule
+from orchestrator.experiment.optim.optimization import Optimization, list_optimizations
 from orchestrator.experiment.optim.optimizer import check_optimizer
 from orchestrator.experiment.optim.scheduler_conflicts import (
     find_missing_momentum,
@@ -28,7 +29,7 @@ def check_optimizer_arguments(
 ) -> Iterator[Problem]:
     """Yield the problems of classes and arguments of optimizers and schedulers."""
     timeline = Timeline.from_hooks(hooks, experiment.epochs, experiment.steps)
-    for optimization in experiment.optimizations.values():
+    for optimization in list_optimizations(experiment).values():
         yield from find_problems(check_optimizer, optimization, task)
         if optimization.scheduler and is_stepped(hooks):
             yield from find_problems(_check_schedule, optimization, task, timeline)
@@ -54,7 +55,7 @@ def find_optimizer_conflicts(
 ) -> Iterator[Problem]:
     """Yield the conflicts between optimizers, schedulers, the task and the hooks."""
     yield from _check_number(experiment, task)
-    optimizations = list(experiment.optimizations.values())
+    optimizations = list(list_optimizations(experiment).values())
     for optimization in optimizations:
         cls = find_closure_class(optimization.optimizer.type)
         if cls:

@@ -3,38 +3,67 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from orchestrator.errors import Problem, shorten_value
+from orchestrator.errors import Problem, collect_problems, shorten_value
 from orchestrator.experiment.components import find_hook_class
 from orchestrator.experiment.fields.field_values import LostValue, convert_value
 from orchestrator.experiment.fields.parameters import list_parameters
-from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.task import Task
 from orchestrator.user_code.named_classes import find_class
 
 
-def find_changed_values(given: Mapping[str, Any], experiment: Experiment) -> Iterator[Problem]:
-    """Yield a problem for each given value that would arrive changed in the task or a hook."""
-    # `find_class` only looks the class up, so it may be abstract.
-    task: type = find_class(experiment.task, Task, {})  # type: ignore[type-abstract]
-    hooks = {
-        f"hooks.{name}": find_hook_class(entry["type"])
-        for name, entry in experiment.hooks.items()
-        if isinstance(entry, Mapping)
-    }
-    classes = {"task_args": task, **hooks}
+def find_changed_values(given: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield a problem for each given value that would arrive changed in the task or a hook.
+
+    `data` is the whole experiment as a file holds it, which names the classes.
+    """
     for path, field_path, value in _list_values(given):
-        owner, _, name = field_path.rpartition(".")
-        cls = classes.get(owner)
-        if cls is None or name not in list_parameters(cls):
+        if _is_plain(value):
             continue
         try:
-            convert_value(cls, name, value)
+            _check_arrival(field_path, value, data)
         except LostValue as error:
             # Other reasons may be those of a class or an object, which is written by name.
             if error.suggestion:
-                yield Problem(
-                    path, f"{error}, got {shorten_value(value)}", suggestion=error.suggestion
-                )
+                message = f"{error}, got {shorten_value(value)}"
+                yield Problem(path, message, suggestion=error.suggestion)
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a file holds a value as it is."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(inner) for key, inner in value.items())
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return value is None or type(value) in (bool, int, float, str)
+
+
+def _check_arrival(path: str, value: Any, data: Mapping[str, Any]) -> None:
+    """Raise LostValue if the value of a field of the task or a hook would arrive changed."""
+    match path.split("."):
+        case ["task_args", name]:
+            kind = data.get("task")
+            cls = _find_task(kind)
+        case ["hooks", hook, name] if name != "type":
+            kind = _as_mapping(_as_mapping(data.get("hooks")).get(hook)).get("type", hook)
+            cls = _find_hook(kind)
+        case _:
+            return
+    if cls is None:
+        raise LostValue(
+            f"could change on the way to the workers, because the class '{kind}' cannot be found here",
+            "give the class itself instead of its name",
+        )
+    if name in list_parameters(cls):
+        convert_value(cls, name, value)
+
+
+def _find_task(name: Any) -> type | None:
+    # `find_class` only looks the class up, so it may be abstract.
+    return collect_problems([], find_class, name, Task, {}) if isinstance(name, str) else None
+
+
+def _find_hook(name: Any) -> type | None:
+    return collect_problems([], find_hook_class, name) if isinstance(name, str) else None
 
 
 def _list_values(given: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:

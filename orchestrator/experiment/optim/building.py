@@ -11,8 +11,9 @@ from hooks.errors import add_article
 from hooks.optimizer_name import OptimizerName
 from hooks.parameter_names import join_names, match_names
 from orchestrator.errors import ConfigError
-from orchestrator.experiment.optim.component import FROM_TASK, Optimization
+from orchestrator.experiment.optim.component import FROM_TASK
 from orchestrator.experiment.optim.construction import build_component
+from orchestrator.experiment.optim.optimization import Optimization
 from orchestrator.experiment.optim.optimizer import find_optimizer_class
 from orchestrator.experiment.optim.parameter_groups import make_parameter_groups, read_groups
 from orchestrator.experiment.optim.task_factories import has_own_method

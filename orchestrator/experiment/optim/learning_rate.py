@@ -15,8 +15,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from hooks.position import Position
 from orchestrator.errors import ConfigError
-from orchestrator.experiment.optim.component import Optimization
 from orchestrator.experiment.optim.lr_phase import LRPhase
+from orchestrator.experiment.optim.optimization import Optimization
 from orchestrator.experiment.optim.scheduler_list import make_list_phases
 from orchestrator.experiment.optim.timeline import Timeline
 from orchestrator.experiment.optim.warm_up import make_single_phases

@@ -10,12 +10,13 @@ from torch.optim import Optimizer
 from orchestrator.errors import ConfigError, Problem, find_problems, raise_problems
 from orchestrator.experiment.fields.class_models import make_signature_model
 from orchestrator.experiment.fields.validation import validate
-from orchestrator.experiment.optim.component import FROM_TASK, Optimization
+from orchestrator.experiment.optim.component import FROM_TASK
 from orchestrator.experiment.optim.construction import (
     NoParameters,
     check_values,
     find_subclasses,
 )
+from orchestrator.experiment.optim.optimization import Optimization
 from orchestrator.experiment.optim.parameter_groups import Group, GroupEntry, NoDecay, read_groups
 from orchestrator.experiment.optim.task_factories import fill_method_defaults, has_own_method
 from orchestrator.experiment.yaml.dotted_paths import join

@@ -5,7 +5,8 @@ from typing import Any
 
 from orchestrator.errors import Problem
 from orchestrator.experiment.fields.class_models import make_signature_model
-from orchestrator.experiment.optim.component import FROM_TASK, Optimization
+from orchestrator.experiment.optim.component import FROM_TASK
+from orchestrator.experiment.optim.optimization import Optimization
 from orchestrator.experiment.optim.optimizer import OPTIMIZERS
 from orchestrator.experiment.optim.scheduler import RATES
 

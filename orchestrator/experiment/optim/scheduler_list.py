@@ -7,8 +7,9 @@ from typing import Any
 from hooks import Interval
 from orchestrator.errors import ConfigError, collect_problems
 from orchestrator.experiment.fields.validation import validate
-from orchestrator.experiment.optim.component import Component, Optimization
+from orchestrator.experiment.optim.component import Component
 from orchestrator.experiment.optim.lr_phase import LRPhase
+from orchestrator.experiment.optim.optimization import Optimization
 from orchestrator.experiment.optim.scheduler import needs_metric, split_arguments
 from orchestrator.experiment.optim.scheduler_keys import PhaseBounds, choose_interval
 from orchestrator.experiment.optim.step_counts import add_length

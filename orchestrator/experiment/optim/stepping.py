@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from hooks import HOOKS, Hook, ParamScheduler
 from hooks.metrics.direction import Mode
 from orchestrator.errors import Problem
-from orchestrator.experiment.optim.component import Component, Optimization
+from orchestrator.experiment.optim.component import Component
+from orchestrator.experiment.optim.optimization import Optimization
 from orchestrator.experiment.optim.scheduler import SCHEDULERS, needs_metric
 from orchestrator.experiment.optim.scheduler_list import find_list_interval
 from orchestrator.experiment.optim.timeline import find_stepping_hook

@@ -11,21 +11,18 @@ from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 from hooks.duration import Duration
 from hooks.interval import Interval
 from hooks.needs import Needs
-from hooks.optimizer_name import OptimizerName
-from hooks.parameter_names import Patterns, list_patterns
+from hooks.parameter_names import Patterns
 from orchestrator.errors import Problem
 from orchestrator.experiment.fields.field_errors import OWN_MESSAGE, make_value_error
 from orchestrator.experiment.fields.section import Model
 from orchestrator.experiment.fields.validation import validate
-from orchestrator.experiment.from_python import convert_sections, fill_name, read_values, with_given
+from orchestrator.experiment.from_python import add_values, convert_values, make_source
 from orchestrator.experiment.optim.component import (
     DEFAULT_OPTIMIZER,
     Component,
     LRSchedulers,
     NamedOptimizer,
-    Optimization,
 )
-from orchestrator.experiment.origin import Origin
 from orchestrator.experiment.sections.initial_weights import Init
 from orchestrator.experiment.sections.notify import Notify
 from orchestrator.experiment.sections.run_name import RunName
@@ -178,17 +175,15 @@ class Experiment(Model):
     sweep: SweepSettings | None = None
     """The sweep over this experiment. With it, the file is run by `hookyard sweep`."""
 
-    _origin: Origin | None = PrivateAttr(default=None)
-    """What it was made of; None while it is being resolved."""
+    _source: ExperimentSource | None = PrivateAttr(default=None)
+    """What it was read from; None for one that is made of its fields alone."""
 
     def __init__(self, **values: Any) -> None:
         """Check the fields, not yet the classes that they name; raise ConfigError.
 
         Classes are imported from their own folders and the current one.
         """
-        origin = read_values(values)
-        self._read(origin.source.written)
-        self._origin = origin
+        self._read(convert_values(values))
 
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # as in `Model`
 
@@ -204,21 +199,6 @@ class Experiment(Model):
         """Batches of the loader in one optimizer step."""
         return 1 if self.accumulate == "auto" else self.accumulate
 
-    @property
-    def optimizations(self) -> dict[OptimizerName, Optimization]:
-        """Optimizers and their schedulers by name; a single one has the name None."""
-        if not self.optimizers:
-            return {None: Optimization(None, self.optimizer, self.scheduler)}
-        return {
-            name: Optimization(
-                name,
-                Component(type=entry.type, **entry.arguments),
-                entry.scheduler,
-                tuple(list_patterns(entry.params or ())),
-            )
-            for name, entry in self.optimizers.items()
-        }
-
     def __eq__(self, other: object) -> bool:
         """Compare content, wherever the experiments were read."""
         return isinstance(other, Experiment) and self.model_dump() == other.model_dump()
@@ -227,7 +207,9 @@ class Experiment(Model):
     # have none.
     __hash__ = None  # type: ignore[assignment]
 
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+    def model_copy(
+        self, *, update: Mapping[str, Any] | None = None, deep: bool = False
+    ) -> Experiment:
         """Return a copy with other values.
 
         Args:
@@ -242,14 +224,15 @@ class Experiment(Model):
         """
         if not update:
             return super().model_copy(deep=deep)
-        data = convert_sections(update)
-        data = fill_name(data, data.get("task", self.task))
-        copy = validate(type(self), {**self.model_dump(mode="json"), **data}, "")
-        copy._origin = with_given(self.origin, update, data)
+        present = self.model_dump(mode="json", exclude_unset=True)
+        data = convert_values(update, present)
+        # A copy of a checked experiment is not checked.
+        copy = validate(Experiment, {**present, **data}, "")
+        copy._source = self._source and add_values(self._source, data)
         return copy
 
     def with_valid_values(self, **values: Any) -> Self:
-        """Return a copy with other values, which are not checked, and the same origin.
+        """Return a copy with other values, which are not checked, and the same source.
 
         Args:
             **values: Values of fields by name, as a check of the experiment returns them.
@@ -259,25 +242,23 @@ class Experiment(Model):
         """
         return super().model_copy(update=values)
 
-    def attach(self, origin: Origin) -> None:
-        """Keep what this experiment was made of, for the run that it starts.
+    def with_source(self, source: ExperimentSource) -> Self:
+        """Return a copy that was read from `source`, which has its values.
 
         Args:
-            origin: Its source, and its task and hooks until a run takes them.
-        """
-        self._origin = origin
+            source: The source, from which a worker makes the experiment again.
 
-    @property
-    def origin(self) -> Origin:
-        """What this experiment was made of."""
-        if self._origin:
-            return self._origin
-        return Origin(ExperimentSource(self.model_dump(mode="json", exclude_unset=True)))
+        Returns:
+            The copy.
+        """
+        copy = super().model_copy()
+        copy._source = source
+        return copy
 
     @property
     def source(self) -> ExperimentSource:
-        """The experiment as written."""
-        return self.origin.source
+        """The experiment as written, from which workers and trials make it again."""
+        return self._source or make_source(self.model_dump(mode="json", exclude_unset=True))
 
     @property
     def import_paths(self) -> tuple[str, ...]:

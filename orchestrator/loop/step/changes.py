@@ -11,7 +11,7 @@ from hooks.state import State
 from orchestrator.experiment.components import PLAN_KEYS
 from orchestrator.experiment.fields.construction import construct
 from orchestrator.experiment.fields.parameters import list_parameters
-from orchestrator.experiment.optim.component import parse_optimizer_path
+from orchestrator.experiment.optim.optimization import parse_optimizer_path
 from orchestrator.experiment.optim.timeline import Timeline
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.training import Change

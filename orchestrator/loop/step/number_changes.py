@@ -14,7 +14,8 @@ from hooks.optimizer_name import OptimizerName
 from hooks.private_torch import inner_schedulers
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.optim.building import make_groups
-from orchestrator.experiment.optim.component import FROM_TASK, Optimization
+from orchestrator.experiment.optim.component import FROM_TASK
+from orchestrator.experiment.optim.optimization import Optimization
 
 Groups = Sequence[Mapping[str, Any]]
 """The settings of an optimizer's parameter groups, without a schedule."""

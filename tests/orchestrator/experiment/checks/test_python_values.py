@@ -62,11 +62,29 @@ class Watching(Hook):
 )
 def test_values_that_would_change_are_refused(values: dict[str, Any], path: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        check_experiment(Experiment(task=Keeping, epochs=1, **values))
+        Experiment(task=Keeping, epochs=1, **values)
     assert [problem.path for problem in caught.value.problems] == [path]
-    copied = Experiment(task=Keeping, epochs=1).model_copy(update=values)
-    with pytest.raises(ConfigError, match="would arrive in the workers as"):
-        check_experiment(copied)
+
+    experiment = Experiment(task=Keeping, epochs=1)
+    for made in (experiment, check_experiment(experiment)):
+        with pytest.raises(ConfigError, match="would arrive in the workers as"):
+            made.model_copy(update=values)
+
+
+@dataclass
+class Requiring(Keeping):
+    def required_hooks(self) -> dict[str, Any]:
+        return {"watching": Watching}
+
+
+def test_value_that_may_change_is_refused_if_its_class_is_unknown() -> None:
+    """Only the task, once it is made, says of which class its hook is."""
+    with pytest.raises(ConfigError, match=r"hooks\.watching\.sizes: could change on the way"):
+        Experiment(task=Requiring, epochs=1, hooks={"watching": {"sizes": (3,)}})
+
+    named = {"type": Watching, "sizes": (3,)}
+    checked = check_experiment(Experiment(task=Requiring, epochs=1, hooks={"watching": named}))
+    assert checked.get_resolved().hooks["watching"] == Watching(sizes=(3,))
 
 
 def test_values_that_fields_declare_arrive() -> None:

@@ -8,7 +8,8 @@ from torch import nn
 
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.optim.building import build_optimizer
-from orchestrator.experiment.optim.component import Component, Optimization
+from orchestrator.experiment.optim.component import Component
+from orchestrator.experiment.optim.optimization import Optimization
 from tests.orchestrator.experiment.samples import Own
 
 

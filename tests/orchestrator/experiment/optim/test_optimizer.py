@@ -12,7 +12,8 @@ from torch.optim import SGD
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.load import make_experiment, to_dict, to_yaml
 from orchestrator.experiment.optim.building import build_optimizer
-from orchestrator.experiment.optim.component import Component, Optimization
+from orchestrator.experiment.optim.component import Component
+from orchestrator.experiment.optim.optimization import Optimization, list_optimizations
 from orchestrator.experiment.optim.optimizer import check_optimizer
 from orchestrator.experiment.resolve import resolve
 from orchestrator.experiment.sections.experiment import Experiment
@@ -25,7 +26,7 @@ def experiment(**more: Any) -> Experiment:
 
 def groups(described: Experiment) -> list[dict[str, Any]]:
     task = resolve(described.source).task
-    return build_optimizer(described.optimizations[None], task, task.model()).param_groups
+    return build_optimizer(list_optimizations(described)[None], task, task.model()).param_groups
 
 
 def _refuse_three(rate: float) -> float:

@@ -11,6 +11,7 @@ from torch.optim import lr_scheduler
 
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.optim.building import build_optimizer
+from orchestrator.experiment.optim.optimization import list_optimizations
 from orchestrator.experiment.optim.optimizer import OPTIMIZERS
 from orchestrator.experiment.optim.parameter_groups import make_parameter_groups, read_groups
 from orchestrator.experiment.resolve import resolve
@@ -181,7 +182,7 @@ def test_scaled_group_equals_that_of_torch(kind: str) -> None:
     optimizer = {"type": kind, "lr": 0.25, "groups": groups}
     model = Blocks()
     built = build_optimizer(
-        written(optimizer=optimizer, scheduler=None).optimizations[None], Layered(), model
+        list_optimizations(written(optimizer=optimizer, scheduler=None))[None], Layered(), model
     )
     rest = [
         parameter for name, parameter in model.named_parameters() if not name.startswith("blocks")
@@ -215,7 +216,7 @@ def test_initial_value_of_adagrad_is_that_of_all_parameters() -> None:
     allowed = {"match": "head.*", "lr_decay": 0.5}
     optimizer = {"type": "Adagrad", "initial_accumulator_value": 0.5, "groups": [allowed]}
     built = build_optimizer(
-        written(optimizer=optimizer, scheduler=None).optimizations[None], Layered(), Blocks()
+        list_optimizations(written(optimizer=optimizer, scheduler=None))[None], Layered(), Blocks()
     )
     assert all(state["sum"].eq(0.5).all() for state in built.state.values())
 
@@ -240,7 +241,9 @@ def test_initial_value_of_adagrad_is_that_of_all_parameters() -> None:
 def test_pattern_without_match_is_refused_before_training(groups: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build_optimizer(
-            written(optimizer={**FINE, "groups": groups}).optimizations[None], Layered(), Blocks()
+            list_optimizations(written(optimizer={**FINE, "groups": groups}))[None],
+            Layered(),
+            Blocks(),
         )
 
 
@@ -276,9 +279,9 @@ def test_parameter_with_two_names_is_in_one_group() -> None:
     model = Blocks()
     model.blocks[1][1].weight = model.blocks[0][1].weight  # type: ignore[union-attr, index]
     optimizer = build_optimizer(
-        written(
-            optimizer={**FINE, "groups": [{"match": "blocks.1.*", "lr_scale": 0.5}]}
-        ).optimizations[None],
+        list_optimizations(
+            written(optimizer={**FINE, "groups": [{"match": "blocks.1.*", "lr_scale": 0.5}]})
+        )[None],
         Layered(),
         model,
     )

@@ -6,7 +6,6 @@ import pytest
 
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.load import make_experiment
-from orchestrator.experiment.origin import Origin
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.experiment.yaml.source import ExperimentSource
@@ -14,8 +13,7 @@ from orchestrator.experiment.yaml.source import ExperimentSource
 
 def test_experiments_with_equal_content_are_equal() -> None:
     first, second = (Experiment(name="x", task="a:B", epochs=1) for _ in range(2))
-    first.attach(Origin(ExperimentSource({}, import_paths=("/somewhere",))))
-    assert first == second
+    assert first.with_source(ExperimentSource({}, import_paths=("/somewhere",))) == second
     assert first != Experiment(name="x", task="a:B", epochs=2)
     assert first != {"name": "x"}
 

@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from orchestrator import ConfigError
-from orchestrator.experiment.checked_origin import get_resolved, is_checked, take_resolved
+from orchestrator.experiment.checked_experiment import CheckedExperiment
 from orchestrator.experiment.load import check_experiment
 from tests.tasks import described
 
@@ -14,8 +14,8 @@ from tests.tasks import described
 def test_each_run_of_an_experiment_gets_its_own_task_and_hooks() -> None:
     experiment = described()
 
-    first = take_resolved(experiment)
-    second = take_resolved(experiment)
+    first = experiment.take_resolved()
+    second = experiment.take_resolved()
 
     assert first.task is not second.task
     assert first.hooks.keys() == second.hooks.keys()
@@ -30,7 +30,7 @@ def test_copy_of_an_experiment_shares_no_hooks_with_it() -> None:
         pickle.loads(pickle.dumps(experiment)),
     ]
 
-    taken = [take_resolved(each).hooks["checkpoint"] for each in (experiment, *copies)]
+    taken = [each.take_resolved().hooks["checkpoint"] for each in (experiment, *copies)]
 
     assert len({id(hook) for hook in taken}) == len(taken)
     assert all(each == experiment for each in copies)
@@ -39,9 +39,9 @@ def test_copy_of_an_experiment_shares_no_hooks_with_it() -> None:
 def test_hooks_that_were_read_are_those_of_the_run() -> None:
     experiment = described()
 
-    read = get_resolved(experiment)
+    read = experiment.get_resolved()
 
-    assert take_resolved(experiment).hooks["checkpoint"] is read.hooks["checkpoint"]
+    assert experiment.take_resolved().hooks["checkpoint"] is read.hooks["checkpoint"]
 
 
 def test_copy_with_other_values_is_checked_again() -> None:
@@ -50,8 +50,7 @@ def test_copy_with_other_values_is_checked_again() -> None:
     longer = experiment.model_copy(update={"epochs": 9})
     wrong = experiment.model_copy(update={"hooks": {"ema": {"decay": 2}}})
 
-    assert is_checked(experiment)
-    assert not is_checked(longer)
-    assert is_checked(check_experiment(longer))
+    assert not isinstance(longer, CheckedExperiment)
+    assert check_experiment(longer).epochs == 9
     with pytest.raises(ConfigError, match=r"hooks\.ema\.decay: must be less than 1, got 2"):
         check_experiment(wrong)

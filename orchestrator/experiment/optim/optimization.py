@@ -1,0 +1,97 @@
+"""The optimizers of an experiment, each with its scheduler, under the same names everywhere."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from hooks.optimizer_name import OptimizerName
+from hooks.parameter_names import list_patterns
+from orchestrator.experiment.optim.component import Component, LRSchedulers
+from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.yaml.dotted_paths import with_value
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """An optimizer and its scheduler, as written."""
+
+    name: OptimizerName
+    optimizer: Component
+    scheduler: LRSchedulers | None = None
+    patterns: tuple[str, ...] = ()
+    """Patterns of its parameters; the only optimizer trains all."""
+
+    @property
+    def path(self) -> str:
+        return f"optimizers.{self.name}" if self.name else "optimizer"
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of the optimizer's class, without `groups`."""
+        return {key: value for key, value in self.optimizer.arguments.items() if key != "groups"}
+
+    @property
+    def groups(self) -> Any:
+        """The parameter groups as written; None without any."""
+        return self.optimizer.arguments.get("groups")
+
+    @property
+    def scheduler_path(self) -> str:
+        return f"optimizers.{self.name}.scheduler" if self.name else "scheduler"
+
+    @property
+    def schedulers(self) -> dict[str, Component]:
+        """Schedulers by dotted path: none, one, or those of a list."""
+        if isinstance(self.scheduler, list):
+            return {
+                f"{self.scheduler_path}.{index}": entry
+                for index, entry in enumerate(self.scheduler)
+            }
+        return {self.scheduler_path: self.scheduler} if self.scheduler else {}
+
+    def with_number(self, key: str, value: float) -> Self:
+        """Return the optimizer with one of its numbers changed, also in a group.
+
+        Raises ConfigError if it has no such key.
+        """
+        changed = with_value(self.optimizer.model_dump(), key, value)
+        return replace(self, optimizer=Component(**changed))
+
+
+def list_optimizations(experiment: Experiment) -> dict[OptimizerName, Optimization]:
+    """Return the optimizers and their schedulers by name; a single one has the name None."""
+    if not experiment.optimizers:
+        return {None: Optimization(None, experiment.optimizer, experiment.scheduler)}
+    return {
+        name: Optimization(
+            name,
+            Component(type=entry.type, **entry.arguments),
+            entry.scheduler,
+            tuple(list_patterns(entry.params or ())),
+        )
+        for name, entry in experiment.optimizers.items()
+    }
+
+
+_NO_NUMBERS = ("", "type", "groups", "params", "scheduler")
+"""Keys of an optimizer that are no numbers of its own."""
+
+
+def parse_optimizer_path(path: str) -> tuple[OptimizerName, str] | None:
+    """Return the optimizer and the key of a path to one of its numbers, also in a group.
+
+    None for any other path.
+    """
+    match path.split("."):
+        case ["optimizer", *keys]:
+            name = None
+        case ["optimizers", name, *keys] if name:
+            pass
+        case _:
+            return None
+
+    match keys:
+        case [key] if key not in _NO_NUMBERS:
+            return name, key
+        case ["groups", index, key] if index.isdecimal() and key != "match":
+            return name, ".".join(keys)
+    return None
