@@ -1,72 +1,37 @@
 """Changes of settings during the run, from the section `changes`. Runs in workers."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from hooks.event_plan import Plan
-from hooks.interval import Interval
 from hooks.optimizer_name import OptimizerName
 from hooks.state import State
-from orchestrator.experiment.components import PLAN_KEYS
-from orchestrator.experiment.fields.construction import construct
-from orchestrator.experiment.fields.parameters import list_parameters
-from orchestrator.experiment.optim.optimization import parse_optimizer_path
+from orchestrator.experiment.components import make_hook
 from orchestrator.experiment.optim.timeline import Timeline
+from orchestrator.experiment.planned_change import HookChange, NumberChange, PlannedChange
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.experiment.sections.training import Change
-from orchestrator.loop.step.number_changes import Groups, NumberChange, NumberChanges
-
-FieldChange = tuple[str, str, Any]
-"""The hook, the field and the new value of a field."""
+from orchestrator.loop.step.number_changes import Groups, NumberChanges
 
 
-@dataclass(frozen=True)
-class _PlannedChange:
-    """A change at its time, by what it sets."""
-
-    at: Interval
-    fields: Sequence[FieldChange]
-    numbers: Sequence[NumberChange]
-
-    @classmethod
-    def parse(cls, change: Change) -> Self:
-        fields: list[FieldChange] = []
-        numbers: list[NumberChange] = []
-        for path, value in change.set.items():
-            number = parse_optimizer_path(path)
-            if number is None:
-                _, hook, field = path.split(".", 2)
-                fields.append((hook, field, value))
-            else:
-                name, key = number
-                numbers.append((name, key, value))
-        return cls(change.at, fields, numbers)
-
-
-class FieldChanges:
+class HookChanges:
     """Changes of the mutable fields of hooks."""
 
-    def __init__(self, hooks: Mapping[str, Any], plan: Plan) -> None:
-        """Take the hooks as an experiment has them, and the plan that calls them."""
-        self._hooks = hooks
+    def __init__(self, entries: Mapping[str, Any], plan: Plan) -> None:
+        """Take the entries of the hooks in the experiment, and the plan that calls them."""
+        self._entries = dict(entries)
         self._plan = plan
 
-    def make(self, changes: Sequence[FieldChange]) -> None:
+    def make(self, changes: Iterable[HookChange]) -> None:
         """Set fields on the rank that runs their hook; raises ConfigError."""
-        for name, field, value in changes:
-            hook = self._plan.hooks.get(name)
-            if hook is not None:
-                self._plan.set_field(name, field, self._convert(name, type(hook), field, value))
-
-    def _convert(self, name: str, cls: type, field: str, value: Any) -> Any:
-        """Return the value that a field has in a hook which is made with it."""
-        of_plan = set(PLAN_KEYS).difference(list_parameters(cls))
-        entry = {**self._hooks[name], field: value}
-        settings = {key: entry[key] for key in entry if key != "type" and key not in of_plan}
-        changed: Any
-        changed, _ = construct(cls, settings, f"hooks.{name}")
-        return getattr(changed, field)
+        for change in changes:
+            name = change.hook
+            if name not in self._plan.hooks:
+                continue
+            self._entries[name] = {**self._entries[name], **change.fields}
+            # Only a hook that is made with the values has them as its class converts them.
+            changed = make_hook(name, self._entries[name]).hook
+            for field in change.fields:
+                self._plan.set_field(name, field, getattr(changed, field))
 
 
 class Changes:
@@ -87,10 +52,10 @@ class Changes:
     ) -> None:
         """Plan the changes; raises ConfigError for a number that cannot change."""
         self._state = state
-        self._fields = FieldChanges(experiment.hooks, plan)
+        self._hooks = HookChanges(experiment.hooks, plan)
         self.numbers = numbers
         self.pending = sorted(
-            map(_PlannedChange.parse, experiment.changes),
+            (PlannedChange.parse(change.at, change.set) for change in experiment.changes),
             key=lambda change: timeline.count_steps(change.at),
         )
         """Changes not yet made, in order."""
@@ -99,7 +64,7 @@ class Changes:
     def advance(self) -> None:
         """Make the changes that are due; call it between two iterations. Raises ConfigError."""
         for change in self._take(lambda change: change.at.reached(self._state)):
-            self._fields.make(change.fields)
+            self._hooks.make(change.hooks)
             self.numbers.make(change.numbers, self._state.schedulers)
 
     def restore(self, saved: Mapping[OptimizerName, Groups]) -> None:
@@ -113,17 +78,17 @@ class Changes:
         """Repeat the changes of hooks' fields before a checkpoint that is evaluated."""
         self._make_fields(self._take(self._is_past))
 
-    def _make_fields(self, changes: Sequence[_PlannedChange]) -> None:
+    def _make_fields(self, changes: Sequence[PlannedChange]) -> None:
         for change in changes:
-            self._fields.make(change.fields)
+            self._hooks.make(change.hooks)
 
-    def _take(self, is_chosen: Callable[[_PlannedChange], bool]) -> list[_PlannedChange]:
+    def _take(self, is_chosen: Callable[[PlannedChange], bool]) -> list[PlannedChange]:
         """Remove changes from those that are pending, and return them."""
         taken = [change for change in self.pending if is_chosen(change)]
         self.pending = [change for change in self.pending if change not in taken]
         return taken
 
-    def _is_past(self, change: _PlannedChange) -> bool:
+    def _is_past(self, change: PlannedChange) -> bool:
         """Return whether a checkpoint at this position contains a change.
 
         A change that is due exactly here comes later.
@@ -136,5 +101,5 @@ class Changes:
         return count < state.epoch or (count == state.epoch and state.phase_iteration > 0)
 
 
-def _list_numbers(changes: Sequence[_PlannedChange]) -> list[NumberChange]:
+def _list_numbers(changes: Sequence[PlannedChange]) -> list[NumberChange]:
     return [number for change in changes for number in change.numbers]

@@ -16,11 +16,10 @@ from orchestrator.errors import ConfigError
 from orchestrator.experiment.optim.building import make_groups
 from orchestrator.experiment.optim.component import FROM_TASK
 from orchestrator.experiment.optim.optimization import Optimization
+from orchestrator.experiment.planned_change import NumberChange
 
 Groups = Sequence[Mapping[str, Any]]
 """The settings of an optimizer's parameter groups, without a schedule."""
-NumberChange = tuple[OptimizerName, str, float]
-"""The optimizer, the key and the new value of a number."""
 
 _RATES_OF_GROUPS = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
 """Keys of a parameter group that are its learning rate, or that a scheduler keeps there."""
@@ -110,8 +109,9 @@ class NumberChanges:
 
     def _change_settings(self, changes: Iterable[NumberChange]) -> dict[OptimizerName, _Settings]:
         settings = dict(self._settings)
-        for name, key, value in changes:
-            settings[name] = self._change(settings[name], key, value)
+        for change in changes:
+            name = change.optimizer
+            settings[name] = self._change(settings[name], change.key, change.value)
         return settings
 
     def _change(self, settings: _Settings, key: str, value: float) -> _Settings:

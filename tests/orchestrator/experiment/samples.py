@@ -127,6 +127,7 @@ class Band(Hook):
     high: float
 
     ranks: ClassVar[Ranks] = Ranks.MASTER
+    mutable: ClassVar[frozenset[str]] = frozenset({"low", "high"})
 
     def __post_init__(self) -> None:
         if not self.low < self.high:

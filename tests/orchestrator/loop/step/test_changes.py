@@ -19,6 +19,7 @@ from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.storage import Storage
+from tests.orchestrator.experiment.samples import HERE
 from tests.tasks import Points, Rows, described, numbers
 
 QUIET = {"console": None, "perf_stats": None, "memory_stats": None}
@@ -81,6 +82,18 @@ def test_change_applies_from_the_iteration_after_its_step_or_epoch() -> None:
         assert decay == (0.9 if step <= 3 else 0.5 if step <= 14 else 0.25)
         assert norm == (0.5 if step <= 7 else 2.0)
         assert lr == (0.1 if step <= 3 else 0.2 if step <= 14 else 0.05)
+
+
+def test_fields_change_together_and_from_what_they_were_changed_to() -> None:
+    band = {"type": f"{HERE}:Band", "low": 0.0, "high": 1.0}
+    changes = [
+        {"at": 1, "set": {"hooks.band.low": 5.0, "hooks.band.high": 10.0}},
+        {"at": 2, "set": {"hooks.band.low": 7.0}},
+    ]
+    loop, _ = made(changing(changes, hooks={"band": band}))
+    list(loop.run())
+    hook: Any = loop.training.plan.hooks["band"]
+    assert (hook.low, hook.high) == (7.0, 10.0)
 
 
 def averaged(ema: Any, loop: Loop) -> Any:
