@@ -1,13 +1,14 @@
 """A hint for an unknown flag that was meant as an override."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from orchestrator.nearest_names import find_nearest
 
 
 def suggest_override(flag: str, arguments: Sequence[str]) -> str | None:
-    """Return the override that a flag was probably meant as, such as `epochs=3` for `--epochs 3`.
+    """Return the override that a flag with the name of a key was meant as: `epochs=3` for
+    `--epochs 3`.
 
     Args:
         flag: The unknown flag.
@@ -15,17 +16,32 @@ def suggest_override(flag: str, arguments: Sequence[str]) -> str | None:
 
     Returns:
         The override; None if the flag is not among the arguments, or no key of an experiment has
-        a similar name.
+        its name.
     """
+    from orchestrator.experiment.checks.key_paths import find_key
+
+    return _make_override(flag, arguments, find_key)
+
+
+def suggest_similar_override(flag: str, arguments: Sequence[str]) -> str | None:
+    """Return the override of a key with a similar name, as `suggest_override` does: `epochs=3` for
+    `--epoch 3`."""
+    return _make_override(flag, arguments, _find_similar_key)
+
+
+def _make_override(
+    flag: str, arguments: Sequence[str], find_key: Callable[[str], str | None]
+) -> str | None:
     names = [argument.partition("=")[0] for argument in arguments]
-    if flag not in names:
+    if flag not in names or not flag.startswith("--"):
         return None
 
-    key = _find_key(flag)
+    first, dot, rest = flag.removeprefix("--").replace("-", "_").partition(".")
+    key = find_key(first)
     if key is None:
         return None
     value = _find_value(arguments[names.index(flag) :])
-    return f"{key}={shlex.quote(value or 'VALUE')}"
+    return f"{key}{dot}{rest}={shlex.quote(value or 'VALUE')}"
 
 
 def _find_value(arguments: Sequence[str]) -> str:
@@ -38,13 +54,7 @@ def _find_value(arguments: Sequence[str]) -> str:
     return following[0] if has_value else ""
 
 
-def _find_key(flag: str) -> str | None:
-    """Return the key of an experiment with the name of a flag, or a similar name."""
+def _find_similar_key(name: str) -> str | None:
     from orchestrator.experiment.sections.experiment import Experiment
 
-    if not flag.startswith("--"):
-        return None
-    first, dot, rest = flag.lstrip("-").replace("-", "_").partition(".")
-    known = Experiment.model_fields
-    nearest = first if first in known else find_nearest(first, known)
-    return f"{nearest}{dot}{rest}" if nearest else None
+    return find_nearest(name, Experiment.model_fields)

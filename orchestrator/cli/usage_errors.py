@@ -7,10 +7,10 @@ from typing import Any, NoReturn
 
 import typer
 
-from orchestrator.cli.override_hint import suggest_override
+from orchestrator.cli.override_hint import suggest_override, suggest_similar_override
 from orchestrator.cli.wrong_values import describe_wrong_value, make_clause
 from orchestrator.errors import UsageError
-from orchestrator.nearest_names import did_you_mean, find_nearest
+from orchestrator.nearest_names import find_nearest
 from orchestrator.storage import without_credentials
 
 _TyperUsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -108,10 +108,14 @@ def _list_flags(ctx: typer.Context) -> Mapping[str, Any]:
 def _describe_unknown_flag(
     flag: str, flags: Iterable[str], possible_overrides: Sequence[str]
 ) -> str:
-    nearest = did_you_mean(flag, flags)
-    if nearest:
-        return f"no flag {flag} ({nearest})"
     override = suggest_override(flag, possible_overrides)
+    if not override:
+        # The dashes, which all flags have, are no likeness.
+        flag_by_name = {known.lstrip("-"): known for known in flags}
+        nearest = find_nearest(flag.lstrip("-"), flag_by_name)
+        if nearest:
+            return f"no flag {flag} (did you mean '{flag_by_name[nearest]}'?)"
+        override = suggest_similar_override(flag, possible_overrides)
     if override:
         return f"no flag {flag}; to change the experiment, write {override}"
     return f"no flag {flag}"

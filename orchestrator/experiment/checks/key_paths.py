@@ -1,6 +1,6 @@
 """Suggestions for unknown keys that exist elsewhere in an experiment."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -29,13 +29,31 @@ def suggest_path(problem: Problem, task: type[Task] | None) -> Problem:
     task_arguments = [f"task_args.{name}" for name in (list_parameters(task) if task else ())]
     candidates = [
         path
-        for path in (*task_arguments, *_list_key_paths())
-        if path.startswith(f"{parent}{dot}") and path.endswith(f".{key}") and path != problem.path
+        for path in _find_deeper_paths(key, (*task_arguments, *_list_key_paths()))
+        if path.startswith(f"{parent}{dot}") and path != problem.path
     ]
     if not candidates:
         return problem
-    nearest = sorted(candidates, key=lambda path: path.count("."))[:_MAX_SUGGESTIONS]
+    nearest = candidates[:_MAX_SUGGESTIONS]
     return replace(problem, suggestion=f"did you mean {' or '.join(map(repr, nearest))}?")
+
+
+def find_key(name: str) -> str | None:
+    """Return the key of this name, or the highest below other keys: `optimizer.lr` for `lr`.
+
+    None if there is no such key, or if several are equally high.
+    """
+    if name in Experiment.model_fields:
+        return name
+    paths = _find_deeper_paths(name, _list_key_paths())
+    highest = [path for path in paths if path.count(".") == paths[0].count(".")]
+    return highest[0] if len(highest) == 1 else None
+
+
+def _find_deeper_paths(key: str, paths: Iterable[str]) -> list[str]:
+    """Return the paths of keys of this name below other keys, the highest first."""
+    deeper = [path for path in paths if path.endswith(f".{key}")]
+    return sorted(deeper, key=lambda path: path.count("."))
 
 
 @cache

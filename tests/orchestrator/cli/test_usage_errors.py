@@ -41,6 +41,21 @@ from orchestrator.cli import app
             ["run", "x.yaml", "--epoch", "3"],
             "no flag --epoch; to change the experiment, write epochs=3. See hookyard run --help",
         ),
+        (
+            ["run", "x.yaml", "--lr", "0.1"],
+            "no flag --lr; to change the experiment, write optimizer.lr=0.1. See hookyard run --help",
+        ),
+        (
+            ["sweep", "x.yaml", "--num-workers=4"],
+            "no flag --num-workers; to change the experiment, write loader.num_workers=4."
+            " See hookyard sweep --help",
+        ),
+        (
+            ["run", "x.yaml", "--tags=[paper]"],
+            "no flag --tags; to change the experiment, write tags='[paper]'. See hookyard run --help",
+        ),
+        (["ls", "--tags"], "no flag --tags (did you mean '--tag'?). See hookyard ls --help"),
+        (["run", "x.yaml", "--xy", "3"], "no flag --xy. See hookyard run --help"),
         (["verify", "x.yaml", "--local"], "no flag --local. See hookyard verify --help"),
         (["ls", "--tag"], "--tag needs a value. See hookyard ls --help"),
         (["run", "x.yaml", "--local=3"], "--local takes no value. See hookyard run --help"),
