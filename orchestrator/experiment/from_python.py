@@ -15,7 +15,7 @@ from orchestrator.errors import (
     raise_problems,
     shorten_value,
 )
-from orchestrator.experiment.checks.python_values import find_changed_values
+from orchestrator.experiment.changed_values import find_changed_values
 from orchestrator.experiment.fields.plain_data import (
     Convert,
     convert_all,

@@ -10,13 +10,14 @@ from orchestrator.experiment.optim.component import (
     Component,
     LRSchedulers,
 )
-from orchestrator.experiment.optim.optimization import Optimization, list_optimizations
+from orchestrator.experiment.optim.optimization import Optimization
 from orchestrator.experiment.optim.scheduler import split_arguments
 from orchestrator.experiment.optim.scheduler_conflicts import find_unused_rate
 from orchestrator.experiment.optim.scheduler_keys import PhaseBounds, WarmUp
 from orchestrator.experiment.optim.scheduler_list import find_list_interval
 from orchestrator.experiment.optim.step_counts import LENGTHS, add_length
 from orchestrator.experiment.optim.task_factories import fill_method_defaults, has_own_method
+from orchestrator.experiment.optimizations import list_optimizations
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.dotted_paths import with_value
 from orchestrator.task import Task

@@ -16,8 +16,9 @@ from orchestrator.experiment.checks.metric_modes import read_meter_modes
 from orchestrator.experiment.checks.optimizers import check_closure
 from orchestrator.experiment.optim.building import build_optimizers
 from orchestrator.experiment.optim.learning_rate import Schedule
-from orchestrator.experiment.optim.optimization import Optimization, list_optimizations
+from orchestrator.experiment.optim.optimization import Optimization
 from orchestrator.experiment.optim.timeline import Timeline
+from orchestrator.experiment.optimizations import list_optimizations
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.origins import InitialWeights
 from orchestrator.loop.data.phases import Data, build_data

@@ -10,7 +10,7 @@ from orchestrator.disk.checkpoints.manifest import list_optimizers
 from orchestrator.disk.metadata import EngineName
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import UsageError
-from orchestrator.experiment.optim.optimization import list_optimizations
+from orchestrator.experiment.optimizations import list_optimizations
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.runs.checkpoints import open_checkpoints
 from orchestrator.units import format_count

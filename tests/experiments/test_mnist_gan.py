@@ -7,7 +7,7 @@ import torch
 from experiments.mnist_gan import MnistGan
 from orchestrator.experiment.load import load_experiment
 from orchestrator.experiment.optim.building import build_optimizers
-from orchestrator.experiment.optim.optimization import list_optimizations
+from orchestrator.experiment.optimizations import list_optimizations
 
 ROOT = Path(__file__).resolve().parents[2]
 

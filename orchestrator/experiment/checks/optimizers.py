@@ -12,7 +12,7 @@ from orchestrator.errors import Problem, find_problems, raise_problems
 from orchestrator.experiment.optim.closures import find_closure_class, needs_closure
 from orchestrator.experiment.optim.component import DEFAULT_OPTIMIZER
 from orchestrator.experiment.optim.learning_rate import Schedule
-from orchestrator.experiment.optim.optimization import Optimization, list_optimizations
+from orchestrator.experiment.optim.optimization import Optimization
 from orchestrator.experiment.optim.optimizer import check_optimizer
 from orchestrator.experiment.optim.scheduler_conflicts import (
     find_missing_momentum,
@@ -20,6 +20,7 @@ from orchestrator.experiment.optim.scheduler_conflicts import (
 )
 from orchestrator.experiment.optim.stepping import find_stepping_problems, is_stepped
 from orchestrator.experiment.optim.timeline import Timeline
+from orchestrator.experiment.optimizations import list_optimizations
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.task import Task, has_turns
 

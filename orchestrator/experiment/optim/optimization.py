@@ -1,12 +1,10 @@
-"""The optimizers of an experiment, each with its scheduler, under the same names everywhere."""
+"""An optimizer and its scheduler, as an experiment has them, and the paths of its numbers."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from hooks.optimizer_name import OptimizerName
-from hooks.parameter_names import list_patterns
 from orchestrator.experiment.optim.component import Component, LRSchedulers
-from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.dotted_paths import with_value
 
 
@@ -55,21 +53,6 @@ class Optimization:
         """
         changed = with_value(self.optimizer.model_dump(), key, value)
         return replace(self, optimizer=Component(**changed))
-
-
-def list_optimizations(experiment: Experiment) -> dict[OptimizerName, Optimization]:
-    """Return the optimizers and their schedulers by name; a single one has the name None."""
-    if not experiment.optimizers:
-        return {None: Optimization(None, experiment.optimizer, experiment.scheduler)}
-    return {
-        name: Optimization(
-            name,
-            Component(type=entry.type, **entry.arguments),
-            entry.scheduler,
-            tuple(list_patterns(entry.params or ())),
-        )
-        for name, entry in experiment.optimizers.items()
-    }
 
 
 _NO_NUMBERS = ("", "type", "groups", "params", "scheduler")

@@ -13,8 +13,9 @@ from orchestrator.errors import ConfigError
 from orchestrator.experiment.load import make_experiment, to_dict, to_yaml
 from orchestrator.experiment.optim.building import build_optimizer
 from orchestrator.experiment.optim.component import Component
-from orchestrator.experiment.optim.optimization import Optimization, list_optimizations
+from orchestrator.experiment.optim.optimization import Optimization
 from orchestrator.experiment.optim.optimizer import check_optimizer
+from orchestrator.experiment.optimizations import list_optimizations
 from orchestrator.experiment.resolve import resolve
 from orchestrator.experiment.sections.experiment import Experiment
 from tests.orchestrator.experiment.samples import HERE, Line, refusal

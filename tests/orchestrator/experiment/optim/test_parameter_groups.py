@@ -11,9 +11,9 @@ from torch.optim import lr_scheduler
 
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.optim.building import build_optimizer
-from orchestrator.experiment.optim.optimization import list_optimizations
 from orchestrator.experiment.optim.optimizer import OPTIMIZERS
 from orchestrator.experiment.optim.parameter_groups import make_parameter_groups, read_groups
+from orchestrator.experiment.optimizations import list_optimizations
 from orchestrator.experiment.resolve import resolve
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.loop import Loop
