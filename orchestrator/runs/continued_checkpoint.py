@@ -70,13 +70,8 @@ class ContinuedCheckpoint:
         )
 
     def _check_loader_workers(self, loader_workers: int) -> None:
-        if not self._has_iterable_train_data():
-            return
-        orders = [attempt.order for attempt in self.folder.read_attempts() if attempt.order]
-        if not orders:
-            return
-        stored_workers = orders[-1].values["loader"]["num_workers"]
-        if loader_workers == stored_workers:
+        stored_workers = self.manifest.get("loader_workers")
+        if stored_workers is None or loader_workers == stored_workers:
             return
         raise UsageError(
             "the train data is iterable, and each DataLoader worker has its own place in it, and"

@@ -51,6 +51,8 @@ class IterableReader:
             self.loader = self._make_loader(
                 self._share, context.generator, experiment.loader.num_workers
             )
+        self.loader_workers = None if self._share is None else experiment.loader.num_workers
+        """DataLoader workers that the experiment gives the loader; None for the task's own."""
         if context.is_training:
             check_loader_has_state(self.loader)
 

@@ -20,8 +20,8 @@ class IterableTraining(TrainingData):
 
     def __init__(self, context: PhaseContext, reader: IterableReader) -> None:
         self._world = context.world
-        self._loader_workers = context.experiment.loader.num_workers
         self._reader = reader
+        self.loader_workers = reader.loader_workers
         self.stops_when_exhausted = context.experiment.loader.on_exhausted == "stop"
         self._passes: Passes | None = None
         """The passes since training began or, if an epoch is a pass, since the epoch did."""
@@ -53,7 +53,7 @@ class IterableTraining(TrainingData):
         number = 0 if restored is None else restored.number + 1
         if self._reader.is_epoch_one_pass:
             number = epoch
-        return PassPosition(epoch, number, self._loader_workers)
+        return PassPosition(epoch, number, self.loader_workers)
 
     def _is_within_pass(self, position: PassPosition, epoch: int) -> bool:
         """Return whether an epoch continues the pass of a restored position."""
@@ -95,7 +95,7 @@ class IterableTraining(TrainingData):
     def _find_position(self) -> PassPosition:
         if self._passes is not None:
             return self._passes.find_position()
-        return self._restored or PassPosition(0, 0, self._loader_workers)
+        return self._restored or PassPosition(0, 0, self.loader_workers)
 
     def restore(self, state: dict[str, Any] | None, world_size: int) -> None:
         if world_size != self._world.world_size:
@@ -108,9 +108,15 @@ class IterableTraining(TrainingData):
                 "the train data is iterable, but the checkpoint was made with map-style data and has no position in it"
             )
         position = PassPosition.from_data(state)
-        if position.loader is not None and position.loader_workers != self._loader_workers:
-            raise CheckpointError(
-                f"an iterable dataset continues only with as many DataLoader workers as before: set"
-                f" loader.num_workers={position.loader_workers}, got {self._loader_workers}"
-            )
+        if position.loader is not None:
+            self._check_loader_workers(position.loader_workers)
         self._restored = position
+
+    def _check_loader_workers(self, before: int | None) -> None:
+        """Raise CheckpointError if the experiment has another number of DataLoader workers."""
+        if before is None or self.loader_workers in (None, before):
+            return
+        raise CheckpointError(
+            f"an iterable dataset continues only with as many DataLoader workers as before: set"
+            f" loader.num_workers={before}, got {self.loader_workers}"
+        )

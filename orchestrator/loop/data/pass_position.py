@@ -13,8 +13,9 @@ class PassPosition:
     """Epoch in which these passes began. If an epoch is a pass, it is the epoch of the position."""
     number: int
     """Number of the pass, from 0."""
-    loader_workers: int
-    """DataLoader workers, whose states the loader's state contains."""
+    loader_workers: int | None
+    """DataLoader workers, whose states the loader's state contains; None for the task's own
+    loader."""
     batches: int = 0
     """Batches of the pass that this rank has read."""
     loader: Any = None

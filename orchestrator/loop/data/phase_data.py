@@ -110,6 +110,9 @@ class TrainingData(ABC):
 
     Then all ranks agree before each batch.
     """
+    loader_workers: int | None = None
+    """Number of DataLoader workers if each has its own place in the data, so that training
+    continues only with as many; None if any number can."""
 
     @abstractmethod
     def length(self, offset: int = 0) -> int:

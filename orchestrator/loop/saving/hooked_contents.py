@@ -70,6 +70,7 @@ class HookedContents:
         return {
             "data": self._data.sizes(),
             "phases": [*self._data.phases],
+            "loader_workers": self._data.train.loader_workers,
             **self._optimizers.describe(),
             "microbatches": self._iterations.microbatches,
             "gradient_order": self._gradient_order.save(),

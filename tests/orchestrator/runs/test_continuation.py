@@ -3,18 +3,20 @@
 import hashlib
 import json
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 import torch
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 from orchestrator import ConfigError, Run, Sweep, UsageError, open_run, resume, run, sweep
 from orchestrator.disk.checkpoint_folder import list_checkpoints
 from orchestrator.engines.in_process import InProcess
 from orchestrator.engines.ray_connection import Ray
-from tests.tasks import described
+from tests.tasks import Points, PointSet, described
 
 HOOKS = {"ema": {"decay": 0.9}, "checkpoint": {"keep": None, "best": "val/loss"}}
 COSINE = {"type": "CosineAnnealingLR", "T_max": 4}
@@ -246,6 +248,35 @@ def test_stream_with_other_ranks_is_refused_by_the_driver(
         run(processes, tmp_path, local=True)
     assert [path.name for path in tmp_path.iterdir()] == ["streamed"]
     assert streamed.status == "interrupted"
+
+
+@dataclass
+class OwnLoader(Points):
+    """Loads its training data itself."""
+
+    def data(self) -> dict[str, Any]:
+        loader: Any = StatefulDataLoader(PointSet(52, False, 0), 8)
+        return {**super().data(), "train": loader}
+
+
+def test_number_of_loader_workers_may_change_beside_the_tasks_own_train_loader(
+    tmp_path: Path,
+) -> None:
+    """It is only for the loaders that Hookyard makes, here that of `val`."""
+    fields = {"task": f"{__name__}:OwnLoader", "epochs": None, "hooks": {"checkpoint": {}}}
+    first = run(described(**fields, steps=4), tmp_path, "first", local=True)
+    whole = run(described(**fields, steps=9), tmp_path, "whole", local=True)
+
+    longer = run(
+        first.continue_from("last", ["steps=9", "loader.num_workers=1"]), tmp_path, local=True
+    )
+
+    assert longer.status == "finished"
+    contents, expected = (
+        torch.load(Path(str(done.checkpoint("last"))) / "model.pt", weights_only=True)
+        for done in (longer, whole)
+    )
+    torch.testing.assert_close(contents, expected, rtol=0, atol=0)
 
 
 def test_resume_refuses_another_optimizer(streamed: Run) -> None:
