@@ -7,7 +7,7 @@ from typing import Any
 from orchestrator.errors import ConfigError, Problem, shorten, shorten_value
 from orchestrator.experiment.yaml.document import Document
 from orchestrator.experiment.yaml.dotted_paths import expand_short_form, join
-from orchestrator.experiment.yaml.reader import read_yaml
+from orchestrator.experiment.yaml.reader import name_file, read_yaml
 
 
 def read_layers(path: Path) -> tuple[Document, list[Path]]:
@@ -57,7 +57,7 @@ def _read_base(
         if problem.path or problem.line is not None:
             raise
         # The base itself cannot be read.
-        message = f"{shorten(str(file), 200)} {problem.message}"
+        message = f"{shorten(name_file(file), 200)} {problem.message}"
         raise _make_base_error(document, message, problem.suggestion) from None
 
 

@@ -1,5 +1,6 @@
 """Read YAML into plain data with the location of every key."""
 
+import re
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
@@ -11,6 +12,7 @@ from orchestrator.experiment.yaml.dialect import TOO_DEEP, FastYamlLoader, YamlL
 from orchestrator.experiment.yaml.document import Document, Location
 from orchestrator.experiment.yaml.nodes import NodeReader
 from orchestrator.nearest_names import did_you_mean
+from orchestrator.storage import without_credentials
 
 MAX_BYTES = 512 * 1024
 """Size limit of an experiment file; also the limit in characters once its aliases are expanded."""
@@ -35,17 +37,27 @@ def read_yaml(path: Path) -> Document:
     except ValueError as error:
         reason = str(error)
     else:
-        return parse_yaml(text, str(path))
-    raise ConfigError([Problem("", reason, str(path))])
+        return parse_yaml(text, name_file(path))
+    raise ConfigError([Problem("", reason, name_file(path))])
+
+
+def name_file(path: Path) -> str:
+    """Return the path of a file for messages, without the credentials of a URL.
+
+    A URL is no file, but somebody may give one, and `Path` leaves it a single slash.
+    """
+    url = re.sub(r"(?<=\w:)/(?!/)", "//", str(path))
+    shown = without_credentials(url)
+    return str(path) if shown == url else shown
 
 
 def _explain_missing_file(path: Path) -> Problem:
     if path.is_symlink():
-        return Problem("", "is a link to a file that does not exist", str(path))
+        return Problem("", "is a link to a file that does not exist", name_file(path))
     files = path.parent.glob("*") if path.parent.is_dir() else ()
     names = [file.name for file in files if file.suffix in (".yaml", ".yml")]
     nearest = did_you_mean(path.name, names)
-    return Problem("", "does not exist", str(path), suggestion=nearest)
+    return Problem("", "does not exist", name_file(path), suggestion=nearest)
 
 
 def _read_text(path: Path) -> str:

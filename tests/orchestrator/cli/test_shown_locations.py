@@ -1,11 +1,12 @@
 """What commands print of a location: never its credentials."""
 
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from typer.testing import CliRunner
 
-from orchestrator import open_sweep
+from orchestrator import ConfigError, load_experiment, open_sweep
 from orchestrator.cli import app
 from orchestrator.disk.new_run import create_run
 from orchestrator.errors import UsageError
@@ -45,6 +46,23 @@ def test_credentials_are_not_printed(
     assert message in result.output
     assert "hunter2" not in result.output
     assert "AKIA" not in result.output
+
+
+@pytest.mark.parametrize(
+    "command", [["run"], ["sweep"], ["validate"], ["verify"], ["submit", "--address", "http://x"]]
+)
+def test_credentials_of_an_experiment_file_are_not_printed(command: list[str]) -> None:
+    result = CliRunner().invoke(app, [*command, "https://AKIA:hunter2@host/x.yaml"])
+    assert "https://host/x.yaml: does not exist" in f"{result.output}{result.exception}"
+    assert "hunter2" not in f"{result.output}{result.exception}"
+    assert "AKIA" not in f"{result.output}{result.exception}"
+
+
+def test_credentials_of_a_base_are_not_printed(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("base: https://AKIA:hunter2@host/base.yaml\n")
+    with pytest.raises(ConfigError, match=r"https://host/base\.yaml does not exist") as told:
+        load_experiment(tmp_path / "x.yaml")
+    assert "hunter2" not in str(told.value)
 
 
 def test_error_for_a_run_that_is_no_sweep_hides_credentials(storage: str) -> None:
