@@ -11,6 +11,7 @@ from orchestrator.errors import RunError
 from orchestrator.loop.hooked_run import HookedRun
 from orchestrator.loop.report import Report
 from orchestrator.loop.saving.hooked_contents import HookedContents
+from orchestrator.loop.sharing.failed_run import marking_failed_run
 from orchestrator.loop.sharing.shared_calls import (
     REQUESTED_BY_RUN,
     TRAINING_EVENTS,
@@ -39,10 +40,11 @@ class SharedRuns:
         self._hook_metrics: dict[str, Any] = {}
         """Metrics that hooks of the training added to reports since the last training phase, except
         test metrics."""
-        self.runs = [
-            build_shared_run(training, member, index, self._hook_metrics, files)
-            for index, member in enumerate(members)
-        ]
+        self.runs: list[HookedRun] = []
+        for index, member in enumerate(members):
+            with marking_failed_run(index):
+                run = build_shared_run(training, member, index, self._hook_metrics, files)
+            self.runs.append(run)
 
     # Training
 

@@ -19,6 +19,7 @@ from orchestrator.engines.run_attempt import RunAttempt
 from orchestrator.engines.session import Session
 from orchestrator.errors import UsageError
 from orchestrator.experiment.load import to_yaml
+from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.sharing.failed_run import find_failed_run
 from orchestrator.loop.world import World
 from tests.tasks import described
@@ -42,12 +43,17 @@ def name_of_store(store: CheckpointStore) -> str:
     return store.run_name
 
 
+def name_of_context(context: RunContext) -> str:
+    return context.store.run_name if context.store else ""
+
+
 CALLS = [
     (AssignedRun, "prepare_checkpoints", name_of_folder),
     (CheckpointStore, "find_latest", name_of_store),
     (AssignedRun, "begin", name_of_folder),
     (run_attempt, "open_artifacts", lambda storage: storage.name),
     (RunAttempt, "make_context", lambda attempt: attempt.assigned.folder.name),
+    (RunContext, "make_state_fields", name_of_context),
     (AttemptRecorder, "record_training", name_of_folder),
     (AttemptRecorder, "record_samples", name_of_folder),
     (AttemptRecorder, "read_repeated_reports", name_of_folder),
