@@ -22,30 +22,31 @@ def recording_failure(folder: RunFolder) -> Iterator[None]:
     except KeyboardInterrupt as interrupt:
         with _printing_error(folder):
             if not folder.read_metadata().is_complete:
-                _record_failure(folder, _to_hookyard_error(interrupt), interrupt)
+                record_failure(folder, interrupt)
         raise
     except BaseException as error:
-        failure = _to_hookyard_error(error)
-        _record_failure(folder, failure, error)
+        failure = record_failure(folder, error)
         if failure is error:
             raise
         raise failure from error
 
 
-def _record_failure(folder: RunFolder, failure: HookyardError, cause: BaseException) -> None:
-    """Record an error as the run's failure, and log the traceback of its cause, the error that was
-    raised first. Prints the error if that fails."""
+def record_failure(folder: RunFolder, error: BaseException) -> HookyardError:
+    """Record an error as the run's failure, and log its traceback; return the HookyardError to raise
+    for it. Prints the error if that fails."""
+    failure = _to_hookyard_error(error)
     with _printing_error(folder):
         folder.end(
             "failed",
             error=escape_surrogates(str(failure)),
-            is_user_error=is_user_error(cause),
-            metric_missing=isinstance(cause, MetricMissing),
+            is_user_error=is_user_error(error),
+            metric_missing=isinstance(error, MetricMissing),
         )
-        trace = _get_traceback(cause)
+        trace = _get_traceback(error)
         if isinstance(failure, RunError) and trace:
             folder.log(trace)
             failure.traceback_file = f"{folder}/log.txt"
+    return failure
 
 
 @contextmanager

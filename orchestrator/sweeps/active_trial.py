@@ -3,24 +3,39 @@
 This code runs in the driver, or under Tune in the trial's process.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
 from time import monotonic
 from typing import Any, Self
 
 from orchestrator.disk.attempts import measure_training_seconds
 from orchestrator.disk.metadata import Status
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.engines.failure_record import record_failure
 from orchestrator.engines.lifecycle import find_outcome
+from orchestrator.errors import ConfigError, HookyardError
 from orchestrator.experiment.resolve import ResolvedExperiment
 from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.loop.report import Report
 from orchestrator.sweeps.begin_trial import begin_trial
 from orchestrator.sweeps.metric_monitor import MetricMonitor
+from orchestrator.sweeps.search.search import NumberedValues
+
+
+class TrialState(Enum):
+    """How far a trial has come. It passes through the states in this order."""
+
+    TRAINING = "training"
+    ENDING = "ending"
+    """Its last report is the end, which its folder records once its files are closed."""
+    ENDED = "ended"
+    """Its folder records the end, which may be a failure."""
 
 
 class ActiveTrial:
-    """A trial that has started. Its status is `running` until `end` or `fail` sets it, once.
+    """A trial that has begun.
 
     Attributes:
         number: Number of the trial in its sweep.
@@ -51,6 +66,7 @@ class ActiveTrial:
         self._started_at = monotonic() - earlier_s
         self._last: Report | None = None
         self._reason_to_stop: str | None = None
+        self._state = TrialState.TRAINING
         self._status: Status = "running"
 
     @classmethod
@@ -69,6 +85,16 @@ class ActiveTrial:
         )
 
     @property
+    def state(self) -> TrialState:
+        """How far the trial has come."""
+        return self._state
+
+    @property
+    def status(self) -> Status:
+        """Status that its folder records."""
+        return self._status
+
+    @property
     def reports(self) -> Sequence[Mapping[str, Any]]:
         """Reports that contain the sweep's metrics, also of earlier attempts."""
         return self._reports
@@ -79,24 +105,9 @@ class ActiveTrial:
         return self._last
 
     @property
-    def status(self) -> Status:
-        """Status that its folder has, or gets from the caller of `fail`."""
-        return self._status
-
-    @property
     def training_s(self) -> float:
         """Training time in seconds, including earlier attempts."""
         return monotonic() - self._started_at
-
-    @property
-    def has_ended(self) -> bool:
-        return self._status != "running"
-
-    @property
-    def is_at_end(self) -> bool:
-        """True if it has ended, or ends at its last report, once its files are closed."""
-        is_final = self._last is not None and self._last.is_final
-        return self.has_ended or is_final or self._reason_to_stop is not None
 
     def take_resolved(self) -> ResolvedExperiment | None:
         """Return the resolved experiment, but only once, because its task and hooks have state."""
@@ -106,7 +117,7 @@ class ActiveTrial:
 
     def begin_attempt(self) -> None:
         """Begin another attempt, which has not reported yet."""
-        assert not self.is_at_end
+        assert self._state is TrialState.TRAINING
         self._last = None
 
     def add_report(self, report: Report) -> bool:
@@ -114,6 +125,8 @@ class ActiveTrial:
         ever will, and RunError if it is the last and none has had them."""
         is_first = self._last is None
         self._last = report
+        if report.is_final:
+            self._state = TrialState.ENDING
         has_metrics = self._metric_monitor.has_metrics(report)
         if is_first:
             # The attempt has replaced the reports after the checkpoint from which it continues. The
@@ -126,25 +139,29 @@ class ActiveTrial:
         return has_metrics
 
     def stop(self, reason: str) -> None:
-        """Let the trial end early at its last report, unless it ends there by itself. A trial that
-        was interrupted there would be resumed, and so it can stop."""
+        """Let the trial end early at its last report. A trial that ends there by itself is not
+        stopped, except if it was interrupted: it would be resumed."""
         assert self._last is not None
-        if not self.is_at_end or (self._last.interrupted and not self.has_ended):
+        is_resumable = self._state is TrialState.ENDING and self._last.interrupted
+        if self._state is TrialState.TRAINING or is_resumable:
             self._reason_to_stop = reason
+            self._state = TrialState.ENDING
 
-    def end(self) -> None:
+    def record_end(self) -> None:
         """Record the end of the trial in its folder: that it was stopped, or what its last report
         says. Raises RunError if no report had the sweep's metrics."""
         status, reasons = self._find_outcome()
         self.folder.end(status, stopped=reasons)
-        self._leave_running(status)
+        self._set_ended(status)
 
-    def fail(self) -> None:
-        """Mark the trial as failed; the caller records the error in its folder."""
-        self._leave_running("failed")
+    def record_failure(self, error: Exception) -> HookyardError:
+        """Record in its folder that the trial has failed; return the error to raise for it."""
+        self._set_ended("failed")
+        return record_failure(self.folder, error)
 
-    def _leave_running(self, status: Status) -> None:
-        assert self._status == "running", f"trial {self.number}: {self._status} -> {status}"
+    def _set_ended(self, status: Status) -> None:
+        assert self._state is not TrialState.ENDED, f"trial {self.number}: {self._status}, {status}"
+        self._state = TrialState.ENDED
         self._status = status
 
     def _find_outcome(self) -> tuple[Status, Sequence[str]]:
@@ -164,3 +181,36 @@ class ActiveTrial:
         """Return the trial's valid reports that have all of the sweep's metrics, oldest first."""
         reports = self.folder.read_current_reports()
         return [report for report in reports if self._settings.has_metrics(report)]
+
+
+def list_training(trials: Iterable[ActiveTrial]) -> list[ActiveTrial]:
+    """Return the trials that have not come to their end."""
+    return [trial for trial in trials if trial.state is TrialState.TRAINING]
+
+
+@dataclass(frozen=True)
+class BegunTrials:
+    """Trials that have begun, and those that could not begin."""
+
+    trials: list[ActiveTrial] = field(default_factory=list)
+    refused: list[tuple[NumberedValues, ConfigError]] = field(default_factory=list)
+    """Trials that have failed, because their values are invalid together, and why."""
+
+
+def begin_trials(
+    members: Iterable[NumberedValues],
+    location: str,
+    source: ExperimentSource,
+    settings: SweepSettings,
+) -> BegunTrials:
+    """Begin or continue trials that share a training run, or a single one."""
+    begun = BegunTrials()
+    for member in members:
+        number = member["number"]
+        try:
+            trial = ActiveTrial.begin(location, number, source, settings, member["values"])
+        except ConfigError as error:
+            begun.refused.append((member, error))
+        else:
+            begun.trials.append(trial)
+    return begun

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 from orchestrator.disk.sweep_folder import end_trial
-from orchestrator.engines.error_origin import is_gpu_failure
 from orchestrator.engines.in_process import InProcess
-from orchestrator.errors import ConfigError, MetricMissing, RunError
-from orchestrator.sweeps.active_trial import ActiveTrial
+from orchestrator.errors import MetricMissing, RunError
+from orchestrator.sweeps.active_trial import ActiveTrial, begin_trials, list_training
+from orchestrator.sweeps.after_failure import AfterFailure, decide_after_failure
 from orchestrator.sweeps.pruner import Pruner
 from orchestrator.sweeps.running_sweep import RunningSweep
 from orchestrator.sweeps.search.search import list_members
 from orchestrator.sweeps.stopping_rules import describe_scheduler_stop
-from orchestrator.sweeps.trial_group import Failed, Reported, TrialGroup
+from orchestrator.sweeps.training_attempt import (
+    TrainingAttempt,
+    TrialEnded,
+    TrialEvent,
+    TrialFailed,
+    TrialReported,
+)
 
 
 class SequentialTrials:
@@ -38,70 +43,66 @@ class SequentialTrials:
             suggestion = self._search.suggest()
             if suggestion is None:
                 return
-            trials = []
-            for member in list_members(suggestion):
-                trial = self._begin(member["number"], member["values"])
-                if trial:
-                    trials.append(trial)
-            self._sweep.begin({trial.number: trial.values for trial in trials})
-            self._train(trials)
-
-    def _begin(self, number: int, values: Mapping[str, Any]) -> ActiveTrial | None:
-        sweep = self._sweep
-        try:
-            return ActiveTrial.begin(
-                sweep.folder.location, number, sweep.experiment.source, sweep.settings, values
+            begun = begin_trials(
+                list_members(suggestion),
+                self._sweep.folder.location,
+                self._sweep.experiment.source,
+                self._sweep.settings,
             )
-        except ConfigError as error:
-            sweep.record_failure(number, values, str(error), metric_missing=False)
-            return None
+            for member, error in begun.refused:
+                self._sweep.record_failure(
+                    member["number"], member["values"], str(error), metric_missing=False
+                )
+            self._sweep.begin({trial.number: trial.values for trial in begun.trials})
+            self._train(begun.trials)
 
     def _train(self, trials: Sequence[ActiveTrial]) -> None:
         """Train trials that share a training run until all or the sweep have ended. If one fails,
-        the others continue without it."""
-        group = TrialGroup(self._engine, trials, self._sweep.settings)
-        while not group.has_ended:
-            running = [trial for trial in trials if not trial.has_ended]
+        the others continue without it in another attempt."""
+        while continuing := list_training(trials):
             if self._sweep.end.is_due():
-                for trial in running:
+                for trial in continuing:
                     end_trial(trial.folder, *self._sweep.find_ending(trial.number))
                 return
-            self._train_until_one_fails(group)
-            for trial in running:
-                if trial.has_ended and trial.status != "failed":
+            attempt = TrainingAttempt(self._engine, continuing, self._sweep.settings)
+            self._handle_all(attempt.train(), attempt)
+
+    def _handle_all(self, events: Iterable[TrialEvent], attempt: TrainingAttempt) -> None:
+        for event in events:
+            trial = event.trial
+            match event:
+                case TrialReported():
+                    self._stop_if_due(trial, attempt)
+                case TrialFailed():
+                    self._record_failure(event, attempt)
+                case TrialEnded():
                     interrupted = trial.status == "interrupted"
                     self._sweep.record_end(trial.number, trial.values, interrupted=interrupted)
 
-    def _train_until_one_fails(self, group: TrialGroup) -> None:
-        while event := group.next():
-            if isinstance(event, Reported):
-                event = self._stop_if_due(group, event.trial)
-            if event:
-                self._record_failure(group, event)
-                return
-
-    def _stop_if_due(self, group: TrialGroup, trial: ActiveTrial) -> Failed | None:
-        """Stop a trial at its report if there is a reason; return its failure if that fails."""
+    def _stop_if_due(self, trial: ActiveTrial, attempt: TrainingAttempt) -> None:
+        """Stop a trial at its report if there is a reason. If that fails, the trial has failed."""
         try:
             reason = self._find_reason_to_stop(trial)
             if reason:
-                group.stop(trial, reason)
-        except BaseException as error:
-            return group.fail(trial, error)
-        return None
+                attempt.stop(trial, reason)
+        except Exception as error:
+            self._handle_all(attempt.close_after_failure(trial, error), attempt)
 
-    def _record_failure(self, group: TrialGroup, failed: Failed) -> None:
+    def _record_failure(self, failed: TrialFailed, attempt: TrainingAttempt) -> None:
         """Record the failure of a trial, without which the others continue. Raises RunError if no
         trial can use the GPU any more."""
         trial = failed.trial
         failure = failed.failure
-        if is_gpu_failure(failure):
+        others = [other for other in attempt.trials if other is not trial]
+        after = decide_after_failure(failed.error, others, restarts=False)
+        if after is AfterFailure.END_ALL:
             raise RunError(
                 f"{failure}\nThe GPU is unusable; `hookyard resume` continues in a new process"
             ) from failure
-        group.shut_down()
         missing = isinstance(failure, MetricMissing)
         self._sweep.record_failure(trial.number, trial.values, str(failure), metric_missing=missing)
+        if self._sweep.end.is_due():
+            self._handle_all(attempt.close(), attempt)
 
     def _find_reason_to_stop(self, trial: ActiveTrial) -> str | None:
         report = trial.last

@@ -6,13 +6,19 @@ from typing import Any
 
 import pytest
 
+from orchestrator.disk.new_run import create_run
+from orchestrator.disk.sweep_folder import trial_folder
 from orchestrator.errors import RunError
 from orchestrator.loop.report import Report
-from orchestrator.sweeps.active_trial import ActiveTrial
+from orchestrator.sweeps.active_trial import ActiveTrial, TrialState, begin_trials
+from orchestrator.sweeps.search.search import NumberedValues
 from tests.tasks import described
 
 SWEEP = {"metric": "val/loss", "trials": 1, "space": {"optimizer.lr": {"uniform": [0.0, 1.0]}}}
 PHASES = ("train", "val")
+TRAINING = TrialState.TRAINING
+ENDING = TrialState.ENDING
+ENDED = TrialState.ENDED
 
 
 def make_trial(folder: Path) -> ActiveTrial:
@@ -39,53 +45,48 @@ CALLS: dict[str, Callable[[ActiveTrial], Any]] = {
         trial, 2, is_final=True, interrupted=True, stopped=("interrupted",)
     ),
     "stop": lambda trial: trial.stop("max_reports: 1 reached"),
-    "end": lambda trial: trial.end(),
-    "fail": lambda trial: trial.fail(),
+    "end": lambda trial: trial.record_end(),
+    "fail": lambda trial: trial.record_failure(OSError("the disk is gone")),
 }
 STOPPED = ["max_reports: 1 reached"]
 
 
 @pytest.mark.parametrize(
-    ("calls", "is_at_end", "status", "reasons"),
+    ("calls", "state", "status", "reasons"),
     [
-        ("", False, "running", []),
-        ("report", False, "running", []),
-        ("report, last report", True, "running", []),
-        ("report, last report, end", True, "finished", []),
-        ("early end", True, "running", []),
-        ("early end, end", True, "stopped", ["as good as it gets"]),
-        ("pause", True, "running", []),
-        ("pause, end", True, "interrupted", ["interrupted"]),
-        ("report, stop", True, "running", []),
-        ("report, stop, end", True, "stopped", STOPPED),
+        ("", TRAINING, "running", []),
+        ("report", TRAINING, "running", []),
+        ("report, last report", ENDING, "running", []),
+        ("report, last report, end", ENDED, "finished", []),
+        ("early end", ENDING, "running", []),
+        ("early end, end", ENDED, "stopped", ["as good as it gets"]),
+        ("pause", ENDING, "running", []),
+        ("pause, end", ENDED, "interrupted", ["interrupted"]),
+        ("report, stop", ENDING, "running", []),
+        ("report, stop, end", ENDED, "stopped", STOPPED),
         # A trial that has come to its end has not been stopped; an interrupted one has not come to
         # its end.
-        ("last report, stop, end", True, "finished", []),
-        ("early end, stop, end", True, "stopped", ["as good as it gets"]),
-        ("pause, stop, end", True, "stopped", STOPPED),
-        ("pause, end, stop", True, "interrupted", ["interrupted"]),
-        ("report, end", True, "finished", []),
+        ("last report, stop, end", ENDED, "finished", []),
+        ("early end, stop, end", ENDED, "stopped", ["as good as it gets"]),
+        ("pause, stop, end", ENDED, "stopped", STOPPED),
+        ("pause, end, stop", ENDED, "interrupted", ["interrupted"]),
+        ("report, end", ENDED, "finished", []),
         # Its files could not be closed, for example.
-        ("report, stop, fail", True, "failed", []),
-        ("last report, fail", True, "failed", []),
-        ("fail", True, "failed", []),
-        ("report, fail, stop", True, "failed", []),
+        ("report, stop, fail", ENDED, "failed", []),
+        ("last report, fail", ENDED, "failed", []),
+        ("fail", ENDED, "failed", []),
+        ("report, fail, stop", ENDED, "failed", []),
     ],
 )
-def test_calls_lead_from_one_status_to_the_next(
-    tmp_path: Path, calls: str, is_at_end: bool, status: str, reasons: list[str]
+def test_calls_lead_from_one_state_to_the_next(
+    tmp_path: Path, calls: str, state: TrialState, status: str, reasons: list[str]
 ) -> None:
     trial = make_trial(tmp_path / "sweep")
     for call in filter(None, calls.split(", ")):
         CALLS[call](trial)
-    assert (trial.is_at_end, trial.status, trial.has_ended) == (
-        is_at_end,
-        status,
-        status != "running",
-    )
+    assert (trial.state, trial.status) == (state, status)
     metadata = trial.folder.read_metadata()
-    recorded = "running" if status == "failed" else status
-    assert (metadata.status, [*metadata.stopped]) == (recorded, reasons)
+    assert (metadata.status, [*metadata.stopped]) == (status, reasons)
 
 
 @pytest.mark.parametrize("first", ["end", "fail"])
@@ -101,7 +102,7 @@ def test_a_trial_ends_once(tmp_path: Path, first: str, second: str) -> None:
 def test_a_trial_without_the_metric_can_be_interrupted_but_not_end(tmp_path: Path) -> None:
     trial = make_trial(tmp_path / "sweep")
     with pytest.raises(RunError, match=r"without a report that has the sweep's metric 'val/loss'"):
-        trial.end()
+        trial.record_end()
     partial = Report(
         {"epoch": 0},
         ("interrupted",),
@@ -111,7 +112,7 @@ def test_a_trial_without_the_metric_can_be_interrupted_but_not_end(tmp_path: Pat
         phases=PHASES,
     )
     assert not trial.add_report(partial)
-    trial.end()
+    trial.record_end()
     assert trial.status == "interrupted"
 
 
@@ -134,3 +135,22 @@ def test_the_task_and_hooks_are_taken_once(tmp_path: Path) -> None:
     trial = make_trial(tmp_path / "sweep")
     assert trial.take_resolved() is not None
     assert trial.take_resolved() is None
+
+
+def test_trials_begin_without_those_whose_values_are_refused(tmp_path: Path) -> None:
+    create_run(tmp_path, "sweep", "name: sweep\n")
+    experiment = described(sweep=SWEEP)
+    assert experiment.sweep is not None
+    members: list[NumberedValues] = [
+        {"number": 0, "values": {"optimizer.lr": 0.1}},
+        {"number": 1, "values": {"hooks.speed.every": "never"}},
+        {"number": 2, "values": {"optimizer.lr": 0.2}},
+    ]
+    location = str(tmp_path / "sweep")
+    begun = begin_trials(members, location, experiment.source, experiment.sweep)
+    assert [trial.number for trial in begun.trials] == [0, 2]
+    ((refused, error),) = begun.refused
+    assert refused == members[1]
+    assert "hooks.speed" in str(error)
+    metadata = trial_folder(location, 1).read_metadata()
+    assert (metadata.status, metadata.error, metadata.is_user_error) == ("failed", str(error), True)

@@ -1,0 +1,63 @@
+"""Results for Ray Tune of a trial, or of trials that share a training run. Used in the trial's
+process."""
+
+import math
+from typing import Any
+
+from ray.tune.result import DONE, TRAINING_ITERATION
+
+from orchestrator.experiment.sections.sweep import SweepSettings
+from orchestrator.sweeps.active_trial import ActiveTrial
+from orchestrator.sweeps.tune.trial_data import FAILED, REPORTED, SECONDS
+
+_COUNTERS = ("epoch", "step", "samples")
+"""Counters that Tune gets besides the sweep's metrics. Tune keeps every result."""
+
+
+class TrialResults:
+    """Makes results for Tune. Each has the sweep's metrics, because Tune refuses one without."""
+
+    def __init__(self, settings: SweepSettings, *, shares_training: bool) -> None:
+        self._settings = settings
+        self._shares_training = shares_training
+        self.metrics: dict[str, Any] = {}
+        """Metrics and counters of the last report; empty before any."""
+        self._failed: list[int] = []
+        """Numbers of the trials that failed alone since the last result."""
+
+    def keep_report(self, trial: ActiveTrial, *, counts_own_reports: bool) -> None:
+        """Keep the last report of a trial for the next result.
+
+        Args:
+            trial: A trial that has reported the sweep's metrics.
+            counts_own_reports: False after an exploit, because Tune counts from the other trial's
+                reports then.
+        """
+        report = trial.reports[-1]
+        self.metrics = {name: report[name] for name in (*_COUNTERS, *self._settings.metrics)}
+        self.metrics[SECONDS] = trial.training_s
+        if counts_own_reports:
+            self.metrics[TRAINING_ITERATION] = len(trial.reports)
+
+    def keep_failure(self, number: int) -> None:
+        """Keep for the next result that a trial has failed, without which the others continue."""
+        self._failed.append(number)
+
+    def make_result(self, reported: int) -> dict[str, Any]:
+        """Make the result of a report of the trial with this number."""
+        return self._make_result(reported, is_last=False)
+
+    def make_last_result(self) -> dict[str, Any]:
+        """Make the result after which no trial trains. Its metrics are NaN if no trial has reported
+        any, because all were interrupted before."""
+        return self._make_result(None, is_last=True)
+
+    def _make_result(self, reported: int | None, *, is_last: bool) -> dict[str, Any]:
+        missing = dict.fromkeys(self._settings.metrics, math.nan)
+        result = {**missing, **self.metrics, DONE: is_last}
+        # Without `REPORTED`, the metrics are the report of a single trial.
+        if self._shares_training or not self.metrics:
+            result[REPORTED] = reported
+            result[FAILED] = self._failed
+            self._failed = []
+        return result
