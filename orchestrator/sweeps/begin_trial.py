@@ -46,36 +46,31 @@ def begin_trial(
     """Create or reopen a trial's folder, and return it with the experiment. A resumed trial's
     values may have changed.
 
-    `source` is the sweep's. If the values are invalid together, records a failed trial and raises
-    ConfigError.
+    Args:
+        location: The sweep's folder.
+        number: Number of the trial.
+        source: The sweep's experiment as written.
+        settings: The sweep.
+        values: Values of the trial by dotted path.
+
+    Raises:
+        ConfigError: If the values are invalid together. The folder then records a failed trial.
     """
     folder = trial_folder(location, number)
-    is_new = not folder.exists()
     changes: dict[str, Any] = {"values": values}
-    error = None
     try:
         source = make_trial_source(source, settings, values)
         resolved = resolve(source)
-        if is_new or _begins_with_edited_init(folder, resolved.experiment):
+        if not folder.exists() or _begins_with_edited_init(folder, resolved.experiment):
             changes["init"] = describe_initial_weights(resolved.experiment)
         text = to_yaml(resolved.experiment)
-    except ConfigError as config_error:
-        error = config_error
+    except ConfigError as error:
         text = RunFolder(location).read_experiment_text()
-
-    if is_new:
-        metadata = {
-            "configuration": number // settings.repeat_count if settings.repeat_count > 1 else None,
-            "modes": dict(settings.objectives),
-            **changes,
-        }
-        folder.begin(text, source, trial=folder.name, local=False, **metadata)
-    else:
-        folder.write_experiment(text, source)
-        folder.resume(**changes)
-    if error:
+        _write_begin(folder, number, text, source, settings, changes)
         folder.end("failed", error=str(error), is_user_error=True)
-        raise error
+        raise
+
+    _write_begin(folder, number, text, source, settings, changes)
     return resolved, folder
 
 
@@ -83,3 +78,29 @@ def _begins_with_edited_init(folder: RunFolder, experiment: Experiment) -> bool:
     """Return whether a trial begins again with other initial weights. One that has a checkpoint
     continues from it."""
     return has_edited_init(folder, experiment) and not list_checkpoints(folder)
+
+
+def _write_begin(
+    folder: RunFolder,
+    number: int,
+    text: str,
+    source: ExperimentSource,
+    settings: SweepSettings,
+    changes: Mapping[str, Any],
+) -> None:
+    """Create a trial's folder, or record in it that the trial continues."""
+    if folder.exists():
+        folder.write_experiment(text, source)
+        folder.resume(**changes)
+        return
+
+    configuration = number // settings.repeat_count if settings.repeat_count > 1 else None
+    folder.begin(
+        text,
+        source,
+        trial=folder.name,
+        local=False,
+        configuration=configuration,
+        modes=dict(settings.objectives),
+        **changes,
+    )
