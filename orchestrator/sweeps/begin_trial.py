@@ -3,7 +3,7 @@
 This code runs in the driver, or under Tune in the trial's process.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.disk.checkpoint_folder import list_checkpoints
@@ -28,12 +28,16 @@ def make_trial_source(
     trial = source.without_sweep().with_values(values)
     data, _ = trial.merge()
     trial = trial.with_values(infer_modes(data, settings))
-    if not settings.row_stats:
-        return trial
-    entry = (data.get("hooks") or {}).get("row_stats")
-    statistics = entry.get("report", []) if isinstance(entry, dict) else []
-    statistics = dict.fromkeys([*statistics, *settings.row_stats])
-    return trial.with_values({"hooks.row_stats.report": [*statistics]})
+    if settings.row_stats:
+        statistics = [*_list_reported_statistics(data), *settings.row_stats]
+        trial = trial.with_values({"hooks.row_stats.report": [*dict.fromkeys(statistics)]})
+    return trial
+
+
+def _list_reported_statistics(data: Mapping[str, Any]) -> Sequence[str]:
+    """Return the statistics of rows that an experiment, which is not checked yet, reports itself."""
+    row_stats = (data.get("hooks") or {}).get("row_stats")
+    return row_stats.get("report", []) if isinstance(row_stats, dict) else []
 
 
 def begin_trial(
