@@ -91,9 +91,7 @@ class TrainingAttempt:
         from the failure of a trial on, the attempt is closed."""
         while not self._is_closed:
             try:
-                report = self._lifecycle.next()
-                if report is None:
-                    self._lifecycle.shut_down()
+                report = self._train_to_report()
             except Exception as error:
                 yield from self.close_after_failure(self._find_failed(error), error)
                 return
@@ -106,6 +104,14 @@ class TrainingAttempt:
             # Their files are closed, because the engine has trained past their last reports.
             yield from self._record_ends(self._list_ending())
             yield from self._add_report(report)
+
+    def _train_to_report(self) -> Report | None:
+        """Train to the next report and return it; at the end, close the trials' files and return
+        None."""
+        report = self._lifecycle.next()
+        if report is None:
+            self._lifecycle.shut_down()
+        return report
 
     def _add_report(self, report: Report) -> Iterator[TrialEvent]:
         """Add a report to its trial. It is an event only if it has the sweep's metrics."""
