@@ -127,7 +127,7 @@ class ActiveTrial:
         self._last = report
         if report.is_final:
             self._state = TrialState.ENDING
-        has_metrics = self._metric_monitor.has_metrics(report)
+        has_metrics = self._metric_monitor.check_report(report)
         if is_first:
             # The attempt has replaced the reports after the checkpoint from which it continues. The
             # folder already holds the new one.

@@ -49,7 +49,7 @@ class MetricMonitor:
         self._seen = seen
         self._has_own_hooks = has_unknown_metrics(resolved.task, resolved.hooks.values())
 
-    def has_metrics(self, report: Report) -> bool:
+    def check_report(self, report: Report) -> bool:
         """Return whether a report has all of the sweep's metrics. Raises MetricMissing if none ever
         will."""
         missing = [metric for metric in self._metrics if metric not in report.metrics]
@@ -74,14 +74,17 @@ class MetricMonitor:
         )
 
     def _will_never_come(self, metric: str, report: Report, known: list[str]) -> bool:
+        """Return whether no later report will have a metric that a report lacks."""
         phase = find_phase(metric, report.phases)
         if find_phase(metric) and not phase:
+            # The run has no such phase, so that only a hook of the user can report the metric.
             return not self._has_own_hooks
-        expected = phase or (list_phases("val", report.phases) or ["train"])[-1]
-        if report.is_partial or not any(name.startswith(f"{expected}/") for name in report.metrics):
+        if report.is_partial or not _has_phase(report, phase or _find_last_phase(report)):
             return False
+
         may_come_later = self._has_own_hooks or metric.startswith(PREFIX)
-        return not may_come_later or nearest(metric, known, _MISSPELLING) is not None
+        is_misspelled = nearest(metric, known, _MISSPELLING) is not None
+        return is_misspelled or not may_come_later
 
     def _list_known_names(self, report: Report, missing: list[str]) -> list[str]:
         """Return the reported metrics, and the statistics of rows that could be reported."""
@@ -91,3 +94,15 @@ class MetricMonitor:
             for column in read_row_schema(self._folder.storage).names:
                 names.extend(f"{PREFIX}{column}/{statistic}" for statistic in {*statistics})
         return names
+
+
+def _find_last_phase(report: Report) -> str:
+    """Return the last phase of validation, or `train` without any. A report with its metrics has
+    those that belong to no phase too, such as statistics of rows."""
+    validation = list_phases("val", report.phases)
+    return validation[-1] if validation else "train"
+
+
+def _has_phase(report: Report, phase: str) -> bool:
+    """Return whether a report has metrics of a phase."""
+    return any(name.startswith(f"{phase}/") for name in report.metrics)
