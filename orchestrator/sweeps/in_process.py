@@ -68,6 +68,7 @@ class SequentialTrials:
             self._handle_all(attempt.train(), attempt)
 
     def _handle_all(self, events: Iterable[TrialEvent], attempt: TrainingAttempt) -> None:
+        """Handle what happens in an attempt, as it happens."""
         for event in events:
             trial = event.trial
             match event:
@@ -76,13 +77,12 @@ class SequentialTrials:
                 case TrialFailed():
                     self._record_failure(event, attempt)
                 case TrialEnded():
-                    interrupted = trial.status == "interrupted"
-                    self._sweep.record_end(trial.number, trial.values, interrupted=interrupted)
+                    self._sweep.record_end(trial.number, trial.values, trial.status)
 
     def _stop_if_due(self, trial: ActiveTrial, attempt: TrainingAttempt) -> None:
         """Stop a trial at its report if there is a reason. If that fails, the trial has failed."""
         try:
-            reason = self._find_reason_to_stop(trial)
+            reason = self._add_report(trial)
             if reason:
                 attempt.stop(trial, reason)
         except Exception as error:
@@ -104,15 +104,17 @@ class SequentialTrials:
         if self._sweep.end.is_due():
             self._handle_all(attempt.close(), attempt)
 
-    def _find_reason_to_stop(self, trial: ActiveTrial) -> str | None:
+    def _add_report(self, trial: ActiveTrial) -> str | None:
+        """Show the last report of a trial, and pass it to the rules and the pruner; return the
+        reason to stop the trial, or None."""
         report = trial.last
         assert report is not None
-        self._sweep.record_report(trial.number, report.metrics)
+        self._sweep.show_report(trial.number, report.metrics)
 
         # Rules and pruner get every report, whatever the other decides.
         count = len(trial.reports)
         metrics = {**report.metrics, "training_iteration": count}
-        reason = self._sweep.find_reason_to_stop(trial.number, metrics, trial.training_s)
+        reason = self._sweep.rules.add_report(trial.number, metrics, trial.training_s)
         is_pruned = self._pruner is not None and self._pruner.should_stop(
             trial.number, count, report.metrics
         )

@@ -53,7 +53,7 @@ class RunningSweep:
         self.search = make_search(experiment, previous, display.line)
         """Suggests the next trial, to Tune too; it learns of the trials here."""
         self.rules = StoppingRules(self.settings, self.search, end.budget)
-        """Their `reasons` grow as they stop trials in `find_reason_to_stop`."""
+        """They count each report, and their `reasons` grow as they stop trials."""
         self.rules.replay(previous)
         self._index = TrialIndex(folder, self.settings.objectives)
         self._progress = SweepProgress(display, self.settings, previous)
@@ -80,15 +80,6 @@ class RunningSweep:
             trial_folder(self.folder.location, number) for number in self._progress.list_active()
         ]
 
-    def find_reason_to_stop(
-        self, number: int, metrics: Mapping[str, Any], seconds: float
-    ) -> str | None:
-        """Return why the rules stop a trial at this report, `seconds` into its training; None if
-        they do not."""
-        if self.rules.should_stop(number, metrics, seconds):
-            return self.rules.reasons[number]
-        return None
-
     def find_ending(self, number: int) -> tuple[Status, str]:
         """Return the status of a trial that the driver ended, and the reason."""
         if number in self.rules.reasons:
@@ -105,7 +96,8 @@ class RunningSweep:
                 folder = RunFolder(self.folder.storage / "trials", name)
                 end_trial(folder, *self.find_ending(trial_number(name)))
 
-    def record_report(self, number: int, metrics: Mapping[str, Any]) -> None:
+    def show_report(self, number: int, metrics: Mapping[str, Any]) -> None:
+        """Show a report, and send the alerts that are due. `rules` count it."""
         self._progress.add_report(number, metrics)
         self._alerts.check_report(metrics, trial_name(number))
 
@@ -113,11 +105,9 @@ class RunningSweep:
         """Show that a trial lost a process and restarts."""
         self._progress.show_recovery(number, error)
 
-    def record_end(
-        self, number: int, values: Mapping[str, Any], *, interrupted: bool = False
-    ) -> None:
-        """Record the end of a trial. An interrupted trial has not ended."""
-        if interrupted:
+    def record_end(self, number: int, values: Mapping[str, Any], status: Status) -> None:
+        """Record the end of a trial that has not failed. An interrupted one will continue."""
+        if status == "interrupted":
             self.search.record_pause(number)
             self._progress.interrupt(number, values)
             return

@@ -59,9 +59,9 @@ class StoppingRules:
     def count_reports(self, number: int) -> int:
         return self._trials[number].reports
 
-    def should_stop(self, number: int, metrics: Mapping[str, Any], seconds: float) -> bool:
-        """Return whether a trial should stop at this report, `seconds` into its training, and
-        record the reason."""
+    def add_report(self, number: int, metrics: Mapping[str, Any], seconds: float) -> str | None:
+        """Count a report of a trial, `seconds` into its training, and pass it to the search; return
+        the reason to stop the trial, or None."""
         self._count_report(number, metrics)
         # The search gets every report, even if another rule stops the trial.
         reason_of_search = self._search.record_report(number, metrics)
@@ -69,7 +69,7 @@ class StoppingRules:
         reason = self._find_reason(progress, metrics[self._metric], seconds) or reason_of_search
         if reason:
             self.reasons[number] = reason
-        return reason is not None
+        return reason
 
     def _count_report(self, number: int, metrics: Mapping[str, Any]) -> None:
         progress = self._trials[number]

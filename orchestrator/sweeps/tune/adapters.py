@@ -44,7 +44,7 @@ class Stopper(_Unsaved, tune.Stopper):
         number = result.get(REPORTED, result["config"][TRIAL]["number"])
         if number is None:
             return False
-        reason = self._sweep.find_reason_to_stop(number, result, result[SECONDS])
+        reason = self._sweep.rules.add_report(number, result, result[SECONDS])
         # The scheduler stops one trial of a shared training run, because the others may continue.
         return reason is not None and REPORTED not in result
 
@@ -101,7 +101,7 @@ class TrialEvents(_Unsaved, tune.Callback):
                 self._record_failure_alone(config, member)
         number = result.get(REPORTED, config["number"])
         if number is not None:
-            self._sweep.record_report(number, result)
+            self._sweep.show_report(number, result)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         for member in list_members(trial.config[TRIAL]):
@@ -113,9 +113,7 @@ class TrialEvents(_Unsaved, tune.Callback):
             if status == "failed":
                 self._record_failure(member)
             else:
-                self._sweep.record_end(
-                    member["number"], member["values"], interrupted=status == "interrupted"
-                )
+                self._sweep.record_end(member["number"], member["values"], status)
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         config: TrialConfig = trial.config[TRIAL]
@@ -131,7 +129,8 @@ class TrialEvents(_Unsaved, tune.Callback):
         for member in list_members(trial.config[TRIAL]):
             folder = self._find_folder(member)
             if _is_complete(folder):
-                self._sweep.record_end(member["number"], member["values"])
+                status = folder.read_metadata().status
+                self._sweep.record_end(member["number"], member["values"], status)
             else:
                 self._record_failure(member)
 

@@ -48,16 +48,16 @@ def test_each_event_of_a_trial_is_a_line(
     error = f"{missing}; available: val/loss"
     sweep.begin({0: {"optimizer.lr": 0.123456}})
     assert [folder.name for folder in sweep.list_active_trials()] == ["trial-0000"]
-    sweep.record_report(0, {"val/accuracy": 0.9})
-    sweep.record_report(0, {"val/accuracy": 0.8})
+    sweep.show_report(0, {"val/accuracy": 0.9})
+    sweep.show_report(0, {"val/accuracy": 0.8})
     sweep.show_recovery(0, "rank 1: its process died")
     sweep.begin({0: {"optimizer.lr": 0.123456}})
-    sweep.record_end(0, {"optimizer.lr": 0.123456})
+    sweep.record_end(0, {"optimizer.lr": 0.123456}, "finished")
     sweep.show_recovery(1, "the trial's process died")
-    sweep.record_report(1, {"val/accuracy": 0.95})
+    sweep.show_report(1, {"val/accuracy": 0.95})
     sweep.record_failure(1, {"optimizer.lr": 0.5}, error, metric_missing=True)
     sweep.begin({2: {"optimizer.lr": 0.7}})
-    sweep.record_end(2, {"optimizer.lr": 0.7}, interrupted=True)
+    sweep.record_end(2, {"optimizer.lr": 0.7}, "interrupted")
     assert capsys.readouterr().err.splitlines() == [
         "trial-0000 begins: optimizer.lr=0.1235",
         "trials 0/3 best val/accuracy 0.9",
@@ -109,12 +109,12 @@ def test_the_search_learns_the_last_report_of_a_trial_also_of_an_earlier_attempt
         learned.append(last)
 
     monkeypatch.setattr(Search, "record_end", learn)
-    sweep.record_end(0, {})
-    sweep.record_report(1, {"val/accuracy": 0.7})
-    sweep.record_end(1, {})
+    sweep.record_end(0, {}, "finished")
+    sweep.show_report(1, {"val/accuracy": 0.7})
+    sweep.record_end(1, {}, "finished")
     sweep.record_failure(2, {}, "broken", metric_missing=False)
-    sweep.record_report(3, {"val/accuracy": 0.6})
-    sweep.record_end(3, {}, interrupted=True)
+    sweep.show_report(3, {"val/accuracy": 0.6})
+    sweep.record_end(3, {}, "interrupted")
     assert learned == [{"val/accuracy": 0.8}, {"val/accuracy": 0.7}, None]
 
 
@@ -126,7 +126,7 @@ def test_a_metric_that_no_trial_reports_ends_the_sweep(tmp_path: Path) -> None:
     assert sweep.find_ending(1) == ("interrupted", "trial-0000 failed, which ends the sweep")
 
     others = running(tmp_path / "second")
-    others.find_reason_to_stop(0, {"val/accuracy": 1.0}, 0)
+    others.rules.add_report(0, {"val/accuracy": 1.0}, 0)
     others.record_failure(1, {}, "no such metric", metric_missing=True)
     assert not others.end.is_due()
     assert others.end.metric_missing is None

@@ -55,7 +55,7 @@ def test_rules_stop_each_trial_by_itself(
                 (
                     count
                     for count, report in reports
-                    if rules.should_stop(trial, report, 100 * count)
+                    if rules.add_report(trial, report, 100 * count)
                 ),
                 None,
             )
