@@ -24,6 +24,7 @@ from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.assigned_run import AssignedRun
 from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.session import Session
+from orchestrator.errors import StorageError
 from orchestrator.experiment.load import to_yaml
 from orchestrator.loop.world import World
 from orchestrator.runs.result import Run
@@ -495,3 +496,24 @@ def test_failed_trial_does_not_change_the_others(
         "files are closed"
     )
     assert_trials_equal(runs, unfailing.runs)
+
+
+def test_fail_fast_ends_the_others_though_training_could_continue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the first trial cannot be recorded, which leaves the second one to train."""
+    end = RunFolder.end
+
+    def refuse(folder: RunFolder, status: Any, **fields: Any) -> None:
+        if folder.name == "trial-0000" and status != "failed":
+            raise StorageError("the bucket does not answer")
+        end(folder, status, **fields)
+
+    monkeypatch.setattr(RunFolder, "end", refuse)
+    stops = {"early_stopping": {"monitor": "val/loss", "mode": "min", "min_delta": 1}}
+    space = {"hooks.early_stopping.patience": {"grid": [1, 9]}}
+    experiment = searching(space, hooks=stops, epochs=4)
+    done = sweep(experiment, tmp_path, local=True, fail_fast=True)
+    assert done.trials["status"].tolist() == ["failed", "interrupted"]
+    assert done.trials["stopped"].tolist()[1] == "trial-0000 failed, which ends the sweep"
+    assert len(done.runs[1].reports()) < 4
