@@ -99,12 +99,12 @@ class AssignedRun:
         Collective."""
         world = self.world
         host = Host(
-            world.rank,
-            world.node,
-            world.local_rank,
-            str(world.device),
-            torch.__version__,
-            torch.get_num_threads(),
+            rank=world.rank,
+            node=world.node,
+            local_rank=world.local_rank,
+            device=str(world.device),
+            torch=torch.__version__,
+            threads=torch.get_num_threads(),
         )
         hosts = world.gather(host)
         checkpoint = None if self.assignment.target else self._choose_checkpoint()

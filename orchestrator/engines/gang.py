@@ -3,7 +3,7 @@ trial have in common."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -15,16 +15,13 @@ from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.gang_rank import RankActor
 from orchestrator.engines.preemption import find_nodes_of
+from orchestrator.engines.rank_calls import RankCalls
 from orchestrator.engines.rank_failures import RankFailed, find_root_failure
 from orchestrator.engines.rendezvous import AttemptEnd, RendezvousServer
 from orchestrator.errors import RunError
 from orchestrator.experiment.resolve import ResolvedExperiment
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.loop.report import Report
-
-ANSWER_TIMEOUT_S = 5
-"""Seconds to wait after a rank fails: for the rank that caused it, for the other ranks, and for a
-spare process."""
 
 PLACEMENT_TIMEOUT_S = 3600
 """Seconds to wait for resources; a host may return, or an autoscaler may add one."""
@@ -36,24 +33,6 @@ class PlacedActor:
 
     actor: Any
     bundle: int
-
-
-@dataclass(frozen=True)
-class _AttemptFailure:
-    """Failed ranks of an attempt, and the calls that had not returned."""
-
-    ranks: Set[int]
-    """Ranks whose failure is not a consequence of another rank's."""
-    calls: dict[Any, int]
-    """Rank of each call that was still pending."""
-
-
-@dataclass(frozen=True)
-class Answers:
-    """Answers of the ranks: results or errors."""
-
-    results: dict[int, Any] = field(default_factory=dict)
-    failures: dict[int, RankFailed] = field(default_factory=dict)
 
 
 class Gang(ABC):
@@ -70,7 +49,8 @@ class Gang(ABC):
         """The ranks in other processes."""
         self._folder: RunFolder | None = None
         self._server = RendezvousServer()
-        self._attempt_failure: _AttemptFailure | None = None
+        self._failed_calls: RankCalls | None = None
+        """The calls with which the last attempt failed, until its processes are replaced."""
 
     @staticmethod
     def list_bundles(workers: Workers) -> list[dict[str, float]]:
@@ -89,15 +69,19 @@ class Gang(ABC):
 
     def _start_process(self, rank: int, bundle: int) -> PlacedActor:
         """Start an actor for a rank in a bundle of the placement group."""
-        resources = self._workers.bundle
-        place = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle)
-        needs = {
-            "num_cpus": resources.pop("CPU", 0),
-            "num_gpus": resources.pop("GPU", 0),
-            "memory": int(resources.pop("memory", 0)) or None,
-            "resources": resources or None,
-        }
-        actor = ray.remote(RankActor).options(**needs, scheduling_strategy=place)
+        custom = self._workers.bundle
+        cpus = custom.pop("CPU", 0)
+        gpus = custom.pop("GPU", 0)
+        memory = int(custom.pop("memory", 0))
+        actor = ray.remote(RankActor).options(
+            num_cpus=cpus,
+            num_gpus=gpus,
+            memory=memory or None,
+            resources=custom or None,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(
+                self._group, placement_group_bundle_index=bundle
+            ),
+        )
         return PlacedActor(actor.remote(rank, self._workers), bundle)
 
     def find_nodes(self) -> set[str]:
@@ -111,29 +95,20 @@ class Gang(ABC):
         self._server.end_attempt(AttemptEnd.COMPLETED)
         if self._group is None:
             self._start()
-        elif self._attempt_failure:
-            self._replace_failed(self._attempt_failure)
+        elif self._failed_calls:
+            self._replace_failed(self._failed_calls)
         self._folder = RunFolder(assignment.location)
         self._call_all("begin", assignment, self._server.begin_attempt())
 
-    def _replace_failed(self, failure: _AttemptFailure) -> None:
-        failed = self._find_failed_processes(failure)
+    def _replace_failed(self, calls: RankCalls) -> None:
+        """Replace the processes that cannot be kept after calls that failed; all of them if none is
+        known to be the cause."""
+        unusable = calls.find_unusable() & self._actors.keys()
+        failed = unusable or set(self._actors)
         for rank in failed:
             ray.kill(self._actors[rank].actor)
         self._replace(failed)
-        self._attempt_failure = None
-
-    def _find_failed_processes(self, failure: _AttemptFailure) -> Set[int]:
-        """Return the ranks that caused a failure, or do not answer after another rank's failure;
-        all ranks if none is known to be the cause."""
-        calls = failure.calls
-        answered, _ = ray.wait(list(calls), num_returns=len(calls), timeout=ANSWER_TIMEOUT_S)
-        unusable = {
-            rank
-            for call, rank in calls.items()
-            if call not in answered or not self._is_usable(call, rank)
-        }
-        return (failure.ranks | unusable) & self._actors.keys() or set(self._actors)
+        self._failed_calls = None
 
     def _replace(self, ranks: Set[int]) -> None:
         """Start new processes for ranks whose processes have ended."""
@@ -143,15 +118,6 @@ class Gang(ABC):
         _, waiting = ray.wait(started, num_returns=len(started), timeout=PLACEMENT_TIMEOUT_S)
         if waiting:
             raise self._make_no_resources_error()
-
-    def _is_usable(self, call: Any, rank: int) -> bool:
-        """Return whether a process can be kept: its call succeeded, or may have failed only because
-        it lost a peer."""
-        try:
-            ray.get(call)
-        except RayError as error:
-            return self._to_failure(rank, error).can_be_secondary
-        return True
 
     def next(self) -> Report | None:
         """Train until the next report; return rank 0's report. Raises RankFailed for the rank that
@@ -171,39 +137,29 @@ class Gang(ABC):
         self._call_all("end")
 
     def _call_all(self, method: str, *arguments: Any) -> Any:
-        """Call a method on all ranks concurrently; return rank 0's result."""
-        return self._collect(self._call_actors(method, *arguments), Answers())
+        """Call a method on all ranks concurrently; return rank 0's result. Raises the failure that
+        caused the others."""
+        return self._collect(self._call_actors(method, *arguments))
 
-    def _call_actors(self, method: str, *arguments: Any) -> dict[Any, int]:
-        """Call a method on the ranks in other processes; return the rank of each call."""
-        return {
+    def _call_actors(self, method: str, *arguments: Any) -> RankCalls:
+        """Call a method on the ranks in other processes."""
+        pending = {
             getattr(process.actor, method).remote(*arguments): rank
             for rank, process in self._actors.items()
         }
+        return RankCalls(pending, self._to_failure)
 
-    def _collect(self, calls: dict[Any, int], answers: Answers) -> Any:
-        """Add the results of calls to the answers; return rank 0's result.
+    def _collect(self, calls: RankCalls) -> Any:
+        """Wait for the answers, and return rank 0's result. If a rank failed, end the attempt and
+        raise the failure that caused the others."""
+        calls.collect()
+        if not calls.failures:
+            return calls.results[0]
 
-        Raises the failure that caused the others. Stops waiting once it is known, because the
-        other ranks may wait for that rank forever in a collective.
-        """
-        failures = answers.failures
-        while calls and all(failure.can_be_secondary for failure in failures.values()):
-            done, _ = ray.wait(list(calls), timeout=ANSWER_TIMEOUT_S if failures else None)
-            if not done:
-                break
-            rank = calls.pop(done[0])
-            try:
-                answers.results[rank] = ray.get(done[0])
-            except RayError as error:
-                failures[rank] = self._to_failure(rank, error)
-        if not failures:
-            return answers.results[0]
-        root_failure = find_root_failure(failures)
-        self._server.end_attempt(classify_failure(root_failure))
-        causes = {rank for rank, failure in failures.items() if not failure.can_be_secondary}
-        self._attempt_failure = _AttemptFailure(causes, calls)
-        raise root_failure
+        failure = find_root_failure(calls.failures)
+        self._server.end_attempt(classify_failure(failure))
+        self._failed_calls = calls
+        raise failure
 
     def _to_failure(self, rank: int, error: RayError) -> RankFailed:
         # The process died, perhaps killed by Ray's memory monitor.

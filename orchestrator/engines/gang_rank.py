@@ -56,33 +56,40 @@ class GangRank(Rank):
         """Join a new process group and take a run without training yet."""
         self.end()
         self.lost_peer = False
-        size = self.workers.max_count
-        if size > 1:
-            dist.init_process_group(
-                "nccl" if self.device.type == "cuda" else "gloo",
-                store=rendezvous.connect(),
-                rank=self.rank,
-                world_size=size,
-                timeout=_COLLECTIVE_TIMEOUT,
-            )
-        world = World(rank=self.rank, world_size=size, device=self.device)
-        if size > 1:
-            # In a thread of its own, because the rank may be waiting for its device.
-            self._abort_thread = threading.Thread(
-                target=self._abort_on_failure, args=(rendezvous, world), daemon=True
-            )
-            self._abort_thread.start()
-        world.number_on_nodes()
+        world = self._join_group(rendezvous)
         session = RaySession(
             assignment, world, self.resolved, stop_requested=lambda: self.is_warned
         )
         self.take(session)
 
+    def _join_group(self, rendezvous: Rendezvous) -> World:
+        """Join the process group of an attempt, if there are other ranks; collective."""
+        size = self.workers.max_count
+        if size == 1:
+            return World(rank=self.rank, device=self.device)
+
+        dist.init_process_group(
+            "nccl" if self.device.type == "cuda" else "gloo",
+            store=rendezvous.connect(),
+            rank=self.rank,
+            world_size=size,
+            timeout=_COLLECTIVE_TIMEOUT,
+        )
+        world = World(rank=self.rank, world_size=size, device=self.device)
+        # In a thread of its own, because the rank may be waiting for its device.
+        self._abort_thread = threading.Thread(
+            target=self._abort_on_failure, args=(rendezvous, world), daemon=True
+        )
+        self._abort_thread.start()
+        world.number_on_nodes()
+        return world
+
     def _abort_on_failure(self, rendezvous: Rendezvous, world: World) -> None:
         """Abort this rank's collectives once another rank has failed."""
         with suppress(RuntimeError):  # the process that drives the gang died
             end = rendezvous.wait_for_end()
-            self.lost_peer |= end == AttemptEnd.RANK_FAILED
+            if end == AttemptEnd.RANK_FAILED:
+                self.lost_peer = True
             if end != AttemptEnd.COMPLETED:
                 world.abort()
 

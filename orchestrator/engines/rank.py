@@ -48,7 +48,8 @@ class Rank:
         its own."""
         if self._reports is not None:
             self._reports.close()
-        self._session = self._reports = None
+        self._session = None
+        self._reports = None
         if torch.cuda.is_initialized():
             gc.collect()  # a reference cycle of a task, a hook or torch may contain the model
             torch.cuda.empty_cache()

@@ -65,12 +65,12 @@ class RankFailed(RunError):
         failure = cls(
             rank,
             world_size,
-            escape_surrogates(message + format_location(error)),
-            time.time(),
-            can_be_secondary(error),
-            is_user_error(error),
-            escape_surrogates(trace),
-            usage_error,
+            message=escape_surrogates(message + format_location(error)),
+            at=time.time(),
+            can_be_secondary=can_be_secondary(error),
+            is_user_error=is_user_error(error),
+            trace=escape_surrogates(trace),
+            usage_error=usage_error,
         )
         run_index = find_failed_run(error)
         if run_index is not None:
@@ -85,7 +85,16 @@ class RankFailed(RunError):
         message = DIED
         if hang:
             message = f"`hang: {{action: fail}}` ended the process: {hang}"
-        return cls(rank, world_size, message, time.time(), False, False, "", None)
+        return cls(
+            rank,
+            world_size,
+            message=message,
+            at=time.time(),
+            can_be_secondary=False,
+            is_user_error=False,
+            trace="",
+            usage_error=None,
+        )
 
 
 def _describe(error: BaseException) -> str:

@@ -2,15 +2,23 @@
 report."""
 
 import asyncio
+from typing import NamedTuple
 
 from orchestrator.engines.mailbox import Mailbox
 from orchestrator.loop.report import Report
 
-ReportOrdinal = tuple[int, bool]
-"""Number of a report, and whether it is the last. A report that a later attempt repeats has the
-same number."""
 
-_NO_REPORT: ReportOrdinal = (-1, False)
+class ReportOrdinal(NamedTuple):
+    """Place of a report in the order of a run's reports. A report that a later attempt repeats has
+    the same."""
+
+    rounds: int
+    """Number of complete rounds in the run, up to this report."""
+    is_final: bool
+    """True for the last report, which may come within a round."""
+
+
+_NO_REPORT = ReportOrdinal(-1, False)
 """An ordinal before that of any report."""
 
 
@@ -27,7 +35,12 @@ class ReportQueue(Mailbox):
         self._reports: asyncio.Queue[tuple[ReportOrdinal, Report] | None] = asyncio.Queue()
         self._decision = asyncio.Condition()
         """Notified when the driver lets the ranks continue, or ends them."""
-        self._last_put = self._last_taken = self._last_released = _NO_REPORT
+        self._last_put = _NO_REPORT
+        """The newest report that rank 0 has sent."""
+        self._last_taken = _NO_REPORT
+        """The newest report that the driver has got."""
+        self._last_released = _NO_REPORT
+        """The newest report after which the driver has let the ranks continue."""
         self._ended = False
 
     async def begin(self) -> None:
@@ -57,7 +70,7 @@ class ReportQueue(Mailbox):
             self._decision.notify_all()
         item = await self._reports.get()
         if item is None:
-            await self.close()
+            await self.close()  # for the next call, which gets None as well
             return None
         self._last_taken, report = item
         return report

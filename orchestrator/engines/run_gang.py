@@ -7,7 +7,8 @@ from ray.exceptions import RayError
 from ray.util.placement_group import placement_group, remove_placement_group
 
 from orchestrator.engines.assignment import Assignment
-from orchestrator.engines.gang import ANSWER_TIMEOUT_S, PLACEMENT_TIMEOUT_S, Gang, PlacedActor
+from orchestrator.engines.gang import PLACEMENT_TIMEOUT_S, Gang, PlacedActor
+from orchestrator.engines.rank_calls import ANSWER_TIMEOUT_S
 from orchestrator.experiment.resolve import ResolvedExperiment
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.loop.report import Report

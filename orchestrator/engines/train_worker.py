@@ -14,6 +14,7 @@ from orchestrator.engines.placement_groups import record_placement_group
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.ray_data import data_of
 from orchestrator.engines.ray_session import RaySession
+from orchestrator.engines.report_queue import ReportOrdinal
 from orchestrator.loop.report import Report
 from orchestrator.loop.world import World
 
@@ -53,7 +54,7 @@ def _make_world() -> World:
 
 
 class ReportSender:
-    """Send rank 0's reports to the driver, which decides after each whether training continues."""
+    """Sends rank 0's reports to the driver, which decides after each whether training continues."""
 
     def __init__(self, queue: Any, world: World, folder: RunFolder) -> None:
         self._queue = queue
@@ -63,7 +64,8 @@ class ReportSender:
         """Reports of complete rounds in the run's folder; None before the first report."""
 
     def send(self, report: Report) -> bool:
-        """Return whether training continues; collective. All ranks wait with rank 0."""
+        """Send a report, and return whether training continues; collective. All ranks wait with
+        rank 0."""
         return bool(self._world.broadcast(partial(self._put, report)))
 
     def _put(self, report: Report) -> bool:
@@ -72,5 +74,5 @@ class ReportSender:
             self._completed_rounds = len(self._folder.read_current_reports()) - 1
         if not report.is_partial:
             self._completed_rounds += 1
-        ordinal = (self._completed_rounds, report.is_final)
+        ordinal = ReportOrdinal(self._completed_rounds, report.is_final)
         return bool(ray.get(self._queue.put.remote(ordinal, report)))

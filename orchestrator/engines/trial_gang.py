@@ -1,7 +1,6 @@
 """The gang of the trials of a sweep, which reuse its processes."""
 
 from concurrent.futures import Future
-from functools import partial
 from typing import Any
 
 import ray
@@ -9,8 +8,9 @@ from ray.exceptions import RayError
 from ray.util.placement_group import get_current_placement_group
 
 from orchestrator.engines.assignment import Assignment
-from orchestrator.engines.gang import Answers, Gang, classify_failure
+from orchestrator.engines.gang import Gang, classify_failure
 from orchestrator.engines.gang_rank import GangRank
+from orchestrator.engines.rank_calls import RankCalls
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.experiment.resolve import ResolvedExperiment
 from orchestrator.experiment.sections.workers import Workers
@@ -39,7 +39,7 @@ class TrialGang(Gang):
         super().begin(assignment, resolved)
 
     def end(self) -> None:
-        if self._attempt_failure:
+        if self._failed_calls:
             self._end_actors()
         super().end()
 
@@ -50,20 +50,22 @@ class TrialGang(Gang):
             ray.kill(process.actor)
         self._group = None
         self._actors = {}
-        self._attempt_failure = None
+        self._failed_calls = None
 
     def _call_all(self, method: str, *arguments: Any) -> Any:
         calls = self._call_actors(method, *arguments)
-        for call, rank in calls.items():
-            call.future().add_done_callback(partial(self._announce_failure, rank))
-        answers = Answers()
+        calls.when_done(self._announce_failure)
+        self._call_own_rank(calls, method, *arguments)
+        return self._collect(calls)
+
+    def _call_own_rank(self, calls: RankCalls, method: str, *arguments: Any) -> None:
+        """Call a method on the rank in this process, and add its answer to those of the others."""
         try:
-            answers.results[0] = getattr(self._own_rank, method)(*arguments)
+            calls.results[0] = getattr(self._own_rank, method)(*arguments)
         except BaseException as error:
             failure = RankFailed.from_error(0, self._workers.max_count, error)
-            failure.can_be_secondary |= self._own_rank.lost_peer
-            answers.failures[0] = failure
-        return self._collect(calls, answers)
+            failure.can_be_secondary = failure.can_be_secondary or self._own_rank.lost_peer
+            calls.failures[0] = failure
 
     def _announce_failure(self, rank: int, call: Future[Any]) -> None:
         """Tell the rank in this process that another rank failed. Called on a Ray thread, which

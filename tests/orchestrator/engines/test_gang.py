@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ray.exceptions import OutOfMemoryError, RayActorError
 
-from orchestrator.engines import gang, rendezvous, run_gang
+from orchestrator.engines import gang, rank_calls, rendezvous, run_gang
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.engines.run_gang import RunGang
 from orchestrator.engines.trial_gang import TrialGang
@@ -72,6 +72,7 @@ def gang_of(
     """Return a gang in the middle of an attempt, and the lines that it shows."""
     lines: list[str] = []
     monkeypatch.setattr(gang, "ray", ray)
+    monkeypatch.setattr(rank_calls, "ray", ray)
     monkeypatch.setattr(run_gang, "ray", ray)
     gang_ = RunGang(Workers(count=ranks, spares=spares), show_line=lines.append)
     gang_._actors = {rank: ray.process(rank, rank, f"old {rank}") for rank in range(ranks)}
@@ -116,8 +117,8 @@ def test_first_failure_is_raised_and_survivors_keep_their_processes(
         found.next()
     assert (raised.value.rank, raised.value.message) == (culprit.rank, culprit.message)
     assert ray.order == []
-    assert found._attempt_failure is not None
-    found._replace_failed(found._attempt_failure)
+    assert found._failed_calls is not None
+    found._replace_failed(found._failed_calls)
     assert ray.killed == [f"old {rank}" for rank in replaced]
     processes = "process of rank 1" if replaced == [1] else "processes of ranks 0, 1"
     assert lines == [f"replaced the {processes}; kept {2 - len(replaced)} of 2"]
@@ -129,8 +130,8 @@ def test_spares_replace_lost_ranks_in_order(monkeypatch: pytest.MonkeyPatch) -> 
     found, lines = gang_of(monkeypatch, ray, ranks=4, spares=2)
     with pytest.raises(RankFailed):
         found.next()
-    assert found._attempt_failure is not None
-    found._replace_failed(found._attempt_failure)
+    assert found._failed_calls is not None
+    found._replace_failed(found._failed_calls)
     processes = {
         rank: (process.actor.name, process.bundle) for rank, process in found._actors.items()
     }
@@ -158,6 +159,7 @@ def test_rank_0_of_a_trial_is_freed_when_another_rank_fails(
     ray = FakeRay((rank, DIED if rank == 2 else OWN))
     ray.util = SimpleNamespace(get_node_ip_address=lambda: "localhost")  # type: ignore[attr-defined]
     monkeypatch.setattr(gang, "ray", ray)
+    monkeypatch.setattr(rank_calls, "ray", ray)
     monkeypatch.setattr(rendezvous, "ray", ray)
     monkeypatch.setattr(TrialGang, "_start", lambda self: None)  # there is no placement group
     found = TrialGang(Workers(count=2))

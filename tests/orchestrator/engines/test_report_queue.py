@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from orchestrator.engines.report_queue import ReportQueue
+from orchestrator.engines.report_queue import ReportOrdinal, ReportQueue
 from orchestrator.loop.report import Report
 
 
@@ -18,7 +18,8 @@ def report(number: int, is_final: bool = False) -> Report:
 
 def put(queue: ReportQueue, report: Report) -> asyncio.Task[bool]:
     """Put a report of rank 0 into the queue."""
-    return asyncio.ensure_future(queue.put((report.metrics["number"], report.is_final), report))
+    ordinal = ReportOrdinal(report.metrics["number"], report.is_final)
+    return asyncio.ensure_future(queue.put(ordinal, report))
 
 
 async def list_done(*tasks: asyncio.Task[bool]) -> list[bool]:
