@@ -80,8 +80,8 @@ def is_of_samples(error: Exception, *, has_processes: bool) -> bool:
 def _raise_located(loader: Any, indices: Sequence[int], phase: str, error: Exception) -> NoReturn:
     """Load the samples of a batch again, and raise RunError that names those that fail.
 
-    Raises the first error if none fails. Perhaps they are not the samples of that batch: a sampler
-    that shuffles draws others each time.
+    Raises the first error if none fails. Perhaps they are not the samples of that batch, because a
+    sampler that shuffles gives others each time.
     """
     samples = [_load_sample(loader.dataset, index, phase) for index in indices]
     try:

@@ -1,20 +1,20 @@
 """The order of a task's own sampler, checked to be the same on all ranks and each time."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice
 from operator import index
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils.data import Sampler
 
-from hooks.errors import add_article
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.checks.datasets import get_length
 from orchestrator.loop.data.distributed_sampler import call_without_distributed_sampler
 from orchestrator.loop.data.phase_data import PhaseContext
 from orchestrator.loop.data.sampling import Order
+from orchestrator.loop.data.weighted_order import make_weighted_order
 from orchestrator.randomness import seeded, with_own_generators
 from orchestrator.units import format_count
 
@@ -31,22 +31,24 @@ def find_sampler_order(context: PhaseContext, dataset: Any) -> tuple[Order, int]
     if sampler is None:
         return None
 
-    order = method.make_order(sampler)
-    again = order
+    make_order: Callable[[], Order] = partial(method.make_order, sampler)
+    order = make_order()
     first = order(0)
     limit = method.find_limit(sampler)
     if len(first) > limit:
         method.check_may_be_endless(limit)
-        order = _EndlessOrder(method)
-        again = _EndlessOrder(method)
+        make_order = partial(_EndlessOrder, method)
+        order = make_order()
         first = order(0)
 
     if not first:
         raise method.refuse("gives no sample")
-    if again(0) != first:
+    second = make_order()(0)
+    if second != first:
         raise method.refuse(
             "gives another order on a second call for the same epoch, so ranks and a resumed run would disagree",
-            "draw from the global generators of torch, numpy or random, from its `generator`, or by set_epoch",
+            "take its random numbers from the global generators of torch, numpy or random, from its"
+            " `generator`, or from one that set_epoch seeds",
         )
     method.check_ranks_agree(first)
     return order, len(first)
@@ -77,10 +79,10 @@ class _SamplerMethod:
         return ConfigError.at("task", f"{method} {message}", suggestion=advice)
 
     def make_order(self, sampler: Any) -> Order:
-        """Return the order of a sampler, or one that draws by weights."""
+        """Return the order of a sampler, or of a sampling with replacement by weights."""
         if isinstance(sampler, Sampler) or hasattr(sampler, "set_epoch"):
             return self._make_sampler_order(sampler)
-        return self._make_weighted_order(sampler)
+        return make_weighted_order(sampler, self.samples, self.seed, self.refuse)
 
     def _make_sampler_order(self, sampler: Any) -> Order:
         """Return the order of a sampler, with all generators seeded for the epoch.
@@ -98,44 +100,6 @@ class _SamplerMethod:
                 return self.read(islice(iter(sampler), limit + 1))
 
         return order
-
-    def _make_weighted_order(self, weights: Iterable[float]) -> Order:
-        """Return an order that draws with replacement, as torch's WeightedRandomSampler does."""
-        tensor = self._convert_weights(weights)
-        if tensor.shape != (self.samples,):
-            samples = format_count(self.samples, "sample")
-            raise self.refuse(
-                f"gives weights of shape {tuple(tensor.shape)}, and the dataset has {samples}"
-            )
-
-        def order(epoch: int) -> list[int]:
-            generator = torch.Generator().manual_seed(self.seed + epoch)
-            try:
-                drawn = torch.multinomial(
-                    tensor, self.samples, replacement=True, generator=generator
-                )
-            except RuntimeError as error:
-                raise self.refuse(
-                    f"gives weights that torch.multinomial refuses: {error}"
-                ) from error
-            indices: list[int] = drawn.tolist()
-            return indices
-
-        return order
-
-    def _convert_weights(self, weights: Iterable[float]) -> Tensor:
-        """Return weights as a tensor, with one too many if there are more than samples."""
-        try:
-            if isinstance(weights, Mapping):
-                raise TypeError
-            values = weights
-            if not isinstance(weights, Tensor):
-                values = list(islice(weights, self.samples + 1))
-            return torch.as_tensor(values, dtype=torch.float64).cpu()
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise self.refuse(
-                f"gives {add_article(type(weights).__name__)}; expected a Sampler, a weight for each sample, or None"
-            ) from error
 
     def find_limit(self, sampler: Any) -> int:
         """Return the number of samples after which a sampler counts as endless.

@@ -85,8 +85,8 @@ class UnsavedState:
                 )
 
     def _has_changed(self, before: _Value, current: _Value) -> bool:
-        """Return whether a value other than a generator has changed, if it is still of one type."""
-        if type(current.value) is not type(before.value) or isinstance(current.value, GENERATORS):
+        """Return whether a value other than a generator has changed, if it is still of its kind."""
+        if isinstance(current.value, GENERATORS) or not _are_of_one_kind(before, current):
             return False
         return bool(current.content != before.content) and not self._is_time(current.value)
 
@@ -95,6 +95,15 @@ class UnsavedState:
         return isinstance(value, float) and any(
             begin <= value <= clock() for begin, clock in zip(self._clocks, _CLOCKS, strict=True)
         )
+
+
+def _are_of_one_kind(before: _Value, current: _Value) -> bool:
+    """Return whether two values have the same type, or are numbers: a sum that begins with 0 becomes
+    a float."""
+    numbers = (int, float)
+    if isinstance(before.value, numbers):
+        return isinstance(current.value, numbers)
+    return type(before.value) is type(current.value)
 
 
 def _describe(value: Any) -> Any:

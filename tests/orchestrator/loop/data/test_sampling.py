@@ -190,7 +190,10 @@ def test_order_is_shared_by_any_number_of_ranks_from_any_place(how: str) -> None
         ("batches", "must give indices of samples, which the loop puts into batches: .*list"),
         ("outside", "gives sample 52, and the dataset has 52, from 0"),
         ("none", "gives no sample"),
-        ("counting", "gives another order on a second call .*draw from the global generators"),
+        (
+            "counting",
+            "gives another order on a second call .*random numbers from the global generators",
+        ),
         ("endless weights", r"gives weights of shape \(53,\), and the dataset has 52 samples"),
         ("endless text", "gives a cycle; expected a Sampler"),
         (

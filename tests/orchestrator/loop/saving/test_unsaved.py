@@ -329,6 +329,25 @@ def test_number_of_a_module_is_named_unless_its_extra_state_is_saved() -> None:
 
 
 @dataclass
+class Summed(SmallTask):
+    """Adds up its losses, beginning with an integer."""
+
+    def model(self) -> nn.Module:
+        self.total: float = 0
+        return super().model()
+
+    def loss(self, output: Tensor, batch: Any) -> Tensor:
+        loss = super().loss(output, batch)
+        self.total += loss.item()
+        return loss
+
+
+def test_number_that_becomes_a_float_is_named() -> None:
+    (line,) = _warnings(Summed())
+    assert line.startswith("task.total has changed since the start, and no checkpoint holds it")
+
+
+@dataclass
 class Prompted(SmallTask):
     """Keeps values that never change: one unequal to itself, and one without a version."""
 
