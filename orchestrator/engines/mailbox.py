@@ -4,6 +4,7 @@ request to stop back."""
 import uuid
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,31 @@ MAX_PRINTED = 1_000
 POLL_INTERVAL_S = 0.25
 """Seconds between two checks of rank 0 for a stop request."""
 
-Message = tuple[Any, ...]
-"""`("line", text)` or `("progress", label, completed, total, text)`."""
+
+@dataclass(frozen=True)
+class Line:
+    """A line for the driver's display."""
+
+    text: str
+
+    def show(self, display: "Display") -> None:
+        display.line(self.text)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Progress for the driver's display."""
+
+    label: str
+    completed: int
+    total: int
+    text: str = ""
+
+    def show(self, display: "Display") -> None:
+        display.progress(self.label, self.completed, self.total, self.text)
+
+
+Message = Line | Progress
 
 
 class Mailbox:
@@ -59,7 +83,7 @@ class MailboxLink:
         self._printed: deque[str] = deque(maxlen=MAX_PRINTED)
 
     def line(self, text: str) -> None:
-        self._post(("line", text))
+        self._post(Line(text))
 
     def add_printed(self, text: str) -> None:
         """Add a line to those that are sent with the next message or poll; any thread may call
@@ -68,20 +92,25 @@ class MailboxLink:
 
     def progress(self, label: str, completed: int, total: int, text: str = "") -> None:
         """Show progress on the driver, unless too many calls are pending."""
-        self._poll()
+        self._read_answers()
         if len(self._pending) < MAX_PENDING:
-            self._post(("progress", label, completed, total, text))
+            self._post(Progress(label, completed, total, text))
 
     def stop_requested(self) -> bool:
         """Return whether the driver has asked the run to stop."""
         if monotonic() >= self._next_poll:
             self._next_poll = monotonic() + POLL_INTERVAL_S
             self._poll()
-            if not self._pending:
-                self._post()
-            else:
-                self.send_printed()
         return self._stop
+
+    def _poll(self) -> None:
+        """Read the answers of earlier calls, each of which tells whether to stop. Make a call if no
+        answer is to come."""
+        self._read_answers()
+        if not self._pending:
+            self._post()
+        else:
+            self.send_printed()
 
     def send_printed(self) -> None:
         """Send the lines that have been printed, unless too many calls are pending."""
@@ -95,10 +124,10 @@ class MailboxLink:
             ray.wait(self._pending, num_returns=len(self._pending), timeout=timeout_s)
 
     def _post(self, *messages: Message) -> None:
-        printed = [("line", self._printed.popleft()) for _ in range(len(self._printed))]
+        printed = [Line(self._printed.popleft()) for _ in range(len(self._printed))]
         self._pending.append(self._actor.post.remote(*printed, *messages))
 
-    def _poll(self) -> None:
+    def _read_answers(self) -> None:
         if not self._pending:
             return
         done, self._pending = ray.wait(self._pending, num_returns=len(self._pending), timeout=0)
@@ -129,7 +158,7 @@ class DriverMailbox:
 
     def post_line(self, text: str) -> None:
         """Add a line between those of rank 0; any thread may call it."""
-        self._actor.post.remote(("line", text))
+        self._actor.post.remote(Line(text))
 
     def show_messages(self, display: "Display", *, stop: bool, timeout_s: float) -> None:
         """Show the messages since the last call; `stop` requests the run to stop.
@@ -143,6 +172,5 @@ class DriverMailbox:
         for call in ready:
             # The mailbox's actor may have died and been restarted empty.
             with suppress(ray.exceptions.RayActorError):
-                for kind, *content in ray.get(call):
-                    show = display.line if kind == "line" else display.progress
-                    show(*content)
+                for message in ray.get(call):
+                    message.show(display)

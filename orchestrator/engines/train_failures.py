@@ -10,6 +10,7 @@ import ray
 from ray.train import UserCallback
 
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.engines.mailbox import Line
 from orchestrator.engines.rank_failures import RankFailed, find_root_failure, format_failure_line
 from orchestrator.errors import HookyardError, RunError
 from orchestrator.private_api.ray_train import unwrap
@@ -43,7 +44,7 @@ class FailureCallback(UserCallback):
             return
         with suppress(HookyardError, OSError, ValueError):
             line = format_failure_line(failure, RunFolder(self._location).read_attempts())
-            ray.get_actor(self._mailbox).post.remote(("line", line))
+            ray.get_actor(self._mailbox).post.remote(Line(line))
 
 
 def make_run_error(

@@ -11,8 +11,10 @@ from orchestrator.engines.mailbox import (
     MAX_PENDING,
     MAX_PRINTED,
     POLL_INTERVAL_S,
+    Line,
     Mailbox,
     MailboxLink,
+    Progress,
 )
 
 
@@ -120,8 +122,8 @@ def test_lines_arrive_once_and_progress_is_dropped_while_the_mailbox_is_stuck(
         link.progress("train", number, 20)
     link.line("second")
     cluster.serve()
-    progress = [("progress", "train", number, 20, "") for number in range(7)]
-    assert cluster.mailbox.collect(False) == [("line", "first"), *progress, ("line", "second")]
+    progress = [Progress("train", number, 20) for number in range(7)]
+    assert cluster.mailbox.collect(False) == [Line("first"), *progress, Line("second")]
     assert cluster.mailbox.collect(False) == []
 
 
@@ -133,11 +135,11 @@ def test_printed_lines_arrive_in_their_place_and_are_sent_together(cluster: Clus
     link.add_printed("printed afterwards")
     cluster.serve()
     assert cluster.calls == 1
-    printed = [("line", f"printed {number}") for number in range(100)]
-    assert cluster.mailbox.collect(False) == [*printed, ("line", "shown")]
+    printed = [Line(f"printed {number}") for number in range(100)]
+    assert cluster.mailbox.collect(False) == [*printed, Line("shown")]
     stop_requested_later(cluster, link)
     cluster.serve()
-    assert cluster.mailbox.collect(False) == [("line", "printed afterwards")]
+    assert cluster.mailbox.collect(False) == [Line("printed afterwards")]
 
 
 def test_printed_lines_wait_while_the_mailbox_is_stuck(cluster: Cluster) -> None:
@@ -148,7 +150,7 @@ def test_printed_lines_wait_while_the_mailbox_is_stuck(cluster: Cluster) -> None
     assert cluster.calls == MAX_PENDING
     link.finish()
     cluster.serve()
-    lines = [text for _, text in cluster.mailbox.collect(False)]
+    lines = [message.text for message in cluster.mailbox.collect(False)]
     oldest = [f"printed {number}" for number in range(MAX_PENDING)]
     newest = [f"printed {number}" for number in range(50, MAX_PRINTED + 50)]
     assert lines == oldest + newest

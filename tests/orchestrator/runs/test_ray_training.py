@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.engines import mailbox
-from orchestrator.engines.mailbox import DriverMailbox, Mailbox
+from orchestrator.engines.mailbox import DriverMailbox, Line, Mailbox
 from orchestrator.runs import ray_training
 from orchestrator.runs.ray_training import _show_until_done
 
@@ -62,11 +62,9 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Show:
 def test_error_is_raised_after_all_lines_are_shown(shown: Show) -> None:
     work: Future[None] = Future()
     work.set_exception(ArithmeticError("broken"))
-    assert shown(work, [("line", "last words")]) == ["last words", "broken"]
+    assert shown(work, [Line("last words")]) == ["last words", "broken"]
 
 
 def test_death_of_the_mailbox_does_not_end_the_run(shown: Show) -> None:
-    lines = shown(
-        Future(), [("line", "before")], ActorDied(), [("line", "after")], [("line", "at the end")]
-    )
+    lines = shown(Future(), [Line("before")], ActorDied(), [Line("after")], [Line("at the end")])
     assert lines == ["before", "after", "at the end"]
