@@ -2,60 +2,38 @@
 in workers."""
 
 import logging
-import os
-import sys
 import threading
 import time
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from types import FrameType
-from typing import Any, Self
+from dataclasses import replace
+from typing import Self
 
 from hooks.state import State
 from orchestrator.disk.hang import RankStack, tick_s
 from orchestrator.disk.hang_reports import HangReports
+from orchestrator.engines.idle_time import IdleTime
 from orchestrator.engines.rank_progress import SLOW_FACTOR, describe_progress
+from orchestrator.engines.rank_termination import RankTermination
 from orchestrator.engines.stack_dump import StackDump
+from orchestrator.engines.thread_stack import ThreadStack
 from orchestrator.experiment.sections.training import Hang
 from orchestrator.loop.world import World
 
 REQUESTED_LIMIT_S = 2.0
 """Seconds without progress after which a rank reports its stack if the driver has requested
 stacks."""
-_MAX_FRAMES = 12
 
 _log = logging.getLogger("hookyard")
-
-
-@dataclass(frozen=True)
-class RankTermination:
-    """How the watch ends a rank that hangs."""
-
-    terminate: Callable[[str], None]
-    """Function that ends the rank, for a reason."""
-    can_end_process: bool = False
-    """True if the process is the rank's own, so that faulthandler may end it while its interpreter
-    lock is held."""
-
-
-def _end_process(reason: str) -> None:
-    """End this process at once. Its driver finds the reason in the run's folder."""
-    os._exit(1)
-
-
-END_PROCESS = RankTermination(_end_process, can_end_process=True)
-"""Termination of a rank that has a process of its own."""
 
 
 class HangWatch:
     """Watchdog thread of one rank. It reports the rank's stack while any rank has made no progress
     within the limit.
 
-    Progress is a new iteration, epoch or phase. `limits` holds the seconds without progress, and
-    the action. With the action `fail`, `termination` ends the hung rank; if that is impossible, it
-    ends the first rank that waits for it. Time while this process is stopped (SIGSTOP) does not count.
+    `limits` holds the seconds without progress, and the action. With the action `fail`,
+    `termination` ends the hung rank; if that is impossible, it ends the first rank that waits for
+    it. Time while this process is stopped (SIGSTOP) does not count.
     """
 
     def __init__(
@@ -70,12 +48,10 @@ class HangWatch:
         self._limits = limits
         self._termination = termination
         self._tick_s = tick_s(limits.after)
-        self._state: State | None = None
-        self._start_iteration = 0
-        self._progress: tuple[Any, ...] = ()
-        self._idle_s = 0.0
+        self._idle_time = IdleTime()
+        self._stack = ThreadStack()
+        """The stack of the rank's training thread, which creates the watch."""
         self._has_reported = False
-        self._thread_id = threading.get_ident()
         self._paused = threading.Event()
         self._stop = threading.Event()
         self._dump: StackDump | None = None
@@ -105,8 +81,7 @@ class HangWatch:
 
     def follow(self, state: State) -> None:
         """Read progress from `state` from now on."""
-        self._state = state
-        self._start_iteration = state.iteration
+        self._idle_time.follow(state)
 
     @contextmanager
     def pause(self) -> Iterator[None]:
@@ -133,13 +108,7 @@ class HangWatch:
         self._withdraw()
 
     def _check(self, passed_s: float) -> None:
-        state = self._state
-        progress: tuple[Any, ...] = ()
-        if state:
-            progress = (state.phase, state.epoch, state.iteration, state.phase_iteration)
-        has_progress = progress != self._progress or self._paused.is_set()
-        self._progress = progress
-        self._idle_s = 0.0 if has_progress else self._idle_s + passed_s
+        self._idle_time.add(passed_s, is_paused=self._paused.is_set())
         report = self._make_report()
         self._arm(max(report.limit_s, self._limits.after))
         if not report.is_over_limit and not self._has_hung_peer():
@@ -147,7 +116,7 @@ class HangWatch:
             return
 
         self._has_reported = True
-        self._reports.write(replace(report, stack=self._format_stack()))
+        self._reports.write(replace(report, stack=self._stack.format()))
         self._act(report)
 
     def _has_hung_peer(self) -> bool:
@@ -167,10 +136,10 @@ class HangWatch:
     def _make_report(self) -> RankStack:
         world = self._world
         progress = describe_progress(
-            self._state,
-            self._read_frames(),
+            self._idle_time.state,
+            self._stack.read_frames(),
             after_s=self._limits.after,
-            start_iteration=self._start_iteration,
+            start_iteration=self._idle_time.start_iteration,
             world_size=world.world_size,
         )
         limit_s = progress.limit_s
@@ -180,25 +149,11 @@ class HangWatch:
             rank=world.rank,
             node=world.node,
             at=time.time(),
-            idle_s=self._idle_s,
+            idle_s=self._idle_time.seconds,
             limit_s=limit_s,
             waits=progress.is_waiting,
             place=progress.place,
         )
-
-    def _format_stack(self) -> str:
-        """Return the stack of the watched thread; empty if the thread has ended."""
-        frame = sys._current_frames().get(self._thread_id)
-        if frame is None:  # with None, traceback would format the stack of this thread
-            return ""
-        return "".join(traceback.format_stack(frame, limit=_MAX_FRAMES))
-
-    def _read_frames(self) -> list[FrameType]:
-        """Return the stack of the watched thread, innermost frame first."""
-        innermost_frame = sys._current_frames().get(self._thread_id)
-        if innermost_frame is None:
-            return []
-        return [frame for frame, _ in traceback.walk_stack(innermost_frame)]
 
     def _act(self, report: RankStack) -> None:
         """End this rank if the action is `fail` and it hangs, or is the first to wait for one that

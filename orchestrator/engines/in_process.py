@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 from hooks.loop_services import Display
 from orchestrator.engines.assignment import Assignment
-from orchestrator.engines.hang_watch import RankTermination
 from orchestrator.engines.rank import Rank
 from orchestrator.engines.rank_failures import RankFailed
+from orchestrator.engines.rank_termination import RankTermination
 from orchestrator.engines.session import Session
 from orchestrator.errors import HookyardError
 from orchestrator.experiment.resolve import ResolvedExperiment

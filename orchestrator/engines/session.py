@@ -12,7 +12,8 @@ from orchestrator.engines.assigned_run import AssignedRun
 from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.attempt_loop import make_loop
 from orchestrator.engines.attempt_recorder import AttemptRecorder
-from orchestrator.engines.hang_watch import END_PROCESS, HangWatch, RankTermination
+from orchestrator.engines.hang_watch import HangWatch
+from orchestrator.engines.rank_termination import END_PROCESS, RankTermination
 from orchestrator.engines.recorded_loop import RecordedLoop
 from orchestrator.engines.run_attempt import RunAttempt
 from orchestrator.engines.shared_checkpoints import choose_common_checkpoints

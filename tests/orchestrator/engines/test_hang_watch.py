@@ -17,7 +17,8 @@ from orchestrator.disk.hang_reports import REQUEST, HangReports
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines import hang_watch, rank_progress
-from orchestrator.engines.hang_watch import HangWatch, RankTermination
+from orchestrator.engines.hang_watch import HangWatch
+from orchestrator.engines.rank_termination import RankTermination
 from orchestrator.errors import RunError
 from orchestrator.experiment.sections.training import Hang
 from orchestrator.loop.loop import Loop
