@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from hooks.metrics.names import find_phase
-from hooks.position import Position, Stage
 from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.metadata import seconds_at
 from orchestrator.disk.reports import drop_superseded
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.assignment import Assignment
+from orchestrator.engines.attempt_comparison import AttemptComparison, is_attempt_deterministic
 from orchestrator.engines.ray_data import can_use_ray_data
 from orchestrator.errors import HookyardError
 from orchestrator.experiment.sections.experiment import Experiment
@@ -23,20 +23,6 @@ from orchestrator.task import Task
 from orchestrator.user_code.changes import has_code_changed_since
 from orchestrator.user_code.named_classes import MAIN
 
-_WITHOUT_EFFECT = {
-    "name",
-    "tags",
-    "notes",
-    "notify",
-    "init",  # the checkpoint replaces it
-    "max_failures",
-    "max_preemptions",
-    "hang",
-    "upload_every",
-}
-"""Sections of an experiment that change no loss after a checkpoint."""
-_OF_TRAINING = {"epochs", "steps", "scheduler"}
-"""Sections that change no loss before the next training iteration."""
 _TOLERANCE = 1e-4
 _TOLERANCE_OF_VALIDATION = 1e-3
 """Relative difference of a validation's losses where sums may have another order each time."""
@@ -122,14 +108,10 @@ def find_repeated_reports(
     it begins at; None without a checkpoint, or if the reports cannot be read."""
     if attempt.checkpoint is None:
         return None
-    is_deterministic = _is_deterministic(attempt, experiment)
+    is_deterministic = is_attempt_deterministic(attempt, experiment)
     tolerance = _TOLERANCE if is_deterministic else _TOLERANCE_OF_VALIDATION
     try:
-        if parent and parent.checkpoint == attempt.checkpoint:
-            folder = RunFolder(folder.storage.at(parent.run))
-            earlier = folder.read_attempts()
-        else:
-            earlier = [other for other in folder.read_attempts() if other.number < attempt.number]
+        folder, earlier = _find_earlier_attempts(folder, attempt, parent)
         reports = drop_superseded(folder.read_reports(), earlier)
     # The parent may be gone, or damaged.
     except (HookyardError, OSError):
@@ -137,25 +119,26 @@ def find_repeated_reports(
 
     losses: dict[tuple[int, str], _ReportedLoss] = {}
     for other in earlier:
-        comparison = _AttemptComparison(other, attempt, is_deterministic=is_deterministic)
+        comparison = AttemptComparison(other, attempt, is_deterministic=is_deterministic)
         own_reports = [report for report in reports if report["attempt"] == other.number]
         losses.update(_collect_losses(own_reports, other, comparison))
     return RepeatedReports(folder, losses, tolerance)
 
 
-def _is_deterministic(attempt: Attempt, experiment: Experiment) -> bool:
-    """Return whether each sum of an attempt has the same order each time."""
-    on_cpu = all(host.device == "cpu" for host in attempt.hosts)
-    # More than two ranks may add gradients in another order, and `auto` depends on free memory.
-    return (
-        (on_cpu or experiment.deterministic)
-        and attempt.world_size <= 2
-        and experiment.accumulate != "auto"
-    )
+def _find_earlier_attempts(
+    folder: RunFolder, attempt: Attempt, parent: ParentCheckpoint | None
+) -> tuple[RunFolder, list[Attempt]]:
+    """Return the run whose reports an attempt repeats, and the attempts that made them: those of the
+    parent if the attempt begins at the parent's checkpoint."""
+    if parent and parent.checkpoint == attempt.checkpoint:
+        parent_folder = RunFolder(folder.storage.at(parent.run))
+        return parent_folder, parent_folder.read_attempts()
+    attempts = folder.read_attempts()
+    return folder, [other for other in attempts if other.number < attempt.number]
 
 
 def _collect_losses(
-    reports: Sequence[Mapping[str, Any]], earlier: Attempt, comparison: "_AttemptComparison"
+    reports: Sequence[Mapping[str, Any]], earlier: Attempt, comparison: AttemptComparison
 ) -> _Losses:
     """Return the losses in the reports of an earlier attempt that will be repeated."""
     if earlier.started is None:
@@ -166,48 +149,6 @@ def _collect_losses(
             if _is_loss(metric, value):
                 losses[report["iteration"], metric] = _ReportedLoss(value, earlier.started)
     return losses
-
-
-class _AttemptComparison:
-    """Which reports of an earlier attempt another attempt repeats, with losses that can be compared.
-
-    Settings, ranks and devices must be the same. Where sums may have another order each time,
-    differences grow during training, so that only a validation right after the checkpoint is
-    compared.
-
-    Args:
-        earlier: The attempt that made the reports.
-        attempt: The attempt that may repeat them.
-        is_deterministic: Whether each sum has the same order each time.
-    """
-
-    def __init__(self, earlier: Attempt, attempt: Attempt, *, is_deterministic: bool) -> None:
-        has_same_ranks = [*attempt.hosts] == [*earlier.hosts]
-        has_same_data = _get_data_sizes(attempt) == _get_data_sizes(earlier)
-        is_comparable = bool(earlier.settings) and has_same_ranks and has_same_data
-        changed = {
-            name
-            for name, fingerprint in attempt.settings.items()
-            if fingerprint != earlier.settings.get(name)
-        }
-        changed -= _WITHOUT_EFFECT
-
-        self._start = attempt.position
-        self._repeats_validation = is_comparable and changed <= _OF_TRAINING
-        self._repeats_training = is_comparable and is_deterministic and not changed
-
-    def will_repeat(self, report: Mapping[str, Any]) -> bool:
-        """Return whether the attempt will repeat a report."""
-        iteration = report["iteration"]
-        if self._start >= Position(iteration=iteration, stage=Stage.REPORTED):
-            return False
-        has_to_train = iteration > self._start.iteration
-        return self._repeats_training if has_to_train else self._repeats_validation
-
-
-def _get_data_sizes(attempt: Attempt) -> Mapping[str, int] | None:
-    """Return the number of samples of each phase; None if the task has a loop of its own."""
-    return None if attempt.order is None else attempt.order.sizes
 
 
 def _is_loss(metric: str, value: object) -> bool:
