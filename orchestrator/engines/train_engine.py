@@ -101,7 +101,9 @@ class TrainJobs:
         )
 
         storage = RunFolder(assignment.location).storage
-        on_failure = FailureCallback(assignment.mailbox, assignment.location, workers.max_count)
+        on_failure = FailureCallback(
+            queue, assignment.mailbox, assignment.location, workers.max_count
+        )
         run_config = RunConfig(
             # A new name for each attempt, so that Ray does not restore its own state of an
             # earlier one.

@@ -16,28 +16,34 @@ from orchestrator.errors import HookyardError, RunError
 from orchestrator.private_api.ray_train import unwrap
 
 _RESTART_DELAY_S = 2.0
-"""Seconds before a controller replaces workers. Meanwhile Ray ends a controller whose trial has
-died; otherwise its resources would stay reserved, and the trial's next attempt would wait for
-them."""
+"""Seconds before a controller replaces workers. Meanwhile Ray ends a controller whose driver or
+trial has died. Ray never frees what such a controller reserves while it is being ended, and the
+next attempt would wait for it."""
 
 
 class FailureCallback(UserCallback):
     """Callback that ends a run after a user error, and reports other failures, after which Ray
-    Train restarts it."""
+    Train restarts it.
 
-    def __init__(self, mailbox: str | None, location: str, world_size: int) -> None:
+    `queue` is the run's report queue. It ends with the driver or the trial that made it.
+    """
+
+    def __init__(self, queue: Any, mailbox: str | None, location: str, world_size: int) -> None:
+        self._queue = queue
         self._mailbox = mailbox
         self._location = location
         self._world_size = world_size
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
-        """Raise the rank's failure if it is a user error."""
+        """Raise the rank's failure if it is a user error; raise a RayActorError if nobody waits for
+        the run any more."""
         folder = RunFolder(self._location)
         failure = find_first_rank_failure(worker_exceptions, self._world_size, folder)
         if failure.is_user_error:
             raise failure
         self._show(failure)
         sleep(_RESTART_DELAY_S)
+        ray.get(self._queue.should_train.remote())
 
     def _show(self, failure: RankFailed) -> None:
         if self._mailbox is None:

@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator.engines.ray_connection import Ray
 from tests.ray.workers import fork_workers, forked_workers
+from tests.real_systems import wait_until
 
 # Ray gives its workers the least of the processor; these tests run beside others, and the longer
 # half must not wait for them.
@@ -74,7 +75,7 @@ class Shift(Hook):
 
 @dataclass
 class Accident(Hook):
-    """Kills a process, once: this rank's own, the driver's and its own, or that of its trial."""
+    """Kills a process, once: this rank's own, or that of its driver or trial."""
 
     step: int = 0
     rank: int = 1
@@ -89,7 +90,7 @@ class Accident(Hook):
         if self.whom in ("driver", "trial"):
             import json
             os.kill(json.loads((state.artifacts / "run.json").read_text())["pid"], signal.SIGKILL)
-        while self.whom == "trial":  # Ray ends it with its trial
+        while self.whom in ("driver", "trial"):  # Ray ends it with its driver or trial
             signal.pause()
         os.kill(os.getpid(), self.number)
 
@@ -142,6 +143,18 @@ def ray_cluster() -> Iterator[Any]:
         fork_workers()
         with Ray(num_cpus=4) as ray:
             yield ray
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_reserved(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whatever a test starts or kills, all processors of the shared cluster are free again."""
+    yield
+    if "ray_cluster" in request.fixturenames:
+        ray = request.getfixturevalue("ray_cluster")
+        all_of_them = ray.cluster_resources()["CPU"]
+        wait_until(
+            lambda: ray.available_resources().get("CPU") == all_of_them, "all processors are free"
+        )
 
 
 def address_of(ray: Any) -> list[str]:

@@ -2,9 +2,12 @@
 lost."""
 
 import pickle
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import ray
+from ray.exceptions import ActorDiedError
 from ray.train import ControllerError
 
 from orchestrator.disk.attempts import Attempt, Host
@@ -20,6 +23,37 @@ ATTEMPTS = [
 ]
 
 
+class Call:
+    """A call of an actor, whose answer `ray.get` returns here without Ray."""
+
+    def __init__(self, answer: Callable[[], Any]) -> None:
+        self._answer = answer
+
+    def remote(self) -> Callable[[], Any]:
+        return self._answer
+
+
+class Queue:
+    """The report queue of a run that still trains."""
+
+    should_train = Call(lambda: True)
+
+
+class DeadQueue:
+    """A report queue whose driver was killed."""
+
+    @staticmethod
+    def _fail() -> None:
+        raise ActorDiedError()
+
+    should_train = Call(_fail)
+
+
+@pytest.fixture(autouse=True)
+def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "get", lambda answer: answer())
+
+
 @pytest.fixture(autouse=True)
 def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The seconds that a controller leaves Ray to end it."""
@@ -30,18 +64,24 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_user_error_ends_the_run_with_its_own_message() -> None:
     with pytest.raises(RankFailed) as raised:
-        FailureCallback(None, "nowhere", 4).after_exception(None, {0: LOST, 1: MISTAKE})
+        FailureCallback(Queue, None, "nowhere", 4).after_exception(None, {0: LOST, 1: MISTAKE})
     assert str(make_run_error(ControllerError(raised.value), 4)) == "rank 1: TypeError: no"
 
 
 def test_ray_train_retries_other_failures(waited: list[float]) -> None:
     """A controller whose trial was killed must not take places for new workers before Ray ends it
     too."""
-    FailureCallback(None, "nowhere", 4).after_exception(None, {0: LOST})
-    FailureCallback(None, "nowhere", 4).after_exception(
+    FailureCallback(Queue, None, "nowhere", 4).after_exception(None, {0: LOST})
+    FailureCallback(Queue, None, "nowhere", 4).after_exception(
         None, {0: RuntimeError("the process is gone")}
     )
     assert waited == [2.0, 2.0]
+
+
+def test_nothing_is_restarted_for_a_driver_that_has_died() -> None:
+    callback = FailureCallback(DeadQueue, None, "nowhere", 4)
+    with pytest.raises(ActorDiedError):
+        callback.after_exception(None, {0: LOST})
 
 
 def test_failure_line_names_attempt_rank_and_node() -> None:
@@ -75,6 +115,6 @@ def test_failure_that_cannot_be_shown_does_not_end_the_run(monkeypatch: pytest.M
         raise ValueError(f"Failed to look up actor with name '{name}'")
 
     monkeypatch.setattr(ray, "get_actor", refuse)
-    FailureCallback("nobody", "nowhere", 4).after_exception(
+    FailureCallback(Queue, "nobody", "nowhere", 4).after_exception(
         None, {0: RuntimeError("the process is gone")}
     )
