@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.output import echo, format_cell, print_json, print_table
 from orchestrator.column_names import COSTS
-from orchestrator.terminal.printable import escape_data
+from orchestrator.terminal.printable import escape_controls, escape_data
 from orchestrator.units import format_count, number_epoch
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ def print_run(folder: RunFolder, as_json: bool) -> None:
 
     run = escape_data(described)
     if run["error"]:
-        run["error"] = run["error"].replace("\n", "\n  ")
+        # Its lines stay lines, because it may list several problems.
+        run["error"] = escape_controls(described["error"]).replace("\n", "\n  ")
     reports = format_count(run["reports"], "report")
     attempts = format_count(run["attempts"], "attempt")
     echo(f"{run['path']}: {run['status']}, {reports}, {attempts}")
