@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -37,16 +37,36 @@ _ADVICE = {
 
 
 @dataclass(frozen=True)
+class Stalls:
+    """The stalls of a rank beyond its usual delay."""
+
+    count: int
+    iteration: int
+    """Iteration of the longest one."""
+    longest_s: float
+
+    def __str__(self) -> str:
+        times = "once" if self.count == 1 else f"{self.count} times"
+        longest = units.format_seconds(self.longest_s)
+        return f"stalled {times}, for up to {longest} (at iteration {self.iteration})"
+
+    def to_numbers(self) -> dict[str, Any]:
+        """Return the numbers of a finding."""
+        return {"stalls": self.count, "iteration": self.iteration, "longest_s": self.longest_s}
+
+
+@dataclass(frozen=True)
 class SlowRank:
     """A slow rank, and the span in which it is delayed most."""
 
-    pattern: str
+    pattern: Literal["chronic", "drifting", "stalls"]
+    """Whether it is always slow, grows slower, or only stalls."""
     column: int
     span: str
     delay_s: float
     """Mean delay per sync."""
-    numbers: dict[str, Any]
-    """Numbers of the pattern."""
+    stalls: Stalls | None = None
+    """None for the other patterns."""
 
 
 def make_findings(
@@ -80,35 +100,24 @@ def _make_finding(
     scores: dict[str, float],
     hook: tuple[str, str] | None,
 ) -> Finding:
-    rank = syncs.ranks[slow_rank.column]
-    node = syncs.nodes[slow_rank.column]
     share = slow_rank.delay_s / syncs.step_s
     numbers: dict[str, Any] = {
-        "rank": rank,
-        "node": node,
+        "rank": syncs.ranks[slow_rank.column],
+        "node": syncs.nodes[slow_rank.column],
         "span": slow_rank.span,
         "pattern": slow_rank.pattern,
         "lost_s": slow_rank.delay_s,
         "lost_share": share,
         **scores,
-        **slow_rank.numbers,
     }
-    where = f"rank {rank} ({node})" if node else f"rank {rank}"
-    what = slow_rank.span
+    if slow_rank.stalls:
+        numbers |= slow_rank.stalls.to_numbers()
     if hook:
-        numbers["hook"], numbers["event"] = hook
-        what += f" (hook {hook[0]} at {hook[1]})"
-    if slow_rank.pattern == "stalls":
-        sentence = (
-            f"{where} {_describe_stalls(slow_rank)} in {what}; it cost {share:.1%} of the time"
-        )
-    else:
-        does = "is slow" if slow_rank.pattern == "chronic" else "grows slower"
-        comparison = _describe_delay(syncs, slow_rank, share, scores)
-        sentence = f"{where} {does} in {what}: {comparison}"
+        name, event = hook
+        numbers |= {"hook": name, "event": event}
     return Finding(
         "straggler",
-        sentence,
+        _describe(syncs, slow_rank, scores, hook),
         numbers,
         query="run.stats.query(\"phase == 'train'\")"
         f".pivot(index='iteration', columns='rank', values='{slow_rank.span}')",
@@ -117,16 +126,30 @@ def _make_finding(
     )
 
 
-def _describe_stalls(slow_rank: SlowRank) -> str:
-    numbers = slow_rank.numbers
-    times = "once" if numbers["stalls"] == 1 else f"{numbers['stalls']} times"
-    longest = units.format_seconds(numbers["longest_s"])
-    return f"stalled {times}, for up to {longest} (at iteration {numbers['iteration']})"
-
-
-def _describe_delay(
-    syncs: GradientSyncs, slow_rank: SlowRank, share: float, scores: dict[str, float]
+def _describe(
+    syncs: GradientSyncs,
+    slow_rank: SlowRank,
+    scores: dict[str, float],
+    hook: tuple[str, str] | None,
 ) -> str:
+    """Say which rank is slow, in which span, and what it costs."""
+    rank = syncs.ranks[slow_rank.column]
+    node = syncs.nodes[slow_rank.column]
+    who = f"rank {rank} ({node})" if node else f"rank {rank}"
+    where = slow_rank.span
+    if hook:
+        name, event = hook
+        where += f" (hook {name} at {event})"
+    if slow_rank.stalls:
+        share = slow_rank.delay_s / syncs.step_s
+        return f"{who} {slow_rank.stalls} in {where}; it cost {share:.1%} of the time"
+
+    does = "is slow" if slow_rank.pattern == "chronic" else "grows slower"
+    return f"{who} {does} in {where}: {_describe_delay(syncs, slow_rank, scores)}"
+
+
+def _describe_delay(syncs: GradientSyncs, slow_rank: SlowRank, scores: dict[str, float]) -> str:
+    share = slow_rank.delay_s / syncs.step_s
     per = "step" if syncs.has_several_iterations else "iteration"
     return (
         f"{units.format_seconds(slow_rank.delay_s)} per {per} more than the others, {share:.1%} of"

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,7 @@ from orchestrator.doctor.robust_statistics import (
     estimate_median_error,
     subtract_median_of_others,
 )
-from orchestrator.doctor.straggler_findings import SlowRank, make_findings
+from orchestrator.doctor.straggler_findings import SlowRank, Stalls, make_findings
 
 MIN_SHARE = 0.02
 """Smallest delay that is a finding, as a share of an iteration. The mean over the run may be half
@@ -116,7 +117,7 @@ def _find_sustained(
             if delay_s >= MIN_SHARE / 2 * syncs.step_s and delay_s > known_s:
                 own_levels = {span: float(levels[span][column]) for span in spans}
                 longest_span = max(own_levels, key=own_levels.__getitem__)
-                slowest[column] = SlowRank(pattern, column, longest_span, delay_s, {})
+                slowest[column] = SlowRank(pattern, column, longest_span, delay_s)
     yield from slowest.values()
 
 
@@ -133,7 +134,7 @@ def _list_compared_delays(
 
 def _find_slow_ranks(
     syncs: GradientSyncs, n_errors: float, blocks: Floats, certain_delays: Floats
-) -> Iterator[tuple[int, str]]:
+) -> Iterator[tuple[int, Literal["chronic", "drifting"]]]:
     """Yield the column and the pattern of each rank that is slow for long, from its delays per
     block.
 
@@ -184,8 +185,8 @@ def _find_stalls(
     if is_long or (is_costly and count >= MIN_STALLS):
         span = max(stalls_by_span, key=lambda name: float(stalls_by_span[name][:, column].sum()))
         iteration = int(syncs.iterations[stalls[:, column].argmax()])
-        numbers = {"stalls": count, "iteration": iteration, "longest_s": float(longest[column])}
-        yield SlowRank("stalls", column, span, float(lost[column]), numbers)
+        of_rank = Stalls(count, iteration, float(longest[column]))
+        yield SlowRank("stalls", column, span, float(lost[column]), of_rank)
 
 
 def _find_stalls_by_span(
