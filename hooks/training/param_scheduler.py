@@ -1,5 +1,6 @@
 """Learning-rate schedules."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -41,30 +42,26 @@ class ParamScheduler(Hook):
         return setup.explain(custom_loop=NEEDS_MODEL)
 
     def on_start(self, state: State) -> None:
-        schedulers = _schedulers(state)
-        of_torch = [one for one in schedulers if isinstance(one, LRScheduler)]
-        others = [one for one in of_torch if not isinstance(one, ReduceLROnPlateau)]
-        if 0 < len(others) < len(of_torch):
-            kind = type(others[0]).__name__
-            raise ValueError(
-                f"ReduceLROnPlateau steps by a metric and {kind} does not, so one run cannot have"
-                " both; give all optimizers ReduceLROnPlateau, or none"
-            )
+        schedulers = _list_schedulers(state)
+        _check_kinds(schedulers)
         for scheduler in schedulers:
-            kind = type(scheduler).__name__
-            if not isinstance(scheduler, ReduceLROnPlateau):
-                if self.monitor and isinstance(scheduler, LRScheduler):
-                    raise ValueError(f"{kind} takes no metric; remove monitor={self.monitor!r}")
-                continue
-            if self.monitor is None:
-                raise ValueError(f"{kind} needs a metric; set monitor, such as monitor: val/loss")
-            better = find_direction(
-                self.monitor, find_declared_modes(state.config), state.meter_modes
+            if isinstance(scheduler, ReduceLROnPlateau):
+                self._check_plateau(scheduler, state)
+            elif self.monitor and isinstance(scheduler, LRScheduler):
+                kind = type(scheduler).__name__
+                raise ValueError(f"{kind} takes no metric; remove monitor={self.monitor!r}")
+
+    def _check_plateau(self, scheduler: ReduceLROnPlateau, state: State) -> None:
+        """Raise ValueError if a scheduler has no metric, or the other mode than the metric."""
+        kind = type(scheduler).__name__
+        if self.monitor is None:
+            raise ValueError(f"{kind} needs a metric; set monitor, such as monitor: val/loss")
+        declared = find_declared_modes(state.config)
+        better = find_direction(self.monitor, declared, state.meter_modes)
+        if better not in (None, scheduler.mode):
+            raise ValueError(
+                f"{kind}: mode must be {better} for {self.monitor}, got {scheduler.mode}"
             )
-            if better not in (None, scheduler.mode):
-                raise ValueError(
-                    f"{kind}: mode must be {better} for {self.monitor}, got {scheduler.mode}"
-                )
 
     def on_step(self, state: State) -> None:
         if state.phase == "train":
@@ -83,11 +80,11 @@ class ParamScheduler(Hook):
 
     def _step_when_due(self, state: State) -> None:
         if self.monitor is None and self.every.due(state):
-            for scheduler in _schedulers(state):
+            for scheduler in _list_schedulers(state):
                 scheduler.step()
 
     def _step_on_metric(self, state: State, monitor: str) -> None:
-        schedulers = _schedulers(state)
+        schedulers = _list_schedulers(state)
         if not schedulers or not state.computes(monitor):
             return
         if monitor not in state.metrics:
@@ -96,5 +93,17 @@ class ParamScheduler(Hook):
             scheduler.step(state.metrics[monitor])
 
 
-def _schedulers(state: State) -> list[Any]:
+def _check_kinds(schedulers: Sequence[Any]) -> None:
+    """Raise ValueError if some of torch's schedulers step by a metric and others do not."""
+    of_torch = [scheduler for scheduler in schedulers if isinstance(scheduler, LRScheduler)]
+    others = [scheduler for scheduler in of_torch if not isinstance(scheduler, ReduceLROnPlateau)]
+    if 0 < len(others) < len(of_torch):
+        kind = type(others[0]).__name__
+        raise ValueError(
+            f"ReduceLROnPlateau steps by a metric and {kind} does not, so one run cannot have"
+            " both; give all optimizers ReduceLROnPlateau, or none"
+        )
+
+
+def _list_schedulers(state: State) -> list[Any]:
     return [scheduler for scheduler in state.schedulers.values() if scheduler is not None]

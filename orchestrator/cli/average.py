@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestrator.cli import options
 from orchestrator.cli.output import echo, print_json, print_table, stdout_to_stderr
+
+if TYPE_CHECKING:
+    from orchestrator.runs.averaging import Average
 
 
 def average(
@@ -52,16 +55,23 @@ def average(
             file = Storage(output)
         averaged.save(file)
     if as_json:
-        return print_json({"file": str(file), **averaged.summary()})
+        print_json({"file": str(file), **averaged.summary()})
+        return
 
+    _print_terms(averaged)
+    echo(f"wrote {file}")
+    checkpoint = shlex.quote(f"{opened.folder}@{averaged.checkpoint}")
+    change = f"init.from={shlex.quote(str(file))}"
+    echo(f"To evaluate it: hookyard evaluate {checkpoint} {change}")
+
+
+def _print_terms(averaged: Average) -> None:
+    """Print the snapshots that an average is made of, and how near it comes to its window."""
     rows = []
     for term in averaged.terms:
         rows.append((term.checkpoint, term.step, f"{term.std:g}", f"{term.factor:+.4f}"))
     print_table(("snapshot", "step", "std", "factor"), rows)
     echo(
-        f"average of std {std:g} at step {averaged.step}; relative error of its profile: {averaged.error:.2g}"
+        f"average of std {averaged.std:g} at step {averaged.step}; relative error of its profile:"
+        f" {averaged.error:.2g}"
     )
-    echo(f"wrote {file}")
-    checkpoint = shlex.quote(f"{opened.folder}@{averaged.checkpoint}")
-    change = f"init.from={shlex.quote(str(file))}"
-    return echo(f"To evaluate it: hookyard evaluate {checkpoint} {change}")
