@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from orchestrator.cli.output import echo, print_json, print_table
 from orchestrator.cli.stored_run import open_run_or_sweep
@@ -14,6 +16,18 @@ if TYPE_CHECKING:
     from orchestrator.doctor import Diagnosis
     from orchestrator.runs.result import Run
     from orchestrator.sweeps.results.result import Sweep
+
+
+@dataclass(frozen=True)
+class _DiagnosedTrial:
+    """The findings on a trial of a sweep. `--json` prints the fields."""
+
+    trial: str
+    status: str
+    findings: Sequence[str]
+    """Their kinds, the most severe first."""
+    worst: str
+    """A sentence on the most severe one, or on the trial if there is none."""
 
 
 def print_findings(path: str, as_json: bool) -> None:
@@ -65,32 +79,20 @@ def _diagnose_sweep(sweep: Sweep, as_json: bool) -> None:
 
     rows = []
     for trial in trials:
-        kinds = ", ".join(dict.fromkeys(trial["findings"])) or "-"
-        rows.append((trial["trial"], trial["status"], kinds, trial["worst"]))
+        kinds = ", ".join(dict.fromkeys(trial.findings)) or "-"
+        rows.append((trial.trial, trial.status, kinds, trial.worst))
     print_table(("trial", "status", "findings", "most severe"), rows)
-    first = shlex.quote(f"{sweep.folder}/trials/{trials[0]['trial']}")
+    first = shlex.quote(f"{sweep.folder}/trials/{trials[0].trial}")
     return echo(f"For all findings of a trial: hookyard doctor {first}")
 
 
-def _diagnose_trial(run: Run) -> dict[str, Any]:
-    """Return the kinds of the findings on a trial, and a sentence on the most severe one."""
+def _diagnose_trial(run: Run) -> _DiagnosedTrial:
     from orchestrator.doctor import diagnose_run
 
     try:
         diagnosis = diagnose_run(run.folder, run.rows(), run.hook_costs)
     except DamagedFile as error:
-        return {
-            "trial": run.name,
-            "status": "damaged",
-            "findings": ["damage"],
-            "worst": str(error),
-        }
-    worst = str(diagnosis)
-    if diagnosis.findings:
-        worst = diagnosis.findings[0].sentence
-    return {
-        "trial": run.name,
-        "status": run.status,
-        "findings": [finding.kind for finding in diagnosis.findings],
-        "worst": worst,
-    }
+        return _DiagnosedTrial(run.name, "damaged", ["damage"], str(error))
+    kinds = [finding.kind for finding in diagnosis.findings]
+    worst = diagnosis.findings[0].sentence if diagnosis.findings else str(diagnosis)
+    return _DiagnosedTrial(run.name, run.status, kinds, worst)

@@ -57,14 +57,16 @@ IfNameExists = Annotated[
     IfExists,
     typer.Option(
         "--if-exists",
-        help="If there is a run of this name: error; number: name this one NAME-2; replace: remove the other.",
+        help="If there is a run of this name: error; number: name this one NAME-2; replace: remove"
+        " the other.",
     ),
 ]
 Address = Annotated[
     str | None,
     typer.Option(
         metavar="ADDRESS",
-        help="A Ray cluster to join: auto or ray://HOST:10001. By default RAY_ADDRESS, or a Ray on this machine.",
+        help="A Ray cluster to join: auto or ray://HOST:10001. By default RAY_ADDRESS, or a Ray on"
+        " this machine.",
     ),
 ]
 Engine = Annotated[

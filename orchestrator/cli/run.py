@@ -24,7 +24,8 @@ def run(
         str,
         typer.Argument(
             metavar="CONFIG",
-            help="An experiment file. RUN@best, RUN@last or RUN@CHECKPOINT continues a run, or a sweep's best trial.",
+            help="An experiment file. RUN@best, RUN@last or RUN@CHECKPOINT continues a run, or a"
+            " sweep's best trial.",
         ),
     ],
     overrides: options.Overrides = None,
@@ -103,5 +104,6 @@ def _refuse_run(folder: RunFolder) -> None:
     if folder.exists():
         command = f"hookyard run {shlex.quote(f'{folder}@best')}"
         raise UsageError(
-            f"{folder} is a run, not an experiment file. To continue its best checkpoint as a new run: {command}"
+            f"{folder} is a run, not an experiment file. To continue its best checkpoint as a new"
+            f" run: {command}"
         )

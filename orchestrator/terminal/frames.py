@@ -1,10 +1,9 @@
 """The frame of a run or a sweep that lives, for `watch` and for the driver's terminal."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from time import monotonic
-from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -13,8 +12,10 @@ from orchestrator.disk.run_folder import RunFolder
 from orchestrator.terminal.printable import escape_controls
 from orchestrator.terminal.run_frame import draw_run_frame
 from orchestrator.terminal.run_status import LiveRun
+from orchestrator.terminal.run_view import RunView
 from orchestrator.terminal.sweep_frame import draw_sweep_frame
 from orchestrator.terminal.sweep_status import LiveSweep
+from orchestrator.terminal.sweep_view import SweepView
 
 MAX_READ_SHARE = 0.05
 """Maximum share of the time for reading files."""
@@ -24,30 +25,32 @@ class LiveFrame:
     """Frame of a run or a sweep for a display, which calls it with the number of lines."""
 
     def __init__(self, folder: RunFolder) -> None:
-        self.read_view: Callable[[], Any]
-        """Function that reads new data and returns the view."""
-        self.draw: Callable[[Any, int | None], RenderableType]
-        """Function that renders a view in a number of lines."""
-        if folder.read_metadata().sweep:
-            self.read_view = LiveSweep(folder).read_view
-            self.draw = draw_sweep_frame
-        else:
-            self.read_view = LiveRun(folder).read_view
-            self.draw = draw_run_frame
-
         self.every_s = folder.read_interval_s
-        self._view: Any = None
-        self._next_look = -math.inf
+        """Seconds between two reads."""
+        is_sweep = folder.read_metadata().sweep is not None
+        self._reader = LiveSweep(folder) if is_sweep else LiveRun(folder)
+        self._view: RunView | SweepView | None = None
+        self._next_read = -math.inf
 
     def __call__(self, lines: int) -> RenderableType:
         start = monotonic()
-        if start >= self._next_look:
+        if start >= self._next_read:
             # A display must never end training, and the next read may succeed.
             with suppress(Exception):
                 self._view = self.read_view()
             took_s = monotonic() - start
-            self._next_look = monotonic() + max(self.every_s, took_s / MAX_READ_SHARE)
+            self._next_read = monotonic() + max(self.every_s, took_s / MAX_READ_SHARE)
         return self.draw(self._view, lines) if self._view else ""
+
+    def read_view(self) -> RunView | SweepView:
+        """Read new data, and return the state of the run or the sweep."""
+        return self._reader.read_view()
+
+    def draw(self, view: RunView | SweepView, lines: int | None) -> RenderableType:
+        """Render a view in a number of lines, or as a whole."""
+        if isinstance(view, SweepView):
+            return draw_sweep_frame(view, lines)
+        return draw_run_frame(view, lines)
 
 
 class PrintableConsole(Console):

@@ -25,8 +25,8 @@ def _make_cards(findings: Sequence[Finding], path: str) -> Markup:
     children = [_make_card(number, finding) for number, finding in enumerate(shown, start=1)]
     omitted = len(findings) - len(shown)
     if omitted:
-        note = f"And {units.format_count(omitted, 'less serious finding')}: hookyard doctor {shlex.quote(path)}"
-        children.append(page.make_note(note))
+        more = units.format_count(omitted, "less serious finding")
+        children.append(page.make_note(f"And {more}: hookyard doctor {shlex.quote(path)}"))
     return element("div", *children, class_="cards")
 
 

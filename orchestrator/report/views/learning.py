@@ -60,7 +60,8 @@ def _describe_loss(rows: Rows) -> str:
     columns = {"all": "count(loss)", "finite": "count(*) filter (isfinite(loss::double))"}
     count, finite = rows.aggregate(columns, (), TRAINING, "recorded").iloc[0]
     if finite < count:
-        note += f" Not drawn: {count - finite:,} of {format_count(count, 'value')}, because of NaN or infinity."
+        values = format_count(count, "value")
+        note += f" Not drawn: {count - finite:,} of {values}, because of NaN or infinity."
     return note
 
 
