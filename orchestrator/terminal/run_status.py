@@ -1,35 +1,20 @@
 """The current state of a run, read from its files as they grow."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import time
 from typing import Any
-
-import pandas as pd
 
 from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.hang_reports import find_hang
 from orchestrator.disk.metadata import COMPLETE, RunMetadata
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.run_status import find_status
-from orchestrator.doctor import Finding
-from orchestrator.tables.growing_files import AttemptTail, RankTail
-from orchestrator.terminal.estimates import compute_speed, estimate_progress
-from orchestrator.terminal.rank_comparison import RankComparison
+from orchestrator.terminal.estimates import estimate_progress
+from orchestrator.terminal.live_attempt import AttemptView, LiveAttempt
 from orchestrator.terminal.run_files import RunFiles
-from orchestrator.terminal.run_view import RankView, RunProgress, RunView
+from orchestrator.terminal.run_view import RunProgress, RunView
 from orchestrator.units import format_rough_duration
-
-
-@dataclass(frozen=True)
-class _LiveAttempt:
-    """The experiment of an attempt, its last rows, and how its ranks compare in them."""
-
-    number: int
-    experiment: Mapping[str, Any]
-    """A resume may have edited it."""
-    tail: AttemptTail
-    comparison: RankComparison
 
 
 class LiveRun:
@@ -49,8 +34,8 @@ class LiveRun:
         self._clock = clock
         self._diagnose = diagnose
         self._files = RunFiles(folder)
-        self._attempt: _LiveAttempt | None = None
-        """Readers of the newest attempt."""
+        self._attempt: LiveAttempt | None = None
+        """Reader of the newest attempt."""
 
     def read_metadata(self) -> RunMetadata:
         """Return the content of `run.json`, and read new reports."""
@@ -69,20 +54,13 @@ class LiveRun:
 
         live = self._follow_attempt(attempts)
         experiment = live.experiment if live else self.folder.read_experiment()
-        rows = pd.DataFrame()
-        ranks: Sequence[RankView] = ()
-        tails: Mapping[int, RankTail] = {}
-        findings: Sequence[Finding] = ()
+        seen = AttemptView()
         if live:
-            self._read_rows(live, attempts, reports, has_ended=status in COMPLETE)
-            rows = live.tail.training_rows().to_pandas()
-            ranks = self._make_rank_views(live, rows)
-            tails = live.tail.ranks
-            findings = live.comparison.findings
+            seen = live.read_view(attempts, reports, has_ended=status in COMPLETE)
 
-        ages = [rank.row_age_s for rank in ranks if rank.row_age_s is not None]
-        row_age_s = min(ages, default=None)
         attempt = attempts[-1] if attempts else None
+        reached = _find_position(attempt, seen)
+        progress = estimate_progress(experiment, attempt, reached, self._clock())
         return RunView(
             name=self.folder.name,
             path=str(self.folder),
@@ -91,92 +69,27 @@ class LiveRun:
             ended=metadata.ended,
             error=metadata.error,
             stopped=tuple(metadata.stopped),
-            progress=self._find_progress(status, experiment, attempt, tails),
-            speed=compute_speed(rows),
+            progress=_fit_to_status(progress, status),
+            speed=seen.speed,
             reports=len(reports),
             report=reports[-1] if reports else {},
             attempts=len(attempts),
             resumed_from=attempt.checkpoint if attempt else None,
-            row_age_s=row_age_s,
-            ranks=ranks,
-            findings=findings,
-            notice=self._find_notice(status, row_age_s, metadata),
+            row_age_s=seen.row_age_s,
+            ranks=seen.ranks,
+            findings=seen.findings,
+            notice=self._find_notice(status, seen.row_age_s, metadata),
         )
 
-    def _follow_attempt(self, attempts: Sequence[Attempt]) -> _LiveAttempt | None:
-        """Return the readers of the newest attempt; None if no attempt has begun."""
+    def _follow_attempt(self, attempts: Sequence[Attempt]) -> LiveAttempt | None:
+        """Return the reader of the newest attempt; None if no attempt has begun."""
         if not attempts:
             return None
 
         number = attempts[-1].number
         if self._attempt is None or self._attempt.number != number:
-            tail = AttemptTail(self.folder.storage, f"stats/attempt={number}")
-            comparison = RankComparison(self._clock, diagnose=self._diagnose)
-            experiment = self.folder.read_experiment()
-            self._attempt = _LiveAttempt(number, experiment, tail, comparison)
+            self._attempt = LiveAttempt(self.folder, number, self._clock, diagnose=self._diagnose)
         return self._attempt
-
-    def _read_rows(
-        self,
-        live: _LiveAttempt,
-        attempts: Sequence[Attempt],
-        reports: Sequence[Mapping[str, Any]],
-        *,
-        has_ended: bool,
-    ) -> None:
-        """Read the new rows of the newest attempt, and compare its ranks."""
-        live.tail.update()
-        if has_ended and reports and not live.tail.ranks:
-            live.tail.read_compacted(attempts, reports[-1]["iteration"])
-        live.comparison.update(live.tail.training_rows())
-
-    def _make_rank_views(self, live: _LiveAttempt, rows: pd.DataFrame) -> tuple[RankView, ...]:
-        rss: dict[int, float] = {}
-        if "rss_bytes" in rows:
-            rss = dict(rows.groupby("rank")["rss_bytes"].last().dropna())
-
-        views = []
-        for rank, tail in live.tail.ranks.items():
-            age_s = None if tail.written is None else max(0.0, self._clock() - tail.written)
-            views.append(
-                RankView(
-                    rank,
-                    node=str(tail.newest["node"]),
-                    iteration=tail.trained,
-                    row_age_s=age_s,
-                    timing=live.comparison.statuses.get(rank),
-                    rss_bytes=float(rss[rank]) if rank in rss else None,
-                    peaks=tail.peaks,
-                )
-            )
-        return tuple(views)
-
-    def _find_progress(
-        self,
-        status: str,
-        experiment: Mapping[str, Any],
-        attempt: Attempt | None,
-        tails: Mapping[int, RankTail],
-    ) -> RunProgress:
-        reached = RunProgress()
-        if attempt and attempt.checkpoint:
-            start = attempt.position
-            reached = RunProgress(epoch=start.epoch, step=start.step, iteration=start.iteration)
-        if tails:
-            tail = next(iter(tails.values()))
-            reached = RunProgress(
-                phase=tail.newest["phase"] if status == "running" else None,
-                epoch=tail.newest["epoch"],
-                step=tail.newest["step"],
-                iteration=tail.trained or reached.iteration,
-            )
-
-        progress = estimate_progress(experiment, attempt, reached, self._clock())
-        if status == "finished":
-            progress = replace(progress, share=1.0)
-        if status != "running":
-            progress = replace(progress, eta_s=None)
-        return progress
 
     def _find_notice(
         self, status: str, row_age_s: float | None, metadata: RunMetadata
@@ -190,3 +103,23 @@ class LiveRun:
 
         hang = find_hang(self.folder) if status == "running" else None
         return str(hang) if hang else None
+
+
+def _find_position(attempt: Attempt | None, seen: AttemptView) -> RunProgress:
+    """Return how far a run has come, by its newest row or else by the start of its attempt."""
+    start = RunProgress()
+    if attempt and attempt.checkpoint:
+        position = attempt.position
+        start = RunProgress(epoch=position.epoch, step=position.step, iteration=position.iteration)
+    if seen.newest is None:
+        return start
+    return replace(seen.newest, iteration=seen.newest.iteration or start.iteration)
+
+
+def _fit_to_status(progress: RunProgress, status: str) -> RunProgress:
+    """Return the progress without what only a running run has."""
+    if status == "finished":
+        progress = replace(progress, share=1.0)
+    if status != "running":
+        progress = replace(progress, phase=None, eta_s=None)
+    return progress
