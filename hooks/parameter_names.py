@@ -41,7 +41,7 @@ def match_names(
         matches = set(filter(compile_pattern(pattern, match).fullmatch, names))
         if not matches:
             raise ValueError(
-                f"pattern '{pattern}' matches no {kind}; {_nearest(pattern, list(names))}"
+                f"pattern '{pattern}' matches no {kind}; {_suggest_nearest(pattern, list(names))}"
             )
         selected |= matches
     return [name for name in names if name in selected]
@@ -53,6 +53,6 @@ def join_names(names: Sequence[str], most: int = 10) -> str:
     return ", ".join(names[:most]) + rest
 
 
-def _nearest(pattern: str, names: Sequence[str]) -> str:
+def _suggest_nearest(pattern: str, names: Sequence[str]) -> str:
     near = get_close_matches(pattern, names, cutoff=0.4)
     return f"did you mean {', '.join(near)}?" if near else f"available: {join_names(names)}"

@@ -35,11 +35,11 @@ class Recent(Sequence[Mapping[str, Any]]):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return _rows(self.columns(len(self)))[index]
+            return _make_rows(self.columns(len(self)))[index]
         back = -index if index < 0 else len(self) - index
         if not 1 <= back <= len(self):
             raise IndexError(f"row {index} of {len(self)}")
-        return _rows(self.columns(back))[0]
+        return _make_rows(self.columns(back))[0]
 
 
 class RecentRows(Recent):
@@ -80,7 +80,7 @@ class RecentRows(Recent):
         return columns
 
 
-def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+def _make_rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     """Return the rows of columns; a row lacks the columns in which it has None."""
     rows = []
     for values in zip(*columns.values(), strict=True):

@@ -18,7 +18,7 @@ def count_samples(batch: Any, *, is_stacked: bool) -> int:
     tensor is only a part of one sample. Raises TaskError if the tensors and the lists suggest
     different numbers.
     """
-    sizes = list(_sizes(batch, is_outermost=True))
+    sizes = list(_find_sizes(batch, is_outermost=True))
     if not sizes:
         raise TaskError(
             "the batch has no tensor with a dimension, so its number of samples is unknown; "
@@ -27,12 +27,12 @@ def count_samples(batch: Any, *, is_stacked: bool) -> int:
     if is_stacked:
         return sizes[0]
 
-    with_lists = list(_sizes_with_lists(batch, is_outermost=True))
+    with_lists = list(_find_sizes_with_lists(batch, is_outermost=True))
     if with_lists == sizes:
         # A list of values may hold the size of an image.
-        tensors = list(_sizes(batch, is_outermost=True, counts_values=False))
+        tensors = list(_find_sizes(batch, is_outermost=True, counts_values=False))
         if tensors and tensors[0] != sizes[0]:
-            raise _ambiguous(tensors, with_lists)
+            raise _make_ambiguity_error(tensors, with_lists)
         return sizes[0]
 
     candidates = {numbers[0] for numbers in (sizes, with_lists) if len(set(numbers)) == 1}
@@ -41,10 +41,10 @@ def count_samples(batch: Any, *, is_stacked: bool) -> int:
     # All images of a batch may happen to have three boxes, as many as channels.
     if candidates and _has_listed_mappings(batch):
         return with_lists[0]
-    raise _ambiguous(sizes, with_lists)
+    raise _make_ambiguity_error(sizes, with_lists)
 
 
-def _ambiguous(sizes: list[int], with_lists: list[int]) -> TaskError:
+def _make_ambiguity_error(sizes: list[int], with_lists: list[int]) -> TaskError:
     return TaskError(
         "the number of samples in the batch is ambiguous: its tensors begin with dimensions of "
         f"{_list_numbers(sizes)}, and its parts have lengths of {_list_numbers(with_lists)}; "
@@ -52,11 +52,13 @@ def _ambiguous(sizes: list[int], with_lists: list[int]) -> TaskError:
     )
 
 
-def _sizes(part: Any, *, is_outermost: bool = False, counts_values: bool = True) -> Iterator[int]:
+def _find_sizes(
+    part: Any, *, is_outermost: bool = False, counts_values: bool = True
+) -> Iterator[int]:
     """Yield the number of samples in each leaf of a batch, depth first: in a tensor, a graph, and
     with `counts_values` in a list of texts or numbers."""
-    size = _own_size(part)
-    items = _items(part)
+    size = _get_own_size(part)
+    items = _list_items(part)
     if size is not None:
         yield size
     elif items and isinstance(part, list | tuple) and not any(map(_holds_more, items)):
@@ -64,14 +66,14 @@ def _sizes(part: Any, *, is_outermost: bool = False, counts_values: bool = True)
             yield len(items)
     else:
         for item in items:
-            yield from _sizes(item, counts_values=counts_values)
+            yield from _find_sizes(item, counts_values=counts_values)
 
 
-def _sizes_with_lists(part: Any, *, is_outermost: bool = False) -> Iterator[int]:
+def _find_sizes_with_lists(part: Any, *, is_outermost: bool = False) -> Iterator[int]:
     """Yield the number of samples in each part, if lists and tuples have an item for each
     sample."""
-    size = _own_size(part)
-    items = _items(part)
+    size = _get_own_size(part)
+    items = _list_items(part)
     if size is not None:
         yield size
         return
@@ -85,19 +87,19 @@ def _sizes_with_lists(part: Any, *, is_outermost: bool = False) -> Iterator[int]
     if items and _is_list_of(tuple, part):
         yield len(items)
     for item in items:
-        yield from _sizes_with_lists(item)
+        yield from _find_sizes_with_lists(item)
 
 
 def _has_listed_mappings(batch: Any) -> bool:
     """Return whether a part of a batch is a list of mappings, such as the targets of a detector."""
-    return any(part and _is_list_of(Mapping, part) for part in _items(batch))
+    return any(part and _is_list_of(Mapping, part) for part in _list_items(batch))
 
 
 def _is_list_of(kind: type[Any], part: Any) -> bool:
     return isinstance(part, list) and all(isinstance(item, kind) for item in part)
 
 
-def _own_size(part: Any) -> int | None:
+def _get_own_size(part: Any) -> int | None:
     """Return the number of samples that an object itself tells; None for a container and for a
     scalar."""
     # The names of PyG and DGL.
@@ -114,7 +116,7 @@ def _own_size(part: Any) -> int | None:
     return int(shape[0]) if shape else None
 
 
-def _items(part: Any) -> list[Any]:
+def _list_items(part: Any) -> list[Any]:
     """Return the items of a container, and none of anything else."""
     if isinstance(part, Mapping):
         return list(part.values())

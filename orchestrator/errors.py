@@ -116,9 +116,9 @@ class MetricMissing(UsageError):
 
 def raise_problems(problems: Iterable[Problem]) -> None:
     """Raise ConfigError with the problems, unless there are none."""
-    found = list(problems)
-    if found:
-        raise ConfigError(found)
+    all_problems = list(problems)
+    if all_problems:
+        raise ConfigError(all_problems)
 
 
 def find_problems(

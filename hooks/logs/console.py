@@ -132,7 +132,7 @@ class Console(WindowLogger):
         if self._eta_start is None:
             self._eta_start = (now, state.iteration)
         start, first_iteration = self._eta_start
-        remaining = _remaining_iterations(state)
+        remaining = _count_remaining_iterations(state)
         measured = state.iteration - first_iteration
         if remaining is None or not measured:
             return None
@@ -161,7 +161,7 @@ def _format_time(values: Mapping[str, float]) -> str:
     return f"{time} (data {1000 * values['data_wait_s']:.1f} ms)"
 
 
-def _remaining_iterations(state: State) -> int | None:
+def _count_remaining_iterations(state: State) -> int | None:
     """Return the remaining training iterations; None if the run has no end, or the length of an
     epoch is unknown.
 

@@ -51,7 +51,9 @@ class JsonLines(Cleanup, WindowLogger):
     def on_phase_end(self, state: State) -> None:
         if state.phase == "train" and self._windows.has_changed():
             self._write_line(state, {})
-        metrics = {name: _finite(value) for name, value in select_phase_metrics(state).items()}
+        metrics = {
+            name: _replace_non_finite(value) for name, value in select_phase_metrics(state).items()
+        }
         self._write(state, {"metrics": metrics})
 
     def _write_line(self, state: State, row: Mapping[str, Any]) -> None:
@@ -68,7 +70,7 @@ class JsonLines(Cleanup, WindowLogger):
             "step": state.step,
             "samples": state.world_samples,
         }
-        line |= {name: _finite(value) for name, value in values.items()}
+        line |= {name: _replace_non_finite(value) for name, value in values.items()}
         self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
         self._file.flush()
         self._lines += 1
@@ -79,7 +81,7 @@ class JsonLines(Cleanup, WindowLogger):
             self._file = None
 
 
-def _finite(value: Any) -> Any:
+def _replace_non_finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

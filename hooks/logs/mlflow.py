@@ -137,7 +137,7 @@ class MLflow(Tracker):
         params = [
             Param(make_key(name), str(value)[:_LONGEST]) for name, value in self._params.items()
         ]
-        for chunk in _chunks(params, _PARAMS):
+        for chunk in _split(params, _PARAMS):
             client.log_batch(run_id, params=chunk)
 
     def log(self, values: Mapping[str, float], position: Mapping[str, int], time_s: float) -> None:
@@ -151,7 +151,7 @@ class MLflow(Tracker):
         metrics = [
             Metric(make_key(name), value, milliseconds, step) for name, value in curves.items()
         ]
-        for chunk in _chunks(metrics, _METRICS):
+        for chunk in _split(metrics, _METRICS):
             client.log_batch(run_id, metrics=chunk)
 
     def log_media(self, entry: MediaEntry, data: bytes) -> None:
@@ -200,5 +200,5 @@ def _escape(match: re.Match[str]) -> str:
     return f"_x{ord(match[0]):02X}_"
 
 
-def _chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+def _split(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     return (items[start : start + size] for start in range(0, len(items), size))

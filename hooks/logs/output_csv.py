@@ -155,7 +155,7 @@ def _make_table(batches: Sequence[Mapping[str, Any]], state: State) -> pd.DataFr
 
 
 def _join(values: Sequence[Any]) -> Any:
-    """Return the values of all batches as an array, or as a list of what is no tensor."""
+    """Return the values of all batches as an array, or as a list if they are no tensors."""
     if not isinstance(values[0], Tensor):
         return list(chain.from_iterable(values))
     joined = torch.cat(list(values)).cpu()

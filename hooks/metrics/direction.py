@@ -58,8 +58,8 @@ def find_direction(
     """
     return (
         _parse_mode((declared or {}).get(metric))
-        or _direction_by_meter(metric, meters or {})
-        or _direction_by_name(metric)
+        or _find_direction_by_meter(metric, meters or {})
+        or _find_direction_by_name(metric)
     )
 
 
@@ -140,11 +140,11 @@ def find_meter_modes(meters: Mapping[str, Any]) -> dict[str, Mode]:
 
 def find_modes_by_meter(metrics: Iterable[str], meters: Mapping[str, Mode]) -> dict[str, Mode]:
     """Return the mode of each metric that a meter with a mode computes."""
-    modes = {metric: _direction_by_meter(metric, meters) for metric in metrics}
+    modes = {metric: _find_direction_by_meter(metric, meters) for metric in metrics}
     return {metric: mode for metric, mode in modes.items() if mode}
 
 
-def _direction_by_meter(metric: str, meters: Mapping[str, Mode]) -> Mode | None:
+def _find_direction_by_meter(metric: str, meters: Mapping[str, Mode]) -> Mode | None:
     """Return the direction of the meter that computes a metric: `val/<meter>`, or
     `val/<dataset or average>/<meter>/<part>`."""
     if find_phase(metric) in ("", "train"):
@@ -155,17 +155,17 @@ def _direction_by_meter(metric: str, meters: Mapping[str, Mode]) -> Mode | None:
     return None
 
 
-def _direction_by_name(metric: str) -> Mode | None:
+def _find_direction_by_name(metric: str) -> Mode | None:
     """Return the direction that the unit of a metric and the words of its name agree on."""
-    unit = _direction_by_unit(metric)
-    words = _direction_by_words(metric.rpartition("/")[2])
+    unit = _find_direction_by_unit(metric)
+    words = _find_direction_by_words(metric.rpartition("/")[2])
     # The end of acc_s may stand for a student.
     if unit and words and unit != words:
         return None
-    return unit or words or _direction_by_words(metric)
+    return unit or words or _find_direction_by_words(metric)
 
 
-def _direction_by_unit(metric: str) -> Mode | None:
+def _find_direction_by_unit(metric: str) -> Mode | None:
     # In stats/step_s/p95 the unit comes before the statistic.
     for name in (metric, metric.rpartition("/")[0]):
         for end, mode in _UNITS.items():
@@ -174,7 +174,7 @@ def _direction_by_unit(metric: str) -> Mode | None:
     return None
 
 
-def _direction_by_words(metric: str) -> Mode | None:
+def _find_direction_by_words(metric: str) -> Mode | None:
     """Return the direction that all known words of a name agree on, unless one of them says that it
     is not the metric itself."""
     words = find_words(metric)
@@ -187,10 +187,10 @@ def _direction_by_words(metric: str) -> Mode | None:
 
 def find_words(metric: str) -> set[str]:
     """Return the words of a name in lowercase."""
-    return set(chain.from_iterable(map(_words, re.split(r"[^A-Za-z0-9]+", metric))))
+    return set(chain.from_iterable(map(_split_words, re.split(r"[^A-Za-z0-9]+", metric))))
 
 
-def _words(part: str) -> set[str]:
+def _split_words(part: str) -> set[str]:
     """Return a part of a name, and its pieces at digits and capitals: also `top` of `top1`, and
     `acc` of `mAcc`."""
     pieces = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", part)

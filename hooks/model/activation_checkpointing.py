@@ -40,7 +40,9 @@ def _make_checkpointed_class(cls: Any) -> Any:
         if torch.compiler.is_compiling():
             # The compiler changes buffers only once.
             return checkpoint(run, *inputs, use_reentrant=False)
-        return checkpoint(run, *inputs, use_reentrant=False, context_fn=partial(_contexts, self))
+        return checkpoint(
+            run, *inputs, use_reentrant=False, context_fn=partial(_make_contexts, self)
+        )
 
     attributes = {
         "forward": forward,
@@ -50,7 +52,9 @@ def _make_checkpointed_class(cls: Any) -> Any:
     return type(cls)(cls.__name__, (cls,), attributes)
 
 
-def _contexts(part: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+def _make_contexts(
+    part: nn.Module,
+) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
     """Return the contexts of the forward pass and of its recomputation."""
     return nullcontext(), _RestoredState(part)
 

@@ -146,7 +146,7 @@ class DeepCluster(Hook):
         numbers = torch.zeros(len(self.clusters), size, dtype=torch.int64, device=state.device)
         self._centroids = self._sample_initial_centroids(size, state)
         for head, initial in enumerate(self._centroids):
-            samples = self._memory.get_known(self._view(head))
+            samples = self._memory.get_known(self._get_view(head))
             self._centroids[head], nearest = cluster(
                 samples, initial, self.iterations, state.world_size
             )
@@ -172,7 +172,7 @@ class DeepCluster(Hook):
         wanted = []
         for head, count in enumerate(self.clusters):
             order = torch.randperm(len(known), generator=generator)
-            wanted.append((self._view(head), known[order[:count].to(known.device)]))
+            wanted.append((self._get_view(head), known[order[:count].to(known.device)]))
         return self._memory.look_up(wanted, state)
 
     def _assign_nearest(self, embeddings: Tensor) -> Tensor:
@@ -182,12 +182,12 @@ class DeepCluster(Hook):
                 " train before validating"
             )
         nearest = [
-            assign(embeddings[self._view(head)], centroids)
+            assign(embeddings[self._get_view(head)], centroids)
             for head, centroids in enumerate(self._centroids)
         ]
         return torch.stack(nearest)
 
-    def _view(self, head: int) -> int:
+    def _get_view(self, head: int) -> int:
         return head % len(self.assigned_views)
 
 

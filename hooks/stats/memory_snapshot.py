@@ -67,7 +67,7 @@ class MemorySnapshot(Cleanup):
         name = f"rank={state.rank}-step={state.step}{reason}"
         # Reading proxies and tensors without memory warns.
         with warnings.catch_warnings(action="ignore"):
-            text = "\n".join(_lines(state.device)) + "\n"
+            text = "\n".join(_describe_memory(state.device)) + "\n"
         (folder / f"{name}.txt").write_text(text)
         if self._records_history:
             dump_memory_snapshot(folder / f"{name}.pickle")
@@ -78,13 +78,13 @@ class MemorySnapshot(Cleanup):
             record_memory_history(enabled=None)
 
 
-def _lines(device: torch.device) -> Iterator[str]:
+def _describe_memory(device: torch.device) -> Iterator[str]:
     import psutil
 
     yield f"resident memory of the process: {psutil.Process().memory_info().rss:,} bytes"
     counts: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
-    for tensor in _live_tensors():
+    for tensor in _find_live_tensors():
         dtype = str(tensor.dtype).removeprefix("torch.")
         kind = f"{type(tensor).__name__} {dtype} {[*tensor.shape]} {tensor.device}"
         counts[kind] += 1
@@ -100,7 +100,7 @@ def _lines(device: torch.device) -> Iterator[str]:
         yield torch.cuda.memory_summary(device)
 
 
-def _live_tensors() -> Iterator[Tensor]:
+def _find_live_tensors() -> Iterator[Tensor]:
     """Yield the tensors that own memory."""
     for value in gc.get_objects():
         # Not isinstance, which runs code of proxies.

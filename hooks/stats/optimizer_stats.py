@@ -49,7 +49,7 @@ class OptimizerStats(Hook):
     @at_interval("every")
     @torch.no_grad()
     def on_gradients(self, state: State) -> None:
-        self._old_parameters = [parameter.clone() for parameter in _trained_parameters(state)]
+        self._old_parameters = [parameter.clone() for parameter in _list_trained_parameters(state)]
         gradients = [
             gradient.coalesce().values() if gradient.is_sparse else gradient
             for gradient in state.gradients()
@@ -59,7 +59,7 @@ class OptimizerStats(Hook):
     @at_interval("every")
     @torch.no_grad()
     def on_update(self, state: State) -> None:
-        parameters = _trained_parameters(state)
+        parameters = _list_trained_parameters(state)
         foreach_sub_(self._old_parameters, parameters)
         param_norm = get_total_norm(parameters)
         update_norm = get_total_norm(self._old_parameters)
@@ -75,7 +75,7 @@ class OptimizerStats(Hook):
         self._old_parameters = []
 
 
-def _trained_parameters(state: State) -> list[Tensor]:
+def _list_trained_parameters(state: State) -> list[Tensor]:
     assert state.optimizer is not None
     groups = state.optimizer.param_groups
     parameters = chain.from_iterable(group["params"] for group in groups)

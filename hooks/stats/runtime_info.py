@@ -77,13 +77,13 @@ def _describe(loader: Any) -> dict[str, Any]:
         described["samples"] = len(dataset)
     with suppress(TypeError):  # the loader of an iterable dataset may have no length
         described["batches"] = len(loader)
-    classes = _classes(dataset)
+    classes = _list_classes(dataset)
     if classes:
         described["classes"] = classes
     return described
 
 
-def _classes(dataset: Any) -> list[str]:
+def _list_classes(dataset: Any) -> list[str]:
     while dataset is not None:
         metainfo = getattr(dataset, "metainfo", None) or {}
         classes: Iterable[Any] | None = getattr(dataset, "classes", None) or metainfo.get("classes")

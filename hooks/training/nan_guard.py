@@ -82,7 +82,7 @@ class NanGuard(Hook):
         self._act(state, loss, norm)
 
     def _add(self, value: Tensor, state: State) -> None:
-        self._sums[state.turn] = self._sums.get(state.turn, 0.0) + _number(value)
+        self._sums[state.turn] = self._sums.get(state.turn, 0.0) + _to_number(value)
 
     def _act(self, state: State, loss: float, norm: float) -> None:
         reason = f"step {state.step + 1} has loss={loss:.6g} and gradient norm={norm:.6g}"
@@ -123,7 +123,7 @@ class NanGuard(Hook):
         torch.save(contents, folder / f"{name}-rank-{state.rank}.pt")
 
 
-def _number(value: Tensor) -> Tensor | float:
+def _to_number(value: Tensor) -> Tensor | float:
     """Return a value as a number on the CPU, and elsewhere as a tensor that can be summed: a few
     losses in fp16 would overflow."""
     if value.device.type == "cpu":

@@ -258,7 +258,7 @@ class RunMetadata:
 
 
 _RECORDS = {"driver": Process, "provenance": Provenance, "trial_settings": TrialSettings}
-"""Records whose entries stand in `run.json` beside those of RunMetadata."""
+"""Records whose entries are in `run.json` beside those of RunMetadata."""
 
 
 def _read_record(entries: Mapping[str, Any], kind: type[T]) -> T:

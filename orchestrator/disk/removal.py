@@ -46,10 +46,13 @@ class Removal:
         count = format_count(len(sizes), "file")
         lines = [f"{self.folder}: {kind}, {status}; {count}, {format_bytes(sum(sizes))}"]
         lines += [f"  with its checkpoints in {outside}" for outside in self.checkpoints_outside]
-        lines += [f"  without {target}, to which {link} is a link" for link, target in self._kept()]
+        lines += [
+            f"  without {target}, to which {link} is a link"
+            for link, target in self._find_kept_folders()
+        ]
         return "\n".join(lines)
 
-    def _kept(self) -> Iterator[tuple[str, Path]]:
+    def _find_kept_folders(self) -> Iterator[tuple[str, Path]]:
         """Yield each link to a folder that stays, and the folder."""
         for storage in (self.folder.storage, *self.checkpoints_outside):
             own_target = storage.link_target

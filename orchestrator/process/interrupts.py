@@ -131,8 +131,7 @@ class Interrupts:
 
 
 def _kill_children(started_at: float) -> list[str]:
-    """Kill the child processes of this process that started after a Unix time, and theirs; return
-    their names."""
+    """Kill the processes below this one that started after a Unix time; return their names."""
     import psutil  # a slow import
 
     killed = []

@@ -24,14 +24,14 @@ def prepare_evaluation(
     if phase not in ("val", "test"):
         raise UsageError(f"phase must be val or test, got {phase!r}")
     subject = find_subject(run, label, phase, checks_data=not changes_task(overrides))
-    made = make_inference_experiment(
+    inference = make_inference_experiment(
         run, subject, overrides, workers, runs_hook=lambda hook: hook.evaluates
     )
     return InferenceJob(
         run=run,
         subject=subject,
-        experiment=made.experiment,
+        experiment=inference.experiment,
         name=f"{subject.checkpoint}-{phase}",
-        target=EvaluationTarget(subject.checkpoint, phase, rewinds=made.has_seed_of_run),
+        target=EvaluationTarget(subject.checkpoint, phase, rewinds=inference.has_seed_of_run),
         has_rank_override=has_rank_override,
     )

@@ -36,14 +36,14 @@ def prepare_prediction(
     uses_data_of_run = data is None and not changes_task(overrides)
     evaluated = find_subject(run, label, phase, checks_data=uses_data_of_run)
     subject = replace(evaluated, verb="predict")
-    made = make_inference_experiment(run, subject, overrides, workers, runs_hook=_runs_hook)
+    inference = make_inference_experiment(run, subject, overrides, workers, runs_hook=_runs_hook)
     # Only now, because the experiment has made the user's folders importable.
     subject = replace(subject, data=_describe_data(data))
     attempts = run.read_attempts()
     target = PredictionTarget(
         subject.checkpoint,
         phase,
-        rewinds=made.has_seed_of_run,
+        rewinds=inference.has_seed_of_run,
         provider=open_checkpoints(run).find_evaluated_weights(label).rpartition("/")[0],
         data=data,
         epoch_iterations=attempts[-1].epoch_iterations if attempts else None,
@@ -52,7 +52,7 @@ def prepare_prediction(
     return InferenceJob(
         run=run,
         subject=subject,
-        experiment=made.experiment,
+        experiment=inference.experiment,
         name=f"predict-{subject.checkpoint}-{place}",
         target=target,
         has_rank_override=has_rank_override,

@@ -83,9 +83,9 @@ def make_small_loop(
 
 def _make_required_hooks(task: Task, hooks: Mapping[str, Hook]) -> dict[str, Hook]:
     """Return the hooks that a task requires, without those whose name or class is given."""
-    given = {type(hook) for hook in hooks.values()}
+    classes = {type(hook) for hook in hooks.values()}
     required = {}
     for name, built in make_hooks({}, task.required_hooks(), defaults=()).items():
-        if built and name not in hooks and type(built.hook) not in given:
+        if built and name not in hooks and type(built.hook) not in classes:
             required[name] = built.hook
     return required

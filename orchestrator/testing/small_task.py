@@ -29,7 +29,7 @@ class SmallTask(Task):
 
     def data(self) -> Mapping[str, Dataset[Any]]:
         return {
-            phase: _points(size, seed)
+            phase: _make_points(size, seed)
             for seed, (phase, size) in enumerate({"train": self.train, "val": self.val}.items())
         }
 
@@ -40,6 +40,6 @@ class SmallTask(Task):
         return {"accuracy": (output.argmax(dim=1) == batch[1]).float()}
 
 
-def _points(size: int, seed: int) -> Dataset[Any]:
+def _make_points(size: int, seed: int) -> Dataset[Any]:
     points = torch.randn(size, 5, generator=torch.Generator().manual_seed(seed))
     return TensorDataset(points, (points[:, 0] > 0).long() + (points[:, 1] > 0.5).long())

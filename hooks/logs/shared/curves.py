@@ -68,7 +68,7 @@ class CurveLogger(WindowLogger, ABC):
             self._windows.update(row)
             return {}
         values = {**get_learning_rates(state), **self._windows.summarize(row)}
-        point = {_curve(column): value for column, value in values.items()}
+        point = {_name_curve(column): value for column, value in values.items()}
         return {**point, **self._read_new_info(state)}
 
     def _read_new_info(self, state: State) -> dict[str, float]:
@@ -96,7 +96,7 @@ def _rename_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _curve(column: str) -> str:
+def _name_curve(column: str) -> str:
     if "/" in column:
         return column
     if column.endswith("_s"):

@@ -22,15 +22,15 @@ def flatten_config(config: Mapping[str, Any]) -> dict[str, _Value]:
     flat: dict[str, _Value] = {}
     for path, domain in space.items():
         for option in chain.from_iterable(domain.values()):
-            for key, _ in _leaves({path: option}, "", ()):
+            for key, _ in _list_leaves({path: option}, "", ()):
                 flat[key] = "none"
 
     own = {name: value for name, value in config.items() if name != "sweep"}
-    flat.update(_leaves(own, "", set(flat)))
+    flat.update(_list_leaves(own, "", set(flat)))
     return flat
 
 
-def _leaves(
+def _list_leaves(
     config: Mapping[str, Any], prefix: str, mappings: Collection[str]
 ) -> Iterator[tuple[str, _Value]]:
     """Yield all values that are no mappings by their keys, and "on" for the given mappings."""
@@ -39,7 +39,7 @@ def _leaves(
         if isinstance(value, Mapping):
             if key in mappings:
                 yield key, "on"
-            yield from _leaves(value, f"{key}.", mappings)
+            yield from _list_leaves(value, f"{key}.", mappings)
         elif not _PATH.search(name):
             yield key, _simplify(value)
 

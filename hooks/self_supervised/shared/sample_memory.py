@@ -40,7 +40,7 @@ class SampleMemory:
         self._embeddings = torch.zeros(len(views), count + 1, 0, device=state.device)
 
     def fits(self, size: int, views: Sequence[int], state: State) -> bool:
-        """Return whether the memory is for so many samples, these views and the ranks of a run."""
+        """Return whether the memory is for this number of samples, these views and the ranks of a run."""
         own = (self._size, self._views, self._world_size)
         return own == (size, list(views), state.world_size)
 
@@ -73,14 +73,14 @@ class SampleMemory:
         """Return the embeddings of samples that any rank knows, of pairs of a view and indices.
         Collective."""
         length = self._embeddings.shape[2]
-        found = []
+        results = []
         for view, indices in wanted:
             is_own = indices % state.world_size == state.rank
             embeddings = self._embeddings.new_zeros(len(indices), length)
             embeddings[is_own] = self._embeddings[view, indices[is_own] // state.world_size]
-            found.append(embeddings)
-        collectives.sum_across_ranks(found, state.world_size)
-        return found
+            results.append(embeddings)
+        collectives.sum_across_ranks(results, state.world_size)
+        return results
 
     def rank_state_dict(self) -> dict[str, Any]:
         return {

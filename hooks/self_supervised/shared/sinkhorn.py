@@ -18,11 +18,11 @@ def assign_codes(scores: Tensor, epsilon: float, iterations: int, *, across_rank
     """
     logits = scores.float() / epsilon
     for _ in range(iterations):
-        logits = (logits - _column_sums(logits, across_ranks)).log_softmax(dim=-1)
+        logits = (logits - _sum_columns(logits, across_ranks)).log_softmax(dim=-1)
     return logits.exp()
 
 
-def _column_sums(logits: Tensor, across_ranks: bool) -> Tensor:
+def _sum_columns(logits: Tensor, across_ranks: bool) -> Tensor:
     """Return the logarithm of each column's sum over the samples, (..., 1, K)."""
     sums = logits.logsumexp(dim=-2, keepdim=True)
     if not across_ranks:

@@ -67,9 +67,9 @@ def _choose_number_of_steps(folder: RunFolder, by_name: Mapping[str, Sequence[Me
     return steps
 
 
-def _select(entries: Sequence[MediaEntry], most: int) -> list[MediaEntry]:
-    """Return at most `most` entries, spread evenly over the run, with the last one."""
-    places = np.linspace(len(entries) - 1, 0, min(most, len(entries))).round()
+def _select(entries: Sequence[MediaEntry], max_steps: int) -> list[MediaEntry]:
+    """Return at most `max_steps` entries, spread evenly over the run, with the last one."""
+    places = np.linspace(len(entries) - 1, 0, min(max_steps, len(entries))).round()
     return [entries[int(place)] for place in reversed(places)]
 
 
@@ -79,8 +79,7 @@ def _render_name(
     """Render the entries of one name, with a slider if there are several steps."""
     name = entries[0].name
     is_linked = link is not None and entries[0].is_image
-    most = MAX_LINKED if is_linked else steps
-    selected = _select(entries, most)
+    selected = _select(entries, MAX_LINKED if is_linked else steps)
 
     def render(entry: MediaEntry) -> Markup:
         label = element("p", _describe(entry), class_="note")
@@ -99,7 +98,7 @@ def _render_name(
 
 
 def _make_slider(name: str, steps: int) -> Markup:
-    """Make a slider over the steps of a name, which stands at the last one."""
+    """Make a slider over the steps of a name, which begins at the last one."""
     return element(
         "input",
         type="range",

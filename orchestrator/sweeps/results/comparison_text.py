@@ -12,7 +12,7 @@ from orchestrator.tables.compared_values import ComparedValues, ValueChange
 from orchestrator.tables.run_comparison import RunComparison
 
 _DOUBTS = {"noise": "noise", "unknown": "?"}
-"""What is said beside a change, by the verdict on it."""
+"""Note beside a change, by the verdict on it."""
 _EXPLANATION = "?: too few values to tell from noise"
 
 
