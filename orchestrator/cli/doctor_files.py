@@ -14,7 +14,7 @@ from orchestrator.cli.output import echo, print_json, print_table
 from orchestrator.terminal.printable import escape_data, escape_line
 
 if TYPE_CHECKING:
-    from orchestrator.doctor.file_checks import CheckedFile
+    from orchestrator.doctor.checked_file import CheckedFile
 
 _STATUSES = {
     "damaged": "damaged",

@@ -7,14 +7,8 @@ from typing import Any
 
 from orchestrator.disk.checkpoints.index import INDEX
 from orchestrator.disk.checkpoints.manifest import MANIFEST, check_file
-from orchestrator.doctor.file_checks import (
-    ADVICE_FOR_OTHERS,
-    NO_FILE,
-    CheckedFile,
-    check_json,
-    read_json,
-    run_check,
-)
+from orchestrator.doctor.checked_file import ADVICE_FOR_OTHERS, NO_FILE, CheckedFile, run_check
+from orchestrator.doctor.file_checks import check_json, read_json
 from orchestrator.errors import HookyardError
 from orchestrator.storage import Storage
 

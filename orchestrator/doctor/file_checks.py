@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.checkpoints.index import INDEX, check_index
@@ -14,45 +13,17 @@ from orchestrator.disk.info import INFO, check_info
 from orchestrator.disk.media import INDEX as MEDIA
 from orchestrator.disk.metadata import COMPLETE, RunMetadata
 from orchestrator.disk.reports import REPORTS, check_report
-from orchestrator.disk.run_folder import ADVICE, RunFolder
+from orchestrator.disk.run_folder import RunFolder
+from orchestrator.doctor.checked_file import CheckedFile, FileStatus, get_advice, run_check
 from orchestrator.errors import HookyardError
 from orchestrator.experiment.yaml.reader import parse_yaml
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.storage import Storage
 from orchestrator.storage.json_files import parse_file
 from orchestrator.storage.json_lines import parse_lines
-from orchestrator.storage.omissions import collecting_omissions, log_omission
+from orchestrator.storage.omissions import log_omission
 from orchestrator.storage.validation import check_mapping
 from orchestrator.units import format_count
-
-FileStatus = Literal["intact", "readable", "unknown", "damaged", "missing"]
-"""`intact`: its checksums match. `readable`: valid, without checksums. `unknown`: not read, such as
-`log.txt` and files of hooks or the user."""
-
-ADVICE_FOR_ROWS = (
-    "The rows of this file are lost unless you restore a copy; all other rows, reports and"
-    " checkpoints are intact"
-)
-ADVICE_FOR_REPORTS = "Restore the file from a backup to recover its reports"
-ADVICE_FOR_OTHERS = "Restore it from a backup, or continue without it: nothing depends on it"
-NO_FILE = "the file does not exist"
-"""Problem of a file that is missing."""
-
-
-@dataclass(frozen=True)
-class CheckedFile:
-    """Result of the check of one file."""
-
-    file: str
-    """Path in the run's folder, or the full path of a file elsewhere."""
-    status: FileStatus
-    what: str = ""
-    """The problem, and its location in the file."""
-    advice: str = ""
-
-    @property
-    def is_damaged_or_missing(self) -> bool:
-        return self.status in ("damaged", "missing")
 
 
 def check_run_file(folder: RunFolder, path: str) -> CheckedFile:
@@ -61,31 +32,6 @@ def check_run_file(folder: RunFolder, path: str) -> CheckedFile:
         if any(fnmatchcase(path, pattern) for pattern in patterns):
             return run_check(partial(check, folder, path), path, get_advice(path))
     return CheckedFile(path, "unknown")
-
-
-def get_advice(path: str) -> str:
-    """Return the advice for a damaged or missing file."""
-    if path.endswith((".arrow", ".parquet")):
-        return ADVICE_FOR_ROWS
-    if path == REPORTS:
-        return ADVICE_FOR_REPORTS
-    return ADVICE.get(path, ADVICE_FOR_OTHERS)
-
-
-def run_check(check: Callable[[], FileStatus], path: str, advice: str) -> CheckedFile:
-    """Return the result of a check, which raises or logs damage."""
-    try:
-        with collecting_omissions() as omissions:
-            status = check()
-    except FileNotFoundError:
-        return CheckedFile(path, "missing", NO_FILE, advice)
-    except Exception as error:  # of any reader
-        what = getattr(error, "what", str(error))
-        return CheckedFile(path, "damaged", what, getattr(error, "advice", advice))
-
-    if omissions:
-        return CheckedFile(path, "damaged", "; ".join(omissions), advice)
-    return CheckedFile(path, status)
 
 
 def read_json(storage: Storage, path: str) -> Any:

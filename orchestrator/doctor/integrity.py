@@ -9,16 +9,15 @@ from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.lease import FOLDER as CLAIMS
 from orchestrator.disk.reports import REPORTS
 from orchestrator.disk.run_folder import EVALUATIONS, RunFolder
-from orchestrator.doctor.checkpoint_checks import check_checkpoints
-from orchestrator.doctor.file_checks import (
+from orchestrator.doctor.checked_file import (
     ADVICE_FOR_REPORTS,
     ADVICE_FOR_ROWS,
     NO_FILE,
     CheckedFile,
-    check_run_file,
     get_advice,
-    read_intact_metadata,
 )
+from orchestrator.doctor.checkpoint_checks import check_checkpoints
+from orchestrator.doctor.file_checks import check_run_file, read_intact_metadata
 from orchestrator.doctor.missing_content import (
     find_missing_files,
     find_missing_reports,
