@@ -3,7 +3,7 @@
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -123,29 +123,29 @@ def _examine_nodes(
     pending = {}
     for node in alive:
         there = NodeAffinitySchedulingStrategy(node, soft=False)
-        call = task.options(scheduling_strategy=there)
-        pending[call.remote(location, folder, node, source, needs_gpus)] = node
+        pinned = task.options(scheduling_strategy=there)
+        pending[node] = pinned.remote(location, folder, node, source, needs_gpus)
+    calls = [*pending.values()]
+    ready, _ = ray.wait(calls, num_returns=len(calls), timeout=ANSWER_TIMEOUT_S)
 
-    ready, late = ray.wait([*pending], num_returns=len(pending), timeout=ANSWER_TIMEOUT_S)
-    answers: dict[str, NodeAnswers] = {}
-    silence: dict[str, str] = {}
-    for answer in ready:
-        node = pending[answer]
-        try:
-            answers[node] = ray.get(answer)
-        # The node's own error, of any type, is the last line of Ray's message.
-        except Exception as error:
-            silence[node] = describe_error(error).strip().splitlines()[-1]
-    for answer in late:
-        silence[pending[answer]] = f"no answer within {ANSWER_TIMEOUT_S:g} s"
-        ray.cancel(answer, force=True)
+    nodes = []
+    for node, entries in alive.items():
+        answers, silence = _get_answers(ray, pending[node], ready)
+        name = f"{entries['NodeManagerHostname']} ({entries['NodeManagerAddress']})"
+        gpus = float(entries["Resources"].get("GPU", 0))
+        nodes.append(Node(name, answers, silence=silence, offered_gpus=gpus))
+    return nodes
 
-    return [
-        Node(
-            f"{entries['NodeManagerHostname']} ({entries['NodeManagerAddress']})",
-            answers.get(node),
-            silence=silence.get(node),
-            offered_gpus=float(entries["Resources"].get("GPU", 0)),
-        )
-        for node, entries in alive.items()
-    ]
+
+def _get_answers(
+    ray: Any, call: Any, ready: Sequence[Any]
+) -> tuple[NodeAnswers | None, str | None]:
+    """Return the answers of a node if its call is ready, or else why there are none."""
+    if call not in ready:
+        ray.cancel(call, force=True)
+        return None, f"no answer within {ANSWER_TIMEOUT_S:g} s"
+    try:
+        return ray.get(call), None
+    # The node's own error, of any type, is the last line of Ray's message.
+    except Exception as error:
+        return None, describe_error(error).strip().splitlines()[-1]

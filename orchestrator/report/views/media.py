@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from hooks.matrix import MAX_LABELED, compute_shares, draw_matrix, format_number, read_matrix
+from hooks.matrix import MAX_LABELED, draw_matrix, read_matrix
 from hooks.media import FOLDER, MediaEntry, read_table
 from orchestrator.disk.media import read_media
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.report import page
-from orchestrator.report.markup import Content, Markup, concatenate, element
+from orchestrator.report.markup import Markup, concatenate, element
+from orchestrator.report.matrices import render_matrix
 from orchestrator.report.tables import make_table
 from orchestrator.units import number_epoch
 
@@ -132,7 +133,7 @@ def _embed(entry: MediaEntry, data: bytes) -> Markup:
     matrix = read_matrix(data)
     if max(matrix.shape) > MAX_LABELED:
         return _make_image(entry, _encode(draw_matrix(data)))
-    return _render_matrix(matrix)
+    return render_matrix(matrix)
 
 
 def _encode(data: bytes) -> str:
@@ -159,31 +160,3 @@ def _render_table(frame: pd.DataFrame) -> Markup:
     caption = f"{len(shown)} of {len(frame):,} rows" if len(shown) < len(frame) else None
     rows = shown.astype(object).where(shown.notna(), None).itertuples(index=False, name=None)
     return make_table(caption, [str(name) for name in frame.columns], rows)
-
-
-def _render_matrix(matrix: pd.DataFrame) -> Markup:
-    """Render a matrix as a table, whose cells are as dark as their share of the largest in their
-    row."""
-    head = [element("th", str(name), scope="col") for name in matrix.columns]
-    what_rows_are, _, what_columns_are = str(matrix.index.name or "").partition(" / ")
-    caption = "Colors are shares of the largest value in the row."
-    if what_columns_are:
-        caption = f"Rows: {what_rows_are}. Columns: {what_columns_are}. {caption}"
-    rows = []
-    values = matrix.to_numpy()
-    for label, row, shares in zip(matrix.index, values, compute_shares(matrix), strict=True):
-        cells = [
-            _make_cell(format_number(value), share)
-            for value, share in zip(row, shares, strict=True)
-        ]
-        rows.append(element("tr", element("th", str(label), scope="row"), *cells))
-    parts = (
-        element("caption", caption),
-        element("thead", element("tr", element("td"), *head)),
-        element("tbody", *rows),
-    )
-    return element("div", element("table", *parts, class_="matrix"), class_="scroll")
-
-
-def _make_cell(text: Content, share: float) -> Markup:
-    return element("td", text, style=f"--share:{share:.0%}")
