@@ -34,7 +34,7 @@ def format_seconds(value: float) -> str:
     """Format a measured time: `12.3 ms`, `1.5 s`, `3 min 05 s`, `2 h 05 min`."""
     if abs(value) < 0.9995:
         return f"{value * 1000:.3g} ms"
-    if abs(value) < 60:
+    if abs(value) < 59.95 or not math.isfinite(value):
         return f"{value:.3g} s"
 
     sign = "-" if value < 0 else ""

@@ -1,3 +1,4 @@
+import math
 from typing import Any
 
 import pytest
@@ -14,6 +15,10 @@ from orchestrator.units import format_parameter
         (units.format_seconds, 0.99, "990 ms"),
         (units.format_seconds, 0.9996, "1 s"),
         (units.format_seconds, -0.25, "-250 ms"),
+        (units.format_seconds, 59.94, "59.9 s"),
+        (units.format_seconds, 59.96, "1 min 00 s"),
+        (units.format_seconds, math.inf, "inf s"),
+        (units.format_seconds, math.nan, "nan s"),
         (units.format_bytes, 2**19, "0.5 MiB"),
         (units.format_bytes, 999.9 * 2**20, "0.976 GiB"),
         (units.format_bytes, 1.5 * 2**30, "1.5 GiB"),
