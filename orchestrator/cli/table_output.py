@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_IMODE
 from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import typer
@@ -118,8 +121,16 @@ def _create(file: str) -> AbstractContextManager[IO[bytes]]:
     # The pipe behind /dev/stdout has no path of its own.
     if path.exists() and not path.is_file():
         return path.open("wb")
-    target = path.resolve()
-    return Storage(target.parent).create(target.name)
+    return _replace(path.resolve())
+
+
+@contextmanager
+def _replace(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file that replaces the one at a path, if there is one, and keeps its permissions."""
+    with Storage(path.parent).create(path.name) as stream:
+        if path.exists():
+            os.chmod(stream.fileno(), S_IMODE(path.stat().st_mode))
+        yield stream
 
 
 def _find_compression(file: str) -> str | None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from io import BytesIO, StringIO
 from pathlib import Path
+from stat import S_IMODE
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -171,6 +172,14 @@ def test_earlier_file_stays_if_a_table_cannot_be_written(tmp_path: Path) -> None
         TableOutput("parquet", str(file)).write_data(mixed)
     assert [file] == list(tmp_path.iterdir())
     assert file.read_bytes() == b"the earlier one"
+
+
+def test_replaced_file_keeps_its_permissions(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.touch(mode=0o600)
+    TableOutput("csv", str(file)).write_data(pd.DataFrame({"a": [1]}))
+    assert file.read_text() == "a\n1\n"
+    assert S_IMODE(file.stat().st_mode) == 0o600
 
 
 def test_output_may_be_a_device() -> None:
