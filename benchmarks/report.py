@@ -21,6 +21,7 @@ import numpy as np
 
 from benchmarks.tables import write
 from benchmarks.timing import print_table
+from orchestrator.disk.metadata import LaunchMetadata, SweepMetadata, TrialSettings
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.rows.compaction import compact
 from orchestrator.disk.run_folder import RunFolder
@@ -57,24 +58,27 @@ def large_run(place: Path, ranks: int, iterations: int) -> RunFolder:
     folder = create_run(place, "large", "hooks: {}\n")
     write(folder, ranks, iterations, flush=512)
     compact(folder.storage, folder.read_attempts())
-    folder.end("finished")
+    folder.run_file.end("finished")
     return folder
 
 
 def large_sweep(place: Path, trials: int) -> RunFolder:
     """A sweep of trials that reported and recorded no rows."""
     draw = np.random.default_rng(0)
-    settings = {"objectives": [["val/accuracy", "max"]], "trials": trials}
     folder = create_run(
-        place, "sweep", "sweep: {space: {optimizer.lr: {loguniform: [0.001, 1]}}}\n", sweep=settings
+        place,
+        "sweep",
+        "sweep: {space: {optimizer.lr: {loguniform: [0.001, 1]}}}\n",
+        LaunchMetadata(sweep=SweepMetadata([("val/accuracy", "max")], trials)),
     )
     for number in range(trials):
         rate, width = float(10 ** draw.uniform(-3, 0)), int(draw.choice([16, 32, 64]))
+        own = TrialSettings(values={"optimizer.lr": rate, "task_args.width": width})
         trial = create_run(
             f"{folder}/trials",
             f"trial-{number:04d}",
             "hooks: {}\n",
-            values={"optimizer.lr": rate, "task_args.width": width},
+            LaunchMetadata(trial_settings=own),
         )
         trial.begin_attempt()
         reached = np.maximum.accumulate(draw.random(REPORTS)) * rate
@@ -90,7 +94,7 @@ def large_sweep(place: Path, trials: int) -> RunFolder:
             for place, value in enumerate(reached.tolist())
         ]
         trial.storage.write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
-        trial.end("finished")
+        trial.run_file.end("finished")
     return folder
 
 

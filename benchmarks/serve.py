@@ -44,7 +44,7 @@ def write_long_run(storage: Path, rows: int) -> None:
     folder = create_run(storage, "long", "hooks: {}\n")
     write(folder, RANKS, rows // RANKS, flush=4096)
     compact(folder.storage, folder.read_attempts())
-    folder.end("finished")
+    folder.run_file.end("finished")
 
 
 @contextmanager

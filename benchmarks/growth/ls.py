@@ -25,7 +25,9 @@ def main(sizes: Sequence[int]) -> None:
     for runs in sizes:
         with tempfile.TemporaryDirectory() as folder:
             for number in range(runs):
-                create_run(f"{folder}/runs", f"run-{number:05d}", "name: points\n").end("finished")
+                create_run(f"{folder}/runs", f"run-{number:05d}", "name: points\n").run_file.end(
+                    "finished"
+                )
             with slow_s3(Path(folder)) as requests:
                 requests()
                 began = perf_counter()

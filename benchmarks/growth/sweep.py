@@ -14,7 +14,7 @@ import tracemalloc
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -27,6 +27,8 @@ from benchmarks.growth.law import print_growth
 from benchmarks.open_sweep import rows_of_a_trial
 from orchestrator import open_sweep, resume_sweep
 from orchestrator.disk.attempts import Attempt
+from orchestrator.disk.metadata import LaunchMetadata, SweepMetadata
+from orchestrator.disk.process import Process
 from orchestrator.disk.rows.recorded_files import COMPACTED
 from orchestrator.disk.rows.usage import add_usage
 from orchestrator.disk.run_folder import RunFolder
@@ -73,21 +75,12 @@ def write_sweep(
 ) -> RunFolder:
     """A sweep whose driver was lost before its last trial."""
     assert experiment.sweep is not None
-    begun = {
-        "metric": "val/loss",
-        "mode": "min",
-        "objectives": [("val/loss", "min")],
-        "trials": trials,
-    }
+    begun = SweepMetadata([("val/loss", "min")], trials)
     sweep = RunFolder(root, "many")
-    sweep.begin(
-        to_yaml(experiment),
-        experiment.source,
-        sweep=begun,
-        local=True,
-        pid=2**30,
-        started=TIMES["started"],
-    )
+    sweep.begin(to_yaml(experiment), LaunchMetadata(sweep=begun, local=True), experiment.source)
+    dead = replace(Process.current(), pid=2**30)
+    metadata = replace(sweep.read_metadata(), started=TIMES["started"], driver=dead)
+    sweep.run_file.replace(metadata)
     joined = root / "rows.parquet"
     pq.write_table(add_usage(rows_of_a_trial(200), [Attempt(0)]), joined)
     random, search = np.random.default_rng(0), DrawnTrials(experiment.sweep, 0, {}, SharedPaths())

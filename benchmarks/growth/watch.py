@@ -3,6 +3,7 @@ first look, and one more."""
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
@@ -54,7 +55,8 @@ def main(sizes: Sequence[int]) -> None:
 
 
 def _write(root: str, ranks: int) -> None:
-    run = create_run(root, "run", "name: run\nepochs: 3\n", pid=None)
+    run = create_run(root, "run", "name: run\nepochs: 3\n")
+    run.run_file.replace(replace(run.read_metadata(), driver=None))
     run.begin_attempt(world_size=ranks)
     times = np.random.default_rng(0).uniform(0.001, 0.002, (ROWS, len(TIMES))).tolist()
     for rank in range(ranks):

@@ -56,11 +56,12 @@ def start_evaluation(
 ) -> None:
     """Run an evaluation or a prediction, and print its results."""
     from orchestrator.cluster.preflight import preflight
+    from orchestrator.disk.sweep_folder import read_launch_metadata
     from orchestrator.runs.result import Run
 
     run = evaluation.run
     in_process = local or engine == "in-process"
-    if engine is None and run.read_launch_metadata().local:
+    if engine is None and read_launch_metadata(run).local:
         in_process = True
 
     skip = in_process or skip_preflight

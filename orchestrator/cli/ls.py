@@ -12,7 +12,7 @@ import typer
 
 from orchestrator.cli.options import AsJson, StorageFlag
 from orchestrator.cli.output import echo, format_cell, print_json, print_table
-from orchestrator.disk.metadata import seconds_at
+from orchestrator.disk.timestamps import seconds_at
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.storage import Storage, without_credentials
 from orchestrator.units import format_rough_duration
@@ -48,7 +48,7 @@ def ls(
 
     Example: hookyard ls 'spirals*' --status finished
     """
-    from orchestrator.disk.metadata import STATUSES
+    from orchestrator.disk.statuses import STATUSES
 
     unknown = [word for word in status or () if word not in STATUSES]
     if unknown:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -44,4 +45,5 @@ def note(
 
         tags = dict.fromkeys([*metadata.tags, *(tag or ())])
         kept = [name for name in tags if name not in (untag or ())]
-        folder.update(tags=kept, notes=metadata.notes if text is None else text)
+        notes = metadata.notes if text is None else text
+        folder.run_file.replace(replace(metadata, tags=kept, notes=notes))

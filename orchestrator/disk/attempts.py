@@ -14,7 +14,7 @@ from annotated_types import Ge
 from hooks.metrics.direction import Mode
 from hooks.position import Count, Position
 from orchestrator.disk.checkpoints.manifest import parse_position
-from orchestrator.disk.metadata import format_now, seconds_at
+from orchestrator.disk.timestamps import format_now, seconds_at
 from orchestrator.errors import MISSING, DamagedFile
 from orchestrator.storage import Storage
 from orchestrator.storage.json_files import read_json, write_json

@@ -6,7 +6,7 @@ from typing import Any
 from orchestrator.disk.checkpoints.index import warn_lost_index
 from orchestrator.disk.checkpoints.listing import read_checkpoints
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.disk.sweep_folder import is_trial
+from orchestrator.disk.sweep_folder import get_sweep, is_trial
 from orchestrator.experiment.yaml.origins import ParentCheckpoint
 from orchestrator.storage import Storage
 from orchestrator.storage.omissions import warn_once
@@ -28,7 +28,7 @@ def find_checkpoint_folder(
         return folder.storage / "checkpoints"
 
     # The trials of every sweep have the same names.
-    parent = Storage(out_dir) / folder.parent_run.name if is_trial(folder) else Storage(out_dir)
+    parent = Storage(out_dir) / get_sweep(folder).name if is_trial(folder) else Storage(out_dir)
     return parent / folder.name
 
 

@@ -3,7 +3,6 @@ and on each rank."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,13 +37,13 @@ def find_weights(init: Init, folders: Iterable[str | Path]) -> InitialWeights:
     return origin
 
 
-def describe_initial_weights(experiment: Experiment) -> dict[str, Any] | None:
-    """Describe the experiment's initial weights for `run.json`; None if it has none. Used in the
-    driver. Raises ConfigError, and UsageError if the weights cannot be read."""
+def find_initial_weights(experiment: Experiment) -> InitialWeights | None:
+    """Find the experiment's initial weights; None if it has none. Used in the driver. Raises
+    ConfigError, and UsageError if the weights cannot be read."""
     if experiment.init is None:
         return None
     with errors_before_start():
-        return asdict(find_weights(experiment.init, experiment.import_paths))
+        return find_weights(experiment.init, experiment.import_paths)
 
 
 def check_unchanged(origin: InitialWeights) -> None:

@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 from orchestrator.disk.metadata import RunMetadata
+from orchestrator.disk.missing_run import find_lost_metadata
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.storage import Storage
@@ -22,7 +23,9 @@ def list_run_folders(storage: Storage) -> list[RunFolder]:
     for folder, is_run in zip(folders, exists, strict=True):
         if is_run:
             runs.append(folder)
-        elif lost := folder.find_lost_metadata():
+            continue
+        lost = find_lost_metadata(folder.storage)
+        if lost:
             _log.warning("%s", lost)
     return runs
 
@@ -32,7 +35,7 @@ def list_metadata(storage: str | Path) -> list[tuple[RunFolder, RunMetadata | Da
     unreachable storage."""
     root = open_storage(storage)
     folders = [RunFolder(root, name) for name in root.names()]
-    results = zip(folders, root.map(_read_metadata, folders), strict=True)
+    results = zip(folders, root.map(read_metadata_or_damage, folders), strict=True)
     runs = [(folder, metadata) for folder, metadata in results if metadata is not None]
 
     def sort_key(run: tuple[RunFolder, RunMetadata | DamagedFile]) -> tuple[bool, str]:
@@ -44,11 +47,12 @@ def list_metadata(storage: str | Path) -> list[tuple[RunFolder, RunMetadata | Da
     return sorted(runs, key=sort_key)
 
 
-def _read_metadata(folder: RunFolder) -> RunMetadata | DamagedFile | None:
+def read_metadata_or_damage(folder: RunFolder) -> RunMetadata | DamagedFile | None:
+    """Return the metadata of a run, or why they cannot be read; None if there is no run."""
     try:
         return folder.read_metadata()
     except DamagedFile as error:
-        return error if folder.exists() else folder.find_lost_metadata()
+        return error if folder.exists() else find_lost_metadata(folder.storage)
 
 
 def open_storage(storage: str | Path) -> Storage:

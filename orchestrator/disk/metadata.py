@@ -3,15 +3,15 @@
 Imports neither ray, torch nor pandas, so that `ls` and `show` are quick.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from datetime import UTC, datetime
-from typing import Any, Literal, Self, TypeVar, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal, Self, TypeVar
 
 from hooks.metrics.direction import Mode
 from orchestrator.disk.best import Best, read_best
 from orchestrator.disk.process import Process
-from orchestrator.errors import DamagedFile, NewerFormat
+from orchestrator.disk.statuses import COMPLETE, Status
+from orchestrator.disk.timestamps import seconds_at
 from orchestrator.experiment.yaml.origins import InitialWeights, ParentCheckpoint
 from orchestrator.storage.validation import check_mapping, validate
 
@@ -19,25 +19,6 @@ T = TypeVar("T")
 
 EngineName = Literal["train", "gang", "in-process"]
 """Engine of a run; a sweep uses one of the first two."""
-Status = Literal["running", "finished", "stopped", "interrupted", "failed"]
-STATUSES = (*get_args(Status), "lost")
-COMPLETE = ("finished", "stopped")
-"""Statuses after which there is nothing to resume."""
-FAILED = ("failed", "lost", DamagedFile.status, NewerFormat.status)
-"""Statuses of trials that failed, in an ended sweep."""
-
-
-def format_now() -> str:
-    """Return the current UTC time, to the millisecond."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
-
-
-def seconds_at(moment: str) -> float:
-    """Convert an ISO time to Unix time; raises ValueError."""
-    try:
-        return datetime.fromisoformat(moment).timestamp()
-    except (ValueError, OverflowError, OSError):
-        raise ValueError(f"{moment!r} is not a time") from None
 
 
 @dataclass(frozen=True)
@@ -135,20 +116,10 @@ class TrialSettings:
     exploits: ExploitedCheckpoint | None = None
 
 
-@dataclass(frozen=True)
-class RunMetadata:
-    """Content of `run.json` of a run, a sweep, a trial, an evaluation or a prediction. Unknown
-    entries are None or empty.
+@dataclass(frozen=True, kw_only=True)
+class LaunchMetadata:
+    """What is known of a run before it begins."""
 
-    The file has no nested records for the driver, the provenance and the settings of a trial: their
-    entries stand beside the others.
-    """
-
-    name: str
-    status: Status
-    """Last recorded status."""
-    started: str
-    driver: Process | None = None
     provenance: Provenance = field(default_factory=Provenance)
     engine: EngineName | None = None
     local: bool = False
@@ -166,6 +137,25 @@ class RunMetadata:
     trial: str | None = None
     """Name of a trial."""
     trial_settings: TrialSettings = field(default_factory=TrialSettings)
+
+
+NOTHING_KNOWN = LaunchMetadata()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunMetadata(LaunchMetadata):
+    """Content of `run.json` of a run, a sweep, a trial, an evaluation or a prediction. Unknown
+    entries are None or empty.
+
+    The file has no nested records for the driver, the provenance and the settings of a trial: their
+    entries stand beside the others.
+    """
+
+    name: str
+    status: Status
+    """Last recorded status."""
+    started: str
+    driver: Process | None = None
 
     # Once it has begun
     resumed: Sequence[str] = ()
@@ -256,6 +246,14 @@ class RunMetadata:
             best=read_best(entries.get("best")),
         )
 
+    def record(self) -> dict[str, Any]:
+        """Return the entries of `run.json`."""
+        entries = {"name": self.name, "status": self.status, **asdict(self)}
+        for name, kind in _RECORDS.items():
+            record = entries.pop(name)
+            entries |= record or dict.fromkeys(_list_names(kind))
+        return entries
+
 
 _RECORDS = {"driver": Process, "provenance": Provenance, "trial_settings": TrialSettings}
 """Records whose entries are in `run.json` beside those of RunMetadata."""
@@ -266,15 +264,5 @@ def _read_record(entries: Mapping[str, Any], kind: type[T]) -> T:
     return validate(own, kind)
 
 
-def check_names(entries: Iterable[str]) -> None:
-    """Raise TypeError for an entry that `run.json` does not have."""
-    known = _list_names(RunMetadata) - _RECORDS.keys()
-    for kind in _RECORDS.values():
-        known |= _list_names(kind)
-    unknown = sorted(set(entries) - known)
-    if unknown:
-        raise TypeError(f"run.json has no entry {', '.join(unknown)}")
-
-
-def _list_names(kind: Any) -> set[str]:
-    return {field.name for field in fields(kind)}
+def _list_names(kind: Any) -> list[str]:
+    return [field.name for field in fields(kind)]

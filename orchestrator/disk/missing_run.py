@@ -1,12 +1,26 @@
-"""Advice for a path where there is no run: what it is instead, or which run may be meant."""
+"""A path where there is no run: what it is instead, and which run may be meant."""
 
 import shlex
 from pathlib import Path
 
+from orchestrator.disk.experiment_file import EXPERIMENT_FILE, SOURCE_FILE
+from orchestrator.disk.run_file import RUN_FILE, make_lost_metadata_error
+from orchestrator.errors import DamagedFile
 from orchestrator.nearest_names import find_nearest
 from orchestrator.storage import Storage
 
+INITIAL_FILES = (EXPERIMENT_FILE, SOURCE_FILE, "main.py", RUN_FILE)
+"""Files written when a run is created, in order."""
 _ALL_RUNS = "`hookyard ls` lists the runs"
+
+
+def find_lost_metadata(path: Storage) -> DamagedFile | None:
+    """Return the error of a run that has lost its `run.json`: it has files besides those of a new
+    run. None for anything else."""
+    if path.exists(RUN_FILE) or not path.exists(EXPERIMENT_FILE):
+        return None
+    is_new = all(name.startswith((*INITIAL_FILES, ".")) for name in path.names())
+    return None if is_new else make_lost_metadata_error(path)
 
 
 def find_lost_target(path: Storage) -> Path | None:
@@ -31,7 +45,7 @@ def explain_missing_run(path: Storage) -> str:
     parent = path.parent
     if parent.state(path.name):
         return _explain_file(path)
-    if path.exists("source.json"):
+    if path.exists(SOURCE_FILE):
         return (
             f"{path} is not a run: it has no run.json, because the process was killed while creating it."
             " A new run can reuse the name"
@@ -40,7 +54,7 @@ def explain_missing_run(path: Storage) -> str:
         return f"{path} is not a run: it has no run.json. {_ALL_RUNS}"
 
     run = path.name.partition("@")[0]
-    if run != path.name and parent.exists(f"{run}/run.json"):
+    if run != path.name and parent.exists(f"{run}/{RUN_FILE}"):
         return f"{path} is not a run: this takes a run without a checkpoint, {parent / run}"
 
     reason = "it has no run.json" if path.exists() else "it does not exist"
@@ -59,5 +73,5 @@ def _explain_file(path: Storage) -> str:
 
 def _list_runs(folder: Storage) -> list[str]:
     names = folder.names()
-    are_runs = folder.map(lambda name: folder.exists(f"{name}/run.json"), names)
+    are_runs = folder.map(lambda name: folder.exists(f"{name}/{RUN_FILE}"), names)
     return [name for name, is_run in zip(names, are_runs, strict=True) if is_run]

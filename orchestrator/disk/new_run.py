@@ -5,15 +5,17 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from orchestrator.disk.if_exists import IfExists
 from orchestrator.disk.lease import FOLDER as CLAIMS
 from orchestrator.disk.lease import Lease
+from orchestrator.disk.metadata import NOTHING_KNOWN, LaunchMetadata
 from orchestrator.disk.removal import LinkRemoval, is_within, plan_removal
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.taken_name import check_name_is_free
 from orchestrator.errors import StorageError, UsageError, errors_before_start
+from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.storage import Storage
 from orchestrator.storage.disk_errors import advice_on
 
@@ -105,16 +107,23 @@ def _remove(folder: RunFolder, sources: Iterable[Storage]) -> None:
 
 
 def create_run(
-    storage: str | Path | Storage, name: str, experiment: str, **metadata: Any
+    storage: str | Path | Storage,
+    name: str,
+    experiment: str,
+    launch: LaunchMetadata = NOTHING_KNOWN,
+    *,
+    source: ExperimentSource | None = None,
+    code: str = "",
 ) -> RunFolder:
-    """Create a run; raises UsageError if the name is taken."""
+    """Create a run with its first files, as `RunFolder.begin` does; raises UsageError if the name
+    is taken."""
     folder = RunFolder(storage, name)
     check_name_is_free(folder)
     with errors_before_start():
         if folder.exists():
             _log.warning("Replacing %s, which stopped before it saved anything", folder)
             _delete_files(folder)
-        folder.begin(experiment, **metadata)
+        folder.begin(experiment, launch, source, code)
     return folder
 
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from orchestrator.disk.metadata import Provenance
 from orchestrator.storage import without_credentials
 
 _PACKAGES = ("hookyard", "torch", "ray", "pandas", "pyarrow", "numpy", "pydantic", "tensorboard")
@@ -27,20 +28,20 @@ _DIFF_LIMIT = 200_000
 _FILES_LIMIT = 1000
 
 
-def collect_provenance(import_paths: Sequence[str]) -> dict[str, Any]:
+def collect_provenance(import_paths: Sequence[str]) -> Provenance:
     """Return command line, versions, environment variables, and the git state of the first import
     path, else of `.`."""
     versions = {name: find_version(name) for name in _PACKAGES}
     code = Path(import_paths[0]) if import_paths else Path(".")
-    return {
-        "argv": [without_credentials(argument) for argument in sys.argv],
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "versions": {name: version for name, version in versions.items() if version},
-        "packages": _list_packages(),
-        "environment": {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
-        "git": _read_git_state(code),
-    }
+    return Provenance(
+        argv=[without_credentials(argument) for argument in sys.argv],
+        python=platform.python_version(),
+        platform=platform.platform(),
+        versions={name: version for name, version in versions.items() if version},
+        packages=_list_packages(),
+        environment={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+        git=_read_git_state(code),
+    )
 
 
 def _list_packages() -> dict[str, str]:

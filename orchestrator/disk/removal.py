@@ -9,11 +9,12 @@ from itertools import chain
 from pathlib import Path
 
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder, list_checkpoints
+from orchestrator.disk.evaluations import EVALUATIONS
 from orchestrator.disk.lease import FOLDER as CLAIMS
 from orchestrator.disk.lease import Lease
 from orchestrator.disk.listing import list_run_folders
 from orchestrator.disk.missing_run import find_lost_target
-from orchestrator.disk.run_folder import EVALUATIONS, RunFolder
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.run_status import find_status
 from orchestrator.errors import DamagedFile, StorageError, UsageError
 from orchestrator.storage import Storage

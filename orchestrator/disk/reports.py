@@ -8,7 +8,8 @@ from typing import Any
 
 from hooks.position import Position, Stage
 from orchestrator.disk.attempts import Attempt
-from orchestrator.disk.metadata import RunMetadata, seconds_at
+from orchestrator.disk.metadata import RunMetadata
+from orchestrator.disk.timestamps import seconds_at
 from orchestrator.storage import Storage
 from orchestrator.storage.json_lines import append_line, parse_lines
 from orchestrator.storage.omissions import log_omission

@@ -4,6 +4,7 @@ neither ray nor torch."""
 from orchestrator.disk.lease import Lease, is_driven, is_driver_dead
 from orchestrator.disk.metadata import RunMetadata
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.sweep_folder import get_sweep
 from orchestrator.errors import errors_before_start
 from orchestrator.storage import Storage
 
@@ -37,4 +38,4 @@ def make_lease(folder: RunFolder, *, force: bool = False) -> Lease:
 
 def get_driven_folder(folder: RunFolder, *, is_trial: bool) -> Storage:
     """Return the folder with the lease of the run's driver."""
-    return folder.parent_run.storage if is_trial else folder.storage
+    return get_sweep(folder).storage if is_trial else folder.storage

@@ -7,8 +7,8 @@ from contextlib import suppress
 from os import F_OK, DirEntry, PathLike, access, scandir, stat
 from time import time
 
+from orchestrator.disk.evaluations import EVALUATIONS
 from orchestrator.disk.reports import REPORTS
-from orchestrator.disk.run_folder import EVALUATIONS
 from orchestrator.storage import Storage
 from orchestrator.storage.disk_errors import raising_storage_errors
 

@@ -2,11 +2,13 @@
 `trials/`."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.disk.listing import list_run_folders
-from orchestrator.disk.metadata import Status
+from orchestrator.disk.metadata import ExploitedCheckpoint, RunMetadata
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.statuses import Status
 from orchestrator.errors import UsageError
 from orchestrator.storage import Storage
 
@@ -36,6 +38,21 @@ def is_trial(folder: RunFolder) -> bool:
     return has_name and folder.storage.parent.name == "trials"
 
 
+def get_sweep(trial: RunFolder) -> RunFolder:
+    """Return the sweep that a trial is of."""
+    return RunFolder(trial.storage.parent.parent)
+
+
+def read_launch_metadata(folder: RunFolder) -> RunMetadata:
+    """Return the metadata of the run or sweep that a command launched: those of the sweep for a
+    trial, if its sweep is still there."""
+    metadata = folder.read_metadata()
+    if not metadata.trial:
+        return metadata
+    sweep = get_sweep(folder)
+    return sweep.read_metadata() if sweep.exists() else metadata
+
+
 def list_trial_folders(sweep: RunFolder) -> list[RunFolder]:
     return list_run_folders(sweep.storage / "trials")
 
@@ -47,17 +64,20 @@ def find_checkpoint_to_exploit(folder: RunFolder, assigned: str | None) -> str |
     started from it.
     """
     attempts = len(folder.read_attempts())
+    metadata = folder.read_metadata()
+    settings = metadata.trial_settings
     if assigned is not None:
-        folder.update(exploits={"checkpoint": assigned, "attempts": attempts})
+        exploited = replace(settings, exploits=ExploitedCheckpoint(assigned, attempts))
+        folder.run_file.replace(replace(metadata, trial_settings=exploited))
         return assigned
-    before = folder.read_metadata().trial_settings.exploits
+    before = settings.exploits
     return before.checkpoint if before and before.attempts == attempts else None
 
 
 def end_trial(folder: RunFolder, status: Status, reason: str) -> None:
     """Record the end of a trial that is still running. Runs in the driver."""
     if folder.read_metadata().status == "running":
-        folder.end(status, stopped=[reason])
+        folder.run_file.end(status, stopped=[reason])
 
 
 def open_sweep_folder(path: str | Path) -> RunFolder:

@@ -4,17 +4,14 @@ import shlex
 
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.checkpoints.index import INDEX
+from orchestrator.disk.evaluations import EVALUATIONS
 from orchestrator.disk.lease import FOLDER as CLAIMS
 from orchestrator.disk.lease import is_driven
 from orchestrator.disk.listing import list_run_folders
 from orchestrator.disk.metadata import RunMetadata
-from orchestrator.disk.missing_run import describe_lost_target, find_lost_target
+from orchestrator.disk.missing_run import INITIAL_FILES, describe_lost_target, find_lost_target
 from orchestrator.disk.reports import REPORTS
-from orchestrator.disk.run_folder import (
-    EVALUATIONS,
-    INITIAL_FILES,
-    RunFolder,
-)
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.run_status import find_status
 from orchestrator.errors import DamagedFile, UsageError, errors_before_start
 

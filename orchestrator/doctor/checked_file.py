@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from orchestrator.disk import experiment_file, run_file
 from orchestrator.disk.reports import REPORTS
-from orchestrator.disk.run_folder import ADVICE
 from orchestrator.storage.omissions import collecting_omissions
 
 FileStatus = Literal["intact", "readable", "unknown", "damaged", "missing"]
@@ -60,4 +60,6 @@ def get_advice(path: str) -> str:
         return ADVICE_FOR_ROWS
     if path == REPORTS:
         return ADVICE_FOR_REPORTS
-    return ADVICE.get(path, ADVICE_FOR_OTHERS)
+    if path == run_file.RUN_FILE:
+        return run_file.ADVICE
+    return experiment_file.ADVICE.get(path, ADVICE_FOR_OTHERS)

@@ -11,9 +11,10 @@ from orchestrator.disk.checkpoints.index import INDEX, check_index
 from orchestrator.disk.checkpoints.manifest import MANIFEST, check_manifest
 from orchestrator.disk.info import INFO, check_info
 from orchestrator.disk.media import INDEX as MEDIA
-from orchestrator.disk.metadata import COMPLETE, RunMetadata
+from orchestrator.disk.metadata import RunMetadata
 from orchestrator.disk.reports import REPORTS, check_report
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.statuses import COMPLETE
 from orchestrator.doctor.checked_file import CheckedFile, FileStatus, get_advice, run_check
 from orchestrator.errors import HookyardError
 from orchestrator.experiment.yaml.reader import parse_yaml

@@ -6,9 +6,11 @@ from contextlib import suppress
 from dataclasses import replace
 
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
+from orchestrator.disk.evaluations import EVALUATIONS
 from orchestrator.disk.lease import FOLDER as CLAIMS
+from orchestrator.disk.missing_run import find_lost_metadata
 from orchestrator.disk.reports import REPORTS
-from orchestrator.disk.run_folder import EVALUATIONS, RunFolder
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.doctor.checked_file import (
     ADVICE_FOR_REPORTS,
     ADVICE_FOR_ROWS,
@@ -54,7 +56,7 @@ def _check_run(folder: RunFolder, prefix: str) -> Iterator[CheckedFile]:
     for name in _list_inner_runs(paths):
         run = RunFolder(folder.storage, name)
         # A run that was killed while it was created has no files.
-        if run.exists() or run.find_lost_metadata():
+        if run.exists() or find_lost_metadata(run.storage):
             yield from _check_run(run, f"{prefix}{name}/")
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 from hooks.position import Stage
 from orchestrator.disk.attempts import Attempt
-from orchestrator.disk.metadata import COMPLETE, RunMetadata
+from orchestrator.disk.metadata import RunMetadata
 from orchestrator.disk.reports import REPORTS
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.statuses import COMPLETE
 from orchestrator.units import format_count
 
 _UNREPORTED = (Stage.TRAINED, Stage.VALIDATED)

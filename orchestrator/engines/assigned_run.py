@@ -14,6 +14,7 @@ from orchestrator.disk.attempts import Attempt, Host
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder, find_parent_checkpoints
 from orchestrator.disk.checkpoints.listing import read_checkpoints
 from orchestrator.disk.checkpoints.store import CheckpointStore
+from orchestrator.disk.evaluations import get_evaluated_run
 from orchestrator.disk.hang_reports import FOLDER as HANG_REPORTS
 from orchestrator.disk.process import is_pid_alive
 from orchestrator.disk.run_folder import RunFolder
@@ -53,7 +54,7 @@ class AssignedRun:
     def store(self) -> CheckpointStore:
         """The run's checkpoints; an evaluation uses those of its parent run."""
         if self.assignment.target:
-            parent = self.folder.parent_run
+            parent = get_evaluated_run(self.folder)
             return CheckpointStore(find_checkpoint_folder(parent), parent.name, is_master=False)
         hooks = self.resolved.experiment.hooks
         checkpoints = find_checkpoint_folder(self.folder, {"hooks": hooks})

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from orchestrator.disk.run_folder import PREDICTIONS
+from orchestrator.disk.evaluations import PREDICTIONS
 from orchestrator.engines.assigned_run import AssignedRun
 from orchestrator.engines.assignment import EvaluationTarget, PredictionTarget
 from orchestrator.engines.run_attempt import RunAttempt

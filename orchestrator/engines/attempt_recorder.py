@@ -12,7 +12,7 @@ from orchestrator.disk.attempts import (
 )
 from orchestrator.disk.checkpoints.files import name_rank_file
 from orchestrator.disk.info import write_info
-from orchestrator.disk.metadata import format_now
+from orchestrator.disk.timestamps import format_now
 from orchestrator.engines.repeated_reports import (
     RepeatedReports,
     can_explain_difference,

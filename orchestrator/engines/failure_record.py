@@ -36,7 +36,7 @@ def record_failure(folder: RunFolder, error: BaseException) -> HookyardError:
     for it. Prints the error if that fails."""
     failure = _to_hookyard_error(error)
     with _printing_error(folder):
-        folder.end(
+        folder.run_file.end(
             "failed",
             error=escape_surrogates(str(failure)),
             is_user_error=is_user_error(error),

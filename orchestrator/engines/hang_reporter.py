@@ -80,7 +80,7 @@ class HangReporter:
                     self._interrupted_at = monotonic()
                 for folder in self._active_runs():
                     with _surviving_errors(folder):
-                        every_s = folder.read_interval_s
+                        every_s = folder.storage.read_interval_s
                         self._check(folder)
 
     def _check(self, folder: RunFolder) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from orchestrator.disk.metadata import COMPLETE, Status
 from orchestrator.disk.rows.compaction import compact_rows
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.statuses import COMPLETE, Status
 from orchestrator.engines.rank_failures import RankFailed, format_failure_line
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Lifecycle:
     def end(self, status: Status, reasons: Sequence[str] = ()) -> None:
         """End the run at its current position, and record its status."""
         self.shut_down()
-        self.folder.end(status, stopped=reasons)
+        self.folder.run_file.end(status, stopped=reasons)
         if status in COMPLETE:
             compact_rows(self.folder)
 

@@ -10,9 +10,9 @@ from typing import Any
 from hooks.metrics.names import find_phase
 from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.checkpoints.store import CheckpointStore
-from orchestrator.disk.metadata import seconds_at
 from orchestrator.disk.reports import drop_superseded
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.timestamps import seconds_at
 from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.attempt_comparison import AttemptComparison, is_attempt_deterministic
 from orchestrator.engines.ray_data import can_use_ray_data

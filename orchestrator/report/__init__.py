@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orchestrator.disk.metadata import format_now
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.timestamps import format_now
 from orchestrator.runs.result import Run
 from orchestrator.sweeps.results.result import Sweep
 

@@ -8,9 +8,11 @@ from typing import Any, Self
 
 from orchestrator import units
 from orchestrator.disk.best import BestTrial
-from orchestrator.disk.metadata import COMPLETE, RunMetadata, format_now
+from orchestrator.disk.metadata import RunMetadata
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.statuses import COMPLETE
 from orchestrator.disk.sweep_folder import list_trial_folders
+from orchestrator.disk.timestamps import format_now
 from orchestrator.errors import HookyardError
 from orchestrator.experiment.sections.notify import Event, Notify
 from orchestrator.runs.alert_delivery import Alert, AlertDelivery

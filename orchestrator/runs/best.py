@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from hooks.metrics.direction import find_modes_by_meter
@@ -103,4 +103,5 @@ def recording_best(folder: RunFolder) -> Iterator[None]:
 
 def _record(folder: RunFolder) -> None:
     best, diverged = find_best_and_divergence(folder)
-    folder.update(best=asdict(best) if best else None, diverged=str(diverged or ""))
+    metadata = folder.read_metadata()
+    folder.run_file.replace(replace(metadata, best=best, diverged=str(diverged or "")))

@@ -10,6 +10,7 @@ from hooks.position import Position
 from orchestrator.disk.checkpoint_folder import find_parent_checkpoints
 from orchestrator.disk.checkpoints.reader import CheckpointReader
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.sweep_folder import get_sweep
 from orchestrator.errors import CheckpointError, UsageError
 from orchestrator.experiment.checked_experiment import CheckedExperiment
 from orchestrator.experiment.load import with_overrides
@@ -58,7 +59,7 @@ def _make_name(folder: RunFolder, checkpoint: str) -> str:
     run = folder.name
     trial = folder.read_metadata().trial
     if trial:
-        run = f"{folder.parent_run.name}-{trial}"
+        run = f"{get_sweep(folder).name}-{trial}"
     return re.sub(r"[^\w.-]", "-", f"{run}-from-{checkpoint}")
 
 

@@ -1,6 +1,7 @@
 """The checkpoint that an evaluation or a prediction uses, found and verified. Used in the driver."""
 
 from hooks.metrics.names import get_kind
+from orchestrator.disk.evaluations import get_evaluated_run
 from orchestrator.disk.metadata import Evaluated
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import CheckpointError, UsageError
@@ -40,5 +41,5 @@ def _check_has_checkpoints(run: RunFolder) -> None:
     if evaluated:
         raise UsageError(
             f"{run} is {name_with_article(evaluated)}, and has no checkpoints; use its run,"
-            f" {run.parent_run}"
+            f" {get_evaluated_run(run)}"
         )

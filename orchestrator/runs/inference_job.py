@@ -1,11 +1,13 @@
 """A stored checkpoint that is evaluated, or whose predictions are written, on an engine. Used in the
 driver."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 
+from orchestrator.disk.evaluations import EVALUATIONS
 from orchestrator.disk.metadata import EngineName, Evaluated
 from orchestrator.disk.new_run import create_run, taking_name
-from orchestrator.disk.run_folder import EVALUATIONS, RunFolder
+from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.sweep_folder import read_launch_metadata
 from orchestrator.engines.assignment import EvaluationTarget
 from orchestrator.errors import UsageError
 from orchestrator.experiment.checked_experiment import CheckedExperiment
@@ -34,14 +36,12 @@ class InferenceJob:
         fails."""
         chosen = self._choose_engine(engine, address, local=local)
         check_can_run(self.experiment, chosen)
-        metadata = {
-            **collect_launch_metadata(self.experiment, chosen),
-            "evaluates": asdict(self.subject),
-        }
+        launch = replace(collect_launch_metadata(self.experiment, chosen), evaluates=self.subject)
         target = self.target if chosen.is_local else self.target.pickle_data(chosen.address)
         root = self.run.storage / EVALUATIONS
         with taking_name(RunFolder(root, self.name), "number") as (folder, lease):
-            create_run(root, folder.name, to_yaml(self.experiment), **metadata)
+            text = to_yaml(self.experiment)
+            create_run(root, folder.name, text, launch, source=self.experiment.source)
             command = format_command(self.subject, self.run)
             drive(folder, self.experiment, chosen, lease, resume_with=command, target=target)
         return folder
@@ -54,7 +54,7 @@ class InferenceJob:
         if name or local:
             chosen = EngineChoice.make(name, address, local=local)
         else:
-            chosen = EngineChoice.of_run(self.run.read_launch_metadata(), address)
+            chosen = EngineChoice.of_run(read_launch_metadata(self.run), address)
         ranks = self.experiment.workers.max_count
         if chosen.is_local and self.has_rank_override and ranks > 1:
             raise UsageError(

@@ -1,9 +1,8 @@
 """Trains one run to its end, or evaluates a checkpoint, with a display. Used in the driver."""
 
-from typing import Any
-
-from orchestrator.disk.initial_weights import describe_initial_weights
+from orchestrator.disk.initial_weights import find_initial_weights
 from orchestrator.disk.lease import Lease
+from orchestrator.disk.metadata import LaunchMetadata
 from orchestrator.disk.provenance import collect_provenance
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.assignment import Assignment, EvaluationTarget
@@ -25,16 +24,15 @@ from orchestrator.runs.display import open_display
 from orchestrator.runs.engine_choice import EngineChoice
 
 
-def collect_launch_metadata(experiment: Experiment, engine: EngineChoice) -> dict[str, Any]:
-    """Collect the entries of `run.json` that are known before a run starts."""
-    return {
-        **collect_provenance(experiment.import_paths),
-        "source": experiment.source,
-        "engine": engine.name,
-        "local": engine.is_local,
-        "seed": experiment.seed,
-        "init": describe_initial_weights(experiment),
-    }
+def collect_launch_metadata(experiment: Experiment, engine: EngineChoice) -> LaunchMetadata:
+    """Collect what is known of any run before it begins."""
+    return LaunchMetadata(
+        provenance=collect_provenance(experiment.import_paths),
+        engine=engine.name,
+        local=engine.is_local,
+        seed=experiment.seed,
+        init=find_initial_weights(experiment),
+    )
 
 
 def drive(

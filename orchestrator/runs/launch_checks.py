@@ -3,7 +3,7 @@ the engine and this machine. Used in the driver."""
 
 from itertools import chain
 
-from orchestrator.disk.initial_weights import describe_initial_weights
+from orchestrator.disk.initial_weights import find_initial_weights
 from orchestrator.engines.device import find_device
 from orchestrator.engines.local_resources import find_local_resources
 from orchestrator.engines.ray_connection import needs_start
@@ -22,7 +22,7 @@ def check_surroundings(experiment: Experiment) -> None:
     raise_problems(
         chain(
             find_problems(check_environment, experiment),
-            find_problems(describe_initial_weights, experiment),
+            find_problems(find_initial_weights, experiment),
         )
     )
 

@@ -5,7 +5,8 @@ from typing import Any
 
 from orchestrator.disk.best import Best
 from orchestrator.disk.checkpoint_folder import list_checkpoints
-from orchestrator.disk.run_folder import EVALUATIONS, PREDICTIONS, RunFolder
+from orchestrator.disk.evaluations import EVALUATIONS, PREDICTIONS
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.run_status import find_status
 from orchestrator.runs.best import find_best_and_divergence
 from orchestrator.runs.usage_hint import make_usage_hint

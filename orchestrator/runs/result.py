@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrator.disk.best import Best
-from orchestrator.disk.run_folder import PREDICTIONS, RunFolder
+from orchestrator.disk.evaluations import PREDICTIONS
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.run_status import find_status
 from orchestrator.errors import UsageError
 from orchestrator.runs.best import find_best_and_divergence, find_modes

@@ -1,8 +1,10 @@
 """Resuming a run. Runs in the driver."""
 
+from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.disk.initial_weights import describe_initial_weights
+from orchestrator.disk.evaluations import get_evaluated_run
+from orchestrator.disk.initial_weights import find_initial_weights
 from orchestrator.disk.lease import Lease
 from orchestrator.disk.metadata import RunMetadata
 from orchestrator.disk.run_folder import RunFolder
@@ -94,7 +96,7 @@ def resume_with_lease(
         else:
             _take_edited_init(folder, experiment)
         folder.write_experiment(to_yaml(experiment), experiment.source)
-        folder.resume()
+        folder.run_file.resume(folder.read_metadata())
     drive(folder, experiment, engine, lease, resume_with=format_resume_command(folder))
     return Run(folder)
 
@@ -107,7 +109,7 @@ def _check_can_resume(folder: RunFolder, metadata: RunMetadata) -> None:
     if evaluated:
         raise UsageError(
             f"{folder} is {name_with_article(evaluated)}, which cannot be resumed. Start it again:"
-            f" {format_command(evaluated, folder.parent_run)}"
+            f" {format_command(evaluated, get_evaluated_run(folder))}"
         )
 
 
@@ -150,7 +152,8 @@ def _take_edited_init(folder: RunFolder, experiment: Experiment) -> None:
     parent = experiment.source.continued_from
     if parent:
         raise _make_edited_init_error(folder, str(parent))
-    folder.update(init=describe_initial_weights(experiment))
+    metadata = folder.read_metadata()
+    folder.run_file.replace(replace(metadata, init=find_initial_weights(experiment)))
 
 
 def _check_checkpoint_fits(

@@ -1,11 +1,10 @@
 """Starting a run. Runs in the driver."""
 
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from orchestrator.disk.if_exists import IfExists
-from orchestrator.disk.metadata import EngineName
+from orchestrator.disk.metadata import EngineName, LaunchMetadata
 from orchestrator.disk.new_run import create_run, taking_name
 from orchestrator.disk.run_folder import DEFAULT_STORAGE, RunFolder
 from orchestrator.errors import UsageError
@@ -70,13 +69,20 @@ def run(
     Storage(storage).reach()
     check_can_run(experiment, chosen)
     sources = _check_parent(experiment, chosen, Storage(storage))
-    metadata = _collect_metadata(experiment, chosen)
-    if metadata["init"]:
-        sources.append(Storage(metadata["init"]["path"]))
+    launch = _collect_metadata(experiment, chosen)
+    if launch.init:
+        sources.append(Storage(launch.init.path))
 
     named = RunFolder(storage, choose_run_name(name, experiment.name))
     with taking_name(named, if_exists, sources) as (free, lease):
-        folder = create_run(storage, free.name, to_yaml(experiment), **metadata)
+        folder = create_run(
+            storage,
+            free.name,
+            to_yaml(experiment),
+            launch,
+            source=experiment.source,
+            code=read_main_source(to_dict(experiment)),
+        )
         drive(folder, experiment, chosen, lease, resume_with=format_resume_command(folder))
     return Run(folder)
 
@@ -92,13 +98,11 @@ def _check_parent(experiment: Experiment, engine: EngineChoice, storage: Storage
     return [folder.storage]
 
 
-def _collect_metadata(experiment: Experiment, engine: EngineChoice) -> dict[str, Any]:
-    """Collect the entries of `run.json` that a new run begins with."""
-    parent = experiment.source.continued_from
-    return {
-        **collect_launch_metadata(experiment, engine),
-        "tags": experiment.tags,
-        "notes": experiment.notes,
-        "continued_from": parent and asdict(parent),
-        "code": read_main_source(to_dict(experiment)),
-    }
+def _collect_metadata(experiment: Experiment, engine: EngineChoice) -> LaunchMetadata:
+    """Collect what is known of a new run before it begins."""
+    return replace(
+        collect_launch_metadata(experiment, engine),
+        tags=experiment.tags,
+        notes=experiment.notes,
+        continued_from=experiment.source.continued_from,
+    )

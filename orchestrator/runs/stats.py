@@ -11,11 +11,11 @@ from typing import Any
 
 import pandas as pd
 
-from orchestrator.disk.metadata import COMPLETE
 from orchestrator.disk.rows.compaction import finish_compaction
 from orchestrator.disk.rows.recorded_files import warn_lost_rows
 from orchestrator.disk.rows.valid_rows import list_columns, open_valid_rows
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.statuses import COMPLETE
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.tables import summaries
 from orchestrator.tables.conditions import check_columns, restrict_to_training

@@ -27,7 +27,7 @@ class LiveRuns:
 
     def __init__(self, storage: ReadOnlyStorage) -> None:
         self.storage = storage
-        self.interval_s = RunFolder(storage).read_interval_s
+        self.interval_s = storage.read_interval_s
         self._index = RunIndex(storage)
         self._lock = Lock()
         self._next_read = 0.0

@@ -86,6 +86,12 @@ class Storage:
     def _path(self, name: str) -> str:
         return f"{self.root.rstrip('/')}/{name}" if name else self.root
 
+    @property
+    def read_interval_s(self) -> float:
+        """Seconds between two reads of files that grow; each read of an object store costs
+        requests."""
+        return 1.0 if self.local else 10.0
+
     def __str__(self) -> str:
         return without_credentials(self.location)
 

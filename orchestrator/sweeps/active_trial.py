@@ -10,8 +10,8 @@ from time import monotonic
 from typing import Any, Self
 
 from orchestrator.disk.attempts import measure_training_seconds
-from orchestrator.disk.metadata import Status
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.statuses import Status
 from orchestrator.engines.failure_record import record_failure
 from orchestrator.engines.lifecycle import find_outcome
 from orchestrator.errors import ConfigError, HookyardError
@@ -151,7 +151,7 @@ class ActiveTrial:
         """Record the end of the trial in its folder: that it was stopped, or what its last report
         says. Raises RunError if no report had the sweep's metrics."""
         status, reasons = self._find_outcome()
-        self.folder.end(status, stopped=reasons)
+        self.folder.run_file.end(status, stopped=reasons)
         self._set_ended(status)
 
     def record_failure(self, error: Exception) -> HookyardError:

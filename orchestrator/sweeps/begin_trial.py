@@ -4,10 +4,12 @@ This code runs in the driver, or under Tune in the trial's process.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.disk.checkpoint_folder import list_checkpoints
-from orchestrator.disk.initial_weights import describe_initial_weights
+from orchestrator.disk.initial_weights import find_initial_weights
+from orchestrator.disk.metadata import LaunchMetadata, RunMetadata, TrialSettings
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import trial_folder
 from orchestrator.errors import ConfigError
@@ -61,21 +63,29 @@ def begin_trial(
         ConfigError: If the values are invalid together. The folder then records a failed trial.
     """
     folder = trial_folder(location, number)
-    changes: dict[str, Any] = {"values": values}
+    begun = folder.read_metadata() if folder.exists() else None
+    metadata = begun or _make_launch_metadata(folder.name, number, settings)
+    metadata = replace(metadata, trial_settings=replace(metadata.trial_settings, values=values))
     try:
         source = make_trial_source(source, settings, values)
         resolved = resolve(source)
-        if not folder.exists() or _begins_with_edited_init(folder, resolved.experiment):
-            changes["init"] = describe_initial_weights(resolved.experiment)
+        if begun is None or _begins_with_edited_init(folder, resolved.experiment):
+            metadata = replace(metadata, init=find_initial_weights(resolved.experiment))
         text = to_yaml(resolved.experiment)
     except ConfigError as error:
-        text = RunFolder(location).read_experiment_text()
-        _write_begin(folder, number, text, source, settings, changes)
-        folder.end("failed", error=str(error), is_user_error=True)
+        _write_begin(folder, RunFolder(location).read_experiment_text(), source, metadata)
+        folder.run_file.end("failed", error=str(error), is_user_error=True)
         raise
 
-    _write_begin(folder, number, text, source, settings, changes)
+    _write_begin(folder, text, source, metadata)
     return resolved, folder
+
+
+def _make_launch_metadata(name: str, number: int, settings: SweepSettings) -> LaunchMetadata:
+    """Return what is known of a new trial before it begins, apart from its values."""
+    configuration = number // settings.repeat_count if settings.repeat_count > 1 else None
+    own = TrialSettings(configuration=configuration, modes=dict(settings.objectives))
+    return LaunchMetadata(trial=name, trial_settings=own)
 
 
 def _begins_with_edited_init(folder: RunFolder, experiment: Experiment) -> bool:
@@ -85,26 +95,11 @@ def _begins_with_edited_init(folder: RunFolder, experiment: Experiment) -> bool:
 
 
 def _write_begin(
-    folder: RunFolder,
-    number: int,
-    text: str,
-    source: ExperimentSource,
-    settings: SweepSettings,
-    changes: Mapping[str, Any],
+    folder: RunFolder, text: str, source: ExperimentSource, metadata: LaunchMetadata | RunMetadata
 ) -> None:
-    """Create a trial's folder, or record in it that the trial continues."""
-    if folder.exists():
+    """Create a trial's folder, or record in it that a trial continues which has begun."""
+    if isinstance(metadata, RunMetadata):
         folder.write_experiment(text, source)
-        folder.resume(**changes)
-        return
-
-    configuration = number // settings.repeat_count if settings.repeat_count > 1 else None
-    folder.begin(
-        text,
-        source,
-        trial=folder.name,
-        local=False,
-        configuration=configuration,
-        modes=dict(settings.objectives),
-        **changes,
-    )
+        folder.run_file.resume(metadata)
+    else:
+        folder.begin(text, metadata, source)

@@ -1,10 +1,10 @@
 """Starting a sweep. Runs in the driver."""
 
 from pathlib import Path
-from typing import Any
 
 from orchestrator.disk.if_exists import IfExists
-from orchestrator.disk.initial_weights import describe_initial_weights
+from orchestrator.disk.initial_weights import find_initial_weights
+from orchestrator.disk.metadata import LaunchMetadata
 from orchestrator.disk.new_run import create_run, taking_name
 from orchestrator.disk.provenance import collect_provenance
 from orchestrator.disk.run_folder import DEFAULT_STORAGE, RunFolder
@@ -63,13 +63,27 @@ def sweep(
     address = choose_address(address, local=local)
     Storage(storage).reach()
     check_can_run(experiment, settings, local=local, address=address)
-    init = describe_initial_weights(experiment)  # raises ConfigError before a trial starts
-    metadata = _collect_metadata(experiment, settings, local=local, fail_fast=fail_fast)
+    init = find_initial_weights(experiment)  # raises ConfigError before a trial starts
+    launch = LaunchMetadata(
+        provenance=collect_provenance(experiment.import_paths),
+        tags=experiment.tags,
+        notes=experiment.notes,
+        local=local,
+        fail_fast=fail_fast,
+        sweep=summarize_settings(settings),
+    )
 
     wanted = RunFolder(storage, choose_run_name(name, experiment.name))
-    read_folders = [Storage(init["path"])] if init else []
+    read_folders = [Storage(init.path)] if init else []
     with taking_name(wanted, if_exists, read_folders) as (folder, lease):
-        folder = create_run(storage, folder.name, to_yaml(experiment), **metadata)
+        folder = create_run(
+            storage,
+            folder.name,
+            to_yaml(experiment),
+            launch,
+            source=experiment.source,
+            code=read_main_source(to_dict(experiment)),
+        )
         return run_trials(folder, experiment, {}, address, lease)
 
 
@@ -86,19 +100,3 @@ def _get_settings(experiment: Experiment) -> SweepSettings:
             " instead"
         )
     return experiment.sweep
-
-
-def _collect_metadata(
-    experiment: Experiment, settings: SweepSettings, *, local: bool, fail_fast: bool
-) -> dict[str, Any]:
-    """Collect the entries of `run.json` that are known before a sweep starts."""
-    return {
-        **collect_provenance(experiment.import_paths),
-        "code": read_main_source(to_dict(experiment)),
-        "source": experiment.source,
-        "tags": experiment.tags,
-        "notes": experiment.notes,
-        "local": local,
-        "fail_fast": fail_fast,
-        "sweep": summarize_settings(settings),
-    }

@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from time import monotonic, sleep
 
-from orchestrator.disk.metadata import RunMetadata, seconds_at
+from orchestrator.disk.metadata import RunMetadata
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import trial_number
+from orchestrator.disk.timestamps import seconds_at
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.tables.trial_index import TrialIndex

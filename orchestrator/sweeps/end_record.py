@@ -4,10 +4,11 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from orchestrator.disk.best import BestConfiguration, BestTrial
-from orchestrator.disk.metadata import COMPLETE, format_now
 from orchestrator.disk.rows.compaction import compact_rows
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.statuses import COMPLETE, Status
 from orchestrator.disk.sweep_folder import SCRATCH
+from orchestrator.disk.timestamps import format_now
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.sweeps.results.ranking import list_configurations
@@ -21,12 +22,14 @@ def record_end(folder: RunFolder, settings: SweepSettings, *, interrupted: bool 
     _compact_trials(folder, TrialIndex(folder, settings.objectives))
 
     result = Sweep(folder)
-    status = "finished"
+    metadata = folder.read_metadata()
+    status: Status = "finished"
     if interrupted:
         status = "interrupted"
-    elif folder.read_metadata().fail_fast and result.count_failed_trials():
+    elif metadata.fail_fast and result.count_failed_trials():
         status = "failed"
-    folder.update(status=status, ended=format_now(), best=_describe_best_trial(result))
+    best = _find_best_trial(result)
+    folder.run_file.replace(replace(metadata, status=status, ended=format_now(), best=best))
     return result
 
 
@@ -40,8 +43,8 @@ def _compact_trials(folder: RunFolder, index: TrialIndex) -> None:
     index.write(records.values())
 
 
-def _describe_best_trial(result: Sweep) -> dict[str, Any] | None:
-    """Return the best trial's entry for `ls`; None if no trial has reported the sweep's metric."""
+def _find_best_trial(result: Sweep) -> BestTrial | None:
+    """Return the best trial, for `ls`; None if no trial has reported the sweep's metric."""
     try:
         trial = result.best
     except UsageError:
@@ -49,14 +52,13 @@ def _describe_best_trial(result: Sweep) -> dict[str, Any] | None:
     if trial.best is None:
         return None
 
-    entries = {"trial": trial.name, **asdict(trial.best)}
+    entries: dict[str, Any] = {"trial": trial.name, **asdict(trial.best)}
     if result.repeats == 1:
-        return asdict(BestTrial(**entries))
+        return BestTrial(**entries)
     best = list_configurations(result.trials, *result.objective, result.aggregate)[0]
-    repeated = BestConfiguration(
+    return BestConfiguration(
         **entries,
         configuration=best.number,
         mean=best.mean,
         description=best.describe(result.objective[0]),
     )
-    return asdict(repeated)

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from orchestrator.disk.lease import Lease
@@ -88,7 +88,7 @@ def resume_with_lease(
         if metadata.status not in ("running", "interrupted"):
             raise _make_nothing_to_resume_error(folder, previous, failed=failed)
         print_line(f"Every trial of {folder} has ended; recording the result.")
-        folder.resume(earlier_s=earlier_s)
+        folder.run_file.resume(metadata, earlier_s)
         return record_end(folder, settings)
 
     check_can_run(experiment, settings, local=metadata.local, address=address)
@@ -97,7 +97,8 @@ def resume_with_lease(
         continued = [trial.name for trial in previous.values() if not trial.has_ended]
         wait_for_orphans(folder, continued)
         folder.write_experiment(to_yaml(experiment), experiment.source)
-        folder.resume(sweep=summarize_settings(settings), earlier_s=earlier_s)
+        changed = replace(metadata, sweep=summarize_settings(settings))
+        folder.run_file.resume(changed, earlier_s)
     return run_trials(folder, experiment, previous, address, lease)
 
 

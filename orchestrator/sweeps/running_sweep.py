@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hooks.loop_services import Display
-from orchestrator.disk.metadata import Status
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.statuses import Status
 from orchestrator.disk.sweep_folder import end_trial, trial_folder, trial_name, trial_number
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.runs.alerts import Alerts

@@ -2,19 +2,20 @@
 
 from typing import Any
 
+from orchestrator.disk.metadata import SweepMetadata
 from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.sweep.trial_counts import count_trials
 
 
-def summarize_settings(settings: SweepSettings) -> dict[str, Any]:
+def summarize_settings(settings: SweepSettings) -> SweepMetadata:
     """Return all settings that are kept."""
-    return {
-        "objectives": settings.objectives,
-        "trials": count_trials(settings),
+    return SweepMetadata(
+        settings.objectives,
+        count_trials(settings),
         **summarize_repeats(settings),
-        "aggregate": settings.aggregate,
-        "constraints": settings.constraints,
-    }
+        aggregate=settings.aggregate,
+        constraints=settings.constraints,
+    )
 
 
 def summarize_repeats(settings: SweepSettings) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from orchestrator.disk.metadata import Status
+from orchestrator.disk.statuses import Status
 from orchestrator.sweeps.budget import BudgetUse
 
 

@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 from typing import NamedTuple
 
 from orchestrator import units
-from orchestrator.disk.metadata import COMPLETE, FAILED
+from orchestrator.disk.statuses import COMPLETE, FAILED
 from orchestrator.tables.student_t import compute_quantile
 
 CONFIDENCE_LEVEL = 0.95

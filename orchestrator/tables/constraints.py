@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from orchestrator.disk.metadata import COMPLETE
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.statuses import COMPLETE
 from orchestrator.errors import DamagedFile
 from orchestrator.experiment.fields.comparison import Comparison
 from orchestrator.tables.trial_record import TrialRecord

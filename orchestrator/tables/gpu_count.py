@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.disk.attempts import Attempt
-from orchestrator.disk.metadata import RunMetadata, seconds_at
+from orchestrator.disk.metadata import RunMetadata
+from orchestrator.disk.timestamps import seconds_at
 
 
 def count_gpus(

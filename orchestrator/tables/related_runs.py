@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from orchestrator.disk.metadata import COMPLETE
+from orchestrator.disk.statuses import COMPLETE
 from orchestrator.tables.constraints import Constraints
 from orchestrator.tables.run_columns import TEXT, set_columns
 

@@ -10,10 +10,12 @@ from orchestrator.column_names import CONFIG
 from orchestrator.disk.attempts import Attempt, find_leader
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.checkpoints.index import read_index
+from orchestrator.disk.listing import read_metadata_or_damage
 from orchestrator.disk.metadata import RunMetadata
 from orchestrator.disk.reports import drop_superseded, read_reports
 from orchestrator.disk.rows.usage import load_usage
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.sweep_folder import get_sweep
 from orchestrator.errors import DamagedFile
 from orchestrator.storage import Storage
 from orchestrator.tables.best_report import find_main_metric, summarize_reports
@@ -35,11 +37,11 @@ def read_run_record(storage: Storage, path: str) -> dict[str, Any] | None:
     sweep, mark, _ = path.rpartition("/trials/")
     is_trial = bool(mark) and path.count("/") == 2
     record = {"path": path, "name": folder.name, "sweep": sweep if is_trial else None}
-    try:
-        metadata = folder.read_metadata()
-    except DamagedFile as error:
-        damage = error if folder.exists() else folder.find_lost_metadata()
-        return {**record, **_describe_damage(damage)} if damage else None
+    metadata = read_metadata_or_damage(folder)
+    if metadata is None:
+        return None
+    if isinstance(metadata, DamagedFile):
+        return {**record, **_describe_damage(metadata)}
 
     record |= _describe_metadata(metadata)
     try:
@@ -91,7 +93,7 @@ def _describe_files(folder: RunFolder, metadata: RunMetadata) -> dict[str, Any]:
     record["attempts"] = len(attempts)
     leader = find_leader(attempts)
     if leader:
-        record["leader"] = f"{folder.parent_run.name}/trials/{leader}"
+        record["leader"] = f"{get_sweep(folder).name}/trials/{leader}"
     if metadata.status != "running":
         record |= load_usage(folder.storage, attempts)
     total_s = metadata.measure_seconds(reports)

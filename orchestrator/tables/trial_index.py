@@ -12,6 +12,7 @@ from dataclasses import fields
 from typing import Any
 
 from orchestrator.disk.lease import check_lease
+from orchestrator.disk.missing_run import find_lost_metadata
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import DamagedFile, StorageError
 from orchestrator.storage.json_files import format_file
@@ -89,7 +90,7 @@ class TrialIndex:
         """Read a trial from its folder; None if it has not started."""
         folder = RunFolder(self._trials, name)
         if not folder.exists():
-            return folder.find_lost_metadata()
+            return find_lost_metadata(folder.storage)
         try:
             return TrialRecord.read(folder, self._objectives)
         except DamagedFile as error:

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.disk.attempts import find_leader
-from orchestrator.disk.metadata import COMPLETE
 from orchestrator.disk.reports import drop_superseded
 from orchestrator.disk.rows.compaction import is_compacted
 from orchestrator.disk.rows.recorded_files import warn_lost_rows
 from orchestrator.disk.rows.usage import load_usage
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.run_status import find_status
+from orchestrator.disk.statuses import COMPLETE
 from orchestrator.errors import DamagedFile
 from orchestrator.tables.best_report import select_comparable, summarize_reports
 

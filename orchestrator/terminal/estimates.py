@@ -9,7 +9,7 @@ import pandas as pd
 
 from hooks.interval import count_iterations
 from orchestrator.disk.attempts import Attempt
-from orchestrator.disk.metadata import seconds_at
+from orchestrator.disk.timestamps import seconds_at
 from orchestrator.terminal.run_view import RunProgress, Speed
 
 SPEED_ITERATIONS = 50

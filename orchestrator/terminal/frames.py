@@ -25,7 +25,7 @@ class LiveFrame:
     """Frame of a run or a sweep for a display, which calls it with the number of lines."""
 
     def __init__(self, folder: RunFolder) -> None:
-        self.every_s = folder.read_interval_s
+        self.every_s = folder.storage.read_interval_s
         """Seconds between two reads."""
         is_sweep = folder.read_metadata().sweep is not None
         self._reader = LiveSweep(folder) if is_sweep else LiveRun(folder)

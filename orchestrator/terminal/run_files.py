@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from orchestrator.disk.attempts import Attempt
-from orchestrator.disk.metadata import COMPLETE, RunMetadata
+from orchestrator.disk.metadata import RunMetadata
 from orchestrator.disk.reports import REPORTS, drop_superseded
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.statuses import COMPLETE
 from orchestrator.storage import FileState
 from orchestrator.storage.omissions import log_omission
 from orchestrator.tables.growing_files import LineTail

@@ -7,9 +7,10 @@ from typing import Any
 
 from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.hang_reports import find_hang
-from orchestrator.disk.metadata import COMPLETE, RunMetadata
+from orchestrator.disk.metadata import RunMetadata
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.run_status import find_status
+from orchestrator.disk.statuses import COMPLETE
 from orchestrator.terminal.estimates import estimate_progress
 from orchestrator.terminal.live_attempt import AttemptView, LiveAttempt
 from orchestrator.terminal.run_files import RunFiles

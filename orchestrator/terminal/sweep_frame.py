@@ -7,7 +7,7 @@ from itertools import chain
 from rich.console import RenderableType, group
 from rich.text import Text
 
-from orchestrator.disk.metadata import FAILED
+from orchestrator.disk.statuses import FAILED
 from orchestrator.terminal.frame_parts import (
     STYLES,
     format_percent,

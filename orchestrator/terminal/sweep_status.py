@@ -5,9 +5,10 @@ from dataclasses import replace
 from time import time
 from typing import Any
 
-from orchestrator.disk.metadata import COMPLETE, RunMetadata, SweepMetadata
+from orchestrator.disk.metadata import RunMetadata, SweepMetadata
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.run_status import find_status
+from orchestrator.disk.statuses import COMPLETE
 from orchestrator.errors import DamagedFile
 from orchestrator.tables.best_report import find_best_report, select_comparable
 from orchestrator.tables.constraints import Constraints, make_measured_cells, read_measured_cells

@@ -4,8 +4,10 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from orchestrator.disk.metadata import FAILED, RunMetadata, SweepMetadata, seconds_at
+from orchestrator.disk.metadata import RunMetadata, SweepMetadata
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.statuses import FAILED
+from orchestrator.disk.timestamps import seconds_at
 from orchestrator.tables.configurations import RankedTrial
 from orchestrator.tables.trial_ranking import rank_trials
 from orchestrator.terminal.sweep_view import SweepView, TrialView

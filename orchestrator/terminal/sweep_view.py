@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.disk.metadata import FAILED
+from orchestrator.disk.statuses import FAILED
 from orchestrator.tables.configurations import Configuration
 from orchestrator.terminal.run_view import RunView
 

@@ -28,6 +28,7 @@ from orchestrator.storage import Storage
 from orchestrator.storage.format_version import METADATA_KEY
 from orchestrator.storage.json_files import read_json, write_json
 from orchestrator.storage.validation import check_mapping
+from tests.orchestrator.runs.written import change
 from tests.tasks import Points, described
 
 SPACE = {"optimizer.lr": {"grid": [0.1, 0.01]}}
@@ -39,7 +40,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that can be resumed, and a sweep of two trials."""
     root = tmp_path_factory.mktemp("runs")
     run(described(epochs=1), root, "alone", local=True)
-    RunFolder(root / "alone").update(status="interrupted")
+    change(RunFolder(root / "alone"), status="interrupted")
     sweep(described(epochs=1, sweep=SWEEP), root, "swept", local=True)
     return root
 

@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 from pyarrow.dataset import dataset
 
 from orchestrator.disk.attempts import Attempt
-from orchestrator.disk.metadata import COMPLETE
 from orchestrator.disk.rows.columns import narrow_counters, sort_rows
 from orchestrator.disk.rows.dataset import make_source
 from orchestrator.disk.rows.file_format import write_parquet
@@ -29,6 +28,7 @@ from orchestrator.disk.rows.recorded_files import (
 from orchestrator.disk.rows.valid_rows import FILTER_COLUMNS, make_superseded_filter
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.run_status import make_lease
+from orchestrator.disk.statuses import COMPLETE
 from orchestrator.storage import Storage
 
 _log = logging.getLogger("hookyard")

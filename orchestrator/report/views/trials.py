@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from orchestrator.column_names import CONFIG
-from orchestrator.disk.metadata import FAILED
+from orchestrator.disk.statuses import FAILED
 from orchestrator.report import page
 from orchestrator.report.headline import make_status_badge
 from orchestrator.report.markup import concatenate, element

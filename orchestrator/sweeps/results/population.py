@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from orchestrator.disk.metadata import format_now
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.timestamps import format_now
 from orchestrator.storage.json_lines import append_line, read_lines
 
 FILE = "population.jsonl"

@@ -11,8 +11,8 @@ import pandas as pd
 
 from hooks.metrics.direction import find_direction
 from orchestrator.column_names import CONFIG
-from orchestrator.disk.metadata import FAILED
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.statuses import FAILED
 from orchestrator.disk.sweep_folder import list_trial_folders, open_sweep_folder, trial_name
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.runs.result import Result, Run

@@ -5,10 +5,10 @@ from itertools import chain
 
 import pandas as pd
 
-from orchestrator.disk.metadata import COMPLETE
 from orchestrator.disk.rows.columns import NAME_COLUMNS
 from orchestrator.disk.rows.recorded_files import warn_lost_rows
 from orchestrator.disk.rows.valid_rows import list_columns
+from orchestrator.disk.statuses import COMPLETE
 from orchestrator.errors import UsageError
 from orchestrator.runs.result import Run
 from orchestrator.runs.stats import GROUPS

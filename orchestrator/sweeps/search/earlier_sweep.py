@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from orchestrator.disk.metadata import COMPLETE
+from orchestrator.disk.statuses import COMPLETE
 from orchestrator.disk.sweep_folder import open_sweep_folder
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.experiment.sections.sweep import SweepSettings

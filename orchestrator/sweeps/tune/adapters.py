@@ -7,8 +7,8 @@ from typing import Any
 from ray import tune
 from ray.tune.search import Searcher
 
-from orchestrator.disk.metadata import COMPLETE
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.statuses import COMPLETE
 from orchestrator.disk.sweep_folder import end_trial, trial_folder
 from orchestrator.engines.placement_groups import remove_placement_group_of
 from orchestrator.engines.rank_failures import RankFailed
@@ -152,7 +152,7 @@ class TrialEvents(_Unsaved, tune.Callback):
                     sweep.folder.location, number, sweep.experiment.source, sweep.settings, values
                 )
         if folder.read_metadata().status == "running":
-            folder.end("failed", error=error)
+            folder.run_file.end("failed", error=error)
         remove_placement_group_of(folder)
         metric_missing = folder.read_metadata().metric_missing
         sweep.record_failure(number, values, error, metric_missing=metric_missing)

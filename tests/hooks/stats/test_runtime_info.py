@@ -11,7 +11,6 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from hooks import Hook, State
 from hooks.stats.runtime_info import RuntimeInfo
-from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.session import Session
@@ -20,6 +19,7 @@ from orchestrator.experiment.resolve import resolve
 from orchestrator.loop.loop import Loop
 from orchestrator.loop.run_context import RunContext
 from orchestrator.loop.world import World
+from tests.orchestrator.runs.written import new_run
 from tests.tasks import Points, described, experiment
 
 
@@ -127,7 +127,7 @@ def test_classes_are_those_of_the_dataset_or_its_subset(said: dict[str, Any]) ->
 
 def _run(root: Path, **fields: Any) -> RunFolder:
     given = described(hooks={"runtime_info": {}, "model_complexity": {}}, **fields)
-    folder = create_run(root, "points", to_yaml(given), seed=1)
+    folder = new_run(root, "points", to_yaml(given), seed=1)
     list(Session(Assignment(given.source, str(folder)), World()).reports())
     return folder
 
@@ -135,7 +135,7 @@ def _run(root: Path, **fields: Any) -> RunFolder:
 def test_run_json_has_the_facts_at_the_end(tmp_path: Path) -> None:
     folder = _run(tmp_path, epochs=2)
     assert folder.read_metadata().info == {}
-    folder.end("finished")
+    folder.run_file.end("finished")
     metadata = folder.read_metadata()
     assert (metadata.status, metadata.seed, metadata.attempts) == ("finished", 1, 1)
     assert metadata.info["iteration"] == 14

@@ -12,6 +12,7 @@ from orchestrator.cli import app
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.storage import Storage
+from tests.orchestrator.runs.written import change
 from tests.orchestrator.tables.test_frames import FRESH, record, row
 
 
@@ -89,8 +90,8 @@ def test_compare_explains_the_question_mark_where_there_is_one(runs: list[str]) 
 
 def test_compare_names_the_packages_that_differ(runs: list[str]) -> None:
     common = {"python": "3.11.7", "git": {"commit": "abc", "dirty": False}}
-    RunFolder(runs[0]).update(packages={"torch": "2.9.0", "numpy": "2.1"}, **common)
-    RunFolder(runs[1]).update(packages={"torch": "2.8.0", "numpy": "2.1", "lion": "1.0"}, **common)
+    change(RunFolder(runs[0]), packages={"torch": "2.9.0", "numpy": "2.1"}, **common)
+    change(RunFolder(runs[1]), packages={"torch": "2.8.0", "numpy": "2.1", "lion": "1.0"}, **common)
     found = json.loads(call(*runs[:2], "--json").stdout)["environment"]
     assert found == {"packages.torch": ["2.9.0", "2.8.0"], "packages.lion": [None, "1.0"]}
     lines = [line.split() for line in call(*runs[:2]).stdout.splitlines()]

@@ -14,6 +14,7 @@ from orchestrator.cli import app
 from orchestrator.doctor import diagnose
 from orchestrator.runs.overview import describe_run
 from orchestrator.task import Task
+from tests.orchestrator.runs.written import change
 from tests.tasks import described
 
 
@@ -76,7 +77,7 @@ def test_more_training_is_not_offered_for_a_run_that_has_diverged(tmp_path: Path
     (last,) = done.folder.read_current_reports()[-1:]
     diverged = {**last, "iteration": last["iteration"] + 1, "epoch": 2, "train/loss": float("nan")}
     done.folder.append_report(diverged)
-    done.folder.update(diverged="train/loss is NaN since epoch 3")
+    change(done.folder, diverged="train/loss is NaN since epoch 3")
     shown = CliRunner().invoke(app, ["show", str(done.path)]).stdout
     assert "use it: " in shown
     assert "longer" not in shown

@@ -8,6 +8,7 @@ from typer.testing import CliRunner, Result
 
 from orchestrator.cli import app
 from orchestrator.disk.new_run import create_run
+from tests.orchestrator.runs.written import new_run
 
 
 def call(*arguments: str) -> Result:
@@ -36,9 +37,9 @@ def storage(tmp_path: Path) -> str:
         ("digits-b", "finished", ["slow", "kept"]),
         ("points", "finished", ["slow"]),
     ):
-        create_run(
+        new_run(
             tmp_path, name, "hooks: {}\n", tags=tags, notes=f"about {name}" if tags else ""
-        ).end(status)
+        ).run_file.end(status)
     return str(tmp_path)
 
 

@@ -17,7 +17,7 @@ from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.run_status import find_status
 from tests.orchestrator.disk.test_lease import put
 from tests.orchestrator.doctor.runs import slower, training
-from tests.orchestrator.runs.written import NOBODY, rows_of, written_run
+from tests.orchestrator.runs.written import NOBODY, change, rows_of, written_run
 from tests.orchestrator.terminal.test_sweep_status import trial, written_sweep
 
 watch = importlib.import_module("orchestrator.cli.watch")
@@ -75,7 +75,7 @@ def test_json_has_the_contents_of_a_frame(run: RunFolder) -> None:
 def test_run_with_a_claimed_lease_is_running(run: RunFolder) -> None:
     """A resume reads the experiment and imports torch before it trains, and whoever watches comes
     sooner."""
-    run.end("interrupted")
+    run.run_file.end("interrupted")
     claim = put(run.storage, replace(Process.current(), pid=os.getppid(), process_started=None))
     shown = call(str(run), "--once")
     claim.unlink()
@@ -88,7 +88,7 @@ def test_run_with_a_claimed_lease_is_running(run: RunFolder) -> None:
     [("finished", 0), ("stopped", 0), ("failed", 1), ("lost", 1), ("interrupted", 130)],
 )
 def test_exit_code_is_that_of_the_run(run: RunFolder, status: str, code: int) -> None:
-    run.update(pid=NOBODY) if status == "lost" else run.end(status)
+    change(run, pid=NOBODY) if status == "lost" else run.run_file.end(status)
     result = call(str(run), "--once")
     assert result.exit_code == code
     assert result.stdout.startswith(f"{run}  {status}")
@@ -105,8 +105,8 @@ def test_watch_shows_a_table_of_trials(tmp_path: Path) -> None:
         "trial-0001",
         "trial-0000",
     ]
-    RunFolder(sweep.storage / "trials", "trial-0001").end("failed", error="broken")
-    sweep.end("finished")
+    RunFolder(sweep.storage / "trials", "trial-0001").run_file.end("failed", error="broken")
+    sweep.run_file.end("finished")
     assert call(str(sweep)).exit_code == 3
 
 
@@ -114,7 +114,7 @@ def test_watch_updates_until_the_run_ends(run: RunFolder, monkeypatch: pytest.Mo
     def sleep(seconds: float) -> None:
         slept.append(seconds)
         if len(slept) == 2:
-            run.end("finished")
+            run.run_file.end("finished")
 
     slept: list[float] = []
     monkeypatch.setattr(watch.time, "sleep", sleep)

@@ -16,8 +16,8 @@ import pytest
 
 from orchestrator.cluster.slurm_script import Allocation, make_script
 from orchestrator.cluster.submission import Submission
-from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import ConfigError, UsageError
+from tests.orchestrator.runs.written import new_run
 
 YAML = """
 name: points
@@ -134,7 +134,7 @@ def test_wrong_allocation_is_refused(workers: str, asked: dict[str, Any], messag
 
 
 def test_taken_name_is_refused_before_the_job_waits_in_the_queue(folder: Path) -> None:
-    RunFolder(str(folder / "runs"), "points").begin("name: points", status="finished")
+    new_run(folder / "runs", "points", "name: points", status="finished")
     with pytest.raises(UsageError, match="exists and has finished"):
         make()
     assert read_command(make(name="other"), "start")[-1] == "other"

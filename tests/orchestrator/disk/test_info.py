@@ -31,7 +31,7 @@ def test_a_run_ends_though_its_notes_are_damaged(
 ) -> None:
     folder = create_run(tmp_path, "digits", "name: digits\n")
     folder.storage.write("info.json", text)
-    folder.end("finished")
+    folder.run_file.end("finished")
     metadata = folder.read_metadata()
     assert (metadata.status, metadata.info) == ("finished", {})
     (warning,) = caplog.messages

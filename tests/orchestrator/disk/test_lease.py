@@ -17,6 +17,7 @@ from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import LeaseLost, UsageError
 from orchestrator.storage import Storage
 from tests.manual_clock import ManualClock
+from tests.orchestrator.runs.written import change
 
 
 @pytest.fixture
@@ -223,7 +224,7 @@ def test_replaced_driver_stops_writing(tmp_path: Path) -> None:
         with pytest.raises(
             LeaseLost, match=r"process \d+ on elsewhere has driven .* writes nothing more there"
         ):
-            run.update(status="failed")
+            change(run, status="failed")
         with pytest.raises(LeaseLost):
             first.check()
         with pytest.raises(LeaseLost):

@@ -8,7 +8,7 @@ import pytest
 
 from hooks.position import Position, Stage
 from orchestrator.disk.attempts import Attempt
-from orchestrator.disk.metadata import Evaluated, Provenance, RunMetadata
+from orchestrator.disk.metadata import Evaluated, Provenance, RunMetadata, TrialSettings
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.reports import drop_superseded
 
@@ -139,20 +139,22 @@ def test_wrong_entries_are_not_written(entries: dict[str, Any], message: str) ->
         RunMetadata.read({**right, **entries})
 
 
-def test_unknown_entry_is_not_written(tmp_path: Path) -> None:
+def test_wrong_metadata_are_not_written(tmp_path: Path) -> None:
     folder = create_run(tmp_path, "run", "hooks: {}\n")
-    with pytest.raises(TypeError, match="colour"):
-        folder.update(colour="red")
+    metadata = folder.read_metadata()
     with pytest.raises(ValueError, match="`status`"):
-        folder.update(status="bogus")
-    assert folder.read_metadata().status == "running"
+        folder.run_file.replace(replace(metadata, status="bogus"))
+    assert folder.read_metadata() == metadata
 
 
 def test_entries_are_checked_as_they_are_written(tmp_path: Path) -> None:
     folder = create_run(tmp_path, "run", "hooks: {}\n")
-    folder.update(values={"width": np.int64(3)}, stopped=[ValueError("it is enough")])
+    values = TrialSettings(values={"width": np.int64(3)})
+    stopped = [ValueError("it is enough")]
+    changed = replace(folder.read_metadata(), trial_settings=values, stopped=stopped)
+    folder.run_file.replace(changed)
     error = os.fsdecode(b"cannot read plot-\xff.png")
-    folder.end("failed", error=error)
+    folder.run_file.end("failed", error=error)
     metadata = folder.read_metadata()
     assert metadata.trial_settings.values == {"width": 3}
     assert metadata.error == "cannot read plot-\\udcff.png"

@@ -14,13 +14,14 @@ from orchestrator.disk.lease import Lease
 from orchestrator.disk.new_run import create_run, find_free_name, taking_name
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.storage import Storage
+from tests.orchestrator.runs.written import change, new_run
 
 
 def ended(root: Path, name: str = "digits", status: str = "finished", **metadata: Any) -> RunFolder:
     """A run that has trained."""
-    folder = create_run(root, name, f"name: {name}\nhooks: {{}}\n", **metadata)
+    folder = new_run(root, name, f"name: {name}\nhooks: {{}}\n", **metadata)
     folder.append_report({"attempt": 0})
-    folder.update(status=status)
+    change(folder, status=status)
     return folder
 
 
@@ -92,7 +93,7 @@ def test_replace_leaves_a_running_run_alone(tmp_path: Path) -> None:
     old = ended(tmp_path, status="running")
     with Lease(old.storage), pytest.raises(UsageError, match="digits is running"):
         take(old, "replace")
-    old.update(status="interrupted")  # which a resume has just leased
+    change(old, status="interrupted")  # which a resume has just leased
     with Lease(old.storage), pytest.raises(UsageError, match="digits is still running"):
         take(old, "replace")
     assert len(old.read_reports()) == 1

@@ -4,10 +4,15 @@ import subprocess
 import sys
 from importlib.metadata import distributions, version
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.disk.provenance import collect_provenance
+
+
+def collect(import_paths: list[str]) -> dict[str, Any]:
+    return vars(collect_provenance(import_paths))
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -27,7 +32,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_versions_and_command_line(tmp_path: Path) -> None:
-    about = collect_provenance([str(tmp_path)])
+    about = collect([str(tmp_path)])
     assert about["argv"] == sys.argv
     assert about["versions"]["torch"] == version("torch")
     assert about["python"] == ".".join(map(str, sys.version_info[:3]))
@@ -53,7 +58,7 @@ def test_all_installed_packages_are_recorded_as_importlib_finds_them(
         "path",
         [str(tmp_path / "missing"), str(tmp_path / "a"), str(tmp_path / "b"), *sys.path],
     )
-    about = collect_provenance([str(tmp_path)])["packages"]
+    about = collect([str(tmp_path)])["packages"]
     expected: dict[str, str] = {}
     for found in distributions():
         expected.setdefault(re.sub(r"[-_.]+", "-", found.name).lower(), found.version)
@@ -63,7 +68,7 @@ def test_all_installed_packages_are_recorded_as_importlib_finds_them(
 
 def test_git_state_is_recorded(repository: Path) -> None:
     commit = git(repository, "rev-parse", "HEAD").strip()
-    assert collect_provenance([str(repository)])["git"] == {
+    assert collect([str(repository)])["git"] == {
         "commit": commit,
         "dirty": False,
         "diff": "",
@@ -72,7 +77,7 @@ def test_git_state_is_recorded(repository: Path) -> None:
         "untracked_omitted": 0,
     }
     (repository / "task.py").write_text("width = 2\n")
-    about = collect_provenance([str(repository)])["git"]
+    about = collect([str(repository)])["git"]
     assert about["dirty"]
     assert about["diff_complete"]
     assert "-width = 1\n+width = 2\n" in about["diff"]
@@ -82,7 +87,7 @@ def test_untracked_files_are_listed(repository: Path) -> None:
     (repository / ".gitignore").write_text("*.pt\n")
     for name in ("new_task.py", "weights.pt"):
         (repository / name).touch()
-    assert collect_provenance([str(repository)])["git"]["untracked"] == [
+    assert collect([str(repository)])["git"]["untracked"] == [
         ".gitignore",
         "new_task.py",
     ]
@@ -91,7 +96,7 @@ def test_untracked_files_are_listed(repository: Path) -> None:
 def test_untracked_files_beyond_the_limit_are_counted(repository: Path) -> None:
     for number in range(1003):
         (repository / f"{number:04}.txt").touch()
-    about = collect_provenance([str(repository)])["git"]
+    about = collect([str(repository)])["git"]
     assert about["untracked"] == [f"{number:04}.txt" for number in range(1000)]
     assert about["untracked_omitted"] == 3
 
@@ -110,14 +115,14 @@ def test_recorded_diff_has_the_changes_within_submodules(
     git(repository, "commit", "-qm", "library")
     submodule = repository / "my libs/one"
     git(submodule, "config", "diff.external", "/bin/false")
-    assert not collect_provenance([str(repository)])["git"]["dirty"]
+    assert not collect([str(repository)])["git"]["dirty"]
 
     changed = {"model.py": b"depth = 2\n", "weights.npy": bytes(range(255, -1, -1))}
     for name, content in changed.items():
         (submodule / name).write_bytes(content)
     (repository / "task.py").write_text("width = 2\n")
     (repository / "package").mkdir()
-    about = collect_provenance([str(repository / "package")])["git"]
+    about = collect([str(repository / "package")])["git"]
     assert about["diff_complete"]
 
     git(submodule, "checkout", ".")
@@ -131,7 +136,7 @@ def test_recorded_diff_has_the_changes_within_submodules(
 
 def test_diff_of_a_file_that_is_not_utf8_is_recorded_with_a_replacement(repository: Path) -> None:
     (repository / "task.py").write_bytes("# caf\xe9\n".encode("latin-1"))
-    about = collect_provenance([str(repository)])["git"]
+    about = collect([str(repository)])["git"]
     assert "-width = 1\n+# caf\N{REPLACEMENT CHARACTER}\n" in about["diff"]
     assert about["dirty"]
     assert not about["diff_complete"], "it cannot be applied"
@@ -151,7 +156,7 @@ def test_recorded_diff_can_be_applied_whatever_the_settings_of_git(repository: P
         git(repository, "config", name, value)
     (repository / ".git/info/attributes").write_text("*.py diff=python\n")
     (repository / "package").mkdir()
-    about = collect_provenance([str(repository / "package")])["git"]
+    about = collect([str(repository / "package")])["git"]
     assert about["dirty"]
     assert about["diff_complete"]
 
@@ -168,7 +173,7 @@ def test_recorded_diff_has_the_content_of_binary_files(repository: Path) -> None
     git(repository, "add", "weights.npy")
     git(repository, "commit", "-qm", "weights")
     weights.write_bytes(bytes(range(255, -1, -1)))
-    about = collect_provenance([str(repository)])["git"]
+    about = collect([str(repository)])["git"]
     assert about["diff_complete"]
 
     git(repository, "checkout", "weights.npy")
@@ -189,7 +194,7 @@ def test_changes_are_unknown_if_git_fails(
         raise subprocess.TimeoutExpired(command, 10)
 
     monkeypatch.setattr(subprocess, "run", fail)
-    about = collect_provenance([str(repository)])["git"]
+    about = collect([str(repository)])["git"]
     assert len(about["commit"]) == 40
     unknown = {
         "dirty": None,
@@ -207,7 +212,7 @@ def test_untracked_files_of_the_whole_repository_are_listed_beginning_with_those
     (repository / "package").mkdir()
     for name in ("package/model.py", "helper.py", "gr\N{LATIN SMALL LETTER U WITH DIAERESIS}n.py"):
         (repository / name).touch()
-    assert collect_provenance([str(repository / "package")])["git"]["untracked"] == [
+    assert collect([str(repository / "package")])["git"]["untracked"] == [
         "package/model.py",
         "gr\N{LATIN SMALL LETTER U WITH DIAERESIS}n.py",
         "helper.py",
@@ -215,8 +220,8 @@ def test_untracked_files_of_the_whole_repository_are_listed_beginning_with_those
 
 
 def test_code_that_is_not_in_git_is_no_error(tmp_path: Path) -> None:
-    assert collect_provenance([str(tmp_path)])["git"] is None
-    assert collect_provenance([str(tmp_path / "missing")])["git"] is None
+    assert collect([str(tmp_path)])["git"] is None
+    assert collect([str(tmp_path / "missing")])["git"] is None
 
 
 def test_only_listed_environment_variables_are_kept(
@@ -225,6 +230,6 @@ def test_only_listed_environment_variables_are_kept(
     for name in ("AWS_SECRET_ACCESS_KEY", "RAY_AUTH_TOKEN", "WANDB_API_KEY", "HF_TOKEN"):
         monkeypatch.setenv(name, "hunter2")
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
-    about = collect_provenance([str(tmp_path)])
+    about = collect([str(tmp_path)])
     assert about["environment"]["OMP_NUM_THREADS"] == "4"
     assert "hunter2" not in json.dumps(about)

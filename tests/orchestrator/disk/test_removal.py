@@ -19,6 +19,7 @@ from orchestrator.disk.removal import plan_removal
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import StorageError
 from orchestrator.storage import Storage
+from tests.orchestrator.runs.written import new_run
 
 MANIFEST = {
     "name": "epoch-0001",
@@ -37,10 +38,10 @@ def made(
     status: str = "finished",
     **metadata: object,
 ) -> RunFolder:
-    folder = create_run(root, name, experiment, **metadata)
+    folder = new_run(root, name, experiment, **metadata)
     folder.storage.write("stats/attempt=0/rows", b"1234")
     if status != "running":
-        folder.end(status)
+        folder.run_file.end(status)
     return folder
 
 

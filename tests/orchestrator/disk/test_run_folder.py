@@ -3,6 +3,7 @@ import shlex
 import socket
 import time
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,15 +11,15 @@ import pytest
 from hooks.position import Position, Stage
 from orchestrator.disk.lease import Lease
 from orchestrator.disk.listing import list_metadata
-from orchestrator.disk.metadata import format_now, seconds_at
-from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.timestamps import format_now, seconds_at
 from orchestrator.errors import DamagedFile, UsageError
 from orchestrator.experiment.yaml.source import ExperimentSource
+from tests.orchestrator.runs.written import change, new_run
 
 
 def make(storage: str | Path, name: str = "digits", **metadata: object) -> RunFolder:
-    return create_run(storage, name, "name: digits\n", **metadata)
+    return new_run(storage, name, "name: digits\n", **metadata)
 
 
 @pytest.mark.parametrize("kind", ["folder", "memory"])
@@ -58,8 +59,8 @@ def test_a_resume_keeps_the_time_that_the_run_took_until_its_end_or_its_last_rep
     folder = make(tmp_path, started="2026-01-01T00:00:00Z", earlier_s=100.0)
     folder.append_report({"attempt": 0, "iteration": 1, "time": "2026-01-01T00:00:20Z"})
     if status == "interrupted":
-        folder.update(status=status, ended="2026-01-01T00:00:25Z", stopped=["interrupted"])
-    folder.resume(tags=["paper"])
+        change(folder, status=status, ended="2026-01-01T00:00:25Z", stopped=["interrupted"])
+    folder.run_file.resume(replace(folder.read_metadata(), tags=["paper"]))
     metadata = folder.read_metadata()
     assert metadata.earlier_s == (125.0 if status == "interrupted" else 120.0)
     assert (metadata.status, metadata.stopped, metadata.tags) == ("running", [], ["paper"])
@@ -77,13 +78,13 @@ def test_nothing_of_an_earlier_failure_outlasts_the_next_start_or_end(
         return metadata.status, metadata.error, *flags
 
     folder = make(tmp_path)
-    folder.end("failed", error="no such metric", is_user_error=True, metric_missing=True)
+    folder.run_file.end("failed", error="no such metric", is_user_error=True, metric_missing=True)
     assert read_outcome() == ("failed", "no such metric", True, True)
-    folder.end(status)
+    folder.run_file.end(status)
     assert read_outcome() == (status, None, False, False)
 
-    folder.end("failed", error="no such metric", is_user_error=True, metric_missing=True)
-    folder.resume()
+    folder.run_file.end("failed", error="no such metric", is_user_error=True, metric_missing=True)
+    folder.run_file.resume(folder.read_metadata())
     assert read_outcome() == ("running", None, False, False)
 
 
@@ -208,8 +209,8 @@ def test_truncated_report_does_not_affect_later_ones(tmp_path: Path) -> None:
 
 
 def test_runs_are_listed_oldest_first(tmp_path: Path) -> None:
-    make(tmp_path, "b").update(started="2026-01-01T00:00:00Z")
-    make(tmp_path, "a").update(started="2026-01-02T00:00:00Z")
+    change(make(tmp_path, "b"), started="2026-01-01T00:00:00Z")
+    change(make(tmp_path, "a"), started="2026-01-02T00:00:00Z")
     (tmp_path / "other").mkdir()
     (tmp_path / "file.txt").write_text("")
     assert [folder.name for folder, _ in list_metadata(tmp_path)] == ["b", "a"]

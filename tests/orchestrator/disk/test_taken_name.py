@@ -7,16 +7,16 @@ import pytest
 
 from orchestrator import UsageError
 from orchestrator.disk.lease import Lease
-from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.taken_name import check_name_is_free
+from tests.orchestrator.runs.written import change, new_run
 
 
 def ended(root: Path, name: str = "digits", status: str = "finished", **metadata: Any) -> RunFolder:
     """A run that has trained."""
-    folder = create_run(root, name, f"name: {name}\nhooks: {{}}\n", **metadata)
+    folder = new_run(root, name, f"name: {name}\nhooks: {{}}\n", **metadata)
     folder.append_report({"attempt": 0})
-    folder.update(status=status)
+    change(folder, status=status)
     return folder
 
 

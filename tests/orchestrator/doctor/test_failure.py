@@ -8,7 +8,7 @@ from orchestrator.disk.run_folder import RunFolder
 from orchestrator.doctor import Finding, diagnose_run
 from orchestrator.runs.result import Run
 from tests.orchestrator.doctor.runs import FALLING, training
-from tests.orchestrator.runs.written import NOBODY, rows_of, written_run
+from tests.orchestrator.runs.written import NOBODY, change, rows_of, written_run
 
 
 def written(root: Path, iterations: int) -> RunFolder:
@@ -29,7 +29,7 @@ def find_first(folder: RunFolder) -> Finding:
 @pytest.mark.parametrize("iterations", [150, 0])
 def test_failure_is_the_first_finding(tmp_path: Path, iterations: int) -> None:
     folder = written(tmp_path, iterations)
-    folder.end("failed", error="rank 1: ValueError: broken\nand more", is_user_error=True)
+    folder.run_file.end("failed", error="rank 1: ValueError: broken\nand more", is_user_error=True)
     found = find_first(folder)
     assert (found.kind, found.sentence) == (
         "failure",
@@ -41,19 +41,19 @@ def test_failure_is_the_first_finding(tmp_path: Path, iterations: int) -> None:
 
 def test_failure_after_an_epoch_is_not_replayed(tmp_path: Path) -> None:
     folder = written(tmp_path, 200)
-    folder.end("failed", error="rank 0: OSError: disk full", is_user_error=False)
+    folder.run_file.end("failed", error="rank 0: OSError: disk full", is_user_error=False)
     assert find_first(folder).advice == f"hookyard resume {folder}"
 
 
 def test_failure_may_have_no_message(tmp_path: Path) -> None:
     folder = written(tmp_path, 0)
-    folder.end("failed", error=" \n")
+    folder.run_file.end("failed", error=" \n")
     assert find_first(folder).sentence == "the run failed: without an error message"
 
 
 def test_lost_driver_is_the_first_finding(tmp_path: Path) -> None:
     folder = written(tmp_path, 150)
-    folder.update(pid=NOBODY)
+    change(folder, pid=NOBODY)
     found = find_first(folder)
     assert (found.kind, found.numbers) == ("failure", {"status": "lost"})
     assert found.advice == f"hookyard resume {folder}"

@@ -42,7 +42,7 @@ def test_interrupt_stays_one_if_the_storage_is_down(
 
 
 def test_interrupt_is_no_failure_of_a_complete_run(folder: RunFolder) -> None:
-    folder.end("finished")
+    folder.run_file.end("finished")
     with pytest.raises(KeyboardInterrupt), recording_failure(folder):
         raise KeyboardInterrupt
     metadata = folder.read_metadata()

@@ -19,7 +19,9 @@ REPORTS = [
     {"epoch": 1, "step": 100, "val/accuracy": 0.5},
     {"epoch": 2, "step": 200, "val/accuracy": 0.75},
 ]
-FINISHED = RunMetadata("digits", "finished", "2026-11-21T09:00:00Z", ended="2026-11-21T10:30:00Z")
+FINISHED = RunMetadata(
+    name="digits", status="finished", started="2026-11-21T09:00:00Z", ended="2026-11-21T10:30:00Z"
+)
 
 
 def run_of(
@@ -89,7 +91,7 @@ def test_every_section_exists_for_any_run() -> None:
         stats=pd.DataFrame(columns=["rank", "node", "phase", "epoch", "iteration", "step"]),
         reports=[],
         hook_costs=costs(),
-        metadata=RunMetadata("digits", "running", "2026-11-21T09:00:00Z"),
+        metadata=RunMetadata(name="digits", status="running", started="2026-11-21T09:00:00Z"),
         config="",
     )
     for run in (run_of(), empty):
@@ -100,7 +102,9 @@ def test_every_section_exists_for_any_run() -> None:
 
 def test_running_run_has_no_wall_time() -> None:
     assert "wall time" not in tiles(
-        run_of(metadata=RunMetadata("digits", "running", "2026-11-21T09:00:00Z"))
+        run_of(
+            metadata=RunMetadata(name="digits", status="running", started="2026-11-21T09:00:00Z")
+        )
     )
 
 

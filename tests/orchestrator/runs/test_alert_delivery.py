@@ -13,16 +13,16 @@ from orchestrator.experiment.sections.notify import Notify
 from orchestrator.runs import alert_delivery
 from orchestrator.runs.alerts import Alerts
 from tests.orchestrator.runs.alert_server import Server
-from tests.orchestrator.runs.written import written_run
+from tests.orchestrator.runs.written import change, written_run
 from tests.tasks import described
 
 
 @pytest.fixture
 def finished(tmp_path: Path) -> RunFolder:
     folder = written_run(tmp_path)
-    folder.end("finished")
+    folder.run_file.end("finished")
     best = Best("val/accuracy", "max", 0.9125, epoch=0, step=1, iteration=1)
-    folder.update(best=asdict(best))
+    change(folder, best=asdict(best))
     return folder
 
 

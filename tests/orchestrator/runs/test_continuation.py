@@ -16,6 +16,7 @@ from orchestrator import ConfigError, Run, Sweep, UsageError, open_run, resume, 
 from orchestrator.disk.checkpoint_folder import list_checkpoints
 from orchestrator.engines.in_process import InProcess
 from orchestrator.engines.ray_connection import Ray
+from tests.orchestrator.runs.written import change
 from tests.tasks import Points, PointSet, described
 
 HOOKS = {"ema": {"decay": 0.9}, "checkpoint": {"keep": None, "best": "val/loss"}}
@@ -223,7 +224,7 @@ def streamed(tmp_path: Path) -> Run:
         "hooks": {"checkpoint": {}},
     }
     done = run(described(**fields), tmp_path, "streamed", local=True)
-    done.folder.update(status="interrupted")
+    change(done.folder, status="interrupted")
     return done
 
 
@@ -236,7 +237,7 @@ def test_stream_with_other_ranks_is_refused_by_the_driver(
         r"iterable, and each rank has its own place in it, and .*checkpoints/epoch-0001 is of 1 rank, not 2; use"
         r" 1 .*workers.count=1"
     )
-    streamed.folder.update(engine="gang", local=False)
+    change(streamed.folder, engine="gang", local=False)
     with pytest.raises(UsageError, match=ranks):
         resume(streamed.path, workers=2)
     with pytest.raises(UsageError, match=ranks):

@@ -15,14 +15,16 @@ from hooks import Hook, State
 from orchestrator import ConfigError, Experiment, Run, Sweep, UsageError, open_run, resume, run
 from orchestrator.cli import app
 from orchestrator.disk import new_run
+from orchestrator.disk.evaluations import EVALUATIONS
 from orchestrator.disk.lease import Lease
 from orchestrator.disk.removal import plan_removal
-from orchestrator.disk.run_folder import EVALUATIONS, RunFolder
+from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.taken_name import check_name_is_free
 from orchestrator.engines.assignment import Assignment, EvaluationTarget
 from orchestrator.runs.evaluation import prepare_evaluation
 from orchestrator.runs.evaluation_overrides import USED_KEYS
 from tests.orchestrator.runs.several_ranks import create, train
+from tests.orchestrator.runs.written import change
 from tests.ranks import on_ranks
 from tests.tasks import described
 
@@ -318,13 +320,13 @@ def test_other_verbs_know_evaluations(done: Run, tmp_path: Path) -> None:
         "evaluations/epoch-0001-val/run.json"
     ] == "readable"
     evaluation = RunFolder(report["path"])
-    evaluation.update(status="running", host="elsewhere")
+    change(evaluation, status="running", host="elsewhere")
     shutil.rmtree(f"{report['path']}/.driver")
     with pytest.raises(
         UsageError, match="epoch-0001-val is running: end it before you remove copy"
     ):
         plan_removal(copy.path)
-    evaluation.update(status="failed")
+    change(evaluation, status="failed")
     with pytest.raises(
         UsageError,
         match=r"is an evaluation, which cannot be resumed.*hookyard evaluate .*@epoch-0001",

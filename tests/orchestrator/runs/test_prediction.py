@@ -21,12 +21,13 @@ from typer.testing import CliRunner
 from orchestrator import ConfigError, Run, UsageError, open_run, resume, run
 from orchestrator.cli import app
 from orchestrator.disk import predictions
-from orchestrator.disk.run_folder import EVALUATIONS
+from orchestrator.disk.evaluations import EVALUATIONS
 from orchestrator.engines.assignment import Assignment, PredictionTarget
 from orchestrator.report import make_report
 from orchestrator.runs.prediction import prepare_prediction
 from orchestrator.runs.result import Predictions
 from tests.orchestrator.runs.several_ranks import create, train
+from tests.orchestrator.runs.written import change
 from tests.ranks import on_ranks
 from tests.tasks import Points, PointSet, described
 
@@ -367,7 +368,7 @@ def test_a_prediction_is_named_as_one(done: Run) -> None:
     assert evaluated is not None
     with pytest.raises(UsageError, match="is a prediction, and has no checkpoints; use its run, "):
         made.predict()
-    made.folder.update(status="failed")
+    change(made.folder, status="failed")
     again = rf"hookyard predict {done.path}@{evaluated.checkpoint} --phase test --data {__name__}:new_data"
     with pytest.raises(UsageError, match=f"is a prediction, which cannot be resumed.*{again}"):
         resume(made.path)

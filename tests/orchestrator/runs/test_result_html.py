@@ -42,7 +42,7 @@ def test_run_html_has_status_best_and_reports(tmp_path: Path) -> None:
                 "perf/step_s": 1.0,
             }
         )
-    folder.end("failed", error="rank 0: <b>bang</b>")
+    folder.run_file.end("failed", error="rank 0: <b>bang</b>")
     html = Run(folder)._repr_html_()
     table = table_of(html)
     assert [*table.columns[1:]] == ["epoch", "step", "val/accuracy"]

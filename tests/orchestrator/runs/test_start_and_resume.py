@@ -26,6 +26,7 @@ from orchestrator.runs.result import Run
 from orchestrator.runs.resume import load_experiment_to_resume
 from tests.orchestrator.disk.test_lease import elsewhere, put
 from tests.orchestrator.runs.compared import NOISY, each_row_once, stored
+from tests.orchestrator.runs.written import change
 from tests.ranks import on_ranks
 from tests.tasks import Points, described
 
@@ -330,7 +331,7 @@ def test_lease_of_another_machine_is_taken_only_by_force(
 ) -> None:
     cut = interrupted(5, run, described(), tmp_path, local=True)
     put(cut.folder.storage, elsewhere())
-    cut.folder.update(status="running", host="elsewhere")
+    change(cut.folder, status="running", host="elsewhere")
     with pytest.raises(
         UsageError,
         match=rf"process {os.getpid()} on elsewhere.*hookyard resume {cut.path} --force-lease",
@@ -344,7 +345,7 @@ def test_too_many_workers_are_refused_without_changes(
     tmp_path: Path, interrupted: Callable[..., Run]
 ) -> None:
     cut = interrupted(5, run, described(), tmp_path, local=True)
-    cut.folder.update(engine="train")
+    change(cut.folder, engine="train")
     before = cut.folder.storage.read("experiment.yaml"), cut.folder.read_metadata()
     with pytest.raises(UsageError, match="needs 1,000 CPUs, but this machine has"):
         resume(cut.path, workers=1000)
@@ -431,7 +432,7 @@ def test_run_that_trained_keeps_its_name(tmp_path: Path) -> None:
     left = ("stats.parquet", "metrics.jsonl", "checkpoints")
     for evidence in left:
         folder = shutil.copytree(finished.path, tmp_path / f"only-{evidence}")
-        RunFolder(folder).update(status="failed")
+        change(RunFolder(folder), status="failed")
         for name in ({*left} - {evidence}) | {"stats", "hooks.parquet"}:
             shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
         before = sorted(folder.rglob("*"))
@@ -488,6 +489,6 @@ def test_name_of_a_sweep_without_training_is_free(tmp_path: Path) -> None:
 
 def test_name_is_free_after_a_kill_before_the_first_step(tmp_path: Path) -> None:
     folder = create_run(tmp_path, "kept", "name: kept\n")
-    folder.update(pid=2**22 + 1)
+    change(folder, pid=2**22 + 1)
     create_run(tmp_path, "kept", "name: other\n")
     assert folder.read_experiment_text() == "name: other\n"

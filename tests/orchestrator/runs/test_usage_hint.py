@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from orchestrator import Run, Sweep, run
 from orchestrator.cli import app
+from tests.orchestrator.runs.written import change
 from tests.tasks import described
 
 
@@ -58,7 +59,7 @@ def test_printed_command_doubles_a_schedule_as_long_as_the_run(tmp_path: Path) -
 @pytest.mark.parametrize("status", ["failed", "interrupted"])
 def test_run_that_can_be_resumed_is_resumed(tmp_path: Path, status: str) -> None:
     ended = run(described(epochs=1), tmp_path, local=True)
-    ended.folder.update(status=status)
+    change(ended.folder, status=status)
     path = shlex.quote(str(ended.path))
     assert f"  resume:          hookyard resume {path}\n" in answer("show", str(ended.path))
 

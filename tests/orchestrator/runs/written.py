@@ -10,21 +10,47 @@ from typing import Any
 import pandas as pd
 
 from orchestrator.disk.attempts import rank_folder, write_attempt
+from orchestrator.disk.metadata import RunMetadata
 from orchestrator.disk.new_run import create_run
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.experiment.load import to_yaml
+from orchestrator.experiment.yaml.source import ExperimentSource
+from orchestrator.storage import Storage
+from orchestrator.storage.strict_json import format_json, parse_json
 from tests.tasks import described
 
 NOBODY = 2**22 + 1
 """A process number that Linux gives to no process by default."""
 
 
+def new_run(
+    storage: str | Path | Storage,
+    name: str,
+    experiment: str,
+    source: ExperimentSource | None = None,
+    code: str = "",
+    **entries: Any,
+) -> RunFolder:
+    """Create a run with other entries of its `run.json`."""
+    folder = create_run(storage, name, experiment, source=source, code=code)
+    return change(folder, **entries)
+
+
+def change(folder: RunFolder, **entries: Any) -> RunFolder:
+    """Change entries of `run.json`, by the names and values that they have in the file."""
+    before = folder.read_metadata().record()
+    assert entries.keys() <= before.keys()
+    written = parse_json(format_json({**before, **entries}).encode())
+    folder.run_file.replace(RunMetadata.read(written))
+    return folder
+
+
 def written_run(
     root: Path | str, name: str = "points", metadata: Mapping[str, Any] | None = None, **fields: Any
 ) -> RunFolder:
     """A run that has begun its first attempt, of epochs of 100 iterations."""
-    folder = create_run(
+    folder = new_run(
         root,
         name,
         to_yaml(described(**{"epochs": 4, "batch_size": 8, **fields})),

@@ -11,9 +11,9 @@ import torch
 
 from hooks import State
 from orchestrator.disk.media import MediaWriter
-from orchestrator.disk.run_folder import RunFolder
 from orchestrator.serve import live_runs
 from orchestrator.serve.app import make_app
+from orchestrator.storage import Storage
 from orchestrator.storage.read_only import ReadOnlyStorage
 from tests.orchestrator.doctor.runs import training
 from tests.orchestrator.report.reading import charts_of, lines_of, main_of, tables_of, text_of
@@ -119,7 +119,7 @@ def test_page_says_when_it_has_not_changed(tmp_path: Path) -> None:
 @pytest.fixture
 def reads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each request reads the storage, however soon it follows the last one."""
-    monkeypatch.setattr(RunFolder, "read_interval_s", 0.0)
+    monkeypatch.setattr(Storage, "read_interval_s", 0.0)
     monkeypatch.setattr(live_runs, "_PAUSE", 0.0)
 
 
@@ -138,7 +138,7 @@ def test_running_run_goes_on(tmp_path: Path) -> None:
     assert "0.625" in look()
     folder.log("a new line")
     assert "a new line" in look()
-    folder.end("finished")
+    folder.run_file.end("finished")
     assert "finished" in look()
 
 

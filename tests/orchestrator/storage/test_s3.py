@@ -24,7 +24,7 @@ from orchestrator.storage import Storage
 from orchestrator.storage.read_only import ReadOnlyStorage
 from orchestrator.storage.remote_files import RemoteFiles
 from tests.orchestrator.disk import test_media
-from tests.orchestrator.runs.written import written_run
+from tests.orchestrator.runs.written import change, written_run
 from tests.tasks import described
 
 pytest.importorskip("moto", reason="needs moto, which the extra dev brings")
@@ -267,8 +267,8 @@ def test_table_of_runs_lists_a_bucket_once_and_reads_what_has_changed(
     for number, folder in enumerate(folders):
         counters = {"attempt": 0, "epoch": 0, "step": 1, "iteration": 1}
         folder.append_report({**counters, "val/accuracy": number / 4})
-        folder.update(tags=["paper"] if number else [])
-        folder.end("finished")
+        change(folder, tags=["paper"] if number else [])
+        folder.run_file.end("finished")
     monkeypatch.setattr(signatures, "_RECENT_S", 0.0)
 
     reads: list[str] = []
@@ -298,7 +298,7 @@ def test_table_of_runs_lists_a_bucket_once_and_reads_what_has_changed(
     assert asked["name"].tolist() == ["run-1", "run-2"]
     assert (reads, lists) == ([".runs.parquet"], ["bucket/all-runs"])
 
-    folders[0].update(tags=["paper", "late"])
+    change(folders[0], tags=["paper", "late"])
     reads.clear()
     asked = query_runs(str(storage), "select name from runs where tag = 'late'")
     assert asked["name"].tolist() == ["run-0"]
@@ -310,9 +310,9 @@ def test_file_written_a_moment_ago_is_read_again(
 ) -> None:
     """A bucket's times are whole seconds, in which a file of the same size can change again."""
     folder = written_run(f"{bucket}/recent", "a")
-    folder.update(notes="one")
+    change(folder, notes="one")
     assert list_runs(f"{bucket}/recent")["notes"].tolist() == ["one"]
-    folder.update(notes="two")
+    change(folder, notes="two")
     monkeypatch.setattr(signatures, "_RECENT_S", 0.0)  # as a moment later
     assert list_runs(f"{bucket}/recent")["notes"].tolist() == ["two"]
 

@@ -9,6 +9,7 @@ from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.sweeps.budget import BudgetUse
 from orchestrator.sweeps.earlier_attempts import compute_seconds_used, load_previous_trials
 from orchestrator.sweeps.search.search import list_remaining_trials
+from tests.orchestrator.runs.written import change
 from tests.orchestrator.sweeps.search.draws import Draws, previous_trial
 from tests.orchestrator.sweeps.test_stopping_rules import make_rules
 
@@ -36,8 +37,8 @@ def test_rules_count_earlier_reports() -> None:
 
 def begun(sweep: RunFolder, number: int, status: str, values: dict[str, Any]) -> RunFolder:
     folder = trial_folder(str(sweep), number)
-    folder.begin("", status=status, values=values)
-    return folder
+    folder.begin("")
+    return change(folder, status=status, values=values)
 
 
 def test_the_remaining_trials_are_interrupted_failed_or_new(tmp_path: Path) -> None:
@@ -62,8 +63,11 @@ def test_the_time_of_earlier_attempts_is_from_their_start_to_their_last_report(
     tmp_path: Path,
 ) -> None:
     sweep = RunFolder(tmp_path, "sweep")
-    sweep.begin(
-        "", started="2026-01-01T00:00:00Z", resumed=["2026-01-01T10:00:00Z", "2026-01-01T20:00:00Z"]
+    sweep.begin("")
+    change(
+        sweep,
+        started="2026-01-01T00:00:00Z",
+        resumed=["2026-01-01T10:00:00Z", "2026-01-01T20:00:00Z"],
     )
     trial = begun(sweep, 0, "running", {})
     for attempt, moment in ((0, "00:00:40"), (0, "00:01:00"), (1, "10:00:30")):

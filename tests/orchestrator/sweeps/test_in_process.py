@@ -23,6 +23,7 @@ from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.runs.result import open_run
 from orchestrator.sweeps import requirements, run_trials
 from orchestrator.sweeps.begin_trial import begin_trial, make_trial_source
+from tests.orchestrator.runs.written import change
 from tests.tasks import described
 
 SETTINGS = (
@@ -158,7 +159,7 @@ def test_a_sweep_ends_though_its_rows_cannot_be_compacted(
 
     compacted = Path(done.path, "trials/trial-0000/stats.parquet")
     assert not compacted.exists()
-    done.folder.update(status="interrupted")
+    change(done.folder, status="interrupted")
     resume_sweep(done.path)
     assert compacted.exists()
 
@@ -306,7 +307,7 @@ def test_a_resumed_sweep_replays_earlier_reports_to_its_scheduler(tmp_path: Path
     assert done.trials.loc["trial-0001", "stopped"] == "asha ended the trial after report 1"
     file = Path(done.path) / "experiment.yaml"
     file.write_text(file.read_text().replace("samples: 260", "samples: 9000"))
-    done.folder.update(status="interrupted")
+    change(done.folder, status="interrupted")
     again = resume_sweep(done.path)
     assert again.trials["reports"].tolist() == [4, 1, 1]
 
@@ -484,9 +485,9 @@ def test_the_time_of_a_resumed_trial_leaves_out_the_pause(tmp_path: Path) -> Non
     begin = partial(begin_trial, str(tmp_path), 0, experiment.source, experiment.sweep)
     _, trial = begin({"optimizer.lr": 0.1})
     first = {"started": "2026-01-01T00:00:00Z", "ended": "2026-01-01T00:00:10Z"}
-    trial.update(status="interrupted", **first)
+    change(trial, status="interrupted", **first)
     begin({"optimizer.lr": 0.1})
-    trial.end("finished")
+    trial.run_file.end("finished")
     wall_s = trial.read_metadata().wall_s
     assert wall_s is not None
     assert 10 <= wall_s < 3600

@@ -16,6 +16,7 @@ from orchestrator.cli import app
 from orchestrator.experiment.load import make_experiment_from_source
 from orchestrator.sweeps.results.comparison import compare_sweeps
 from tests.orchestrator.report.reading import make_sweep_page
+from tests.orchestrator.runs.written import change
 from tests.orchestrator.sweeps.test_in_process import searching
 from tests.tasks import Points, PointSet, described
 
@@ -140,7 +141,7 @@ def test_a_sweep_of_repeats_alone_resumes(
     expected = uninterrupted.trials["val/loss"].tolist()
     assert len({*expected}) == 3
     # The driver dies after the first trial.
-    uninterrupted.folder.update(status="interrupted", ended=None)
+    change(uninterrupted.folder, status="interrupted", ended=None)
     for name in ("trial-0001", "trial-0002"):
         uninterrupted.trial(0).folder.storage.parent.delete(name)
 

@@ -11,11 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from orchestrator import UsageError, load_experiment, open_sweep, resume, resume_sweep, sweep
-from orchestrator.disk.metadata import seconds_at
 from orchestrator.disk.rows.file_format import make_stream
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.run_status import make_lease
+from orchestrator.disk.timestamps import seconds_at
 from tests.driver import Driver
+from tests.orchestrator.runs.written import change
 from tests.ray.conftest import EXPERIMENT, HOOKS, TASK
 
 SWEEP = """
@@ -128,7 +129,7 @@ def interrupted_after_one(finished: Path, root: Path) -> Path:
     folder = shutil.copytree(finished, root / "runs/kept")
     for trial in sorted((folder / "trials").iterdir())[1:]:
         shutil.rmtree(trial)
-    RunFolder(folder).update(status="interrupted")
+    change(RunFolder(folder), status="interrupted")
     return folder
 
 
@@ -151,7 +152,7 @@ def test_resume_only_ends_a_sweep_whose_driver_died_after_the_last_trial(
     rows = len(done.stats)
     undo_compaction(outside / "runs/kept/trials/trial-0002")
     folder.storage.write(".tune/notes", "left behind")
-    folder.update(status="running", boot="an earlier one", ended=None)
+    change(folder, status="running", boot="an earlier one", ended=None)
     begun = seconds_at(folder.read_metadata().started)
     last_report = max(seconds_at(run.folder.read_reports()[-1]["time"]) for run in done.runs)
     ended = resume_sweep(done.path)
@@ -236,5 +237,5 @@ def test_a_running_sweep_cannot_be_resumed(finished: Path, outside: Path) -> Non
             resume_sweep(folder)
         with pytest.raises(UsageError, match=f"{folder} is still running"):
             resume(folder / "trials/trial-0000")
-    RunFolder(folder).update(status="running", boot="an earlier one")
+    change(RunFolder(folder), status="running", boot="an earlier one")
     assert open_sweep(folder).status == "lost", "the machine has started again"

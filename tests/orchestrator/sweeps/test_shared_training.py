@@ -20,6 +20,7 @@ from orchestrator.disk.checkpoints.contents import fill_shards
 from orchestrator.disk.checkpoints.placeholders import has_shards
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.new_run import create_run
+from orchestrator.disk.run_file import RunFile
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.assigned_run import AssignedRun
 from orchestrator.engines.assignment import Assignment
@@ -502,14 +503,14 @@ def test_fail_fast_ends_the_others_though_training_could_continue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The end of the first trial cannot be recorded, which leaves the second one to train."""
-    end = RunFolder.end
+    end = RunFile.end
 
-    def refuse(folder: RunFolder, status: Any, **fields: Any) -> None:
-        if folder.name == "trial-0000" and status != "failed":
+    def refuse(file: RunFile, status: Any, **fields: Any) -> None:
+        if file.read().name == "trial-0000" and status != "failed":
             raise StorageError("the bucket does not answer")
-        end(folder, status, **fields)
+        end(file, status, **fields)
 
-    monkeypatch.setattr(RunFolder, "end", refuse)
+    monkeypatch.setattr(RunFile, "end", refuse)
     stops = {"early_stopping": {"monitor": "val/loss", "mode": "min", "min_delta": 1}}
     space = {"hooks.early_stopping.patience": {"grid": [1, 9]}}
     experiment = searching(space, hooks=stops, epochs=4)

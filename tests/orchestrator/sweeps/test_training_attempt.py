@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.disk.run_file import RunFile
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.rank_failures import RankFailed
@@ -182,16 +183,16 @@ def test_a_death_is_the_failure_of_a_trial_that_continues(
 
 def refuse_end_once(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Make the first attempt to record the end of a trial fail."""
-    end = RunFolder.end
+    end = RunFile.end
 
-    def refuse(folder: RunFolder, status: Any, **fields: Any) -> None:
-        if folder.name != name:
-            end(folder, status, **fields)
+    def refuse(file: RunFile, status: Any, **fields: Any) -> None:
+        if file.read().name != name:
+            end(file, status, **fields)
             return
-        monkeypatch.setattr(RunFolder, "end", end)
+        monkeypatch.setattr(RunFile, "end", end)
         raise StorageError("the bucket does not answer")
 
-    monkeypatch.setattr(RunFolder, "end", refuse)
+    monkeypatch.setattr(RunFile, "end", refuse)
 
 
 def assert_end_was_refused(event: TrialEvent) -> None:

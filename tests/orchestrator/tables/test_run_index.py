@@ -17,9 +17,9 @@ import pytest
 
 from orchestrator import UsageError, list_runs, open_run, run, sweep
 from orchestrator.disk.attempts import Attempt, Host, LeadingAttempt, write_attempt
-from orchestrator.disk.metadata import format_now
 from orchestrator.disk.process import Process
 from orchestrator.disk.run_folder import RunFolder
+from orchestrator.disk.timestamps import format_now
 from orchestrator.errors import StorageError
 from orchestrator.runs.listing import query_runs
 from orchestrator.storage import Storage
@@ -58,7 +58,7 @@ def write_run(root: Path, name: str, device: str = "cpu", **fields: Any) -> RunF
                 "train/loss": 1 - accuracy,
             }
         )
-    folder.end("finished")
+    folder.run_file.end("finished")
     change(folder, started="2026-11-01T00:00:00Z", ended="2026-11-01T00:01:30Z")
     return folder
 
@@ -143,7 +143,7 @@ def test_gpu_hours_count_the_gpus_of_each_attempt(tmp_path: Path) -> None:
     write_attempts(folder, ("2026-11-01T00:00:00Z", 4), *later)
     line = {"attempt": 1, "iteration": 1, "val/accuracy": 0.5}
     folder.append_report({**line, "time": "2026-11-01T00:01:30Z"})
-    folder.end("finished")
+    folder.run_file.end("finished")
     lives = {"started": "2026-11-01T00:00:00Z", "resumed": ["2026-11-02T00:00:00Z"]}
     change(folder, **lives, earlier_s=90.0, ended="2026-11-02T00:01:30Z")
 
@@ -167,7 +167,7 @@ def test_gpu_hours_leave_out_attempts_that_followed_another_trial(tmp_path: Path
     leader = LeadingAttempt("0001", 1)
     begun = ("2026-11-01T00:00:00Z", 4), ("2026-11-01T00:01:00Z", 2)
     write_attempts(folder, *begun, leader=leader)
-    folder.end("finished")
+    folder.run_file.end("finished")
     change(folder, started="2026-11-01T00:00:00Z", ended="2026-11-01T00:01:30Z")
     assert list_runs(tmp_path)["gpu_hours"].tolist() == [pytest.approx(30 * 2 / 3600)]
 
@@ -180,7 +180,7 @@ def test_gpu_hours_of_a_leader_last_until_its_last_follower_has_ended(tmp_path: 
         is_leader = name == "trial-0000"
         changes = {} if is_leader else {"leader": LeadingAttempt("trial-0000", 0)}
         write_attempts(folder, ("2026-11-01T00:00:00Z", 2), **changes)
-        folder.end("stopped")
+        folder.run_file.end("stopped")
         ended = f"2026-11-01T00:0{seconds // 60}:00Z"
         change(folder, started="2026-11-01T00:00:00Z", ended=ended)
     for _ in range(2):  # from the files, and from the index
@@ -264,7 +264,7 @@ def test_only_what_has_changed_is_read(tmp_path: Path, reads: list[str]) -> None
     list_runs(tmp_path)
     assert reads == []
 
-    folders[1].update(tags=["paper"])
+    change(folders[1], tags=["paper"])
     assert query_runs(tmp_path, "select name from runs where tag = 'paper'")["name"][0] == "b"
     assert reads == ["b"]
 
@@ -295,7 +295,7 @@ def test_rows_are_kept_in_memory(tmp_path: Path, reads: list[str]) -> None:
     assert not (tmp_path / INDEX).exists()
 
     reads.clear()
-    folders[0].update(status="running", pid=NOBODY)
+    change(folders[0], status="running", pid=NOBODY)
     assert index.read()["status"].to_pylist() == ["lost", "finished"]
     assert index.version == 2
     assert reads == ["a"]
@@ -435,7 +435,7 @@ def test_processes_that_write_the_index_at_once_do_not_damage_it(tmp_path: Path)
     count = 0
     while any(other.poll() is None for other in others):
         count += 1
-        folders[count % 8].update(notes=f"{count}")
+        change(folders[count % 8], notes=f"{count}")
     assert [other.returncode for other in others] == [0, 0]
     pq.read_table(tmp_path / INDEX)
     rows = list_runs(tmp_path).set_index("name")["notes"]
@@ -550,7 +550,7 @@ def test_trial_has_the_tags_of_its_sweep_besides_its_own(tmp_path: Path) -> None
         return [tags["trial-0000"], tags["trial-0001"]]
 
     assert read_tags() == [["paper", "best"], ["paper"]]
-    sweep_folder.update(tags=["draft"])
+    change(sweep_folder, tags=["draft"])
     assert read_tags() == [["draft", "best", "paper"], ["draft"]]
 
 
@@ -571,7 +571,7 @@ def test_follower_is_infeasible_only_once_the_speed_of_its_leader_is_known(tmp_p
     leader = written_run(root, "trial-0000", {"trial": "trial-0000"})
     follower = written_run(root, "trial-0001", {"trial": "trial-0001"})
     write_attempts(follower, ("2026-11-01T00:00:00Z", 1), leader=LeadingAttempt("trial-0000", 0))
-    follower.end("stopped")
+    follower.run_file.end("stopped")
     change(leader, **vars(Process.current()))
 
     def read_infeasible() -> list[str | None]:
@@ -579,7 +579,7 @@ def test_follower_is_infeasible_only_once_the_speed_of_its_leader_is_known(tmp_p
 
     assert pd.isna(read_infeasible()).all()
     rows_of(leader, training(1, 10, step_s=2.0))
-    leader.end("finished")
+    leader.run_file.end("finished")
     assert read_infeasible() == ["step_s is 2 s, not <= 1 s"]
 
 

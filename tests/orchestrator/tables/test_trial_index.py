@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.disk.attempts import Attempt, LeadingAttempt, rank_folder, write_attempt
-from orchestrator.disk.new_run import create_run
+from orchestrator.disk.metadata import LaunchMetadata
 from orchestrator.disk.rows.compaction import compact
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.disk.run_folder import RunFolder
@@ -22,6 +22,7 @@ from orchestrator.sweeps.results.result import Sweep
 from orchestrator.tables import trial_index
 from orchestrator.tables.trial_index import INDEX, TrialIndex
 from orchestrator.tables.trial_record import TrialRecord
+from tests.orchestrator.runs.written import change, new_run
 
 OBJECTIVES = [("val/loss", "min"), ("val/accuracy", "max")]
 STATUSES = ("finished", "stopped", "failed", "interrupted")
@@ -30,7 +31,7 @@ STATUSES = ("finished", "stopped", "failed", "interrupted")
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("made")
-    sweep = create_run(root, "sweep", "", sweep={"objectives": OBJECTIVES, "trials": 8})
+    sweep = new_run(root, "sweep", "", sweep={"objectives": OBJECTIVES, "trials": 8})
     for number in range(8):
         trial(sweep, number, STATUSES[number % 4])
     return root / "sweep"
@@ -44,10 +45,12 @@ def sweep(made: Path, tmp_path: Path) -> RunFolder:
 
 
 def trial(sweep: RunFolder, number: int, status: str, accuracy: float | None = 0.5) -> RunFolder:
-    folder = RunFolder(sweep.storage / "trials", trial_name(number))
-    folder.begin(
+    name = trial_name(number)
+    folder = new_run(
+        sweep.storage / "trials",
+        name,
         "hooks: {}\n",
-        trial=folder.name,
+        trial=name,
         values={"optimizer.lr": number / 10, "hooks.ema": {"decay": 0.5}, "seed": None},
     )
     folder.begin_attempt()
@@ -69,7 +72,7 @@ def trial(sweep: RunFolder, number: int, status: str, accuracy: float | None = 0
             }
         )
     if status != "running":
-        folder.end(
+        folder.run_file.end(
             status,
             stopped=["because"] if status == "stopped" else [],
             error="broken" if status == "failed" else None,
@@ -154,13 +157,13 @@ def remove_trial(sweep: RunFolder) -> None:
 def restart_trial(sweep: RunFolder, status: str | None = None) -> None:
     write_index(sweep, "trial-0002")
     folder = RunFolder(sweep.storage / "trials", "trial-0002")
-    folder.update(status="running", error=None, values={"optimizer.lr": 7.0})
+    change(folder, status="running", error=None, values={"optimizer.lr": 7.0})
     folder.begin_attempt()
     folder.append_report(
         {"attempt": 1, "epoch": 5, "step": 5, "iteration": 5, "val/loss": -3.0, "val/accuracy": 0.1}
     )
     if status:
-        folder.end(status)
+        folder.run_file.end(status)
 
 
 @pytest.mark.parametrize(
@@ -222,8 +225,8 @@ def test_killed_driver_leaves_each_trial_once(
                 folder = RunFolder(sweep.storage / "trials", trial_name(number))
                 if not folder.exists():
                     trial(sweep, number, "finished")
-                folder.update(
-                    status=chance.choice(STATUSES), values={"optimizer.lr": chance.random()}
+                change(
+                    folder, status=chance.choice(STATUSES), values={"optimizer.lr": chance.random()}
                 )
                 index.keep(trial_name(number))
             index.write(index.read().values())
@@ -240,7 +243,7 @@ def test_usage_of_a_shared_training_is_the_same_before_and_after_compaction(tmp_
         (folders[0], leader, "train", (1, 2, 4)),
         (folders[1], follower, "val", (8,)),
     ):
-        folder.begin("hooks: {}\n", trial=folder.name)
+        folder.begin("hooks: {}\n", LaunchMetadata(trial=folder.name))
         write_attempt(folder.storage, attempt)
         recorder = Recorder(
             folder.storage, rank_folder(0, 0), {"rank": 0, "node": "here", "attempt": 0}
@@ -256,7 +259,7 @@ def test_usage_of_a_shared_training_is_the_same_before_and_after_compaction(tmp_
                 }
             )
         recorder.close()
-        folder.end("finished")
+        folder.run_file.end("finished")
     for _ in range(2):
         records = TrialIndex(RunFolder(tmp_path), OBJECTIVES).read().values()
         usage = [record.usage for record in records if isinstance(record, TrialRecord)]

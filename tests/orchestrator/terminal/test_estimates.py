@@ -9,7 +9,7 @@ import pytest
 
 from hooks.position import Position
 from orchestrator.disk.attempts import Attempt
-from orchestrator.disk.metadata import seconds_at
+from orchestrator.disk.timestamps import seconds_at
 from orchestrator.terminal.estimates import SPEED_ITERATIONS, compute_speed, estimate_progress
 from orchestrator.terminal.run_view import RunProgress, Speed
 

@@ -10,7 +10,7 @@ from orchestrator.experiment.load import to_yaml
 from orchestrator.terminal.run_status import LiveRun
 from orchestrator.terminal.run_view import RunView
 from tests.orchestrator.doctor.runs import FALLING, slower, training
-from tests.orchestrator.runs.written import NOBODY, age, begun, rows_of, written_run
+from tests.orchestrator.runs.written import NOBODY, age, begun, change, rows_of, written_run
 from tests.tasks import described
 
 
@@ -99,7 +99,7 @@ def test_next_look_reads_new_rows_and_reports(folder: RunFolder) -> None:
         "the first report came again"
     )
     assert view.status == "running"
-    folder.end("failed", error="rank 1: out of memory")
+    folder.run_file.end("failed", error="rank 1: out of memory")
     ended = live.read_view()
     assert (ended.status, ended.error, ended.progress.eta_s, ended.progress.phase) == (
         "failed",
@@ -129,7 +129,7 @@ def test_run_without_rows(tmp_path: Path) -> None:
 
 
 def test_run_without_a_driver_is_lost(folder: RunFolder) -> None:
-    folder.update(pid=NOBODY)
+    change(folder, pid=NOBODY)
     view = LiveRun(folder, age(folder, 40)).read_view()
     assert view.status == "lost"
     assert f"(process {NOBODY} on " in str(view.notice)
@@ -148,7 +148,7 @@ def test_ended_run_shows_its_end(folder: RunFolder) -> None:
             "val/accuracy": 0.8,
         }
     )
-    folder.end("finished")
+    folder.run_file.end("finished")
     view = LiveRun(folder).read_view()
     assert (view.status, view.progress.share, view.progress.eta_s, view.row_age_s) == (
         "finished",

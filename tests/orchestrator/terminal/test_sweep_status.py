@@ -12,13 +12,12 @@ import pytest
 
 from hooks.position import Position
 from orchestrator.disk.attempts import LeadingAttempt, write_attempt
-from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.sweeps.results.result import open_sweep
 from orchestrator.tables.trial_index import TrialIndex
 from orchestrator.terminal.sweep_status import LiveSweep
 from tests.orchestrator.doctor.runs import training
-from tests.orchestrator.runs.written import NOBODY, rows_of, written_run
+from tests.orchestrator.runs.written import NOBODY, change, new_run, rows_of, written_run
 
 NOW = int(time())
 
@@ -29,7 +28,7 @@ def ago(seconds: float) -> str:
 
 def written_sweep(root: Path, mode: str = "max", trials: int = 8, **metadata: Any) -> RunFolder:
     settings = {"objectives": [["val/accuracy", mode]], "trials": trials}
-    return create_run(root, "sweep", "hooks: {}\n", sweep=settings, **metadata)
+    return new_run(root, "sweep", "hooks: {}\n", sweep=settings, **metadata)
 
 
 def trial(sweep: RunFolder, number: int, *accuracies: float, **metadata: Any) -> RunFolder:
@@ -47,7 +46,7 @@ def trial(sweep: RunFolder, number: int, *accuracies: float, **metadata: Any) ->
         }
         folder.append_report({**line, "val/accuracy": value})
     if metadata:
-        folder.end(**metadata)
+        folder.run_file.end(**metadata)
     return folder
 
 
@@ -90,7 +89,7 @@ def test_eta_of_a_sweep_uses_its_pace(tmp_path: Path) -> None:
     view = LiveSweep(sweep, lambda: NOW).read_view()
     assert view.share == 3.125 / 8
     assert view.eta_s == pytest.approx(100 * 4.875 / 3.125)
-    sweep.end("interrupted")
+    sweep.run_file.end("interrupted")
     assert LiveSweep(sweep).read_view().eta_s is None
 
 
@@ -99,9 +98,9 @@ def test_eta_uses_the_pace_of_the_present_attempt(tmp_path: Path) -> None:
     continue."""
     sweep = written_sweep(tmp_path, trials=5, started=ago(9000), resumed=[ago(50)])
     for number in range(2):
-        trial(sweep, number, 0.5, status="finished").update(ended=ago(8000))
+        change(trial(sweep, number, 0.5, status="finished"), ended=ago(8000))
     trial(sweep, 2, 0.5, status="finished")
-    trial(sweep, 3, 0.5, status="interrupted").update(ended=ago(8000))
+    change(trial(sweep, 3, 0.5, status="interrupted"), ended=ago(8000))
     view = LiveSweep(sweep, lambda: NOW).read_view()
     assert (view.ended, view.share, view.eta_s) == (3, 3 / 5, pytest.approx(2 * 50))
 
@@ -111,7 +110,7 @@ def test_eta_counts_a_resumed_trial_from_its_checkpoint(tmp_path: Path) -> None:
     begin."""
     sweep = written_sweep(tmp_path, trials=2, started=ago(9000), resumed=[ago(50)])
     resumed = trial(sweep, 0, 0.5, 0.6)
-    resumed.update(started=ago(8000))
+    change(resumed, started=ago(8000))
     attempt = resumed.begin_attempt("epoch-0001", Position(epoch=1, step=100, iteration=100))
     write_attempt(resumed.storage, replace(attempt, epoch_iterations=100))
     rows_of(resumed, training(1, 200, samples=0).query("iteration > 100"), attempt=1)
@@ -120,7 +119,7 @@ def test_eta_counts_a_resumed_trial_from_its_checkpoint(tmp_path: Path) -> None:
     resumed.append_report(
         {"attempt": 1, "epoch": 1, "step": 400, "iteration": 400, "val/accuracy": 0.6}
     )
-    resumed.end("finished")
+    resumed.run_file.end("finished")
     write_index(sweep)
     view = LiveSweep(sweep, lambda: NOW).read_view()
     assert (view.share, view.eta_s) == (1 / 2, pytest.approx(50 * 1 / 0.75)), (
@@ -135,18 +134,18 @@ def test_ended_trials_are_read_once_per_attempt(tmp_path: Path) -> None:
     live = LiveSweep(sweep)
     assert live.read_view().counts == {"interrupted": 1, "failed": 1}
     for folder in (done, failed):
-        folder.update(status="running")
+        change(folder, status="running")
     assert live.read_view().counts == {"interrupted": 1, "running": 1}, (
         "Tune starts a failed trial anew"
     )
-    sweep.update(resumed=[ago(0)])
+    change(sweep, resumed=[ago(0)])
     assert live.read_view().counts == {"running": 2}
 
 
 def test_sweep_without_a_driver_is_lost(tmp_path: Path) -> None:
     sweep = written_sweep(tmp_path)
-    trial(sweep, 0, 0.5).update(pid=NOBODY)
-    sweep.update(pid=NOBODY)
+    change(trial(sweep, 0, 0.5), pid=NOBODY)
+    change(sweep, pid=NOBODY)
     view = LiveSweep(sweep).read_view()
     assert (view.status, view.trials[0].status, view.failed) == ("lost", "lost", 1)
     assert f"the sweep is dead: its driver (process {NOBODY} on " in str(view.notice)
@@ -184,7 +183,7 @@ def test_trial_of_a_later_version_counts_as_failed(tmp_path: Path) -> None:
 def test_damaged_leader_takes_no_follower_with_it(tmp_path: Path) -> None:
     constraints = {"samples_per_s": "<= 1", "val/accuracy": ">= 0.6"}
     settings = {"objectives": [["val/accuracy", "max"]], "trials": 2, "constraints": constraints}
-    sweep = create_run(tmp_path, "sweep", "hooks: {}\n", sweep=settings)
+    sweep = new_run(tmp_path, "sweep", "hooks: {}\n", sweep=settings)
     trial(sweep, 0, 0.5, status="finished").storage.write("run.json", b"{")
     follower = trial(sweep, 1, 0.5, status="finished")
     attempt = follower.read_attempts()[0]

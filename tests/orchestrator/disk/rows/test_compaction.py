@@ -15,13 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from hooks.position import Stage
-from orchestrator.disk.new_run import create_run
 from orchestrator.disk.rows import compaction, part_rewriter
 from orchestrator.disk.rows.compaction import compact, finish_compaction, is_compacted
 from orchestrator.disk.rows.dataset import open_recorded
 from orchestrator.storage import Storage
 from orchestrator.tables.frames import load
 from orchestrator.tables.hook_costs import load_costs
+from tests.orchestrator.runs.written import new_run
 from tests.orchestrator.tables.test_frames import ATTEMPTS, ROWS, attempt, keys, record, row
 
 COSTS = [
@@ -90,7 +90,7 @@ def test_compaction_keeps_every_row(tmp_path: Path, many: bool) -> None:
 def test_a_reader_finishes_the_compaction_of_a_complete_run(
     tmp_path: Path, status: str, is_finished: bool
 ) -> None:
-    folder = create_run(tmp_path, "run", "", status=status)
+    folder = new_run(tmp_path, "run", "", status=status)
     record(folder.storage, ROWS)
     finish_compaction(folder)
     assert is_compacted(folder.storage) == is_finished
@@ -100,7 +100,7 @@ def test_a_reader_finishes_the_compaction_of_a_complete_run(
 def test_a_reader_that_cannot_finish_the_compaction_logs_why_and_leaves_the_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder = create_run(tmp_path, "run", "", status="finished")
+    folder = new_run(tmp_path, "run", "", status="finished")
     record(folder.storage, ROWS)
     before = sorted(tmp_path.glob("**/rows-*.arrow"))
     monkeypatch.setattr(compaction, "compact", Mock(side_effect=PermissionError("read-only")))

@@ -4,9 +4,9 @@ from orchestrator.report.views.experiment import render_experiment
 from tests.orchestrator.report.reading import parsed, tables_of, text_of
 
 RUN = RunMetadata(
-    "x",
-    "finished",
-    "2026-11-22T03:00:00Z",
+    name="x",
+    status="finished",
+    started="2026-11-22T03:00:00Z",
     seed=0,
     provenance=Provenance(
         argv=["hookyard", "run", "a b.yaml"],

@@ -16,6 +16,7 @@ from orchestrator.disk.new_run import create_run
 from orchestrator.sweeps.results.comparison import compare_sweeps
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.tables.compared_values import ComparedValues
+from tests.orchestrator.runs.written import change, new_run
 
 DECAYS = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]
 
@@ -32,20 +33,20 @@ def write_sweep(
     """Write a sweep over decays whose trials reported these accuracies once."""
     counts = {"trials": len(accuracies), "repeats": repeats, "aggregate": aggregate}
     sweep = {"objectives": [["val/accuracy", "max"]], **counts}
-    folder = create_run(
+    folder = new_run(
         root, name, f"name: {name}\ntask_args: {{width: {width}}}\nhooks: {{}}\n", sweep=sweep
     )
     for number, (decay, accuracy) in enumerate(zip(decays or DECAYS, accuracies, strict=True)):
         configuration, seed = divmod(number, repeats)
         values = {"hooks.ema.decay": decay} | ({"seed": seed} if repeats > 1 else {})
         fields = {"values": values, "configuration": configuration if repeats > 1 else None}
-        trial = create_run(f"{folder}/trials", f"trial-{number:04d}", "hooks: {}\n", **fields)
+        trial = new_run(f"{folder}/trials", f"trial-{number:04d}", "hooks: {}\n", **fields)
         trial.begin_attempt()
         trial.append_report(
             {"attempt": 0, "epoch": 0, "step": 1, "iteration": 1, "val/accuracy": accuracy}
         )
-        trial.end("finished")
-    folder.end("finished")
+        trial.run_file.end("finished")
+    folder.run_file.end("finished")
     return Sweep(folder)
 
 
@@ -91,7 +92,7 @@ def test_trials_with_the_same_values_are_compared_by_a_paired_t_test(
         write_sweep(tmp_path, "first", [*first]),
         write_sweep(tmp_path, "other", [*(first + other)]),
     ]
-    both[1].trial(0).folder.update(status="failed")
+    change(both[1].trial(0).folder, status="failed")
     compared = compare_sweeps(both).same_values["val/accuracy"]
     is_noise = ttest_rel(first[1:], (first + other)[1:]).pvalue >= 0.01
     assert compared.findings[1] == ("noise" if is_noise else "more" if other.mean() > 0 else "less")

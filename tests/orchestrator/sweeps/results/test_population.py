@@ -8,7 +8,6 @@ import pytest
 from orchestrator import Experiment, open_run
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.checkpoints.store import CheckpointStore
-from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.sweep_folder import CHECKPOINTS_TO_EXPLOIT, trial_name
 from orchestrator.engines.assignment import Assignment
@@ -20,6 +19,7 @@ from orchestrator.storage import Storage
 from orchestrator.sweeps.begin_trial import begin_trial
 from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.results.result import Sweep
+from tests.orchestrator.runs.written import new_run
 from tests.tasks import described
 
 SPACE = {"hooks.ema.decay": {"uniform": [0.1, 0.9]}, "optimizer.lr": {"loguniform": [0.01, 0.5]}}
@@ -70,9 +70,7 @@ def store_of(folder: RunFolder) -> CheckpointStore:
 
 @pytest.fixture
 def sweep(tmp_path: Path) -> RunFolder:
-    return create_run(
-        tmp_path, "sweep", "", sweep={"objectives": [["val/loss", "min"]], "trials": 3}
-    )
+    return new_run(tmp_path, "sweep", "", sweep={"objectives": [["val/loss", "min"]], "trials": 3})
 
 
 GOOD = {"hooks.ema.decay": 0.5, "optimizer.lr": 0.2}

@@ -10,13 +10,13 @@ from typer.testing import CliRunner
 from orchestrator import UsageError, open_run, open_sweep, sweep
 from orchestrator.cli import app
 from orchestrator.disk.attempts import rank_folder
-from orchestrator.disk.new_run import create_run
 from orchestrator.disk.rows.recorder import Recorder
 from orchestrator.sweeps.results.comparison import compare_sweeps
 from orchestrator.sweeps.results.ranking import sort_best_first
 from orchestrator.sweeps.results.result import Sweep
 from orchestrator.terminal.sweep_status import LiveSweep
 from tests.orchestrator.report.reading import charts_of, main_of, make_sweep_page
+from tests.orchestrator.runs.written import change, new_run
 from tests.orchestrator.sweeps.results.test_comparison import write_sweep
 from tests.tasks import described
 
@@ -30,14 +30,14 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
 
 def crafted(root: Path, mode: str, **accuracies: list[float | None]) -> Sweep:
     """A sweep whose trials reported these accuracies."""
-    folder = create_run(
+    folder = new_run(
         root,
         "sweep",
         "hooks: {}\n",
         sweep={"objectives": [["val/accuracy", mode]], "trials": len(accuracies)},
     )
     for name, values in accuracies.items():
-        trial = create_run(
+        trial = new_run(
             f"{folder}/trials", name, "hooks: {}\n", values={"hooks.ema": {"decay": 0.5}}
         )
         trial.begin_attempt()
@@ -96,7 +96,7 @@ def test_metrics_are_the_reports_of_all_trials_with_their_values(outcome: Sweep)
 
 def test_metrics_of_trials_with_different_reports_share_a_table(tmp_path: Path) -> None:
     made = crafted(tmp_path, "max", one=[0.5, 0.75], two=[], three=[0.25])
-    made.trial("three").folder.update(values={"optimizer.lr": 0.1, "hooks.ema": None})
+    change(made.trial("three").folder, values={"optimizer.lr": 0.1, "hooks.ema": None})
     made.trial("two").folder.storage.write("run.json", "{")
     metrics = made.metrics
     assert list(metrics["trial"]) == ["one", "one", "three"]
@@ -212,7 +212,7 @@ def test_a_trial_is_compared_by_its_best_report_not_its_last(
 
 def test_large_integers_of_some_trials_are_exact(tmp_path: Path) -> None:
     made = crafted(tmp_path, "max", **{"trial-0000": [0.5], "trial-0001": [0.7]})
-    made.trial(0).folder.update(values={"task_args.id": 2**53 + 1})
+    change(made.trial(0).folder, values={"task_args.id": 2**53 + 1})
     counters = {"attempt": 0, "epoch": 1, "step": 2, "iteration": 2}
     made.trial(1).folder.append_report({**counters, "val/accuracy": 0.9, "val/seen": 2**63 + 1})
     trials = made.trials
@@ -236,9 +236,9 @@ def test_rows_of_trials_have_decimals_where_those_of_a_run_do(tmp_path: Path, la
 def test_report_that_lacks_one_of_the_metrics_is_ignored(tmp_path: Path) -> None:
     made = crafted(tmp_path, "max", a=[0.5])
     modes = {"val/accuracy": "max", "val/loss": "min"}
-    made.folder.update(sweep={"objectives": [*modes.items()], "trials": 1})
+    change(made.folder, sweep={"objectives": [*modes.items()], "trials": 1})
     trial = made.trial("a").folder
-    trial.update(modes=modes)
+    change(trial, modes=modes)
     trial.append_report({"attempt": 0, "epoch": 1, "step": 2, "iteration": 2, "val/accuracy": 0.9})
     best = made.best.best
     (view,) = LiveSweep(made.folder).read_view().trials
@@ -258,13 +258,14 @@ def test_a_sweep_without_a_report_has_no_best(tmp_path: Path) -> None:
 @pytest.mark.parametrize("repeats", [1, 2])
 def test_failed_trial_is_never_the_best(tmp_path: Path, repeats: int) -> None:
     made = crafted(tmp_path, "max", a=[0.3], b=[0.9], c=[0.2])
-    made.folder.update(
-        sweep={"objectives": [["val/accuracy", "max"]], "trials": 3, "repeats": repeats}
+    change(
+        made.folder,
+        sweep={"objectives": [["val/accuracy", "max"]], "trials": 3, "repeats": repeats},
     )
     for number, (trial, status) in enumerate(
         zip(made.runs, ("finished", "failed", "running"), strict=True)
     ):
-        trial.folder.update(status=status, configuration=number if repeats > 1 else None)
+        change(trial.folder, status=status, configuration=number if repeats > 1 else None)
     made = Sweep(made.folder)
     assert made.best.name == "a"
     assert [*made.pareto().index] == ["a"]
@@ -276,9 +277,9 @@ def test_failed_trial_is_never_the_best(tmp_path: Path, repeats: int) -> None:
 
 def test_sweep_whose_trials_all_failed_has_no_best(tmp_path: Path) -> None:
     made = crafted(tmp_path, "max", a=[0.3], b=[0.9])
-    made.folder.update(sweep={"objectives": [["val/accuracy", "max"]], "trials": 2, "repeats": 2})
+    change(made.folder, sweep={"objectives": [["val/accuracy", "max"]], "trials": 2, "repeats": 2})
     for number, trial in enumerate(made.runs):
-        trial.folder.update(status="failed", configuration=number)
+        change(trial.folder, status="failed", configuration=number)
     made = Sweep(made.folder)
     with pytest.raises(UsageError, match="each trial that reported val/accuracy failed"):
         _ = made.best
@@ -294,7 +295,8 @@ def test_the_row_of_a_trial_has_its_end_time_and_values(tmp_path: Path) -> None:
     made = crafted(tmp_path, "max", a=[0.3], b=[0.2], c=[])
     times = {"started": "2026-01-31T23:59:30Z", "ended": "2026-02-01T00:01:00Z"}
     a, b, _ = (run.folder for run in made.runs)
-    a.update(
+    change(
+        a,
         status="stopped",
         stopped=["it is good", "it is late"],
         values={"hooks.ema": None, "task_args.kind": "null"},
@@ -304,7 +306,8 @@ def test_the_row_of_a_trial_has_its_end_time_and_values(tmp_path: Path) -> None:
         "started": times["ended"],
         "ended": times["started"],
     }  # the clock was, as the trial ran
-    b.update(
+    change(
+        b,
         status="failed",
         error="it broke",
         values={"hooks.ema": {}, "hooks.ema.decay": 0.5},
@@ -379,7 +382,7 @@ def test_the_front_is_of_the_sweep_s_metrics_and_of_any_column(tmp_path: Path) -
 def test_importance_needs_ten_trials(tmp_path: Path) -> None:
     made = crafted(tmp_path, "max", **{f"t{index}": [index / 10] for index in range(10)}, none=[])
     for index, trial in enumerate(made.runs[1:]):
-        trial.folder.update(values={"optimizer.lr": index / 100, "seed": index % 2})
+        change(trial.folder, values={"optimizer.lr": index / 100, "seed": index % 2})
         counters = {"attempt": 0, "epoch": 9, "step": 9, "iteration": 9}
         trial.folder.append_report({**counters, "val/accuracy": 2 + index, "val/score": index})
     table = made.importance_table()
@@ -396,7 +399,7 @@ def test_first_of_equal_trials_is_the_best_everywhere(tmp_path: Path) -> None:
     tied = {f"trial-{number:04d}": [0.5 if number % 3 else 0.75] for number in range(17)}
     outcome = crafted(tmp_path, "min", **tied)
     for trial in outcome.runs:
-        trial.folder.end("finished")
+        trial.folder.run_file.end("finished")
     shown = CliRunner().invoke(app, ["show", str(outcome.path)]).stdout.splitlines()
     first = {
         outcome.best.name,
@@ -419,15 +422,16 @@ def test_trial_that_breaks_a_constraint_is_best_nowhere(tmp_path: Path) -> None:
         trial = made.trial(number).folder
         counters = {"attempt": 0, "epoch": 1, "step": 2, "iteration": 2}
         trial.append_report({**counters, "val/accuracy": 0.91 + number / 100, "val/loss": loss})
-        trial.end("finished")
-    made.folder.update(
+        trial.run_file.end("finished")
+    change(
+        made.folder,
         sweep={
             "objectives": [["val/accuracy", "max"]],
             "trials": 3,
             "constraints": {"val/loss": "<= 0.5"},
-        }
+        },
     )
-    made.folder.end("finished")
+    made.folder.run_file.end("finished")
     made = Sweep(made.folder)
 
     assert made.trials["infeasible"].isna().tolist() == [True, True, False]
@@ -451,7 +455,7 @@ def test_repeats_of_a_configuration_that_breaks_a_constraint_once_do_not_count(
 ) -> None:
     made = write_sweep(tmp_path, "sweep", [0.9, 0.8, 0.6, 0.7], [0.1, 0.1, 0.2, 0.2], repeats=2)
     counts = {"objectives": [["val/accuracy", "max"]], "trials": 4, "repeats": 2}
-    made.folder.update(sweep={**counts, "constraints": {"val/accuracy": "<= 0.85"}})
+    change(made.folder, sweep={**counts, "constraints": {"val/accuracy": "<= 0.85"}})
     made = Sweep(made.folder)
     assert (made.configurations.index[0], made.best.name) == (1, "trial-0003")
     assert made.configurations["infeasible"].to_dict() == {1: 0, 0: 1}
@@ -471,14 +475,15 @@ def test_only_a_repeat_that_ended_well_makes_its_configuration_infeasible(
     for number, value in enumerate([0.3, loss, 0.3]):
         if value is not None:
             made.trial(number).folder.append_report({**counters, "val/loss": value})
-    made.trial(1).folder.update(status=status)
-    made.folder.update(
+    change(made.trial(1).folder, status=status)
+    change(
+        made.folder,
         sweep={
             "objectives": [["val/accuracy", "max"]],
             "trials": 4,
             "repeats": 2,
             "constraints": {"last/val/loss": "<= 0.5"},
-        }
+        },
     )
     made = Sweep(made.folder)
     best = {

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from orchestrator import sweep as start_sweep
-from orchestrator.disk.new_run import create_run
 from orchestrator.errors import UsageError
 from orchestrator.experiment.sections.search import list_samplers
 from orchestrator.experiment.sections.sweep import SweepSettings
+from tests.orchestrator.runs.written import new_run
 from tests.orchestrator.sweeps.search.draws import Draws, previous_trial
 from tests.tasks import described
 
@@ -355,16 +355,16 @@ def test_optuna_learns_the_best_feasible_member_of_a_fan_out() -> None:
 def test_search_begins_with_the_trials_of_another_sweep(tmp_path: Path) -> None:
     """As a study of Optuna to which the same trials were added; one is outside the space, one has
     failed."""
-    folder = create_run(
+    folder = new_run(
         tmp_path, "first", "hooks: {}\n", sweep={"objectives": [["val/score", "max"]], "trials": 14}
     )
     points = [{"optimizer.lr": 10.0**-k, "hooks.ema.decay": k / 5} for k in range(5)] * 2
     for number, values in enumerate([*points, {**points[0], "optimizer.lr": 5.0}, points[0]]):
-        trial = create_run(f"{folder}/trials", f"trial-{number:04d}", "hooks: {}\n", values=values)
+        trial = new_run(f"{folder}/trials", f"trial-{number:04d}", "hooks: {}\n", values=values)
         trial.begin_attempt()
         counters = {"attempt": 0, "epoch": 0, "step": 1, "iteration": 1}
         trial.append_report({**counters, "val/score": bowl(values)})
-        trial.end("finished" if number < 11 else "failed")
+        trial.run_file.end("finished" if number < 11 else "failed")
 
     settings = sweep(search={"type": "optuna", "from": str(folder)}, trials=4)
     suggested = [values for values, _ in searched(settings, lambda v: {"val/score": bowl(v)})]
@@ -387,14 +387,14 @@ def test_search_begins_with_the_trials_of_another_sweep(tmp_path: Path) -> None:
 def make_earlier_sweep(folder: Path, trials: Sequence[tuple[dict[str, Any], float]]) -> str:
     """Make an ended sweep of trials with these values and scores, and return its folder."""
     settings = {"objectives": [["val/score", "max"]], "trials": len(trials)}
-    sweep_folder = create_run(folder, "first", "hooks: {}\n", sweep=settings)
+    sweep_folder = new_run(folder, "first", "hooks: {}\n", sweep=settings)
     for number, (values, score) in enumerate(trials):
         name = f"trial-{number:04d}"
-        trial = create_run(f"{sweep_folder}/trials", name, "hooks: {}\n", values=values)
+        trial = new_run(f"{sweep_folder}/trials", name, "hooks: {}\n", values=values)
         trial.begin_attempt()
         counters = {"attempt": 0, "epoch": 0, "step": 1, "iteration": 1}
         trial.append_report({**counters, "val/score": score})
-        trial.end("finished")
+        trial.run_file.end("finished")
     return str(sweep_folder)
 
 
@@ -415,7 +415,7 @@ def test_search_learns_from_another_sweep_with_the_same_fan_out(tmp_path: Path) 
 
 
 def test_sweep_without_a_trial_to_learn_from_is_an_error(tmp_path: Path) -> None:
-    folder = create_run(
+    folder = new_run(
         tmp_path, "first", "hooks: {}\n", sweep={"objectives": [["val/score", "max"]], "trials": 1}
     )
     with pytest.raises(

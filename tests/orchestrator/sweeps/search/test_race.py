@@ -12,6 +12,7 @@ from orchestrator.sweeps.budget import BudgetUse
 from orchestrator.sweeps.search.race import RacingTrials
 from orchestrator.sweeps.stopping_rules import StoppingRules
 from orchestrator.tables.trial_record import TrialRecord
+from tests.orchestrator.runs.written import change
 from tests.orchestrator.sweeps.search.draws import previous_trial
 from tests.orchestrator.sweeps.test_in_process import searching
 
@@ -199,7 +200,7 @@ def test_a_race_runs_in_a_sweep_and_resumes(tmp_path: Path) -> None:
     assert outcome.best.folder.read_metadata().trial_settings.configuration == 1
     assert "configuration 0 eliminated: " in outcome.folder.storage.read("log.txt").decode()
     # The driver dies with the second seed of the best.
-    outcome.folder.update(status="interrupted", ended=None)
+    change(outcome.folder, status="interrupted", ended=None)
     outcome.trial(3).folder.storage.parent.delete("trial-0003")
     again = resume_sweep(outcome.path)
     assert again.status == "finished"

@@ -65,12 +65,12 @@ def test_a_failure_that_no_result_told_of_is_recorded_before_the_others_restart(
     them lost."""
     trial = make_shared_trial(tmp_path)
     ended = trial_folder(str(tmp_path), 0)
-    ended.begin("", values={})
-    ended.end("stopped")
+    ended.begin("")
+    ended.run_file.end("stopped")
     for number, is_user_error in ((1, True), (2, False)):
         folder = trial_folder(str(tmp_path), number)
-        folder.begin("", values={})
-        folder.end("failed", error=f"error {number}", is_user_error=is_user_error)
+        folder.begin("")
+        folder.run_file.end("failed", error=f"error {number}", is_user_error=is_user_error)
     TrialEvents(running(tmp_path)).on_trial_recover(0, [], trial)
     assert trial.config[TRIAL]["failed"] == [1]
     lines = capsys.readouterr().err
