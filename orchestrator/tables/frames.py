@@ -1,6 +1,6 @@
 """The rows of all ranks as a DataFrame, without superseded ones."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pandas as pd
 import psutil
@@ -60,22 +60,28 @@ def load(
         rows = source.data.count_rows()
         width = sum(_WIDTHS.get(name, 8) for name in needed)
         _check_memory(storage, rows, rows * width, _LOAD_MEMORY_FACTOR)
-        read = source.batches(needed)
+        batches = source.batches(needed)
     else:
-        read = read_matching_rows(source, needed, where)
+        batches = read_matching_rows(source, needed, where)
 
-    batches = []
-    size = 0
-    count = 0
-    for batch in read:
-        batches.append(batch)
-        size += batch.nbytes
-        count += len(batch)
-        _check_memory(storage, count, size, _SORT_MEMORY_FACTOR)
-
+    read = list(_checking_memory(storage, batches))
     schema = pa.schema([source.schema.field(name) for name in needed])
-    table = pa.Table.from_batches(batches) if batches else schema.empty_table()
-    return to_frame(sort_rows(narrow_counters(conform_to(table, schema))).select(selected))
+    table = pa.Table.from_batches(read) if read else schema.empty_table()
+    table = sort_rows(narrow_counters(conform_to(table, schema)))
+    return to_frame(table.select(selected))
+
+
+def _checking_memory(
+    storage: Storage, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a table; raises UsageError once they are too large to be sorted."""
+    size_bytes = 0
+    rows = 0
+    for batch in batches:
+        yield batch
+        size_bytes += batch.nbytes
+        rows += len(batch)
+        _check_memory(storage, rows, size_bytes, _SORT_MEMORY_FACTOR)
 
 
 def _check_memory(storage: Storage, rows: int, size_bytes: int, memory_factor: int) -> None:

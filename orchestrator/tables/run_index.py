@@ -24,12 +24,9 @@ from orchestrator.errors import StorageError
 from orchestrator.storage import Storage
 from orchestrator.storage.location import join_location
 from orchestrator.storage.omissions import warn_once
+from orchestrator.tables.infeasible_trials import drop_infeasible
 from orchestrator.tables.mixed_columns import unify_mixed_columns
-from orchestrator.tables.related_runs import (
-    drop_infeasible,
-    extend_hours_of_leaders,
-    share_with_trials,
-)
+from orchestrator.tables.related_runs import extend_hours_of_leaders, share_with_trials
 from orchestrator.tables.run_columns import (
     COLUMN_TYPES,
     INTERNAL_COLUMNS,
@@ -138,8 +135,8 @@ def _convert(rows: pa.Table) -> pa.Table:
     is_bad = pc.is_in(rows["status"], pa.array(["damaged", "newer"]))
     for error in rows.filter(is_bad)["error"]:
         warn_once(error.as_py())
-    table = extend_hours_of_leaders(share_with_trials(unify_mixed_columns(rows)))
-    return drop_infeasible(table)
+    table = share_with_trials(unify_mixed_columns(rows))
+    return drop_infeasible(extend_hours_of_leaders(table))
 
 
 def _find_statuses(storage: Storage, rows: pa.Table) -> list[str]:

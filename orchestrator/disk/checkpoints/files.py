@@ -44,8 +44,11 @@ def write_file(
         writer = HashingWriter(stream)
         fill(writer)
     entry = {"sha256": writer.sha256.hexdigest(), "bytes": writer.size}
-    # A store that verifies uploads need not send the file back.
-    if not storage.verifies_uploads and (reason := check_file(storage, folder, file, entry)):
+    if storage.verifies_uploads:
+        return entry  # the store need not send the file back
+
+    reason = check_file(storage, folder, file, entry)
+    if reason:
         raise CheckpointError(
             f"checkpoint {storage}/{folder}: {reason}. It was just written: check the storage"
         )

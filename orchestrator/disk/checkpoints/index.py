@@ -1,6 +1,6 @@
 """The index of a run's checkpoints: their owners and labels. Does not import torch."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -61,7 +61,8 @@ class Index:
             return
 
         before = self.read()
-        self._edited = index = deepcopy(before)
+        index = deepcopy(before)
+        self._edited = index
         try:
             yield index
         finally:
@@ -79,6 +80,24 @@ class Index:
             write_json(self._storage, INDEX, index)
         for name in sorted(released):
             self._run_deletion(partial(self._storage.delete, name))
+
+    def reset(self, newest: str, retained: Collection[str], *, keeps_labels: bool) -> None:
+        """Write the index of a run that goes on from an earlier checkpoint, and delete none.
+
+        Args:
+            newest: The checkpoint from which it goes on; the run owns it.
+            retained: The checkpoints that stay.
+            keeps_labels: Whether their labels stay too.
+        """
+        index = self.read()
+        labels = index["labels"].items() if keeps_labels else ()
+        index["labels"] = {label: name for label, name in labels if name in retained}
+        for owner, names in index["owners"].items():
+            index["owners"][owner] = [name for name in names if name in retained]
+        index["owners"]["run"] = [newest]
+        # Not by `edit`, which deletes a checkpoint without owner, even if only its manifest is
+        # lost.
+        write_json(self._storage, INDEX, index)
 
 
 def read_index(storage: Storage) -> dict[str, Any]:

@@ -89,25 +89,35 @@ class CheckpointReader:
 
         `last` is the newest checkpoint whose files have the right sizes.
         """
-        if target := self.read_index()["labels"].get(label):
+        target = self.read_index()["labels"].get(label)
+        if target:
             return str(target)
         if label not in ("best", "last"):
             self.read_manifest(label)
             return label
-        if label == "last":
-            last = self.find_latest(check_hashes=False)
-            for reason in last.skip_reasons:
-                _log.warning("skipped: %s", reason)
-            if last.name is not None:
-                return last.name
 
+        name = self._find_last() if label == "last" else None
+        if name is None:
+            raise self._make_missing_error(label)
+        return name
+
+    def _find_last(self) -> str | None:
+        """Return the newest checkpoint whose files have the right sizes; None if there are none.
+        Logs why newer ones were skipped."""
+        last = self.find_latest(check_hashes=False)
+        for reason in last.skip_reasons:
+            _log.warning("skipped: %s", reason)
+        return last.name
+
+    def _make_missing_error(self, label: str) -> CheckpointError:
+        """Return the error of a missing `best` or `last`."""
         names = self.list_names()
         if not names:
             reason = self._explain_missing("last")  # without any, none could be the best
-            raise CheckpointError(f"no checkpoint in {self.storage}{reason}")
+            return CheckpointError(f"no checkpoint in {self.storage}{reason}")
         available = ", ".join(["last", *names])
-        raise CheckpointError(
-            f"no checkpoint 'best' in {self.storage}{self._explain_missing(label)}; available: {available}"
+        return CheckpointError(
+            f"no checkpoint '{label}' in {self.storage}{self._explain_missing(label)}; available: {available}"
         )
 
     # Verifying

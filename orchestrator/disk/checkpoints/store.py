@@ -10,12 +10,10 @@ which is renamed once they are verified. An object store cannot rename: the file
 their final location, the manifest last.
 """
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
-from io import BytesIO
 from itertools import count
 from typing import Any
 
@@ -23,15 +21,15 @@ import torch
 
 from hooks.position import Position
 from orchestrator.disk.checkpoints import placeholders
-from orchestrator.disk.checkpoints.contents import load_parts
 from orchestrator.disk.checkpoints.files import HashingWriter, write_file, write_object
 from orchestrator.disk.checkpoints.index import INDEX, Index
 from orchestrator.disk.checkpoints.listing import read_checkpoints
 from orchestrator.disk.checkpoints.manifest import MANIFEST, describe_difference
+from orchestrator.disk.checkpoints.publishing import publish_parts
 from orchestrator.disk.checkpoints.reader import CheckpointReader
 from orchestrator.errors import CheckpointError
 from orchestrator.storage import Storage
-from orchestrator.storage.json_files import format_file, write_json
+from orchestrator.storage.json_files import format_file
 
 _THREADS = 4
 """Number of files written concurrently."""
@@ -152,22 +150,10 @@ class CheckpointStore(CheckpointReader):
         else:
             name = self.copy_from(CheckpointReader(self.storage.at(folder)), name)
             retained = [name]
-        self._reset_index(name, retained, keeps_labels=is_own)
+        self.index.reset(name, retained, keeps_labels=is_own)
         for other in set(names) - set(retained):
             self.storage.delete(other)
         return name
-
-    def _reset_index(self, name: str, retained: Sequence[str], *, keeps_labels: bool) -> None:
-        """Remove all checkpoints but the retained ones from the index; the run owns `name`."""
-        index = self.index.read()
-        labels = index["labels"].items() if keeps_labels else ()
-        index["labels"] = {label: target for label, target in labels if target in retained}
-        for owner, names in index["owners"].items():
-            index["owners"][owner] = [owned for owned in names if owned in retained]
-        index["owners"]["run"] = [name]
-        # Not by `edit`, which deletes a checkpoint without owner, even if only its manifest is
-        # lost.
-        write_json(self.storage, INDEX, index)
 
     def copy_from(self, source: CheckpointReader, name: str) -> str:
         """Copy and verify a checkpoint of another run, and record where it comes from; return the
@@ -242,14 +228,4 @@ class CheckpointStore(CheckpointReader):
         """
         if not self.is_master:
             return ""
-        stored_parts = {part: key for part, key in parts.items() if key != "meta"}
-        content = load_parts(self, name, stored_parts)
-        if "meta" in parts.values():
-            content["meta"] = {**self.read_manifest(name), "config": dict(config)}
-
-        buffer = BytesIO()
-        torch.save(content, buffer)
-        sha256 = hashlib.sha256(buffer.getvalue()).hexdigest()
-        target = f"{folder}/{self.run_name}-{name}-{sha256[:8]}.pt"
-        self.storage.write(target, buffer.getvalue())
-        return self.get_path(target)
+        return publish_parts(self, name, parts, f"{folder}/{self.run_name}-{name}", config)

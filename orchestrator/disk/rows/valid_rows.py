@@ -126,21 +126,27 @@ def make_superseded_filter(
     is_test = pc.starts_with(pc.field("phase"), "test")
     samples = pc.field("samples") if "samples" in names else pc.scalar(pa.scalar(None, pa.int64()))
     for attempt in attempts:
-        start = attempt.position
-        compare = pc.greater_equal if start.stage <= Stage.TRAINED else pc.greater
-        is_repeated = compare(samples, start.samples)
-        for count in {*attempt.samples}:
-            ranks = [rank for rank, own in enumerate(attempt.samples) if own == count]
-            is_one_of_them = pc.field("rank").isin(ranks)
-            is_repeated = pc.if_else(is_one_of_them, compare(samples, count), is_repeated)
-
-        is_trained_again = is_training & (pc.field("iteration") > start.iteration)
-        is_past = is_trained_again | (~is_training & is_repeated) | is_test
+        is_trained_again = is_training & (pc.field("iteration") > attempt.position.iteration)
+        is_evaluated_again = ~is_training & _make_evaluated_again_filter(attempt, samples)
+        is_past = is_trained_again | is_evaluated_again | is_test
         superseded |= (pc.field("attempt") < attempt.number) & is_past
         if attempt.until is not None:
             is_after_end = is_training & (pc.field("iteration") > attempt.until)
             superseded |= (pc.field("attempt") == attempt.number) & is_after_end
     return pc.coalesce(superseded, pc.scalar(False))
+
+
+def _make_evaluated_again_filter(attempt: Attempt, samples: Any) -> Any:
+    """Return a pyarrow filter for rows that an attempt repeats, by the number of training samples
+    at which they were evaluated."""
+    start = attempt.position
+    compare = pc.greater_equal if start.stage <= Stage.TRAINED else pc.greater
+    is_repeated = compare(samples, start.samples)
+    for count in {*attempt.samples}:
+        ranks = [rank for rank, own in enumerate(attempt.samples) if own == count]
+        is_one_of_them = pc.field("rank").isin(ranks)
+        is_repeated = pc.if_else(is_one_of_them, compare(samples, count), is_repeated)
+    return is_repeated
 
 
 def make_superseded_cost_filter(attempts: Sequence[Attempt]) -> Any:
