@@ -4,7 +4,7 @@ imports ray."""
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 import typer.testing  # noqa: E402
 
+from orchestrator.disk import provenance  # noqa: E402
 from orchestrator.engines.ray_environment import set_environment  # noqa: E402
 from orchestrator.storage.omissions import warn_once  # noqa: E402
 from tests.docs.runner import PageRunner  # noqa: E402
@@ -32,6 +33,26 @@ os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
 set_environment(None)
 # Typer builds every subcommand anew for each call, which takes longer than most calls.
 vars(typer.testing).update(_get_command=cache(typer.main.get_command))
+
+
+def _remember_this_repository(
+    ask_git: Callable[..., bytes | None],
+) -> Callable[..., bytes | None]:
+    """Return a function that asks git once about the repository of these tests.
+
+    Most runs of a test are recorded with its state, which takes about as long as they train.
+    """
+    project = Path(__file__).parents[1]
+    remembered = cache(ask_git)
+
+    def ask(folder: Path, *arguments: str) -> bytes | None:
+        is_project = folder.resolve() == project
+        return remembered(project, *arguments) if is_project else ask_git(folder, *arguments)
+
+    return ask
+
+
+provenance._ask_git = _remember_this_repository(provenance._ask_git)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
