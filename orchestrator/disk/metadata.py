@@ -260,7 +260,8 @@ _RECORDS = {"driver": Process, "provenance": Provenance, "trial_settings": Trial
 
 
 def _read_record(entries: Mapping[str, Any], kind: type[T]) -> T:
-    own = {name: value for name, value in entries.items() if name in _list_names(kind)}
+    names = _list_names(kind)
+    own = {name: value for name, value in entries.items() if name in names}
     return validate(own, kind)
 
 
