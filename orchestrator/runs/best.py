@@ -49,10 +49,10 @@ def find_best_and_divergence(folder: RunFolder) -> tuple[Best | None, Divergence
         return None, None
     lines = folder.read_current_reports()
     reports = [line for line in lines if {*_COUNTERS} <= line.keys()]
-    storage = find_checkpoint_folder(folder)
+    config = folder.read_experiment()
+    storage = find_checkpoint_folder(folder, config)
     index = read_index(storage)
     checkpoint_metric = index.get("metrics", {}).get("best", "")
-    config = folder.read_experiment()
     main = find_main_metric(metadata, config, folder.read_attempts(), reports, checkpoint_metric)
     report, diverged = summarize_reports(reports, main, metadata.trial_settings.modes)
     if main is None or report is None:
