@@ -30,14 +30,18 @@ CPU_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 """Operator of fused attention on the CPU, which torch's table of FLOPs lacks."""
 
 
+COMPILER = "torch._dynamo"
+"""Module of torch's compiler, which is large; every optimizer imports it."""
+
+
 def import_compiler() -> None:
-    """Import torch's compiler, which is large; every optimizer imports it."""
+    """Import torch's compiler."""
     import torch._dynamo  # noqa: F401  # imported for its effect
 
 
 def compiler_is_imported() -> bool:
     """Return whether anything may be compiled, without importing the compiler."""
-    return "torch._dynamo" in sys.modules
+    return COMPILER in sys.modules
 
 
 def record_memory_history(**options: Any) -> None:

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.multiprocessing.spawn import ProcessException, start_processes
 
 from hooks import Hook
+from hooks.private_torch import COMPILER
 from hooks.training.time_limit import TimeLimit
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.errors import HookyardError, RunError
@@ -77,7 +78,7 @@ def _start_forkserver() -> None:
     """Start the process that forks ranks. Ctrl-C interrupts neither it nor the ranks, because this
     process ends them."""
     # Imported once, not by each rank.
-    multiprocessing.set_forkserver_preload(["orchestrator.replay.replay"])
+    multiprocessing.set_forkserver_preload([COMPILER, "orchestrator.replay.replay"])
     resource_tracker.ensure_running()  # unblocks signals
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
