@@ -40,8 +40,14 @@ def storage() -> str:
     ],
 )
 def test_credentials_are_not_printed(
-    storage: str, command: list[str], place: str, message: str
+    storage: str,
+    command: list[str],
+    place: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, [*command, f"{storage}/{place}" if place else storage])
     assert message in result.output
     assert "hunter2" not in result.output
