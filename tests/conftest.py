@@ -76,6 +76,17 @@ def fresh_warnings() -> None:
     warn_once.cache_clear()
 
 
+@pytest.fixture(autouse=True)
+def frozen_imports() -> Iterator[None]:
+    """Freeze what is imported again after a run whose hook has unfrozen everything."""
+    unfreeze, calls = gc.unfreeze, []
+    gc.unfreeze = lambda: (calls.append("unfreeze"), unfreeze())
+    yield
+    gc.unfreeze = unfreeze
+    if calls:
+        gc.freeze()
+
+
 @pytest.fixture
 def page_runner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config

@@ -43,7 +43,7 @@ def test_small_matrix_has_a_cell_for_each_number() -> None:
     assert cells[0, 0].tolist() == [120, 158, 217]
 
 
-@pytest.mark.parametrize("size", [33, 1000, 3000])
+@pytest.mark.parametrize("size", [33, 1000, 1100])
 def test_large_matrix_is_a_map(size: int) -> None:
     found = picture(np.eye(size))
     scale = max(1, 1024 // size)

@@ -1,7 +1,7 @@
 """All hooks that ship keep what hooks promise."""
 
 import gc
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,13 +97,11 @@ UNCHECKED = {
 
 
 @pytest.fixture(autouse=True, scope="module")
-def freeze_existing_objects() -> Iterator[None]:
+def freeze_existing_objects() -> None:
     """Going through all that a process of many tests holds takes a second each time that a hook
     collects."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.parametrize("name", sorted(HOOKS.keys() - UNCHECKED.keys()))
