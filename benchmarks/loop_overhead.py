@@ -25,8 +25,8 @@ from benchmarks.perceptron import make_data, make_model
 from benchmarks.timing import Pause, print_table, ratio, take_turns
 from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.session import Session
-from orchestrator.experiment.components import DEFAULT_HOOKS
 from orchestrator.experiment.load import make_experiment
+from orchestrator.experiment.make_hooks import DEFAULT_HOOKS
 from orchestrator.loop.world import World
 
 BATCH = 32

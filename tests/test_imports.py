@@ -208,7 +208,7 @@ def test_files_to_begin_reading_exist() -> None:
         .partition("\n## ")[0]
     )
     places = re.findall(r"\| `([a-z_/]+\.py)` \|", chart)
-    assert len(places) == 15
+    assert len(places) == 17
     assert [
         place
         for place in places

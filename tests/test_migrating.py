@@ -20,13 +20,13 @@ from hooks.stats.layer_memory import LayerMemory
 from hooks.training.ema import EMA
 from orchestrator import Experiment, Task, load_experiment, run
 from orchestrator.errors import ConfigError
-from orchestrator.experiment.components import make_hook
 from orchestrator.experiment.fields.other_systems import (
     EXPERIMENT,
     find_classes_elsewhere,
     find_options_elsewhere,
     load_other_systems,
 )
+from orchestrator.experiment.make_hooks import make_hook
 from orchestrator.experiment.optim.parameter_groups import make_parameter_groups, read_groups
 from orchestrator.experiment.resolve import resolve
 from orchestrator.experiment.sections.training import Scaler

@@ -30,7 +30,7 @@ from hooks.metrics.direction import find_direction
 from hooks.training.early_stopping import EarlyStopping
 from hooks.training.ema import EMA
 from orchestrator import run
-from orchestrator.experiment.components import make_hook
+from orchestrator.experiment.make_hooks import make_hook
 from orchestrator.experiment.optim.parameter_groups import make_parameter_groups, read_groups
 from orchestrator.loop.data.sampling import ShardedSampler, default_order
 from orchestrator.testing import train as train_in_loop

@@ -16,9 +16,9 @@ from orchestrator.disk.new_run import create_run
 from orchestrator.disk.reports import append_report
 from orchestrator.engines.assignment import Assignment
 from orchestrator.errors import ConfigError
-from orchestrator.experiment import components, load, resolve
-from orchestrator.experiment.checked_sections import Sections
+from orchestrator.experiment import load, make_hooks, make_task, resolve
 from orchestrator.experiment.load import to_dict, to_yaml
+from orchestrator.experiment.read_sections import Sections
 from orchestrator.experiment.sweep import check_values
 from orchestrator.experiment.yaml.writer import dump_yaml
 from orchestrator.loop.report import Report
@@ -363,7 +363,7 @@ def test_edit_of_experiment_yaml_repairs_a_source_that_is_no_longer_valid(tmp_pa
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Count the checks of an experiment, and the constructions of its task and hooks."""
     counts: Counter[str] = Counter()
-    resolve_sections, construct = resolve.resolve_sections, components.construct
+    resolve_sections, construct = resolve.resolve_sections, make_hooks.construct
 
     def resolving(sections: Sections) -> Any:
         counts["checks"] += 1
@@ -375,7 +375,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     for module in (resolve, load, check_values):
         monkeypatch.setattr(module, "resolve_sections", resolving)
-    monkeypatch.setattr(components, "construct", constructing)
+    for module in (make_hooks, make_task):
+        monkeypatch.setattr(module, "construct", constructing)
     return counts
 
 

@@ -27,8 +27,8 @@ def hooks(
     """
     from hooks import HOOKS
     from hooks.import_path import extend_import_path
-    from orchestrator.experiment.components import find_hook_class
     from orchestrator.experiment.hook_reference import describe_hook
+    from orchestrator.experiment.make_hooks import find_hook_class
 
     if name is not None:
         extend_import_path([Path.cwd()])

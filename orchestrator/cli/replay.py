@@ -107,7 +107,7 @@ def _describe_outcome(result: Replay) -> str:
 def _make_hook(argument: str) -> Hook:
     """Make the hook of --hook, which is a class in a file or a module."""
     from hooks.import_path import extend_import_path
-    from orchestrator.experiment.components import make_hook
+    from orchestrator.experiment.make_hooks import make_hook
 
     place, _, name = argument.rpartition(":")
     if not place or not name:

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestrator.errors import Problem, collect_problems, shorten_value
-from orchestrator.experiment.components import find_hook_class
 from orchestrator.experiment.fields.field_values import LostValue, convert_value
 from orchestrator.experiment.fields.parameters import list_parameters
+from orchestrator.experiment.make_hooks import find_hook_class
 from orchestrator.task import Task
 from orchestrator.user_code.named_classes import find_class
 

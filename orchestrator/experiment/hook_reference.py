@@ -7,10 +7,10 @@ from typing import Any, get_type_hints
 
 from hooks import EVENTS, Hook
 from hooks.event_plan import format_priority
-from orchestrator.experiment.components import DEFAULT_HOOKS
 from orchestrator.experiment.fields.class_models import make_fields_model
 from orchestrator.experiment.fields.parameters import get_field_docs, list_parameters
 from orchestrator.experiment.fields.type_names import format_type
+from orchestrator.experiment.make_hooks import DEFAULT_HOOKS
 
 _PLAIN_TYPES = (bool, int, float, str, list, dict, NoneType)
 """Types of defaults that JSON can hold; others become text."""

@@ -13,9 +13,10 @@ from orchestrator.errors import (
     collect_problems,
 )
 from orchestrator.experiment.checked_experiment import CheckedExperiment
-from orchestrator.experiment.checked_sections import Sections, find_task, read_sections
 from orchestrator.experiment.checks.data import check_data
 from orchestrator.experiment.checks.unreached import find_unreached_settings
+from orchestrator.experiment.make_task import find_task
+from orchestrator.experiment.read_sections import Sections, read_sections
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve_sections
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sweep.check import check_sweep

@@ -3,19 +3,19 @@
 Runs once in every process that needs an experiment: the driver, a worker, a trial's process.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hooks import Hook, ParamScheduler
 from orchestrator.errors import ConfigError, Problem, collect_problems, raise_problems
-from orchestrator.experiment.checked_sections import Sections, read_sections
 from orchestrator.experiment.checks.conflicts import find_conflicts
 from orchestrator.experiment.checks.key_paths import suggest_path
 from orchestrator.experiment.checks.optimizers import check_optimizer_arguments
 from orchestrator.experiment.checks.train_method import list_default_hooks
 from orchestrator.experiment.checks.unknown_classes import replace_unknown_hooks
-from orchestrator.experiment.components import BuiltHook, make_hooks
+from orchestrator.experiment.make_hooks import BuiltHook, make_hooks
+from orchestrator.experiment.read_sections import Sections, read_sections
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.randomness import seeded
@@ -49,11 +49,12 @@ def resolve_sections(sections: Sections) -> ResolvedExperiment:
     The experiment gets the source of the sections.
     """
     experiment = sections.experiment
-    problems = list(sections.problems)
-    unknown = list(sections.unknown)
     task, task_args = sections.task_and_args or (None, {})
     with seeded(experiment.seed):
-        built = _build_hooks(sections, task, problems, unknown)
+        made = _make_hooks(sections, task)
+    problems = [*sections.problems, *made.problems]
+    unknown = [*sections.unknown, *made.unknown]
+    built = made.hooks
     hooks = {name: entry.hook for name, entry in (built or {}).items() if entry}
 
     if sections.task and not sections.has_custom_loop:
@@ -72,15 +73,26 @@ def resolve_sections(sections: Sections) -> ResolvedExperiment:
     return ResolvedExperiment(experiment, task, hooks)
 
 
-def _build_hooks(
-    sections: Sections, task: Task | None, problems: list[Problem], unknown: list[Problem]
-) -> dict[str, BuiltHook | None] | None:
-    """Create the hooks by name, and add the problems; None if there are any."""
+@dataclass(frozen=True)
+class _MadeHooks:
+    """The hooks of an experiment by name, or the problems why there are none."""
+
+    hooks: Mapping[str, BuiltHook | None] | None
+    """None where a hook is off, or in place of all if one is wrong."""
+    problems: Sequence[Problem]
+    unknown: Sequence[Problem]
+    """Problems of classes that cannot be found, for which others stand."""
+
+
+def _make_hooks(sections: Sections, task: Task | None) -> _MadeHooks:
+    """Make the hooks that the experiment and the task name."""
+    problems: list[Problem] = []
     required: Mapping[Any, Any] = {}
     if task:
         expected = "a mapping of names to hooks"
         returned = collect_problems(problems, call_for_mapping, task.required_hooks, expected)
         required = returned or {}
     defaults = list_default_hooks() if sections.has_custom_loop else None
-    entries = replace_unknown_hooks(sections.experiment.hooks, required, unknown)
-    return collect_problems(problems, make_hooks, entries, required, defaults)
+    entries, unknown = replace_unknown_hooks(sections.experiment.hooks, required)
+    hooks = collect_problems(problems, make_hooks, entries, required, defaults)
+    return _MadeHooks(hooks, problems, unknown)

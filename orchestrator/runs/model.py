@@ -11,7 +11,7 @@ from hooks.import_path import extend_import_path
 from hooks.model.buffers import copy_expanded_buffers, restore_buffers
 from orchestrator.disk.checkpoints.contents import load_buffers, load_weights
 from orchestrator.errors import CheckpointError, ConfigError, UsageError
-from orchestrator.experiment.components import make_task
+from orchestrator.experiment.make_task import make_task
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.model.frozen_weights import RECORD, add_frozen_weights
 from orchestrator.loop.model.initial_weights import describe_mismatches

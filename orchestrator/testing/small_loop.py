@@ -7,8 +7,8 @@ from torch import Tensor
 
 from hooks.hook import Hook
 from orchestrator.disk.rows.recorder import Recorder
-from orchestrator.experiment.components import make_hooks
 from orchestrator.experiment.fields.validation import validate
+from orchestrator.experiment.make_hooks import make_hooks
 from orchestrator.experiment.optimizer_defaults import fill_optimization_defaults
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.loop.custom.custom_loop import CustomLoop

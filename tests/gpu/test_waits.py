@@ -15,8 +15,8 @@ from experiments.char_lm import CharLM
 from hooks import HOOKS, Hook, Priority, State
 from hooks.hook import WITHIN_ITERATION
 from orchestrator.disk.rows.recorder import Recorder
-from orchestrator.experiment.components import DEFAULT_HOOKS
 from orchestrator.experiment.fields.construction import construct
+from orchestrator.experiment.make_hooks import DEFAULT_HOOKS
 from orchestrator.storage import Storage
 from tests.gpu.hooks import CASES, UNTRIED
 from tests.gpu.tasks import loop_on

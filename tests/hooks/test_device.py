@@ -6,7 +6,7 @@ import torch
 from hooks.device import require_device
 from hooks.errors import SettingError
 from orchestrator.errors import ConfigError
-from orchestrator.experiment.components import make_hooks
+from orchestrator.experiment.make_hooks import make_hooks
 
 REFUSED = ("gpu", "cuda:", "cuda:-1", "meta", "CPU", "", "cpu\n", 0)
 

@@ -11,8 +11,8 @@ from hooks.checkpointing.export import Export
 from hooks.needs import Needs
 from hooks.suitability import find_reason_against
 from orchestrator.errors import ConfigError
-from orchestrator.experiment.components import make_hooks
 from orchestrator.experiment.fields.class_models import make_fields_model
+from orchestrator.experiment.make_hooks import make_hooks
 
 
 def test_a_misspelt_event_is_refused_when_the_class_is_defined() -> None:

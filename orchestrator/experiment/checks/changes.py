@@ -5,7 +5,7 @@ from typing import Any
 
 from hooks.interval import Interval
 from orchestrator.errors import Problem, find_problems
-from orchestrator.experiment.components import find_hook_class, make_hook
+from orchestrator.experiment.make_hooks import find_hook_class, make_hook
 from orchestrator.experiment.optim.optimization import Optimization, parse_optimizer_path
 from orchestrator.experiment.optim.optimizer import check_optimizer
 from orchestrator.experiment.optimizations import list_optimizations

@@ -12,8 +12,8 @@ from hooks.metrics.monitored import AUTO, MonitoredMetrics, find_monitored_metri
 from hooks.metrics.names import PHASES, find_phase, list_phases, nearest
 from orchestrator.column_names import COSTS
 from orchestrator.errors import ConfigError, Problem, collect_problems
-from orchestrator.experiment.components import find_hook_class
 from orchestrator.experiment.fields.class_models import evaluate_annotations
+from orchestrator.experiment.make_hooks import find_hook_class
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.notify import parse_target
 from orchestrator.task import Task, has_custom_loop

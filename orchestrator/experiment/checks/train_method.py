@@ -8,8 +8,8 @@ from hooks import HOOKS
 from hooks.setup import Setup
 from hooks.suitability import find_reason_against
 from orchestrator.errors import Problem
-from orchestrator.experiment.components import DEFAULT_HOOKS
 from orchestrator.experiment.fields.needs import find_changed_keys
+from orchestrator.experiment.make_hooks import DEFAULT_HOOKS
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.nearest_names import did_you_mean

@@ -1,6 +1,7 @@
 """Validation of an experiment's sections, each on its own, so that no mistake hides another."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
@@ -8,32 +9,40 @@ from pydantic import ValidationError
 from orchestrator.errors import Problem
 from orchestrator.experiment.fields.field_errors import locate_error, without_refused_nulls
 from orchestrator.experiment.fields.messages import convert_errors
+from orchestrator.experiment.make_task import NO_TASK
 from orchestrator.experiment.sections.experiment import Experiment, find_length_problem
 from orchestrator.experiment.yaml.plain_values import to_plain_data
 
-NO_TASK = "missing:Missing"
 _PLACEHOLDERS: dict[str, Any] = {"name": "unnamed", "task": NO_TASK}
 
 
-def validate_sections(
-    data: Mapping[str, Any], problems: list[Problem]
-) -> tuple[dict[str, Any], Experiment]:
-    """Validate data, add its problems, and return the valid sections and their experiment.
+@dataclass(frozen=True)
+class ValidSections:
+    """The sections of an experiment that are valid on their own."""
 
-    Required keys that are missing or wrong get placeholders.
-    """
+    data: Mapping[str, Any]
+    """The valid sections as they are written, with placeholders for required ones that are not."""
+    experiment: Experiment
+    """The experiment of these sections."""
+    problems: Sequence[Problem]
+    """What is wrong with the others."""
+
+
+def validate_sections(data: Mapping[str, Any]) -> ValidSections:
+    """Validate the sections of an experiment, and leave out those that are wrong."""
     plain: dict[str, Any] = to_plain_data(data)
-    try:
-        return plain, Experiment.model_validate(plain)
-    except ValidationError as error:
-        rest = without_refused_nulls(error, plain)
-        if rest != plain:
-            return validate_sections(rest, problems)
-
-        errors = convert_errors(error, Experiment, plain, "")
-        problems.extend([*errors, *_check_length(plain, errors)])
-        # Pydantic reports nothing else beside a key that is no text.
-        return validate_sections(_replace_wrong_sections(plain, error), problems)
+    problems: list[Problem] = []
+    while True:
+        try:
+            return ValidSections(plain, Experiment.model_validate(plain), problems)
+        except ValidationError as error:
+            rest = without_refused_nulls(error, plain)
+            if rest == plain:
+                errors = convert_errors(error, Experiment, plain, "")
+                problems += [*errors, *_check_length(plain, errors)]
+                # Pydantic reports nothing else beside a key that is no text.
+                rest = _replace_wrong_sections(plain, error)
+            plain = rest
 
 
 def _check_length(data: Mapping[str, Any], errors: Sequence[Problem]) -> Iterator[Problem]:

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orchestrator.errors import Problem, collect_problems
-from orchestrator.experiment.checked_sections import Sections
 from orchestrator.experiment.fields.validation import validate
+from orchestrator.experiment.read_sections import Sections
 from orchestrator.experiment.sections.domain import Domain
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.sweep import SweepSettings

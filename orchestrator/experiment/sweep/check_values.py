@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestrator.errors import Problem, collect_problems
-from orchestrator.experiment.checked_sections import make_sections
 from orchestrator.experiment.checks.changes import make_relative_message
 from orchestrator.experiment.checks.metric_modes import with_inferred_modes
 from orchestrator.experiment.fields.messages import INTEGER_CODES
+from orchestrator.experiment.read_sections import make_sections
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve_sections
 from orchestrator.experiment.sections.domain import Domain
 from orchestrator.experiment.sections.sweep import SweepSettings

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from orchestrator.errors import Problem
-from orchestrator.experiment.checked_sections import find_task
 from orchestrator.experiment.checks.train_method import list_train_parameters
-from orchestrator.experiment.components import PLAN_KEYS
+from orchestrator.experiment.make_hooks import PLAN_KEYS
+from orchestrator.experiment.make_task import find_task
 from orchestrator.experiment.optim.optimization import parse_optimizer_path
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.schedulers.pbt import PBT

@@ -8,7 +8,7 @@ from typing import Any
 from hooks import EVENTS, HOOKS, Checkpoint, Hook, ParamScheduler, PreciseBatchNorm
 from hooks.metrics.names import find_phase
 from orchestrator.errors import ConfigError, Problem
-from orchestrator.experiment.components import PLAN_KEYS
+from orchestrator.experiment.make_hooks import PLAN_KEYS
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve
 from orchestrator.experiment.sections.schedulers.fifo import Fifo
 from orchestrator.experiment.sections.sweep import SweepSettings

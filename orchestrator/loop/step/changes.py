@@ -6,7 +6,7 @@ from typing import Any
 from hooks.event_plan import Plan
 from hooks.optimizer_name import OptimizerName
 from hooks.state import State
-from orchestrator.experiment.components import make_hook
+from orchestrator.experiment.make_hooks import make_hook
 from orchestrator.experiment.optim.timeline import Timeline
 from orchestrator.experiment.planned_change import HookChange, NumberChange, PlannedChange
 from orchestrator.experiment.sections.experiment import Experiment

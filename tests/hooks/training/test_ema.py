@@ -18,7 +18,7 @@ from hooks.model.power_average import compute_exponent
 from hooks.state import ScheduledOptimizer, Weights
 from hooks.training.ema import EMA
 from orchestrator.errors import ConfigError
-from orchestrator.experiment.components import make_hooks
+from orchestrator.experiment.make_hooks import make_hooks
 from orchestrator.loop.loop import Loop
 from orchestrator.testing import check_hook
 from orchestrator.testing.differences import find_difference

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from orchestrator import open_run
 from orchestrator.cli import app
-from orchestrator.experiment.components import DEFAULT_HOOKS
+from orchestrator.experiment.make_hooks import DEFAULT_HOOKS
 from tests.orchestrator.experiment.samples import HERE
 
 TEXT = f"name: line\ntask: {HERE}:Line\nepochs: 1\n"

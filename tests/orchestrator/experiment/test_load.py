@@ -12,8 +12,8 @@ import pytest
 
 from hooks.interval import Interval
 from orchestrator.errors import ConfigError
-from orchestrator.experiment.components import DEFAULT_HOOKS
 from orchestrator.experiment.load import load_experiment, make_experiment, to_yaml
+from orchestrator.experiment.make_hooks import DEFAULT_HOOKS
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.experiment.sections.schedulers.asha import Asha

@@ -1,20 +1,17 @@
-"""Build the task and the hooks that an experiment names. Runs in the driver and in each worker."""
+"""Make the hooks of an experiment from their entries. Runs in the driver and in each worker."""
 
-import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from hooks import HOOKS, Hook, Priority
-from orchestrator.errors import ConfigError, Problem, collect_problems, raise_problems
+from orchestrator.errors import ConfigError, Problem, collect_problems
 from orchestrator.experiment.fields.construction import construct
 from orchestrator.experiment.fields.other_systems import find_classes_elsewhere
 from orchestrator.experiment.fields.parameters import list_parameters
 from orchestrator.experiment.fields.plain_data import convert_all, to_entry
-from orchestrator.experiment.task_methods import check_required_methods, find_wrong_arguments
 from orchestrator.experiment.yaml.dotted_paths import join
 from orchestrator.nearest_names import did_you_mean
-from orchestrator.task import Task
 from orchestrator.user_code.named_classes import find_class
 
 ENTRY_POINTS = "hookyard.hooks"
@@ -38,25 +35,6 @@ DEFAULT_HOOKS = (
 PLAN_KEYS = ("type", "priority")
 """Keys of a hook's entry for its class and its order among the hooks, unless it has parameters of
 these names."""
-
-
-def make_task(name: str, arguments: Mapping[str, Any]) -> tuple[Task, dict[str, Any]]:
-    """Create the task of class `name` (`module:Class`), and return it with all its arguments.
-
-    Raises ConfigError.
-    """
-    # `Task` is only a bound here.
-    cls: type[Task] = find_class(name, Task, {}, "task")  # type: ignore[type-abstract]
-    if arguments and not dataclasses.is_dataclass(cls):
-        raise ConfigError.at(
-            "task_args",
-            f"{name} takes no arguments, because it is not a dataclass, got {', '.join(arguments)}",
-            "put @dataclass above the class",
-        )
-    check_required_methods(cls)
-    task, all_arguments = construct(cls, arguments, "task_args")
-    raise_problems(find_wrong_arguments(task))
-    return task, all_arguments
 
 
 class BuiltHook(NamedTuple):

@@ -1,7 +1,7 @@
 """The sections of an experiment, read from YAML and each checked on its own."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hooks.import_path import extend_import_path
@@ -14,18 +14,17 @@ from orchestrator.experiment.checks.metric_modes import (
 )
 from orchestrator.experiment.checks.train_method import list_train_defaults
 from orchestrator.experiment.checks.unknown_classes import replace_unknown_classes
-from orchestrator.experiment.components import make_task
+from orchestrator.experiment.make_task import NO_TASK, find_task, make_task
 from orchestrator.experiment.optimizer_defaults import (
     fill_optimization_defaults,
     with_stepping_interval,
 )
 from orchestrator.experiment.sections.experiment import Experiment
-from orchestrator.experiment.sections.validation import NO_TASK, validate_sections
+from orchestrator.experiment.sections.validation import validate_sections
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.randomness import seeded
 from orchestrator.task import Task, has_custom_loop
 from orchestrator.user_code.main_definitions import define_in_main
-from orchestrator.user_code.named_classes import find_class
 
 
 @dataclass(frozen=True)
@@ -66,38 +65,32 @@ def read_sections(source: ExperimentSource) -> Sections:
     return replace(make_sections(data, problems), source=source)
 
 
-def make_sections(data: Mapping[str, Any], problems: Iterable[Problem] = ()) -> Sections:
-    """Return the sections of an experiment, each checked, with what its task sets."""
-    collected = list(problems)
-    unknown: list[Problem] = []
-    known = _without_nulls(replace_unknown_classes(data, unknown))
-    task = find_task(known.get("task"))
+def make_sections(data: Mapping[str, Any], problems: Sequence[Problem] = ()) -> Sections:
+    """Return the sections of an experiment, each checked, with what its task sets.
+
+    `problems` are those of the data, which is read.
+    """
+    known, unknown = replace_unknown_classes(data)
+    written = _without_nulls(known)
+    task = find_task(written.get("task"))
     is_custom = task is not None and has_custom_loop(task)
     if task and is_custom:
-        known = {**list_train_defaults(task), **known}
+        written = {**list_train_defaults(task), **written}
 
-    valid, experiment = validate_sections(with_inferred_modes(known), collected)
+    valid = validate_sections(with_inferred_modes(written))
+    experiment = valid.experiment
+    optimizer_problems: Sequence[Problem] = ()
     if task and not is_custom:
-        filled = collect_problems(collected, fill_optimization_defaults, experiment, task)
-        experiment = with_stepping_interval(filled or experiment, task)
-
-    # A task may draw random numbers when it is created, for a model in `__post_init__` for example.
-    task_and_args = None
-    with seeded(experiment.seed):
-        if experiment.task != NO_TASK:
-            task_and_args = collect_problems(
-                collected, make_task, experiment.task, experiment.task_args
-            )
-        meter_modes = read_meter_modes(task_and_args[0]) if task_and_args else {}
-    experiment = with_meter_modes(experiment, meter_modes)
+        experiment, optimizer_problems = _fill_optimizers(experiment, task)
+    made = _make_task(experiment)
     return Sections(
         data=data,
-        valid_keys=frozenset(valid),
-        experiment=experiment,
+        valid_keys=frozenset(valid.data),
+        experiment=with_meter_modes(experiment, made.meter_modes),
         task=task,
-        task_and_args=task_and_args,
-        meter_modes=meter_modes,
-        problems=tuple(collected),
+        task_and_args=made.task_and_args,
+        meter_modes=made.meter_modes,
+        problems=(*problems, *valid.problems, *optimizer_problems, *made.problems),
         unknown=tuple(unknown),
     )
 
@@ -107,8 +100,32 @@ def _without_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in data.items() if value is not None or key == "scheduler"}
 
 
-def find_task(name: Any) -> type[Task] | None:
-    """Return the class of the task, or None if there is none; `make_task` reports why."""
-    if not isinstance(name, str) or name == NO_TASK:
-        return None
-    return collect_problems([], find_class, name, Task, {}, "task")
+def _fill_optimizers(
+    experiment: Experiment, task: type[Task]
+) -> tuple[Experiment, Sequence[Problem]]:
+    """Return the experiment with the defaults of its optimizers and schedulers, and the problems of
+    those that have none."""
+    problems: list[Problem] = []
+    filled = collect_problems(problems, fill_optimization_defaults, experiment, task)
+    return with_stepping_interval(filled or experiment, task), problems
+
+
+@dataclass(frozen=True)
+class _MadeTask:
+    """The task of an experiment, or the problems why there is none."""
+
+    task_and_args: tuple[Task, dict[str, Any]] | None = None
+    meter_modes: Mapping[str, Mode] = field(default_factory=dict)
+    problems: Sequence[Problem] = ()
+
+
+def _make_task(experiment: Experiment) -> _MadeTask:
+    if experiment.task == NO_TASK:
+        return _MadeTask()
+    problems: list[Problem] = []
+    # A task may draw random numbers when it is created, for a model in `__post_init__` for example.
+    with seeded(experiment.seed):
+        made = collect_problems(problems, make_task, experiment.task, experiment.task_args)
+        if made is None:
+            return _MadeTask(problems=problems)
+        return _MadeTask(made, read_meter_modes(made[0]))

@@ -1,4 +1,4 @@
-"""Components: the hooks and the task an experiment names."""
+"""The hooks of an experiment, made of their entries."""
 
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, EntryPoints
@@ -8,8 +8,8 @@ import pytest
 
 from hooks import HOOKS, Hook, Priority
 from orchestrator.errors import ConfigError
-from orchestrator.experiment import components
-from orchestrator.experiment.components import make_hooks, make_task
+from orchestrator.experiment import make_hooks as module
+from orchestrator.experiment.make_hooks import make_hooks
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.user_code import named_classes
 from tests.orchestrator.experiment.samples import HERE, Band, Shadow
@@ -18,8 +18,8 @@ from tests.orchestrator.experiment.samples import HERE, Band, Shadow
 @pytest.fixture(autouse=True)
 def two_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A table of two hooks, one of them a default."""
-    monkeypatch.setattr(components, "HOOKS", {"shadow": Shadow, "band": Band})
-    monkeypatch.setattr(components, "DEFAULT_HOOKS", ("shadow",))
+    monkeypatch.setattr(module, "HOOKS", {"shadow": Shadow, "band": Band})
+    monkeypatch.setattr(module, "DEFAULT_HOOKS", ("shadow",))
 
 
 def made(
@@ -131,33 +131,10 @@ def test_required_hooks_cannot_be_turned_off() -> None:
     }
 
 
-# Task
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "path", "message"),
-    [
-        ("Line", {"width": 0}, "task_args.width", "must be greater than 0, got 0"),
-        ("Line", {"widht": 1}, "task_args.widht", "unknown key"),
-        ("Forgot", {"depth": 1}, "task_args", "declares depth but is not a dataclass"),
-        ("Unfinished", {}, "task", "Unfinished must define "),
-        ("Shadow", {}, "task", "must be a subclass of Task"),
-    ],
-)
-def test_invalid_tasks_are_refused(
-    name: str, arguments: dict[str, Any], path: str, message: str
-) -> None:
-    with pytest.raises(ConfigError) as caught:
-        make_task(f"{HERE}:{name}", arguments)
-    (problem,) = caught.value.problems
-    assert problem.path == path
-    assert message in problem.message
-
-
 def test_default_hooks_are_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     hooks = make_hooks({}, {})
-    assert list(hooks) == list(components.DEFAULT_HOOKS)
+    assert list(hooks) == list(module.DEFAULT_HOOKS)
     assert {name: type(one.hook) for name, one in hooks.items() if one} == {
         name: HOOKS[name] for name in hooks
     }
