@@ -50,7 +50,10 @@ def test_a_run_keeps_its_engine(tmp_path: Path) -> None:
             {"engine": "gang", "local": True},
             "`local` means the engine in-process; leave out `local` or the engine gang",
         ),
-        ({"local": True, "address": "head:6379"}, "does not join the cluster at head:6379"),
+        (
+            {"local": True, "address": "head:6379"},
+            "joins no cluster, but the address head:6379 was given",
+        ),
         ({"engine": "gang"}, r"workers.count must be one number for the engine gang, got \[1, 2\]"),
     ],
 )
