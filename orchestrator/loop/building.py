@@ -11,7 +11,7 @@ from hooks.event_plan import Plan
 from hooks.hook import Hook
 from hooks.optimizer_name import OptimizerName
 from hooks.state import ScheduledOptimizer, Weights
-from orchestrator.errors import raise_problems
+from orchestrator.errors import Problem, raise_problems
 from orchestrator.experiment.checks.metric_modes import read_meter_modes
 from orchestrator.experiment.checks.optimizers import check_closure
 from orchestrator.experiment.optim.building import build_optimizers
@@ -106,6 +106,7 @@ def build_training(
     frozen = _find_frozen_weights(experiment, plan, model.module, origin)
 
     unscheduled = build_optimizers(optimizations, task, model.module)
+    # Schedulers change the numbers of the optimizers to which they are added.
     numbers = NumberChanges(optimizations, unscheduled, model.module)
     optimizers = _schedule(unscheduled, task, schedules, precisions)
     _check_closures(experiment, plan, optimizers)
@@ -210,11 +211,10 @@ def _schedule(
 def _check_closures(experiment: Experiment, plan: Plan, optimizers: Optimizers) -> None:
     """Raise ConfigError if an optimizer that evaluates the loss several times does not fit the
     experiment."""
-    raise_problems(
-        problem
-        for entry in optimizers.values()
-        for problem in check_closure(type(entry.optimizer), experiment, plan.hooks)
-    )
+    problems: list[Problem] = []
+    for entry in optimizers.values():
+        problems += check_closure(type(entry.optimizer), experiment, plan.hooks)
+    raise_problems(problems)
 
 
 # State and iterations

@@ -78,7 +78,7 @@ class InferenceLoop(HookedLoop):
     def _produce_reports(self) -> Iterator[Report]:
         run = self.runs[0]
         self.state.metrics = {}
-        run.cursor.eval_iterations = {}
+        run.cursor.forget_validations()
         run.cursor.end_validation()
         if self._rewinds:
             run.random_states.rewind()

@@ -101,7 +101,7 @@ class RunCursor:
         """Begin a training phase; the first of an epoch resets its validation counters."""
         self._stage = Stage.TRAIN
         if not self.epoch.has_begun:
-            self.eval_iterations = {}
+            self.forget_validations()
 
     def end_train_phase(self) -> None:
         """End a training phase; the validation follows."""
@@ -114,6 +114,10 @@ class RunCursor:
     def end_round(self) -> None:
         """End the round with its report; the next one begins with a training phase."""
         self._stage = Stage.REPORTED
+
+    def forget_validations(self) -> None:
+        """Count the iterations of the epoch's validations from 0 again."""
+        self.eval_iterations = {}
 
     def count_validation(self, phase: str, iterations: int) -> None:
         """Count the iterations of a val phase that were just run."""

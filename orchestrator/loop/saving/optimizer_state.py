@@ -78,10 +78,10 @@ def _save_state(optimizer: Optimizer, outer: tuple[Optimizer, ...]) -> dict[str,
 def list_group_parameters(optimizer: Optimizer, module: nn.Module) -> list[list[str]]:
     """Return the names of the parameters of each group; empty for those outside the model."""
     names = {parameter: name for name, parameter in module.named_parameters()}
-    return [
-        [names.get(parameter, "") for parameter in group["params"]]
-        for group in optimizer.param_groups
-    ]
+    names_of_groups = []
+    for group in optimizer.param_groups:
+        names_of_groups.append([names.get(parameter, "") for parameter in group["params"]])
+    return names_of_groups
 
 
 def load_state(optimizer: Optimizer, saved: dict[str, Any]) -> None:

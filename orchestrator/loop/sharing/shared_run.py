@@ -73,12 +73,10 @@ def _make_plan_of_follower(training: Training, member: Member) -> Plan:
     training_hooks = training.plan.hooks
     shared = {name: training_hooks.get(name, hook) for name, hook in member.hooks.items()}
     plan = make_plan({**shared, **own_hooks}, member.context.world, training.clock)
-    return plan.replace_calls(
-        {
-            event: [call for call in plan.calls[event] if call.name in own_hooks]
-            for event in EVENTS_FIRED_ONCE
-        }
-    )
+    own_calls: dict[str, list[Call]] = {}
+    for event in EVENTS_FIRED_ONCE:
+        own_calls[event] = [call for call in plan.calls[event] if call.name in own_hooks]
+    return plan.replace_calls(own_calls)
 
 
 def _share_calls(

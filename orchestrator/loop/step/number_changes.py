@@ -156,13 +156,12 @@ class NumberChanges:
 
 def _read_groups(optimizer: Optimizer) -> Groups:
     """Return the settings of an optimizer's groups, without what else it may keep there."""
-    groups = [
-        {key: _as_number(value) for key, value in group.items()} for group in optimizer.param_groups
-    ]
-    return [
-        {key: value for key, value in group.items() if isinstance(value, _PLAIN)}
-        for group in groups
-    ]
+    return [_read_settings(group) for group in optimizer.param_groups]
+
+
+def _read_settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    numbers = {key: _as_number(value) for key, value in group.items()}
+    return {key: value for key, value in numbers.items() if isinstance(value, _PLAIN)}
 
 
 def _as_number(value: Any) -> Any:
