@@ -21,6 +21,8 @@ from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.checkpoints.store import CheckpointStore
 from orchestrator.disk.initial_weights import find_initial_weights
 from orchestrator.disk.media import read_media
+from orchestrator.disk.metadata import LaunchMetadata
+from orchestrator.disk.new_run import create_run
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.session import Session
@@ -28,7 +30,6 @@ from orchestrator.experiment.load import make_experiment, to_yaml
 from orchestrator.loop.world import World
 from orchestrator.runs.result import Run
 from tests.iterable_tasks import IterablePoints
-from tests.orchestrator.runs.written import new_run
 from tests.ranks import on_ranks, until_killed
 from tests.tasks import Points, plain
 
@@ -143,9 +144,8 @@ def assignment(kind: str, root: Path, dies_at: int = 0) -> Assignment:
     experiment = make_experiment(
         {name: value for name, value in written.items() if value is not None}
     )
-    folder = new_run(
-        root, kind.replace(" ", "-"), to_yaml(experiment), init=find_initial_weights(experiment)
-    )
+    launch = LaunchMetadata(init=find_initial_weights(experiment))
+    folder = create_run(root, kind.replace(" ", "-"), to_yaml(experiment), launch)
     return Assignment(experiment.source, str(folder))
 
 
