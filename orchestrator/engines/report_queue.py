@@ -15,7 +15,12 @@ class ReportOrdinal(NamedTuple):
     rounds: int
     """Number of complete rounds in the run, up to this report."""
     is_final: bool
-    """True for the last report, which may come within a round."""
+    """True for the last report of a job, which may come within a round."""
+
+    def without_end(self) -> "ReportOrdinal":
+        """Return the ordinal that leaves room for the last report of a later job after as many
+        rounds."""
+        return self._replace(is_final=False)
 
 
 _NO_REPORT = ReportOrdinal(-1, False)
@@ -26,8 +31,8 @@ class ReportQueue(Mailbox):
     """Mailbox in which rank 0 waits at each report, and all ranks with it, until the driver
     requests the next one, so that a trial stops exactly at the report at which a scheduler stops it.
 
-    The actor is asynchronous, because calls wait in it. If it restarts, Ray repeats the pending
-    calls.
+    It is a mailbox as well, so that a run needs one actor and not two. The actor is asynchronous,
+    because calls wait in it. If it restarts, Ray repeats the pending calls.
     """
 
     def __init__(self) -> None:
@@ -36,17 +41,24 @@ class ReportQueue(Mailbox):
         self._decision = asyncio.Condition()
         """Notified when the driver lets the ranks continue, or ends them."""
         self._last_put = _NO_REPORT
-        """The newest report that rank 0 has sent."""
+        """The newest report that rank 0 has sent, in this job or an earlier one; only a newer one
+        is delivered."""
         self._last_taken = _NO_REPORT
-        """The newest report that the driver has got."""
+        """The newest report that the driver has got; its next request releases it."""
         self._last_released = _NO_REPORT
-        """The newest report after which the driver has let the ranks continue."""
+        """The newest report after which the driver has let the ranks continue, as they do at once
+        after an older one that they repeat."""
         self._ended = False
+        """True once the ranks must end."""
 
     async def begin(self) -> None:
-        """Serve a job, possibly a later one of the same run."""
+        """Serve a job, possibly a later one of the same run. Its last report is delivered even if an
+        earlier job was interrupted within the same round."""
         self._ended = False
         self._reports = asyncio.Queue()
+        self._last_put = self._last_put.without_end()
+        self._last_taken = self._last_taken.without_end()
+        self._last_released = self._last_released.without_end()
 
     async def should_train(self) -> bool:
         """Return whether the run should still train."""

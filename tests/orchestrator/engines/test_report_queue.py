@@ -22,7 +22,7 @@ def put(queue: ReportQueue, report: Report) -> asyncio.Task[bool]:
     return asyncio.ensure_future(queue.put(ordinal, report))
 
 
-async def list_done(*tasks: asyncio.Task[bool]) -> list[bool]:
+async def list_done(*tasks: asyncio.Task[Any]) -> list[bool]:
     """Return which tasks are done, once all others wait."""
     for _ in range(10):
         await asyncio.sleep(0)
@@ -92,6 +92,47 @@ async def test_partial_last_report_is_delivered() -> None:
     next_report = asyncio.ensure_future(queue.next())
     put(queue, partial)
     assert await next_report == partial
+
+
+@in_event_loop
+async def test_second_interruption_within_a_round_is_delivered() -> None:
+    """A run is preempted within its third round, and its next job again: both partial reports come
+    after two rounds."""
+
+    queue = ReportQueue()
+    interrupted, again = report(2, is_final=True), report(2, is_final=True)
+    first_put = put(queue, interrupted)
+    assert await queue.next() is interrupted
+    await queue.end()
+    assert await first_put is False
+
+    await queue.begin()
+    next_report = asyncio.ensure_future(queue.next())
+    assert await list_done(next_report) == [False]
+    second_put = put(queue, again)
+    assert await list_done(second_put) == [False], "the driver has not decided on this report"
+    await queue.close()
+    assert await next_report is again
+    assert await queue.next() is None
+    assert await second_put is True
+
+
+@in_event_loop
+async def test_round_that_a_later_job_repeats_is_delivered_once() -> None:
+    """A run is interrupted after its third round, whose checkpoint is lost, so the next job repeats
+    the round."""
+
+    queue, last = ReportQueue(), report(3, is_final=True)
+    put(queue, last)
+    assert await queue.next() is last
+    await queue.end()
+
+    await queue.begin()
+    next_report = asyncio.ensure_future(queue.next())
+    assert await put(queue, report(3)) is True
+    fourth = report(4)
+    put(queue, fourth)
+    assert await next_report is fourth
 
 
 @in_event_loop
