@@ -247,8 +247,12 @@ class State:
 
     @property
     def main_metric(self) -> str:
-        """The first metric that the experiment monitors; empty if it monitors none."""
-        return next((monitored.metrics[0] for monitored in find_monitored_metrics(self.config)), "")
+        """The first metric that the experiment names as monitored; empty if it names none, or only
+        `best: auto`."""
+        for monitored in find_monitored_metrics(self.config):
+            if not monitored.is_auto:
+                return monitored.metrics[0]
+        return ""
 
     def find_evaluated_weights(self, metric: str = "") -> Weights:
         """Return the weights that a metric was computed with.

@@ -4,8 +4,12 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import chain
 from typing import Any
 
-from hooks.metrics.direction import Mode, find_direction, find_words
-from hooks.metrics.monitored import AUTO, find_declared_modes, find_monitored_metrics
+from hooks.metrics.direction import Mode, find_direction, find_words, list_modes
+from hooks.metrics.monitored import (
+    MonitoredMetrics,
+    find_declared_modes,
+    find_monitored_metrics,
+)
 
 _LOSSES = frozenset({"loss", "losses"})
 """Words of the names of losses and of their terms."""
@@ -24,35 +28,40 @@ def find_best_metric(
     `checkpoint_metric` is the metric of its best checkpoint. Without one, it is the first of
     `hooks.checkpoint.best`, or the metric that this hook would choose.
     """
-    best = _get_checkpoint_best(config)
+    best = _find_checkpoint_best(config)
     metric = checkpoint_metric or _find_configured_metric(best, reported, config, meters)
     if not metric:
         return None
 
-    declared = find_declared_modes(config, metric if best == AUTO else AUTO)
-    mode = find_direction(metric, declared, meters)
+    mode = _read_mode_of_auto(best) if best and best.is_auto else None
+    mode = mode or find_direction(metric, find_declared_modes(config), meters)
     return (metric, mode) if mode else None
 
 
-def _get_checkpoint_best(config: Mapping[str, Any]) -> str | None:
-    """Return the first metric of `hooks.checkpoint.best`, or `auto`; None if it is not set."""
+def _read_mode_of_auto(best: MonitoredMetrics) -> Mode | None:
+    """Return the mode that `hooks.checkpoint` sets for the metric that the run chooses."""
+    return next(iter(list_modes(best.entry.get("mode"), 1)), None)
+
+
+def _find_checkpoint_best(config: Mapping[str, Any]) -> MonitoredMetrics | None:
+    """Return the metrics of `hooks.checkpoint.best`; None if it is not set."""
     for monitored in find_monitored_metrics(config):
         if monitored.path == "hooks.checkpoint" and monitored.key == "best":
-            return monitored.metrics[0]
+            return monitored
     return None
 
 
 def _find_configured_metric(
-    best: str | None,
+    best: MonitoredMetrics | None,
     reported: Collection[str],
     config: Mapping[str, Any],
     meters: Mapping[str, Mode] | None,
 ) -> str | None:
     if best is None:
         return choose_main_metric(reported, config, meters)
-    if best == AUTO:
+    if best.is_auto:
         return next(iter(list_val_metrics(reported)), None)
-    return best
+    return best.metrics[0]
 
 
 def choose_main_metric(

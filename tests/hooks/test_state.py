@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from hooks import State
+from hooks.state import Weights
 
 
 @pytest.mark.parametrize(
@@ -49,3 +50,26 @@ def test_reasons_are_recorded_as_text() -> None:
         state.skip_reasons,
     ]
     assert reasons == [["it is enough"]] * 4
+
+
+@pytest.mark.parametrize(
+    ("hooks", "metric", "provider"),
+    [
+        ({"early_stopping": {"monitor": "val/ema/acc"}}, "val/ema/acc", "ema"),
+        (
+            {"checkpoint": {"best": "auto"}, "early_stopping": {"monitor": "val/ema/acc"}},
+            "val/ema/acc",
+            "ema",
+        ),
+        ({"checkpoint": {"best": "auto"}}, "", ""),
+        ({}, "", ""),
+    ],
+)
+def test_evaluated_weights_are_those_of_the_first_named_metric(
+    hooks: dict[str, Any], metric: str, provider: str
+) -> None:
+    """`best: auto` names no metric, so that the next one that is monitored decides."""
+    evaluations = {"": Weights(), "ema": Weights(provider="ema")}
+    state = State(config={"hooks": hooks}, evaluations=evaluations)
+    assert state.main_metric == metric
+    assert state.find_evaluated_weights().provider == provider

@@ -30,11 +30,8 @@ class MonitoredMetric:
     """True if a metric of `test` comes too late."""
     of_whole_reports: bool = False
     """True if the metric is looked up in whole reports, which also hold what hooks add."""
-
-    @property
-    def is_auto(self) -> bool:
-        """True if the run chooses a metric of `val`."""
-        return self.name == AUTO and self.path.endswith(".best")
+    is_auto: bool = False
+    """True if the run chooses a metric of `val`; the name is then `auto`."""
 
     @property
     def phase(self) -> str:
@@ -62,9 +59,13 @@ def list_metrics_of_hooks(hooks: Mapping[str, Any]) -> Iterator[MonitoredMetric]
     for monitored in find_monitored_metrics({"hooks": hooks}):
         cls = find_monitoring_hook(monitored)
         if cls:
-            path = f"{monitored.path}.{monitored.key}"
-            for name in monitored.metrics:
-                yield MonitoredMetric(path, name, needed_in_training=cls.monitors_in_training)
+            for name in [AUTO] if monitored.is_auto else monitored.metrics:
+                yield MonitoredMetric(
+                    f"{monitored.path}.{monitored.key}",
+                    name,
+                    needed_in_training=cls.monitors_in_training,
+                    is_auto=monitored.is_auto,
+                )
 
 
 def list_monitored_metrics(experiment: Experiment) -> Iterator[MonitoredMetric]:

@@ -47,6 +47,7 @@ LOSS = {"best": "val/loss"}
         ({"zoo": {"type": "m:Z", "best": "val/acc"}, "checkpoint": LOSS}, ("val/loss", "min")),
         ({"checkpoint": {"best": "auto"}}, ("val/f1", "max")),
         ({"checkpoint": {"best": "auto", "mode": "min"}}, ("val/f1", "min")),
+        ({"checkpoint": {"best": ["auto"], "mode": ["min"]}}, ("val/f1", "min")),
         ({"checkpoint": {}, "stop": {"monitor": "val/acc", "mode": "min"}}, ("val/acc", "min")),
         ({}, ("val/f1", "max")),
     ],

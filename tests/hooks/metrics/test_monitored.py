@@ -48,3 +48,16 @@ def test_monitored_metrics_are_named_by_the_path_of_their_section() -> None:
         ("sweep", ["val/loss"]),
         ("hooks.slow", ["val/f1"]),
     ]
+
+
+@pytest.mark.parametrize("best", ["auto", ["auto"]])
+def test_auto_is_no_name_of_a_metric(best: object) -> None:
+    """Only `best` has the value `auto`; a metric of the sweep or of `monitor` has this name."""
+    checkpoint = {"best": best, "mode": "max"}
+    config = {"hooks": {"checkpoint": checkpoint, "early_stopping": {"monitor": "auto"}}}
+    found = [
+        (monitored.path, monitored.metrics, monitored.is_auto)
+        for monitored in find_monitored_metrics(config)
+    ]
+    assert found == [("hooks.checkpoint", [], True), ("hooks.early_stopping", ["auto"], False)]
+    assert find_declared_modes(config) == {}
