@@ -3,8 +3,6 @@
 Imports neither ray, torch nor pandas, so that `ls` and `show` are quick.
 """
 
-import json
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Self
@@ -65,6 +63,8 @@ class DataOrder:
 class Attempt:
     """A start of a worker group."""
 
+    # Once its workers have started
+
     number: Count
     checkpoint: str | None = None
     """Checkpoint that it resumed from; None if it started from scratch."""
@@ -72,8 +72,14 @@ class Attempt:
     started: str | None = None
     world_size: Annotated[int, Ge(1)] = 1
     hosts: Sequence[Host] = ()
+
+    # Once its checkpoint is restored
+
     samples: Sequence[int] = ()
     """Training samples of each rank at the start of the attempt, if ranks differ in them."""
+
+    # Once its training is set up
+
     epoch_iterations: int | None = None
     """Training iterations of an epoch on each rank."""
     order: DataOrder | None = None
@@ -84,6 +90,9 @@ class Attempt:
     """`max` or `min` for each meter of the task that says whether higher is better."""
     leader: LeadingAttempt | None = None
     """Attempt that it follows in a shared training, if any."""
+
+    # Once its run has ended
+
     until: int | None = None
     """Last training iteration of its run, if the run shares a training run that may continue for
     others."""
@@ -103,12 +112,6 @@ class Attempt:
         return attempt
 
 
-def compute_fingerprints(settings: Mapping[str, Any]) -> dict[str, int]:
-    """Return a number for each section of a resolved experiment, to compare the section by."""
-    texts = {name: json.dumps(section, sort_keys=True) for name, section in settings.items()}
-    return {name: zlib.crc32(text.encode()) for name, text in texts.items()}
-
-
 def get_meter_modes(attempts: Sequence[Attempt]) -> Mapping[str, Mode]:
     """Return the modes of the task's meters in the newest attempt."""
     return attempts[-1].meter_modes if attempts else {}
@@ -120,20 +123,6 @@ def find_leader(attempts: Sequence[Attempt]) -> str | None:
     return leader.trial if leader else None
 
 
-def measure_training_seconds(
-    attempts: Sequence[Attempt], reports: Sequence[Mapping[str, Any]]
-) -> float:
-    """Return the training time of a run in seconds: from the start of each attempt to the last of
-    its reports."""
-    ends = {line["attempt"]: seconds_at(line["time"]) for line in reports if "time" in line}
-    durations = [
-        max(0.0, ends[attempt.number] - seconds_at(attempt.started))
-        for attempt in attempts
-        if attempt.started and attempt.number in ends
-    ]
-    return sum(durations, start=0.0)
-
-
 def rank_folder(attempt: int, rank: int) -> str:
     """Return the folder of a rank's rows, in the run's folder."""
     return f"stats/attempt={attempt}/rank={rank}"
@@ -142,27 +131,34 @@ def rank_folder(attempt: int, rank: int) -> str:
 def read_attempts(storage: Storage) -> list[Attempt]:
     """Return every attempt, oldest first. An attempt with rows but no attempt.json is skipped with
     a warning."""
-    numbers = _list_numbers(storage)
-    if not numbers and storage.exists("stats.parquet"):
-        numbers = [0]
-    attempts = storage.map(lambda number: _read_attempt(storage, number), numbers)
+    attempts = storage.map(lambda number: _read_attempt(storage, number), _list_numbers(storage))
     return [attempt for attempt in attempts if attempt]
 
 
 def _list_numbers(storage: Storage) -> list[int]:
-    """Return the numbers of the attempts that have a folder, in order."""
+    """Return the numbers of the attempts that have a folder, in order; 0 if only compacted rows are
+    left."""
     folders = [name for name in storage.names("stats") if name.startswith("attempt=")]
     suffixes = [name.removeprefix("attempt=") for name in folders]
-    return sorted(int(suffix) for suffix in suffixes if suffix.isdecimal())
+    numbers = sorted(int(suffix) for suffix in suffixes if suffix.isdecimal())
+    if not numbers and storage.exists("stats.parquet"):
+        return [0]
+    return numbers
 
 
 def _read_attempt(storage: Storage, number: int) -> Attempt | None:
     try:
         return read_json(storage, _path(number), Attempt.read, ADVICE)
     except FileNotFoundError:
-        if storage.exists("stats.parquet") or storage.names(f"stats/attempt={number}"):
+        if _has_begun(storage, number):
             warn_once(str(make_lost_attempt_error(storage, number)))
         return None
+
+
+def _has_begun(storage: Storage, number: int) -> bool:
+    """Return whether an attempt that has a folder has begun. A start that was cut short leaves an
+    empty folder, as compaction does for an attempt whose `attempt.json` is lost."""
+    return storage.exists("stats.parquet") or bool(storage.names(f"stats/attempt={number}"))
 
 
 def make_lost_attempt_error(storage: Storage, number: int) -> DamagedFile:
@@ -176,9 +172,18 @@ def begin_attempt(
     hosts: Sequence[Host] = (),
     world_size: int = 1,
 ) -> Attempt:
-    """Record the start of a new attempt."""
-    number = max((attempt.number for attempt in read_attempts(storage)), default=-1) + 1
-    attempt = Attempt(number, checkpoint, position or Position(), format_now(), world_size, hosts)
+    """Record the start of a new attempt. The number of one whose `attempt.json` is lost is not used
+    again, because its rows and reports have that number."""
+    numbers = reversed(_list_numbers(storage))
+    newest = next((number for number in numbers if _has_begun(storage, number)), -1)
+    attempt = Attempt(
+        newest + 1,
+        checkpoint=checkpoint,
+        position=position or Position(),
+        started=format_now(),
+        world_size=world_size,
+        hosts=hosts,
+    )
     write_attempt(storage, attempt)
     return attempt
 

@@ -1,15 +1,13 @@
 """The recorder of an attempt: what a run's folder says about it while it trains. Used in workers."""
 
+import json
+import zlib
 from collections import ChainMap
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from orchestrator.disk.attempts import (
-    Attempt,
-    DataOrder,
-    LeadingAttempt,
-    compute_fingerprints,
-    write_attempt,
-)
+from orchestrator.disk.attempts import Attempt, DataOrder, LeadingAttempt, write_attempt
 from orchestrator.disk.checkpoints.files import name_rank_file
 from orchestrator.disk.info import write_info
 from orchestrator.disk.timestamps import format_now
@@ -64,7 +62,7 @@ class AttemptRecorder:
             leader=leader,
             epoch_iterations=run.cursor.epoch.length or None,
             order=order,
-            settings=compute_fingerprints(settings),
+            settings=_compute_fingerprints(settings),
             meter_modes=run.state.meter_modes,
         )
         self._write(record)
@@ -144,3 +142,9 @@ class AttemptRecorder:
                 info = self._run.state.info
             write_info(self._folder.storage, info)
         self._artifacts.send()
+
+
+def _compute_fingerprints(settings: Mapping[str, Any]) -> dict[str, int]:
+    """Return a number for each section of a resolved experiment, to compare the section by."""
+    texts = {name: json.dumps(section, sort_keys=True) for name, section in settings.items()}
+    return {name: zlib.crc32(text.encode()) for name, text in texts.items()}

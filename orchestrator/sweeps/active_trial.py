@@ -9,9 +9,10 @@ from enum import Enum
 from time import monotonic
 from typing import Any, Self
 
-from orchestrator.disk.attempts import measure_training_seconds
+from orchestrator.disk.attempts import Attempt
 from orchestrator.disk.run_folder import RunFolder
 from orchestrator.disk.statuses import Status
+from orchestrator.disk.timestamps import seconds_at
 from orchestrator.engines.failure_record import record_failure
 from orchestrator.engines.lifecycle import find_outcome
 from orchestrator.errors import ConfigError, HookyardError
@@ -181,6 +182,20 @@ class ActiveTrial:
         """Return the trial's valid reports that have all of the sweep's metrics, oldest first."""
         reports = self.folder.read_current_reports()
         return [report for report in reports if self._settings.has_metrics(report)]
+
+
+def measure_training_seconds(
+    attempts: Sequence[Attempt], reports: Sequence[Mapping[str, Any]]
+) -> float:
+    """Return the training time of a run in seconds: from the start of each attempt to the last of
+    its reports."""
+    ends = {line["attempt"]: seconds_at(line["time"]) for line in reports if "time" in line}
+    durations = [
+        max(0.0, ends[attempt.number] - seconds_at(attempt.started))
+        for attempt in attempts
+        if attempt.started and attempt.number in ends
+    ]
+    return sum(durations, start=0.0)
 
 
 def list_training(trials: Iterable[ActiveTrial]) -> list[ActiveTrial]:
