@@ -74,3 +74,27 @@ def test_the_share_of_a_hook_between_iterations_is_of_all_time() -> None:
     findings = find_costly_hooks(asked(training(1))[1], ledger)
     shares = {finding.numbers["event"]: finding.weight for finding in findings}
     assert shares == pytest.approx({"save": 0.6, "on_report": 0.2}, rel=0.02)
+
+
+def test_writing_in_the_background_is_no_cost() -> None:
+    ledger = costs((0, "(loop)", "write", 4, 15.0))
+    assert not list(find_costly_hooks(asked(training(1))[1], ledger))
+
+
+@pytest.mark.parametrize("event", ["on_load", "on_start", "on_end", "on_exception"])
+@pytest.mark.parametrize("hook", ["checkpoint", "plots"])
+def test_a_cost_that_occurs_once_cannot_be_made_less_frequent(hook: str, event: str) -> None:
+    """5 s beside 20 s of iterations are 20 % of the time."""
+    (finding,) = find_costly_hooks(asked(training(1))[1], costs((0, hook, event, 1, 5.0)))
+    assert finding.weight == pytest.approx(5 / 25, rel=0.02)
+    assert finding.advice == ("this happens once per attempt, so longer training reduces its share")
+
+
+@pytest.mark.parametrize("event", ["on_save", "on_saved"])
+def test_an_upload_of_checkpoints_is_told_as_a_checkpoint(event: str) -> None:
+    """5 s beside 20 s of iterations are 20 %, and 0.8 s are 4 %, below the limit of saving."""
+    times = asked(training(1))[1]
+    (finding,) = find_costly_hooks(times, costs((0, "upload", event, 4, 5.0)))
+    assert finding.kind == "checkpoint"
+    assert finding.advice == "save less often, or to faster storage"
+    assert not list(find_costly_hooks(times, costs((0, "upload", event, 4, 0.8))))
