@@ -1,13 +1,10 @@
 """Classes and functions of a script or notebook, which other processes cannot import, sent by value.
 Runs in the driver."""
 
-import ast
 import io
-import sys
 from collections import ChainMap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, replace
-from inspect import get_annotations
 from typing import Any, ClassVar
 
 from hooks.errors import describe_error
@@ -16,10 +13,9 @@ from orchestrator.errors import UsageError
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.units import format_bytes
 from orchestrator.user_code.main_definitions import (
+    find_annotated_definitions,
     find_main_definitions,
-    list_with_bases,
 )
-from orchestrator.user_code.named_classes import MAIN
 
 LARGEST_BYTES = 64 * 2**20
 """Limit of the pickled definitions, because every rank and every trial gets a copy."""
@@ -36,8 +32,9 @@ def with_main_definitions(source: ExperimentSource, address: str | None = None) 
         return source
     set_environment(address)  # Ray reads the environment on import
     names = ", ".join(definitions)
+    annotated = find_annotated_definitions(definitions)
     try:
-        pickled = _pickle_by_value({**dict(_find_annotations(definitions)), **definitions})
+        pickled = _pickle_by_value(annotated | definitions)
     # The pickler may raise anything for what the user's definitions refer to.
     except Exception as error:
         raise UsageError(
@@ -86,19 +83,3 @@ def _pickle_by_value(definitions: Mapping[str, Any]) -> bytes:
     buffer = io.BytesIO()
     Pickler(buffer).dump(definitions)
     return buffer.getvalue()
-
-
-def _find_annotations(definitions: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield what textual annotations of fields and of functions name, which Python looks up in
-    their module."""
-    known = vars(sys.modules[MAIN])
-    annotations: list[Any] = []
-    for named in definitions.values():
-        for definition in list_with_bases(named):
-            annotations += get_annotations(definition).values()
-    for text in annotations:
-        if not isinstance(text, str):
-            continue
-        for node in ast.walk(ast.parse(text, mode="eval")):
-            if isinstance(node, ast.Name) and node.id in known:
-                yield node.id, known[node.id]

@@ -3,8 +3,9 @@
 import inspect
 import pickle
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, get_type_hints
 
 from hooks.import_path import import_named
 from orchestrator.user_code.named_classes import MAIN, find_import_paths
@@ -28,6 +29,39 @@ def find_main_definitions(config: Any) -> dict[str, Any]:
     namespace = vars(sys.modules[MAIN])
     names = [name for module, name in find_import_paths(config) if module == MAIN]
     return {name: namespace[name] for name in names if name in namespace}
+
+
+def find_annotated_definitions(definitions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the script or notebook defines under names in the text of annotations: in those
+    of the definitions, and of what they name. Python looks such names up in `__main__`."""
+    names = _AnnotatedNames()
+    waiting = [*definitions.values()]
+    while waiting:
+        for definition in list_with_bases(waiting.pop()):
+            for annotation in inspect.get_annotations(definition).values():
+                waiting += names.look_up(annotation)
+    return names.found
+
+
+class _AnnotatedNames(dict[str, Any]):
+    """The names of `__main__` for the evaluation of annotations, which keeps those that are looked
+    up."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Any] = {}
+
+    def __missing__(self, name: str) -> Any:
+        self.found[name] = vars(sys.modules[MAIN])[name]
+        return self.found[name]
+
+    def look_up(self, annotation: Any) -> list[Any]:
+        """Return what an annotation names by text and no annotation has named before."""
+        count = len(self.found)
+        owner = type("Owner", (), {"__annotations__": {"annotated": annotation}})
+        # An annotation may be any text or name what does not exist, as it does in the other process.
+        with suppress(Exception):
+            get_type_hints(owner, globalns={}, localns=self)
+        return [*self.found.values()][count:]
 
 
 def read_main_source(config: Any) -> str:

@@ -14,7 +14,8 @@ from orchestrator.engines import script_definitions
 from orchestrator.engines.script_definitions import with_main_definitions
 from orchestrator.experiment.resolve import resolve
 from orchestrator.experiment.yaml.source import ExperimentSource
-from orchestrator.user_code.main_definitions import read_main_source
+from orchestrator.user_code.main_definitions import define_in_main, read_main_source
+from tests.orchestrator.experiment.samples import Line
 from tests.ranks import on_ranks
 
 CELL = """
@@ -86,6 +87,53 @@ def test_function_of_main_resolves_in_another_process(main: dict[str, Any]) -> N
     made = Experiment(task=main["Cell"](), epochs=1, hooks={"distillation": {"teacher": TEACHER}})
     source = with_main_definitions(made.source)
     assert on_ranks(_describe_teacher, 1, source) == [repr(nn.Linear(1, 1))]
+
+
+TEXTUAL = """
+from dataclasses import dataclass
+from typing import Annotated, Literal, Optional
+from hooks import Hook
+from tests.orchestrator.experiment.samples import Line
+
+class Beat: pass
+
+class Pace:
+    missing: "Missing"
+    beats: "list[Annotated['Beat', 'Unrelated']]"
+
+class Unrelated: pass
+
+@dataclass
+class Marks(Hook):
+    pace: Optional["Pace"] = None
+    unit: Literal["Unrelated"] = "Unrelated"
+
+    def on_step(self, state): ...
+
+def build_teacher() -> "a small teacher":
+    return Line().model()
+"""
+
+
+def _list_defined(rank: int, world_size: int, definitions: bytes) -> list[str]:
+    define_in_main(definitions)
+    main = vars(sys.modules["__main__"])
+    names = ("Beat", "Marks", "Pace", "Unrelated", "build_teacher")
+    return [name for name in names if name in main]
+
+
+def test_classes_that_annotations_name_by_text_are_sent(main: dict[str, Any]) -> None:
+    exec(TEXTUAL, main)
+    made = Experiment(task=Line(), epochs=1, hooks={"marks": {"type": "__main__:Marks"}})
+    definitions = with_main_definitions(made.source).main_definitions
+    assert on_ranks(_list_defined, 1, definitions) == [["Beat", "Marks", "Pace"]]
+
+
+def test_annotation_that_is_no_expression_is_ignored(main: dict[str, Any]) -> None:
+    exec(TEXTUAL, main)
+    made = Experiment(task=Line(), epochs=1, hooks={"distillation": {"teacher": TEACHER}})
+    definitions = with_main_definitions(made.source).main_definitions
+    assert on_ranks(_list_defined, 1, definitions) == [["build_teacher"]]
 
 
 def test_code_of_a_function_is_recorded(
