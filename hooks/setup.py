@@ -28,6 +28,7 @@ class Setup:
     closure: bool = False
     """True if the optimizer evaluates the loss several times a step, as LBFGS does. Hooks see the
     first evaluation."""
+    # Not of type Hook, whose module imports this one.
     hooks: Mapping[str, Any] = field(default_factory=dict)
     """All hooks of the experiment by name."""
 
@@ -44,10 +45,10 @@ class Setup:
 
         Args:
             fsdp: Why the hook cannot work with `strategy: fsdp`.
-            custom_loop: Why it cannot in a custom loop.
-            several_optimizers: Why it cannot with several optimizers.
-            splits_batches: Why it cannot with `accumulate: auto`.
-            closure: Why it cannot with an optimizer that needs a closure, such as LBFGS.
+            custom_loop: Why it cannot work in a custom loop.
+            several_optimizers: Why it cannot work with several optimizers.
+            splits_batches: Why it cannot work with `accumulate: auto`.
+            closure: Why it cannot work with an optimizer that needs a closure, such as LBFGS.
 
         Returns:
             The reason as a sentence; empty if none applies.
@@ -67,11 +68,12 @@ class Setup:
         """Return why a hook that needs the output of each whole batch cannot work in this setup.
 
         Args:
-            fsdp: Why it cannot with `strategy: fsdp` either.
+            fsdp: Why the hook cannot work with `strategy: fsdp` either.
 
         Returns:
-            The reason as a sentence; empty if it can.
+            The reason as a sentence; empty if the hook can work.
         """
+        # A custom loop is refused before: it does not fire the events that have an output.
         return self.explain(
             fsdp=fsdp,
             several_optimizers=NEEDS_OUTPUT,
