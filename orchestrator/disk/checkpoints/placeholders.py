@@ -70,6 +70,11 @@ def encode(tree: Any, sharded: Sharded | None = None, place: str = "") -> Any:
     if kind in _VALUES or kind in _NUMPY_SCALARS or isinstance(tree, torch.layout):
         return tree
     if isinstance(tree, Tensor) and sharded is not None and shards.is_sharded(tree):
+        if tree.ndim == 0:
+            raise RunError(
+                f"a checkpoint cannot hold {place}, a sharded tensor without dimensions, which has"
+                " no rows to share. Use its full_tensor()"
+            )
         return {_SHARDED: sharded.setdefault(id(tree), (place, tree))[0]}
     if isinstance(tree, Tensor) and _is_readable(kind):
         encode(vars(tree), None, f"{place}.__dict__")

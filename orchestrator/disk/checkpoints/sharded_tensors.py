@@ -27,24 +27,27 @@ def make_shard_files(tensors: Mapping[str, DTensor], rank: int, world_size: int)
     if rank == 0:
         files[INDEX] = {}
         for number, (key, tensor) in enumerate(tensors.items()):
-            files[INDEX][key] = _describe(tensor, number, world_size)
+            files[INDEX][key] = _make_entry(tensor, number, world_size)
     return files
 
 
-class _Copy(NamedTuple):
-    """A copy of rows from a shard to this rank's part of a tensor."""
+class _StoredShard(NamedTuple):
+    """Where a shard is in its tensor, and where it is stored, as the index has it."""
 
+    start: Sequence[int]
+    shape: Sequence[int]
+    file: str
     number: int
     """Number of the shard in its file."""
+
+
+class _Copy(NamedTuple):
+    """Rows of a shard that this rank's part of a tensor needs."""
+
+    shard: _StoredShard
     part: Tensor
     offset: int
     """First row of the shard, counted from the part's first row; negative if it is before it."""
-
-    def execute(self, shards: Sequence[Tensor]) -> None:
-        """Copy the rows that the shard and the part have in common."""
-        rows = shards[self.number][max(0, -self.offset) : len(self.part) - self.offset]
-        start = max(0, self.offset)
-        self.part[start : start + len(rows)] = rows
 
 
 def read_tensors(
@@ -58,53 +61,65 @@ def read_tensors(
         mesh: Ranks that share the tensors; None for full tensors.
     """
     index = load(INDEX)
-    tensors = {key: _empty(index[key], mesh) for key in keys}
+    tensors = {key: _make_empty_tensor(index[key], mesh) for key in keys}
     copies: dict[str, list[_Copy]] = {}
     for key, tensor in tensors.items():
-        for file, copy in _list_copies(tensor, index[key]["pieces"], mesh):
-            copies.setdefault(file, []).append(copy)
+        for copy in _list_copies(tensor, index[key], mesh):
+            copies.setdefault(copy.shard.file, []).append(copy)
+
     for file in sorted(copies):
         shards = load(file)
         for copy in copies[file]:
-            copy.execute(shards)
+            _copy_rows(shards[copy.shard.number], copy.part, copy.offset)
     return tensors
 
 
+def _make_empty_tensor(entry: Mapping[str, Any], mesh: DeviceMesh | None) -> Tensor:
+    shape = entry["shape"]
+    dtype = entry["dtype"]
+    if mesh is None:
+        return torch.empty(shape, dtype=dtype)
+    return empty_shards(shape, dtype=dtype, device_mesh=mesh, placements=[Shard(0)])
+
+
 def _list_copies(
-    tensor: Tensor, pieces: Iterable[Any], mesh: DeviceMesh | None
-) -> Iterator[tuple[str, _Copy]]:
-    """Yield the file of each shard that this rank needs of a tensor, and what to copy from it."""
+    tensor: Tensor, entry: Mapping[str, Any], mesh: DeviceMesh | None
+) -> Iterator[_Copy]:
+    """Yield what this rank needs of the shards of a tensor, whose entry in the index is given."""
     part = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     start = 0
     if mesh is not None:
-        start = _rows(len(tensor), mesh.get_local_rank(), mesh.size()).start
-    for (first, *_), (rows, *_), file, number in pieces:
-        if first < start + len(part) and start < first + rows:
-            yield file, _Copy(number, part, first - start)
+        start = _find_rows(len(tensor), mesh.get_local_rank(), mesh.size()).start
+    end = start + len(part)
+
+    for values in entry["shards"]:
+        shard = _StoredShard(*values)
+        first = shard.start[0]
+        if first < end and start < first + shard.shape[0]:
+            yield _Copy(shard, part, first - start)
 
 
-def _describe(tensor: DTensor, number: int, world_size: int) -> dict[str, Any]:
-    """Return a tensor's dtype and shape, and each shard's start, shape, file and number in the
-    file."""
-    pieces = []
+def _copy_rows(shard: Tensor, part: Tensor, offset: int) -> None:
+    """Copy the rows that a shard and a part of a tensor have in common to the part."""
+    rows = shard[max(0, -offset) : len(part) - offset]
+    start = max(0, offset)
+    part[start : start + len(rows)] = rows
+
+
+def _make_entry(tensor: DTensor, number: int, world_size: int) -> dict[str, Any]:
+    """Return the entry of a tensor in the index; `number` is that of its shards in their files."""
+    shards = []
     for rank in range(world_size):
-        shard = _rows(len(tensor), rank, world_size)
-        if shard:
-            start = [shard.start, *[0] * (tensor.ndim - 1)]
-            shape = [len(shard), *tensor.shape[1:]]
-            pieces.append([start, shape, shard_file(rank), number])
-    return {"dtype": tensor.dtype, "shape": list(tensor.shape), "pieces": pieces}
+        rows = _find_rows(len(tensor), rank, world_size)
+        if rows:
+            start = [rows.start, *[0] * (tensor.ndim - 1)]
+            shape = [len(rows), *tensor.shape[1:]]
+            shard = _StoredShard(start, shape, shard_file(rank), number)
+            shards.append([*shard])
+    return {"dtype": tensor.dtype, "shape": list(tensor.shape), "shards": shards}
 
 
-def _rows(length: int, rank: int, world_size: int) -> range:
+def _find_rows(length: int, rank: int, world_size: int) -> range:
     """Return a rank's rows of the first dimension."""
     share = -(-length // world_size)
     return range(length)[rank * share : (rank + 1) * share]
-
-
-def _empty(described: Mapping[str, Any], mesh: DeviceMesh | None) -> Tensor:
-    size = described["shape"]
-    dtype = described["dtype"]
-    if mesh is None:
-        return torch.empty(size, dtype=dtype)
-    return empty_shards(size, dtype=dtype, device_mesh=mesh, placements=[Shard(0)])
