@@ -66,7 +66,7 @@ def outline_runs(table: pa.Table, selection: Selection, storage: str) -> Page:
         element("p", storage, class_="note"),
         _render_form(selection, list_keys(listed)),
         element("p", counts, class_="note"),
-        _render_table(rows[:MAX_ROWS], selection, group),
+        _render_table(rows, selection, group),
     ]
     return Page("Runs", concatenate(header), [])
 
@@ -109,19 +109,14 @@ def _render_form(selection: Selection, keys: Sequence[str]) -> Markup:
 
 def _render_table(rows: Sequence[Row], selection: Selection, group: str | None) -> Markup:
     headings = [_render_heading(name, heading, selection) for name, heading in _HEADINGS.items()]
-    bodies = []
     if group:
-        for value, members in group_rows(rows, group):
-            heading = _render_group(selection.group, value, members)
-            bodies.append(
-                element("tbody", heading, *map(_render_row, members), id=f"group:{value}")
-            )
+        bodies = _render_groups(rows, selection.group, group)
     else:
-        bodies.append(element("tbody", *map(_render_row, rows)))
+        bodies = [element("tbody", *map(_render_row, rows[:MAX_ROWS]))]
     table = element(
         "table", element("thead", element("tr", element("td"), *headings)), *bodies, class_="runs"
     )
-    button = element("button", "Compare the chosen")
+    button = element("button", "Compare selected")
     scroll = element("div", table, class_="scroll")
     return element("form", element("div", button, class_="tools"), scroll, action="/compare")
 
@@ -137,6 +132,20 @@ def _render_heading(name: str, heading: str, selection: Selection) -> Markup:
         aria_sort=selection.order if is_sorted else None,
         class_="numbers" if name == "total_s" else None,
     )
+
+
+def _render_groups(rows: Sequence[Row], key: str, group: str) -> list[Markup]:
+    """Show the first rows in groups, whose headings describe all of their rows."""
+    bodies = []
+    remaining = MAX_ROWS
+    for value, members in group_rows(rows, group):
+        if not remaining:
+            break
+        shown = members[:remaining]
+        remaining -= len(shown)
+        heading = _render_group(key, value, members)
+        bodies.append(element("tbody", heading, *map(_render_row, shown), id=f"group:{value}"))
+    return bodies
 
 
 def _render_group(key: str, value: str, rows: Sequence[Row]) -> Markup:

@@ -21,7 +21,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Selection:
-    """The filter, grouping and order of the shown runs."""
+    """The filter, grouping and order of the runs shown."""
 
     filter: str = ""
     """Words that a row must have; `key=value` for a value of the configuration."""

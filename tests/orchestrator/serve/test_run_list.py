@@ -92,6 +92,18 @@ def test_groups_have_their_best_and_median(storage: Path) -> None:
     ]
 
 
+def test_heading_of_a_group_describes_rows_beyond_the_limit(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.serve.run_list.MAX_ROWS", 2)
+    assert show(storage, group="batch_size", sort="name") == [
+        "batch_size = 8 1 run; val/accuracy: best 0.9, median 0.9",
+        "a",
+        "batch_size = 16 2 runs; val/accuracy: best 0.95, median 0.925",
+        "b",
+    ]
+
+
 def test_groups_of_nearly_equal_values_have_headings_of_their_own(storage: Path) -> None:
     for name, rate in (("e", 0.00012341), ("f", 0.00012342)):
         written_run(storage, name, optimizer={"type": "SGD", "lr": rate})
