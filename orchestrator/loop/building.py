@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from hooks.event_plan import Plan
 from hooks.hook import Hook
 from hooks.optimizer_name import OptimizerName
-from hooks.state import ScheduledOptimizer, Weights
+from hooks.state import ScheduledOptimizer
 from orchestrator.errors import Problem, raise_problems
 from orchestrator.experiment.checks.metric_modes import read_meter_modes
 from orchestrator.experiment.checks.optimizers import check_closure
@@ -84,11 +84,26 @@ def build_training(
     """Build a training with the seeds of the experiment, and show its progress to the task;
     collective.
 
-    All ranks build the same model. From then on, each has its own random numbers. `hooks` and
-    `context` belong to the only run of the training, or to the first of several runs that share it.
-    With `resumes`, a checkpoint replaces the initial weights, which were found at `origin` when the
-    run was created. Raises RankMismatch, ConfigError and TaskError.
+    Args:
+        task: The task.
+        experiment: The resolved experiment.
+        hooks: The hooks by name, of the only run of the training, or of the first of several runs
+            that share it.
+        context: The surroundings of the same run.
+        make_data: Function that makes the data of the task for this rank.
+        origin: The initial weights that were found when the run was created; None to find them now.
+        resumes: Whether a checkpoint replaces the initial weights, which are not loaded then.
+        contents: Class of the contents of checkpoints.
+
+    Returns:
+        The training. All ranks have the same model, and each has its own random numbers.
+
+    Raises:
+        RankMismatch: Ranks have different collective hooks.
+        ConfigError: A setting does not fit the task, the model or the data.
+        TaskError: A method of the task failed.
     """
+    # Before the model, so that all ranks initialize it alike.
     seed_all(experiment.seed)
     world = context.world
     clock = make_clock(world.device)
@@ -100,7 +115,9 @@ def build_training(
     schedules = _make_schedules(task, optimizations, timeline)
 
     model = _build_model(task, experiment, world, _first(precisions))
-    lines = [] if resumes else load_initial_weights(model.module, experiment, world, origin)
+    lines: list[str] = []
+    if not resumes:
+        lines += load_initial_weights(model.module, experiment, world, origin)
     if world.world_size == 1:
         lines += describe_settings_without_effect(experiment)
     frozen = _find_frozen_weights(experiment, plan, model.module, origin)
@@ -108,15 +125,14 @@ def build_training(
     unscheduled = build_optimizers(optimizations, task, model.module)
     # Schedulers change the numbers of the optimizers to which they are added.
     numbers = NumberChanges(optimizations, unscheduled, model.module)
-    optimizers = _schedule(unscheduled, task, schedules, precisions)
+    optimizers = _add_schedulers(unscheduled, task, schedules, precisions)
     _check_closures(experiment, plan, optimizers)
     state = _make_state(
         task, experiment, context, clock=clock, data=data, model=model, optimizers=optimizers
     )
     changes = Changes(experiment, plan, state, timeline, numbers)
     modes = OptimizerModes(state.optimizers)
-    if modes:
-        state.evaluations[""] = Weights(modes.evaluating)
+    modes.attach(state)
 
     step_context = StepContext(
         task=task,
@@ -147,13 +163,15 @@ def build_training(
         stopping=StopCoordinator(state, world, clock, context.stop_requested),
         last_iteration=context.limits.last_iteration,
     )
+    # The task's progress is the state, so there is none before.
     attach_progress(task, state)
     training.show(lines)
+    # Last, so that a rank's numbers do not depend on how many the building took.
     seed_all(experiment.seed + world.rank)
     return training
 
 
-# Schedules
+# Precisions and schedules
 
 
 def _make_precisions(
@@ -193,7 +211,16 @@ def _build_model(task: Task, experiment: Experiment, world: World, precision: Pr
     return _Model(module, wrapper, forward)
 
 
-def _schedule(
+def _find_frozen_weights(
+    experiment: Experiment, plan: Plan, module: nn.Module, origin: InitialWeights | None
+) -> FrozenWeights | None:
+    """Return the weights that checkpoints leave out; None if they hold all."""
+    if SavingSettings.read(plan).leaves_out_frozen:
+        return FrozenWeights(module, experiment, origin)
+    return None
+
+
+def _add_schedulers(
     optimizers: Mapping[OptimizerName, Optimizer],
     task: Task,
     schedules: Mapping[OptimizerName, Schedule],
@@ -254,20 +281,11 @@ def _make_state(
 
 
 def _make_epoch(
-    experiment: Experiment, data: Data, state: LoopState, most_iterations: float
+    experiment: Experiment, data: Data, state: LoopState, max_iterations: float
 ) -> EpochProgress:
     train = data.train
     samples_per_iteration = experiment.batch_size * state.world_size if train.by_index else 0
-    return EpochProgress(state, train.length, samples_per_iteration, most_iterations)
-
-
-def _find_frozen_weights(
-    experiment: Experiment, plan: Plan, module: nn.Module, origin: InitialWeights | None
-) -> FrozenWeights | None:
-    """Return the weights that checkpoints leave out; None if they hold all."""
-    if SavingSettings.read(plan).leaves_out_frozen:
-        return FrozenWeights(module, experiment, origin)
-    return None
+    return EpochProgress(state, train.length, samples_per_iteration, max_iterations)
 
 
 def _first(by_optimizer: Mapping[OptimizerName, _T]) -> _T:

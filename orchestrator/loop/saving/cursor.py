@@ -15,17 +15,17 @@ class EpochProgress:
         state: LoopState,
         length_after: Callable[[int], int] = lambda offset: 0,
         samples_per_iteration: int = 0,
-        most_iterations: float = math.inf,
+        max_iterations: float = math.inf,
     ) -> None:
         """Make the progress of a run that has not begun.
 
         `length_after` returns the remaining iterations of an epoch after a number of samples of all
         ranks. `samples_per_iteration` counts the samples of all ranks; 0 if the data keeps its own
-        position. Each epoch ends after `most_iterations`.
+        position. Each epoch ends after `max_iterations`.
         """
         self._state = state
         self._length_of_data_after = length_after
-        self._most_iterations = most_iterations
+        self._max_iterations = max_iterations
         self._samples_per_iteration = samples_per_iteration
         self._consumed_before = 0
         """Samples of this epoch that were consumed in iterations of a different size."""
@@ -68,7 +68,7 @@ class EpochProgress:
         """Return the remaining iterations of an epoch after `offset` samples of all ranks."""
         size = self._samples_per_iteration
         done = offset // size if size else 0
-        return int(min(self._length_of_data_after(offset), self._most_iterations - done))
+        return int(min(self._length_of_data_after(offset), self._max_iterations - done))
 
 
 class RunCursor:

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from hooks.distributed import sharded_tensors as shards
 from hooks.optimizer_name import OptimizerName
+from hooks.state import State, Weights
 
 
 class OptimizerModes:
@@ -34,6 +35,11 @@ class OptimizerModes:
 
     def __bool__(self) -> bool:
         return bool(self._optimizers)
+
+    def attach(self, state: State) -> None:
+        """Let a run validate in evaluation mode, if any optimizer has one."""
+        if self:
+            state.evaluations[""] = Weights(self.evaluating)
 
     @torch.no_grad()
     def train(self) -> None:

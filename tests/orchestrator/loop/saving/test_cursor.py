@@ -45,7 +45,7 @@ def test_length_after_a_restore_is_that_of_the_new_position() -> None:
     assert cursor.epoch.length == 8
 
 
-def test_epoch_ends_after_its_most_iterations() -> None:
+def test_epoch_ends_after_its_max_iterations() -> None:
     state = LoopState()
     cursor = RunCursor(state, EpochProgress(state, count_iterations_after, SIZE, 4))
     assert cursor.epoch.length == 4
