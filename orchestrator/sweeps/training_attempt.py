@@ -103,7 +103,10 @@ class TrainingAttempt:
 
             # Their files are closed, because the engine has trained past their last reports.
             yield from self._record_ends(self._list_ending())
-            yield from self._add_report(report)
+            # The attempt may have been closed because an end could not be recorded. The trial of
+            # the report then continues in another attempt.
+            if not self._is_closed:
+                yield from self._add_report(report)
 
     def _train_to_report(self) -> Report | None:
         """Train to the next report and return it; at the end, close the trials' files and return

@@ -227,6 +227,23 @@ def test_the_others_train_on_though_the_end_of_a_trial_cannot_be_recorded(
     assert (len(engine.begun), engine.shutdowns) == (1, 1)
 
 
+@pytest.mark.parametrize("is_final", [False, True])
+def test_an_attempt_that_is_closed_because_an_end_cannot_be_recorded_adds_no_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_final: bool
+) -> None:
+    """The engine has left the run of the report, which thus can neither be stopped nor end."""
+    engine = ScriptedEngine(report(0, is_final=True), report(1, is_final=is_final))
+    trials = begin_trials(tmp_path / "sweep", 2)
+    attempt = begin_attempt(engine, trials)
+    events = attempt.train()
+    assert describe(next(events)) == ("reported", 0)
+    refuse_end_once(monkeypatch, "trial-0000")
+    assert_end_was_refused(next(events))
+    assert attempt.close() == []
+    assert describe_all(events) == []
+    assert list_training(trials) == [trials[1]]
+
+
 def test_a_trial_whose_end_cannot_be_recorded_after_another_s_failure_fails_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
