@@ -12,6 +12,7 @@ from orchestrator.disk.run_folder import RunFolder
 from orchestrator.errors import UsageError
 from orchestrator.experiment.optimizations import list_optimizations
 from orchestrator.experiment.sections.experiment import Experiment
+from orchestrator.experiment.sections.workers import Workers
 from orchestrator.runs.checkpoints import open_checkpoints
 from orchestrator.units import format_count
 
@@ -53,20 +54,23 @@ class ContinuedCheckpoint:
     def check_processes(self, experiment: Experiment, engine: EngineName) -> None:
         """Raise UsageError if it has state of single ranks or DataLoader workers, and their number
         has changed."""
-        ranks = _get_rank_count(experiment, engine)
-        if ranks is not None:
-            self._check_ranks(ranks)
-            self._check_loader_workers(experiment.loader.num_workers)
+        self._check_ranks(experiment.workers, engine)
+        self._check_loader_workers(experiment.loader.num_workers)
 
-    def _check_ranks(self, ranks: int) -> None:
+    def _check_ranks(self, workers: Workers, engine: EngineName) -> None:
+        ranks = _get_rank_count(workers, engine)
         stored_ranks = self.manifest["world_size"]
         state = self._describe_rank_state()
-        if ranks == stored_ranks or state is None:
+        if ranks in (None, stored_ranks) or state is None:
             return
+        advice = (
+            f"use {stored_ranks} (workers.count={stored_ranks}; resume --workers {stored_ranks})"
+        )
+        if engine == "in-process":
+            advice = "leave out --local (local=True)"
         raise UsageError(
             f"{state}, and {self.path} is of {format_count(stored_ranks, 'rank')}, not"
-            f" {ranks}; use {stored_ranks} (workers.count={stored_ranks}; resume --workers"
-            f" {stored_ranks}), or start another run"
+            f" {ranks}; {advice}, or start another run"
         )
 
     def _check_loader_workers(self, loader_workers: int) -> None:
@@ -96,9 +100,8 @@ def _join_kinds(kinds: Mapping[OptimizerName, str | None]) -> str:
     return ", ".join(f"{key} ({kind})" if key else str(kind) for key, kind in kinds.items())
 
 
-def _get_rank_count(experiment: Experiment, engine: EngineName) -> int | None:
+def _get_rank_count(workers: Workers, engine: EngineName) -> int | None:
     """Return the number of ranks; None if the cluster decides it."""
     if engine == "in-process":
         return 1
-    workers = experiment.workers
     return workers.max_count if workers.min_count == workers.max_count else None

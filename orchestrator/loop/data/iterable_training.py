@@ -108,8 +108,7 @@ class IterableTraining(TrainingData):
                 "the train data is iterable, but the checkpoint was made with map-style data and has no position in it"
             )
         position = PassPosition.from_data(state)
-        if position.loader is not None:
-            self._check_loader_workers(position.loader_workers)
+        self._check_loader_workers(position.loader_workers)
         self._restored = position
 
     def _check_loader_workers(self, before: int | None) -> None:

@@ -251,6 +251,27 @@ def test_stream_with_other_ranks_is_refused_by_the_driver(
     assert streamed.status == "interrupted"
 
 
+def test_number_of_loader_workers_is_checked_where_the_cluster_decides_that_of_ranks(
+    streamed: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Ray, "__enter__", Mock(side_effect=AssertionError("Ray is started")))
+    longer = streamed.continue_from(
+        "last", ["steps=9", "loader.num_workers=1", "workers.count=[1, 2]"]
+    )
+    with pytest.raises(UsageError, match=r"epoch-0001 needs loader.num_workers=0"):
+        run(longer, tmp_path, engine="train")
+
+
+def test_stream_of_several_ranks_is_not_continued_in_one_process(
+    streamed: Run, tmp_path: Path
+) -> None:
+    manifest = Path(str(streamed.checkpoint("last"))) / "manifest.json"
+    content = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**content, "world_size": 2}))
+    with pytest.raises(UsageError, match=r"is of 2 ranks, not 1; leave out --local \(local=True\)"):
+        run(streamed.continue_from("last", ["steps=9"]), tmp_path, local=True)
+
+
 @dataclass
 class OwnLoader(Points):
     """Loads its training data itself."""
