@@ -17,9 +17,8 @@ class Checkpoints(Protocol):
         """Label a stored checkpoint, for example `best`; `metric` is the metric by which it is
         best."""
 
-    def find_evaluated_weights(self, label: str) -> str:
-        """Return the key of a checkpoint's evaluated weights, such as `model` or `ema/model`;
-        `label` may be a name."""
+    def find_evaluated_weights(self, name: str) -> str:
+        """Return the key of a checkpoint's evaluated weights, such as `model` or `ema/model`."""
 
     def publish(
         self, name: str, parts: Mapping[str, str], folder: str, config: Mapping[str, Any]

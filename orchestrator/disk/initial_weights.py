@@ -132,7 +132,7 @@ def _find_weights_of_run(init: Init, path: str, label: str) -> InitialWeights:
         path = _find_best_trial(path, metadata)
     reader = _open_checkpoints(path)
     name = reader.resolve(label)
-    weights = init.weights or reader.find_evaluated_weights(label)
+    weights = init.weights or reader.find_evaluated_weights(name, label)
     _check_is_stored(init, reader, name, weights.partition("/")[0])
     fingerprint = reader.verify(name)
     if init.weights:

@@ -9,7 +9,7 @@ from torch import nn
 
 from hooks.import_path import extend_import_path
 from hooks.model.buffers import copy_expanded_buffers, restore_buffers
-from orchestrator.disk.checkpoints.contents import load_buffers, load_weights
+from orchestrator.disk.checkpoints.contents import load_buffers, load_state_dict
 from orchestrator.errors import CheckpointError, ConfigError, UsageError
 from orchestrator.experiment.make_task import make_task
 from orchestrator.experiment.sections.experiment import Experiment
@@ -27,7 +27,7 @@ def load_model(folder: RunFolder, label: str) -> nn.Module:
     alone."""
     store = open_checkpoints(folder)
     name = store.resolve(label)
-    weights = load_weights(store, label)
+    weights = load_state_dict(store, name, store.find_evaluated_weights(name, label))
     model = _make_model(folder, label)
 
     record = store.read_manifest(name).get(RECORD)
@@ -35,7 +35,7 @@ def load_model(folder: RunFolder, label: str) -> nn.Module:
         add_frozen_weights({"model": weights}, record, model, name)
 
     copy_expanded_buffers(model)
-    buffers, remade = load_buffers(store, label)
+    buffers, remade = load_buffers(store, name)
     restore_buffers(model, buffers, remade, persistent=weights)
 
     try:

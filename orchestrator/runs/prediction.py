@@ -40,11 +40,12 @@ def prepare_prediction(
     # Only now, because the experiment has made the user's folders importable.
     subject = replace(subject, data=_describe_data(data))
     attempts = run.read_attempts()
+    weights = open_checkpoints(run).find_evaluated_weights(subject.checkpoint, label)
     target = PredictionTarget(
         subject.checkpoint,
         phase,
         rewinds=inference.has_seed_of_run,
-        provider=open_checkpoints(run).find_evaluated_weights(label).rpartition("/")[0],
+        provider=weights.rpartition("/")[0],
         data=data,
         epoch_iterations=attempts[-1].epoch_iterations if attempts else None,
     )

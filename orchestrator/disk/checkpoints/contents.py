@@ -1,7 +1,7 @@
 """Loading what is in a checkpoint: weights, buffers and other parts. A part is a file, or a key of a
 file (`ema/model`)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,11 @@ def load_weights(reader: CheckpointReader, label: str, part: str | None = None) 
     """Return the verified state dict of the evaluated weights or of `part`, unsharded and on the
     CPU."""
     name = reader.resolve(label)
-    part = part or reader.find_evaluated_weights(label)
+    return load_state_dict(reader, name, part or reader.find_evaluated_weights(name, label))
+
+
+def load_state_dict(reader: CheckpointReader, name: str, part: str) -> dict[str, Any]:
+    """Return the verified state dict in a part of a checkpoint, unsharded and on the CPU."""
     own_file = f"{part.partition('/')[0]}.pt"
     needed = {
         file: entry
@@ -41,15 +45,23 @@ def load_buffers(reader: CheckpointReader, label: str) -> tuple[dict[str, Any], 
 
 def load_parts(reader: CheckpointReader, name: str, parts: Mapping[str, str]) -> dict[str, Any]:
     """Return parts of a checkpoint by the names that the keys of `parts` give them."""
-    content = {key: load_part(reader, name, part) for key, part in parts.items()}
+    available = _list_parts(reader, name)
+    content = {key: _load_part(reader, name, part, available) for key, part in parts.items()}
     return fill_shards(reader, name, content)
 
 
 def load_part(reader: CheckpointReader, name: str, part: str) -> Any:
     """Return a part of a checkpoint, with placeholders for sharded tensors. Raises CheckpointError
     if it has no such part."""
+    return _load_part(reader, name, part, _list_parts(reader, name))
+
+
+def _list_parts(reader: CheckpointReader, name: str) -> list[str]:
+    return list_shared_parts(reader.read_manifest(name)["files"])
+
+
+def _load_part(reader: CheckpointReader, name: str, part: str, available: Sequence[str]) -> Any:
     file, _, key = part.partition("/")
-    available = list_shared_parts(reader.read_manifest(name)["files"])
     if file not in available:
         raise CheckpointError(f"checkpoint '{name}' has no {file}; it has {', '.join(available)}")
 

@@ -181,14 +181,17 @@ class CheckpointReader:
         except CheckpointError as error:
             raise CheckpointError(f"{error}{self._name_others(name)}") from error
 
-    def find_evaluated_weights(self, label: str) -> str:
+    def find_evaluated_weights(self, name: str, label: str = "") -> str:
         """Return the key of the weights used for validation: `model`, or that of a hook, such as
         `ema/model`.
 
         If several were validated, they are those of the metric for which the checkpoint was kept,
         or else of the experiment's main metric.
+
+        Args:
+            name: Name of the checkpoint.
+            label: Label by which it was chosen, if any, such as `best`.
         """
-        name = self.resolve(label)
         manifest = self.read_manifest(name)
         metric = self._find_metric_of_label(label, name)
         if metric is None:

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from hooks import HOOKS
 from orchestrator.errors import UNKNOWN_KEY, Problem
 from orchestrator.experiment.fields.class_models import make_signature_model
-from orchestrator.experiment.fields.known_keys import find_models, map_fields_by_key
+from orchestrator.experiment.fields.known_keys import find_direct_models, map_fields_by_key
 from orchestrator.experiment.fields.parameters import list_parameters
 from orchestrator.experiment.optim.optimizer import OPTIMIZERS
 from orchestrator.experiment.optim.scheduler import SCHEDULERS
@@ -78,5 +78,5 @@ def _list_model_paths(model: type[BaseModel], path: str = "") -> Iterator[str]:
     for name, field in map_fields_by_key(model).items():
         inner = join(path, name)
         yield inner
-        for child in find_models(field.annotation):
+        for child in find_direct_models(field.annotation):
             yield from _list_model_paths(child, inner)

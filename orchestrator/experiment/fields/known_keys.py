@@ -23,6 +23,17 @@ def find_models(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from find_models(inner)
 
 
+def find_direct_models(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yield the models that a field holds itself, including its branches: not those in its mappings
+    and lists, where a key or an index comes before the keys of a model."""
+    if get_origin(annotation) in (dict, list):
+        return
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from find_direct_models(inner)
+
+
 def list_known_keys(
     model: type[BaseModel], location: Iterable[int | str], values: Any
 ) -> list[str]:

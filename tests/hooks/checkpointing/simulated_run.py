@@ -49,7 +49,7 @@ class Store:
         self.log.append(("publish", name, dict(parts)))
         return f"{folder}/{name}.pt"
 
-    def find_evaluated_weights(self, label: str) -> str:
+    def find_evaluated_weights(self, name: str) -> str:
         return "model"
 
     def list_names(self) -> list[str]:

@@ -486,7 +486,7 @@ class _NoStore:
     def publish(self, name: str, parts: Mapping[str, str], folder: str) -> str:
         return ""
 
-    def find_evaluated_weights(self, label: str) -> str:
+    def find_evaluated_weights(self, name: str) -> str:
         return ""
 
 

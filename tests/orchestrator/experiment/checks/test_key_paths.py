@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from orchestrator.errors import ConfigError
+from orchestrator.experiment.checks.key_paths import find_key
 from orchestrator.experiment.load import make_experiment, to_dict
 from orchestrator.experiment.sections.experiment import Experiment
 from tests.orchestrator.experiment.samples import HERE
@@ -80,3 +81,31 @@ def test_unknown_key_of_a_named_optimizer_lists_all_of_its_keys(kind: str) -> No
         "optimizers.d.param", {**BASE, "optimizers": {"d": {"type": kind, "param": "*"}}}
     )
     assert near == "did you mean 'params'?"
+
+
+@pytest.mark.parametrize("key", ["params", "set", "grid", "at"])
+def test_keys_below_a_name_or_an_index_are_not_suggested_without_it(key: str) -> None:
+    """There is no `optimizers.params`, but an `optimizers.<name>.params`."""
+    suggestion = suggestion_at(key, {**BASE, key: 3})
+    for place in ("optimizers.", "changes.", "sweep.space."):
+        assert place not in suggestion
+
+
+def test_domain_beside_the_space_is_not_suggested_below_it() -> None:
+    sweep = {"metric": "val/loss", "grid": {"optimizer.lr": [0.1]}}
+    assert "sweep.space.grid" not in suggestion_at("sweep.grid", {**BASE, "sweep": sweep})
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("epochs", "epochs"),
+        ("lr", "optimizer.lr"),
+        ("decay", "hooks.ema.decay"),
+        ("type", None),  # of the optimizer and of the scheduler
+        ("params", None),  # only below the name of an optimizer
+        ("zzz", None),
+    ],
+)
+def test_key_is_found_below_others_if_it_is_the_only_one(name: str, key: str | None) -> None:
+    assert find_key(name) == key
