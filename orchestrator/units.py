@@ -16,6 +16,8 @@ _SUFFIXES = {
     "_clock_mhz": "MHz",
 }
 """Unit of each suffix of a name; the first match applies."""
+_SIZES = {"B": 1, "KiB": 2**10, "MiB": 2**20}
+"""Bytes of each unit below GiB, the smallest first."""
 _PREFIXES = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 
 
@@ -59,9 +61,10 @@ def _format_hours(seconds: float) -> str:
 
 
 def format_bytes(value: float) -> str:
-    """Format bytes: `12.3 MiB`, `1.5 GiB`."""
-    if abs(value) < 999.5 * 2**20:
-        return f"{value / 2**20:.3g} MiB"
+    """Format bytes: `100 B`, `512 KiB`, `12.3 MiB`, `1.5 GiB`."""
+    for unit, size in _SIZES.items():
+        if abs(value) < 999.5 * size:
+            return f"{value / size:.3g} {unit}"
     return f"{_round(value / 2**30)} GiB"
 
 

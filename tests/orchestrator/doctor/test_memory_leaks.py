@@ -97,7 +97,7 @@ def test_leak_from_zero_is_told_in_bytes() -> None:
     """8 MiB in 800 iterations, after a warm-up without any."""
     grown = 8 * 2**20 * np.maximum(0, X - 300) / ITERATIONS
     (finding,) = seen(training(1, ITERATIONS, cuda_allocated_bytes=grown))
-    assert "per 1000 iterations, from 0 MiB to " in finding.sentence
+    assert "per 1000 iterations, from 0 B to " in finding.sentence
     assert finding.numbers["grown_share"] is None
 
 

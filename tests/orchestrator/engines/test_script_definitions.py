@@ -162,7 +162,7 @@ def test_classes_that_cannot_be_sent_are_refused(
     monkeypatch.setattr(script_definitions, "LARGEST_BYTES", 100)
     with pytest.raises(
         UsageError,
-        match=r"Cell, Marks of the script or notebook use 0[.]0.* MiB of its variables.*load them in data\(\)",
+        match=r"Cell, Marks of the script or notebook use .* KiB of its variables.*load them in data\(\)",
     ):
         run(experiment(main), tmp_path)
     main["SCALE"] = (one for one in ())
