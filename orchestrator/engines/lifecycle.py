@@ -91,13 +91,22 @@ class Lifecycle:
                     return report
                 self._preemptions -= 1
                 self._show_line(f"Preempted after step {report.metrics['step']}")
-                self.shut_down()
+                self._shut_down_preempted()
             except RankFailed as failure:
                 if failure.is_user_error or not self._restarts:
                     raise
                 self._restarts -= 1
                 self._is_running = False
                 self._show_line(format_failure_line(failure, self.folder.read_attempts()))
+
+    def _shut_down_preempted(self) -> None:
+        """Stop training after a preemption. A rank that is lost meanwhile has already saved."""
+        try:
+            self.shut_down()
+        except RankFailed as failure:
+            if failure.is_user_error:
+                raise
+            self._is_running = False
 
     def end(self, status: Status, reasons: Sequence[str] = ()) -> None:
         """End the run at its current position, and record its status."""

@@ -48,6 +48,7 @@ class RunGang(Gang):
             remove_placement_group(self._group)
             self._group = None
             self._actors = {}
+            self._failed_calls = None
             self._spares = []
             self._cold_spares = []
 
@@ -61,8 +62,10 @@ class RunGang(Gang):
         return report
 
     def end(self) -> None:
-        super().end()
-        self.close()
+        try:
+            super().end()
+        finally:
+            self.close()
 
     def _start_spares(self, assignment: Assignment) -> None:
         """Start the spare processes that are missing, in the bundles without a process."""

@@ -32,7 +32,10 @@ class FakeRay:
     def process(self, rank: int, bundle: int, name: str) -> Any:
         assign_rank = SimpleNamespace(remote=lambda rank: f"{name} becomes {rank}")
         actor = SimpleNamespace(
-            next=SimpleNamespace(remote=lambda: Call(rank)), assign_rank=assign_rank, name=name
+            next=SimpleNamespace(remote=lambda: Call(rank)),
+            end=SimpleNamespace(remote=lambda: Call(rank)),
+            assign_rank=assign_rank,
+            name=name,
         )
         return gang.PlacedActor(actor, bundle)
 
@@ -122,6 +125,21 @@ def test_first_failure_is_raised_and_survivors_keep_their_processes(
     assert ray.killed == [f"old {rank}" for rank in replaced]
     processes = "process of rank 1" if replaced == [1] else "processes of ranks 0, 1"
     assert lines == [f"replaced the {processes}; kept {2 - len(replaced)} of 2"]
+
+
+def test_a_run_s_processes_end_although_a_rank_is_lost_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next attempt after a preemption would stay on the nodes that are taken away."""
+    found, _ = gang_of(monkeypatch, FakeRay((0, None), (1, DIED)))
+    group: Any = object()
+    found._group = group
+    removed: list[Any] = []
+    monkeypatch.setattr(run_gang, "remove_placement_group", removed.append)
+    with pytest.raises(RankFailed, match="rank 1"):
+        found.end()
+    assert removed == [group]
+    assert (found._group, found._actors, found._failed_calls) == (None, {}, None)
 
 
 def test_spares_replace_lost_ranks_in_order(monkeypatch: pytest.MonkeyPatch) -> None:

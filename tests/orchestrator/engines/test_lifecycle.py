@@ -39,6 +39,8 @@ class Scripted:
     def __init__(self, *attempts: tuple[Report | Exception, ...]) -> None:
         self.attempts, self.asked = list(attempts), []
         self._present: list[Report | Exception] = []
+        self.end_errors: list[RankFailed] = []
+        """What the next ends of training raise."""
 
     def begin(self, assignment: Assignment, resolved: Any) -> None:
         self.asked.append("begin")
@@ -57,6 +59,8 @@ class Scripted:
 
     def end(self) -> None:
         self.asked.append("end")
+        if self.end_errors:
+            raise self.end_errors.pop(0)
 
 
 @pytest.fixture
@@ -217,6 +221,34 @@ def test_preempted_run_restarts_up_to_the_limit(
     assert [line.endswith("Preempted after step 7") for line in lines] == [True] * (
         2 if math.isinf(limit) else 1
     )
+
+
+PREEMPTED = Report({"step": 7}, stopped=(INTERRUPTED,), interrupted=True, is_final=True)
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_rank_that_is_lost_after_a_preemption_s_checkpoint_is_no_other_failure(
+    folder: RunFolder, live: Callable[..., Lifecycle], restarts: int
+) -> None:
+    """The node is taken away while the ranks end. The restart is left for the next failure."""
+    failures = [RankFailed.died(1, 4)] * restarts
+    engine = Scripted((PREEMPTED,), *[(failure,) for failure in failures], SCRIPT)
+    engine.end_errors = [RankFailed.died(0, 4)]
+    preempted = partial(is_preempted, is_stop_requested=lambda: False)
+    live(engine, restarts=restarts, preemptions=1, is_preempted=preempted).train()
+    assert engine.asked.count("begin") == 2 + restarts
+    assert folder.read_metadata().status == "finished"
+
+
+def test_a_user_error_at_the_end_after_a_preemption_fails_the_run(
+    live: Callable[..., Lifecycle],
+) -> None:
+    engine = Scripted((PREEMPTED,), SCRIPT)
+    engine.end_errors = [user_error()]
+    preempted = partial(is_preempted, is_stop_requested=lambda: False)
+    with pytest.raises(RankFailed, match="no such layer"):
+        live(engine, restarts=3, preemptions=1, is_preempted=preempted).train()
+    assert engine.asked == ["begin", "next", "end"]
 
 
 @pytest.mark.parametrize(
