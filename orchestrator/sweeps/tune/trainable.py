@@ -87,7 +87,10 @@ class Trial(tune.Trainable):
         self._shares_training = bool(self._config["followers"])
         self._results = TrialResults(self._settings, shares_training=self._shares_training)
         self._checkpoint: str | None = None
-        """Checkpoint that Tune has restored."""
+        """Checkpoint that Tune has restored, of this trial or of another."""
+        self._count_offset: int | None = 0
+        """How many reports Tune counts more than the trial has made, which may be negative. It
+        counts from another trial's after an exploit; None until the first report after one."""
         self._trials: list[ActiveTrial] = []
         """The trials that have begun; none before the first step."""
         self._attempt: TrainingAttempt | None = None
@@ -145,6 +148,8 @@ class Trial(tune.Trainable):
         assigned = self._checkpoint
         if assigned is not None and is_within(assigned, find_checkpoint_folder(folder)):
             assigned = None
+        if assigned is not None:
+            self._count_offset = None
         return find_checkpoint_to_exploit(folder, assigned)
 
     def _handle_failure(self, failed: TrialFailed) -> None:
@@ -164,8 +169,10 @@ class Trial(tune.Trainable):
         raise failed.failure
 
     def _keep_report(self, trial: ActiveTrial) -> None:
-        # After an exploit, Tune counts from the other trial's reports.
-        self._results.keep_report(trial, counts_own_reports=self._checkpoint is None)
+        own_count = len(trial.reports)
+        if self._count_offset is None:
+            self._count_offset = self.iteration + 1 - own_count
+        self._results.keep_report(trial, count=own_count + self._count_offset)
 
     def _keep_earlier_report(self) -> None:
         """Keep a report of an earlier attempt, after which a trial was interrupted and made no
@@ -194,15 +201,19 @@ class Trial(tune.Trainable):
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Write a checkpoint of all ranks into the trial's folder, and its path into Tune's."""
         path = self._attempt.save() if self._attempt else self._checkpoint
-        Path(checkpoint_dir, _POINTER).write_text(
-            format_json({"checkpoint": path, "metrics": self._results.metrics})
-        )
+        pointer = {
+            "checkpoint": path,
+            "metrics": self._results.metrics,
+            "count_offset": self._count_offset,
+        }
+        Path(checkpoint_dir, _POINTER).write_text(format_json(pointer))
 
     def load_checkpoint(self, checkpoint_dir: str) -> None:
         """Continue from what `save_checkpoint` wrote for this or another trial."""
         pointer = parse_json(Path(checkpoint_dir, _POINTER).read_bytes())
         self._shut_down()
         self._checkpoint = pointer["checkpoint"]
+        self._count_offset = pointer["count_offset"]
         self._results.metrics = pointer["metrics"]
 
     def cleanup(self) -> None:

@@ -25,19 +25,17 @@ class TrialResults:
         self._failed: list[int] = []
         """Numbers of the trials that failed alone since the last result."""
 
-    def keep_report(self, trial: ActiveTrial, *, counts_own_reports: bool) -> None:
+    def keep_report(self, trial: ActiveTrial, *, count: int) -> None:
         """Keep the last report of a trial for the next result.
 
         Args:
             trial: A trial that has reported the sweep's metrics.
-            counts_own_reports: False after an exploit, because Tune counts from the other trial's
-                reports then.
+            count: How many reports Tune counts for the trial, with this one.
         """
         report = trial.reports[-1]
         self.metrics = {name: report[name] for name in (*_COUNTERS, *self._settings.metrics)}
         self.metrics[SECONDS] = trial.training_s
-        if counts_own_reports:
-            self.metrics[TRAINING_ITERATION] = len(trial.reports)
+        self.metrics[TRAINING_ITERATION] = count
 
     def keep_failure(self, number: int) -> None:
         """Keep for the next result that a trial has failed, without which the others continue."""

@@ -72,6 +72,9 @@ class DyingEngine:
         self.folders[index].append_report({"attempt": 0, **metrics})
         return Report(metrics, run_index=index, is_final=is_final)
 
+    def save(self) -> str:
+        return str(self.folders[0].storage / "checkpoints/epoch-0001")
+
     def end_run(self, run_index: int) -> None: ...
 
     def end(self) -> None: ...
@@ -115,6 +118,7 @@ def begin_trial(
     monkeypatch.setattr(trainable, "ENGINES", {"gang": engine})
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     trial = Trial.__new__(Trial)
+    trial._iteration = 0
     trial.setup(
         config or make_tune_config(0, {"optimizer.lr": 0.1}),
         experiment.source,
@@ -223,6 +227,45 @@ def test_a_trial_without_the_metric_does_not_fail_those_that_have_reported_it(
     assert records[1].metric_missing
 
 
+def restore_pointer(trial: Trial, folder: Path, checkpoint: str) -> None:
+    pointer = {"checkpoint": checkpoint, "metrics": {}, "count_offset": 0}
+    (folder / "checkpoint.json").write_text(format_json(pointer))
+    trial.load_checkpoint(str(folder))
+
+
+def count_reports(trial: Trial, reports: int) -> list[int]:
+    """Return Tune's counts of the next reports, made as `Trainable.train` makes them."""
+    engine: Any = trial._engine
+    engine.run_indices = [0] * reports
+    counts = []
+    for _ in range(reports):
+        result = trial.step()
+        trial._iteration += 1
+        counts.append(result.get(TRAINING_ITERATION, trial._iteration))
+    return counts
+
+
+@pytest.mark.parametrize("exploited", [0, 5])
+def test_tune_counts_every_report_of_a_trial_that_continues_after_its_pointer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exploited: int
+) -> None:
+    """Tune has the checkpoint of report 3. The trial continues from its own newest one, of report
+    8. After an exploit, Tune counts from the other trial's reports."""
+    trial = begin_trial(tmp_path, monkeypatch, engine=DyingEngine)
+    if exploited:
+        restore_pointer(trial, tmp_path, f"{tmp_path}/sweep/trials/trial-0001/checkpoints/epoch-1")
+        trial._iteration = exploited
+    counts = count_reports(trial, 3)
+    trial.save_checkpoint(str(tmp_path))
+    counts += count_reports(trial, 5)
+    with pytest.raises(RankFailed):
+        trial.step()
+    trial._iteration = counts[2]
+    trial.load_checkpoint(str(tmp_path))
+    counts += count_reports(trial, 2)
+    assert counts == [exploited + count for count in range(1, 11)]
+
+
 @pytest.mark.parametrize("has_out_dir", [False, True])
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_restored_trial_continues_from_another_s_checkpoint_only(
@@ -239,11 +282,10 @@ def test_a_restored_trial_continues_from_another_s_checkpoint_only(
     folder = tmp_path / "sweep/trials" / name / "checkpoints"
     if has_out_dir:
         folder = out_dir / "sweep" / name
-    pointer = {"checkpoint": str(folder / "epoch-0001"), "metrics": {}}
-    (tmp_path / "checkpoint.json").write_text(format_json(pointer))
-    trial.load_checkpoint(str(tmp_path))
+    checkpoint_path = str(folder / "epoch-0001")
+    restore_pointer(trial, tmp_path, checkpoint_path)
     trial.step()
-    expected = None if number == 0 else pointer["checkpoint"]
+    expected = None if number == 0 else checkpoint_path
     assert engine.checkpoint == expected
     exploits = trial_folder(str(tmp_path / "sweep"), 0).read_metadata().trial_settings.exploits
     assert (exploits and exploits.checkpoint) == expected

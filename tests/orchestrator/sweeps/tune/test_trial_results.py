@@ -16,21 +16,15 @@ TRIAL: Any = SimpleNamespace(reports=[{}, {**METRICS, "train/loss": 1.0}], train
 
 def test_the_results_of_a_single_trial_are_its_reports() -> None:
     results = TrialResults(make_sweep(trials=1), shares_training=False)
-    results.keep_report(TRIAL, counts_own_reports=True)
+    results.keep_report(TRIAL, count=2)
     expected = {**METRICS, SECONDS: 12.5, TRAINING_ITERATION: 2}
     assert results.make_result(3) == {**expected, DONE: False}
     assert results.make_last_result() == {**expected, DONE: True}
 
 
-def test_tune_counts_the_reports_of_a_trial_that_continues_from_another() -> None:
-    results = TrialResults(make_sweep(trials=1), shares_training=False)
-    results.keep_report(TRIAL, counts_own_reports=False)
-    assert TRAINING_ITERATION not in results.make_result(3)
-
-
 def test_a_shared_result_names_who_has_reported_and_once_who_has_failed() -> None:
     results = TrialResults(make_sweep(trials=1), shares_training=True)
-    results.keep_report(TRIAL, counts_own_reports=True)
+    results.keep_report(TRIAL, count=2)
     results.keep_failure(5)
     results.keep_failure(4)
     made = [results.make_result(3), results.make_result(6), results.make_last_result()]
