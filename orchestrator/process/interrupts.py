@@ -86,7 +86,9 @@ class Interrupts:
             print_line(f"{reason}; this run is not in the main thread, and cannot be ended")
             return
         self._failure = reason
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        # A signal that is ignored, as SIGINT in a background job of a script, has no handler here.
+        handled = next(iter(self._previous_handlers))
+        signal.pthread_kill(threading.main_thread().ident or 0, handled)
 
     def _handle_late(self, numbers: bytes) -> None:
         """Handle signals that the main thread does not handle in time. Called in another thread."""

@@ -196,6 +196,19 @@ def test_failure_is_raised_in_the_waiting_main_thread() -> None:
     assert not interrupts.requested
 
 
+def test_failure_is_raised_where_sigint_is_ignored() -> None:
+    """As in a job that a script starts with `&`."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Interrupts("") as interrupts:
+            threading.Timer(0.1, interrupts.fail, ["rank 0 stands"]).start()
+            with pytest.raises(RunError, match="rank 0 stands"):
+                time.sleep(5)
+        assert not interrupts.requested
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_sigterm_interrupts_within_the_block_only() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt), interrupt_at_sigterm():
