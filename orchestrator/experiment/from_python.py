@@ -43,7 +43,7 @@ def convert_values(
     data = _convert_sections(values)
     complete = {**others, **data}
     if complete.get("name") is None:
-        data["name"] = _make_name(complete.get("task", "experiment"))
+        data["name"] = _make_name(complete.get("task") or "experiment")
     raise_problems(find_changed_values(values, complete))
     return data
 
@@ -71,7 +71,7 @@ def _convert_sections(values: Mapping[str, Any]) -> dict[str, Any]:
     others = {key: value for key, value in values.items() if key != "task"}
     data = collect_problems(problems, convert_by_key, others, "", _choose_converter) or {}
     task = None
-    if values.get("task") is not None:
+    if "task" in values:
         task = collect_problems(problems, _convert_task, values["task"])
     if task and "task_args" in task and "task_args" in values:
         problems.append(
@@ -97,7 +97,7 @@ def _convert_task(task: Any) -> dict[str, Any]:
     Raises ConfigError.
     """
     match task:
-        case str():
+        case None | str():
             return {"task": task}
         case type() if issubclass(task, Task):
             return {"task": to_class_name(task, "task")}

@@ -176,14 +176,15 @@ class Experiment(Model):
     """The sweep over this experiment. With it, the file is run by `hookyard sweep`."""
 
     _source: ExperimentSource | None = PrivateAttr(default=None)
-    """What it was read from; None for one that is made of its fields alone."""
+    """What it was made from; None while a file is read."""
 
     def __init__(self, **values: Any) -> None:
         """Check the fields, not yet the classes that they name; raise ConfigError.
 
-        Classes are imported from their own folders and the current one.
+        Classes are imported from their own folders and the one that is current now.
         """
         self._read(convert_values(values))
+        self._source = self._make_source()
 
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # as in `Model`
 
@@ -258,7 +259,10 @@ class Experiment(Model):
     @property
     def source(self) -> ExperimentSource:
         """The experiment as written, from which workers and trials make it again."""
-        return self._source or make_source(self.model_dump(mode="json", exclude_unset=True))
+        return self._source or self._make_source()
+
+    def _make_source(self) -> ExperimentSource:
+        return make_source(self.model_dump(mode="json", exclude_unset=True))
 
     @property
     def import_paths(self) -> tuple[str, ...]:

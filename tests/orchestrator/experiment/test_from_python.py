@@ -224,6 +224,31 @@ def test_name_defaults_to_that_of_the_task() -> None:
     assert unnamed.model_copy(update={"name": None, "task": Line}).name == "line"
 
 
+def test_copy_without_a_task_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^task: is missing"):
+        Experiment(task=Line, epochs=1).model_copy(update={"task": None})
+
+
+def test_classes_are_imported_from_the_folder_that_was_current_at_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name of the module is used once, so that no other test has imported it."""
+    first = tmp_path / "first"
+    second = tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    (first / "beside_the_first.py").write_text(
+        "from tests.tasks import Points\n\nclass Beside(Points):\n    pass\n"
+    )
+    monkeypatch.chdir(first)
+    experiment = Experiment(task="beside_the_first:Beside", epochs=1)
+    copy = experiment.model_copy(update={"epochs": 2})
+
+    monkeypatch.chdir(second)
+    assert experiment.import_paths == copy.import_paths == (str(first),)
+    assert check_experiment(copy).epochs == 2
+
+
 class Loose(Hook):
     def __init__(self, depth: int) -> None:
         self.depth = depth
