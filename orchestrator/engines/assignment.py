@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
-from orchestrator.engines.script_definitions import pickle_dataset
+from hooks.errors import describe_error
+from orchestrator.engines.ray_environment import set_environment
+from orchestrator.errors import UsageError
 from orchestrator.experiment.yaml.source import ExperimentSource
 
 
@@ -42,8 +44,9 @@ class PredictionTarget(EvaluationTarget):
     def pickle_data(self, address: str | None) -> Self:
         if self.data is None or isinstance(self.data, str):
             return self
+        set_environment(address)  # Ray reads the environment on import
         # Workers find the modules of its classes once they know the experiment.
-        return replace(self, data=pickle_dataset(self.data, address))
+        return replace(self, data=_pickle_dataset(self.data))
 
 
 @dataclass(frozen=True)
@@ -64,3 +67,18 @@ class Assignment:
     """Runs that share the training of this run."""
     target: EvaluationTarget | None = None
     """Checkpoint to evaluate; None to train."""
+
+
+def _pickle_dataset(dataset: Any) -> bytes:
+    """Pickle a dataset for the workers; raises UsageError. Imports ray."""
+    from ray import cloudpickle
+
+    try:
+        pickled: bytes = cloudpickle.dumps(dataset)
+    # The pickler may raise anything for what the dataset refers to.
+    except Exception as error:
+        raise UsageError(
+            f"the {type(dataset).__name__} cannot be sent to the ranks ({describe_error(error)}); name a function"
+            " that returns it, as module:function"
+        ) from error
+    return pickled

@@ -4,7 +4,7 @@ Runs in the driver."""
 import io
 from collections import ChainMap
 from collections.abc import Mapping
-from dataclasses import MISSING, replace
+from dataclasses import MISSING
 from typing import Any, ClassVar
 
 from hooks.errors import describe_error
@@ -21,16 +21,23 @@ LARGEST_BYTES = 64 * 2**20
 """Limit of the pickled definitions, because every rank and every trial gets a copy."""
 
 
-def with_main_definitions(source: ExperimentSource, address: str | None = None) -> ExperimentSource:
-    """Return the source with what it names of the script or notebook, and everything that this uses.
+def check_main_definitions(source: ExperimentSource, address: str | None) -> None:
+    """Raise UsageError if the script's or notebook's definitions cannot be sent, before anything of
+    a launch is written. `address` is the cluster to join, for which this sets the environment."""
+    set_environment(address)  # Ray reads the environment on import
+    pickle_main_definitions(source)
 
-    Raises UsageError if they cannot be sent. `address` is the cluster to join.
+
+def pickle_main_definitions(source: ExperimentSource) -> bytes | None:
+    """Pickle what a source names of the script or notebook, and everything that this uses; return
+    None if it names nothing. Imports ray, for which the caller has set the environment.
+
+    Raises UsageError if it cannot be sent.
     """
     config, _ = source.merge()
     definitions = find_main_definitions(config)
     if not definitions:
-        return source
-    set_environment(address)  # Ray reads the environment on import
+        return None
     names = ", ".join(definitions)
     annotated = find_annotated_definitions(definitions)
     try:
@@ -45,28 +52,6 @@ def with_main_definitions(source: ExperimentSource, address: str | None = None) 
             f"{names} of the script or notebook use {format_bytes(len(pickled))} of its variables,"
             f" and at most {format_bytes(LARGEST_BYTES)} can be sent; load them in data()"
         )
-    return replace(source, main_definitions=pickled)
-
-
-def check_main_definitions(source: ExperimentSource, address: str | None) -> None:
-    """Raise UsageError if the script's or notebook's definitions cannot be sent. `address` is the
-    cluster to join."""
-    with_main_definitions(source, address)
-
-
-def pickle_dataset(dataset: Any, address: str | None) -> bytes:
-    """Pickle a dataset for the workers; raises UsageError. `address` is the cluster to join."""
-    set_environment(address)  # Ray reads the environment on import
-    from ray import cloudpickle
-
-    try:
-        pickled: bytes = cloudpickle.dumps(dataset)
-    # The pickler may raise anything for what the dataset refers to.
-    except Exception as error:
-        raise UsageError(
-            f"the {type(dataset).__name__} cannot be sent to the ranks ({describe_error(error)}); name a function"
-            " that returns it, as module:function"
-        ) from error
     return pickled
 
 

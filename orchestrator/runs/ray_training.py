@@ -14,7 +14,7 @@ from orchestrator.engines.mailbox import DriverMailbox, Mailbox
 from orchestrator.engines.preemption import PreemptionWatch, is_preempted
 from orchestrator.engines.report_queue import ReportQueue
 from orchestrator.engines.run_gang import RunGang
-from orchestrator.engines.script_definitions import with_main_definitions
+from orchestrator.engines.script_definitions import pickle_main_definitions
 from orchestrator.engines.train_engine import TrainJobs
 from orchestrator.runs.active_run import ActiveRun
 from orchestrator.runs.engine_choice import EngineChoice
@@ -37,14 +37,14 @@ def train_on_ray(run: ActiveRun, engine: EngineChoice) -> None:
             spares = f", with {workers.spares} spare" if workers.spares else ""
             run.display.line(f"training with a gang of {workers.describe('rank')}{spares}")
             restarts = _read_limit(experiment.max_failures)
-            _train(run, engine, gang, mailbox, restarts=restarts)
+            _train(run, gang, mailbox, restarts=restarts)
     else:
         mailbox = DriverMailbox(ReportQueue)
         run.display.line(f"training with Ray Train on {workers.describe('worker')}")
         # A Ray that the driver has started ends with it.
         jobs = TrainJobs(workers, lean=engine.address is None)
         # Ray Train restarts workers itself.
-        _train(run, engine, jobs, mailbox, restarts=0)
+        _train(run, jobs, mailbox, restarts=0)
 
 
 def _read_limit(setting: int) -> float:
@@ -54,13 +54,13 @@ def _read_limit(setting: int) -> float:
 
 def _train(
     run: ActiveRun,
-    engine: EngineChoice,
     trainer: RunGang | TrainJobs,
     mailbox: DriverMailbox,
     *,
     restarts: float,
 ) -> None:
-    source = with_main_definitions(run.assignment.source, engine.address)
+    source = run.assignment.source
+    source = replace(source, main_definitions=pickle_main_definitions(source))
     watch = PreemptionWatch(trainer.find_nodes, mailbox.post_line)
     lifecycle = Lifecycle(
         trainer,

@@ -2,11 +2,12 @@
 
 import logging
 import uuid
+from dataclasses import replace
 
 from ray import tune
 
 from orchestrator.disk.sweep_folder import SCRATCH
-from orchestrator.engines.script_definitions import with_main_definitions
+from orchestrator.engines.script_definitions import pickle_main_definitions
 from orchestrator.private_api.ray_tune import forgetting_trials
 from orchestrator.sweeps.results.population import History
 from orchestrator.sweeps.running_sweep import RunningSweep
@@ -24,7 +25,9 @@ def run_with_tune(sweep: RunningSweep, max_concurrent: int) -> None:
     search = sweep.search
     trainable = tune.with_parameters(
         Trial,
-        source=with_main_definitions(experiment.source),
+        source=replace(
+            experiment.source, main_definitions=pickle_main_definitions(experiment.source)
+        ),
         settings=settings,
         workers=experiment.workers,
         location=sweep.folder.location,

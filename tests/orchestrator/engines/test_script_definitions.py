@@ -2,6 +2,7 @@
 that has none of it."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -11,7 +12,7 @@ from torch import nn
 
 from orchestrator import Experiment, UsageError, run
 from orchestrator.engines import script_definitions
-from orchestrator.engines.script_definitions import with_main_definitions
+from orchestrator.engines.script_definitions import pickle_main_definitions
 from orchestrator.experiment.resolve import resolve
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.user_code.main_definitions import define_in_main, read_main_source
@@ -73,8 +74,15 @@ def experiment(main: dict[str, Any]) -> Experiment:
     )
 
 
+def _with_definitions(experiment: Experiment) -> ExperimentSource:
+    """Return the source of an experiment as other processes get it."""
+    definitions = pickle_main_definitions(experiment.source)
+    assert definitions
+    return replace(experiment.source, main_definitions=definitions)
+
+
 def test_classes_of_main_resolve_in_another_process(main: dict[str, Any]) -> None:
-    source = with_main_definitions(experiment(main).source)
+    source = _with_definitions(experiment(main))
     assert on_ranks(_resolve, 1, source) == [("Cell", 4, 6.0, 2)]
 
 
@@ -85,7 +93,7 @@ def _describe_teacher(rank: int, world_size: int, source: ExperimentSource) -> s
 
 def test_function_of_main_resolves_in_another_process(main: dict[str, Any]) -> None:
     made = Experiment(task=main["Cell"](), epochs=1, hooks={"distillation": {"teacher": TEACHER}})
-    source = with_main_definitions(made.source)
+    source = _with_definitions(made)
     assert on_ranks(_describe_teacher, 1, source) == [repr(nn.Linear(1, 1))]
 
 
@@ -125,14 +133,14 @@ def _list_defined(rank: int, world_size: int, definitions: bytes) -> list[str]:
 def test_classes_that_annotations_name_by_text_are_sent(main: dict[str, Any]) -> None:
     exec(TEXTUAL, main)
     made = Experiment(task=Line(), epochs=1, hooks={"marks": {"type": "__main__:Marks"}})
-    definitions = with_main_definitions(made.source).main_definitions
+    definitions = pickle_main_definitions(made.source)
     assert on_ranks(_list_defined, 1, definitions) == [["Beat", "Marks", "Pace"]]
 
 
 def test_annotation_that_is_no_expression_is_ignored(main: dict[str, Any]) -> None:
     exec(TEXTUAL, main)
     made = Experiment(task=Line(), epochs=1, hooks={"distillation": {"teacher": TEACHER}})
-    definitions = with_main_definitions(made.source).main_definitions
+    definitions = pickle_main_definitions(made.source)
     assert on_ranks(_list_defined, 1, definitions) == [["build_teacher"]]
 
 
@@ -147,8 +155,7 @@ def test_code_of_a_function_is_recorded(
 def test_pickled_classes_are_not_recorded_but_their_code_is(
     main: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert with_main_definitions(experiment(main).source).main_definitions
-    assert "main_definitions" not in with_main_definitions(experiment(main).source).record()
+    assert "main_definitions" not in _with_definitions(experiment(main)).record()
     monkeypatch.setattr("inspect.getsource", lambda cls: f"class {cls.__name__}: ...")
     done = run(experiment(main), tmp_path, local=True)
     assert (
