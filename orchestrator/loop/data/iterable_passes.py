@@ -126,7 +126,9 @@ class StoppingPasses(Passes):
     def has_more(self) -> bool:
         if self._reader.is_epoch_one_pass:
             return True
-        self._position_ahead = replace(self.find_position(), random=random_state())
+        # A phase without an iteration leaves the batch that was fetched ahead of it.
+        if self._position_ahead is None:
+            self._position_ahead = replace(self.find_position(), random=random_state())
         return self.fetch_ahead()
 
     def find_position(self) -> PassPosition:

@@ -1,4 +1,5 @@
 import os
+import random
 import signal
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchmetrics.classification import MulticlassF1Score
 
-from hooks import Hook, State
+from hooks import Hook, Interval, State
 from hooks.checkpointing.checkpoint import Checkpoint
 from hooks.errors import HookError
 from hooks.training.sampler_seed import DistSamplerSeed
@@ -333,6 +334,64 @@ def test_a_run_goes_on_with_other_passes_where_an_exhausted_one_has_ended(tmp_pa
     loop = make(12, "restart")
     loop.restore(CheckpointStore(Storage(tmp_path)).list_names()[-1])
     assert [report.metrics["step"] for report in loop.run()][-1] == 12
+
+
+class Sampled(IterableDataset[Any]):
+    """Samples points at random, without an end."""
+
+    def __init__(self, points: PointSet) -> None:
+        self.points = points
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield self.points[random.randrange(len(self.points))]
+
+
+@dataclass
+class SampledPoints(Points):
+    def data(self) -> Any:
+        phases = super().data()
+        return {**phases, "train": Sampled(phases["train"])}
+
+
+def test_batch_that_was_fetched_ahead_is_the_same_after_a_phase_without_iterations(
+    tmp_path: Path,
+) -> None:
+    """The resumed run ends its epoch at once, and saves."""
+    seen = Seen()
+
+    def make(epoch_steps: int) -> Loop:
+        settings = experiment(
+            steps=6,
+            epoch_steps=epoch_steps,
+            validate_every=Interval(2, "steps"),
+            loader={"on_exhausted": "stop"},
+        )
+        context = RunContext(store=CheckpointStore(Storage(tmp_path)))
+        return Loop(SampledPoints(), settings, {"seen": seen}, context)
+
+    first = make(6)
+    reports = first.run()
+    next(reports)
+    saved = first.save()
+    next(reports)
+    expected = seen.indices[2]
+    reports.close()
+
+    second = make(2)
+    second.restore(saved)
+    reports = second.run()
+    assert next(reports).metrics["step"] == 2
+    saved = second.save()
+    reports.close()
+
+    seen.indices.clear()
+    third = make(2)
+    third.restore(saved)
+    reports = third.run()
+    assert next(reports).metrics["step"] == 4
+    reports.close()
+    assert seen.indices[0] == expected
 
 
 class FailingAtItsEnd(Failing):
