@@ -8,6 +8,7 @@ from orchestrator.errors import Problem, find_problems
 from orchestrator.experiment.make_hooks import find_hook_class, make_hook
 from orchestrator.experiment.optim.optimization import Optimization, parse_optimizer_path
 from orchestrator.experiment.optim.optimizer import check_optimizer
+from orchestrator.experiment.optim.scheduler_conflicts import find_overwritten_number
 from orchestrator.experiment.optimizations import list_optimizations
 from orchestrator.experiment.planned_change import HookChange, NumberChange, PlannedChange
 from orchestrator.experiment.sections.experiment import Experiment
@@ -78,7 +79,11 @@ def _check_number(
     """Yield the problems of an optimizer with a new number."""
     optimization = list_optimizations(experiment)[change.optimizer]
     name = f"{optimization.path}.{change.key}"
-    for problem in find_problems(_check_optimizer_with, optimization, change, task):
+    problems = [
+        *find_problems(_check_optimizer_with, optimization, change, task),
+        *find_overwritten_number(optimization, change.key),
+    ]
+    for problem in problems:
         yield _locate(problem, [name], path)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from orchestrator.errors import Problem
 from orchestrator.experiment.fields.class_models import make_signature_model
-from orchestrator.experiment.optim.component import FROM_TASK
+from orchestrator.experiment.optim.component import FROM_TASK, Component
 from orchestrator.experiment.optim.optimization import Optimization
 from orchestrator.experiment.optim.optimizer import OPTIMIZERS
 from orchestrator.experiment.optim.scheduler import RATES
@@ -33,9 +33,28 @@ def find_missing_momentum(optimization: Optimization) -> Iterator[Problem]:
     cls: Any = OPTIMIZERS.get(kind)
     if cls is None or {"momentum", "betas"} & make_signature_model(cls).model_fields.keys():
         return
+    for path, entry in _list_momentum_cycles(optimization):
+        yield Problem(
+            f"{path}.cycle_momentum",
+            f"must be false: {kind} has no momentum for {entry.type} to vary",
+        )
+
+
+def find_overwritten_number(optimization: Optimization, key: str) -> Iterator[Problem]:
+    """Yield a problem for each scheduler that sets an optimizer's number, so that a change of it
+    would be lost at the scheduler's next step."""
+    if key.rpartition(".")[2] != "momentum":
+        return
+    for path, entry in _list_momentum_cycles(optimization):
+        yield Problem(
+            f"{optimization.path}.{key}",
+            f"cannot change, because {entry.type} sets the momentum",
+            suggestion=f"set {path}.cycle_momentum=false",
+        )
+
+
+def _list_momentum_cycles(optimization: Optimization) -> Iterator[tuple[str, Component]]:
+    """Yield the path and the entry of each scheduler that varies the momentum."""
     for path, entry in optimization.schedulers.items():
         if entry.type in ("CyclicLR", "OneCycleLR") and entry.arguments.get("cycle_momentum", True):
-            yield Problem(
-                f"{path}.cycle_momentum",
-                f"must be false: {kind} has no momentum for {entry.type} to vary",
-            )
+            yield path, entry

@@ -25,6 +25,8 @@ _RATES_OF_GROUPS = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
 """Keys of a parameter group that are its learning rate, or that a scheduler keeps there."""
 _RATES_OF_SCHEDULERS = ("base_lrs", "max_lrs", "min_lrs")
 """Attributes of schedulers with a learning rate for each parameter group."""
+_UPPER_ENDS = ("max_lr", "max_lrs", "swa_lr")
+_LOWER_ENDS = ("min_lr", "min_lrs")
 _PLAIN = (Real, str, tuple, type(None))
 
 
@@ -211,7 +213,7 @@ def _change_group(
             continue
         for changed in _RATES_OF_GROUPS if key == "lr" else (key,):
             if changed in group:
-                group[changed] = _scale(group[changed], old, new)
+                group[changed] = _scale_rate(changed, group[changed], old, new)
 
 
 def _scale_schedule(scheduler: Any, rates: Sequence[tuple[Any, Any]]) -> None:
@@ -219,7 +221,10 @@ def _scale_schedule(scheduler: Any, rates: Sequence[tuple[Any, Any]]) -> None:
     for name in _RATES_OF_SCHEDULERS:
         numbers = getattr(scheduler, name, None)
         if numbers is not None:
-            scaled = [_scale(number, *pair) for number, pair in zip(numbers, rates, strict=True)]
+            scaled = [
+                _scale_rate(name, number, *pair)
+                for number, pair in zip(numbers, rates, strict=True)
+            ]
             setattr(scheduler, name, scaled)
     # All groups have one lower end, which cannot follow several factors.
     if hasattr(scheduler, "eta_min") and _is_one_factor(rates):
@@ -233,6 +238,18 @@ def _is_one_factor(rates: Sequence[tuple[Any, Any]]) -> bool:
         return False
     factors = [new / old for old, new in rates]
     return all(isclose(factor, factors[0]) for factor in factors)
+
+
+def _scale_rate(name: str, number: Any, old: Any, new: Any) -> Any:
+    """Scale a number of a group or a scheduler by `new / old`.
+
+    A change from 0 has no factor, so it leaves the ends of a schedule. An upper end of 0 is the
+    rate itself.
+    """
+    is_end = name in _LOWER_ENDS or (name in _UPPER_ENDS and number)
+    if is_end and not old:
+        return number
+    return _scale(number, old, new)
 
 
 def _scale(number: Any, old: Any, new: Any) -> Any:

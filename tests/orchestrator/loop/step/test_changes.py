@@ -302,6 +302,52 @@ def test_changed_rate_scales_the_lowest_rate_of_a_scheduler_that_steps_by_a_metr
     assert lowest.min_lrs == pytest.approx([0.005])
 
 
+@pytest.mark.parametrize("lowest", [0, 0.01])
+def test_rate_that_changes_from_zero_leaves_the_lowest_rate_of_its_scheduler(
+    lowest: float,
+) -> None:
+    scheduler = {"type": "ReduceLROnPlateau", "min_lr": lowest}
+    hooks = {"param_scheduler": {"monitor": "train/loss"}}
+    changes = [{"at": 1, "set": {"optimizer.lr": 0.1}}]
+    optimizer = {"type": "SGD", "lr": 0}
+    loop, _ = made(changing(changes, scheduler=scheduler, hooks=hooks, optimizer=optimizer))
+    list(loop.run())
+    plateau: Any = loop.state.scheduler
+    assert plateau.min_lrs == [lowest]
+    assert rates(loop) == [0.1]
+
+
+def test_rate_that_changes_from_zero_leaves_the_highest_rate_of_its_scheduler() -> None:
+    scheduler = {"type": "CyclicLR", "max_lr": 1.0, "cycle_momentum": False}
+    changes = [{"at": 1, "set": {"optimizer.lr": 0.1}}]
+    loop, _ = made(changing(changes, scheduler=scheduler, optimizer={"type": "SGD", "lr": 0}))
+    list(loop.run())
+    cycle: Any = loop.state.scheduler
+    assert cycle.base_lrs == [0.1]
+    assert cycle.max_lrs == [1.0]
+
+
+@pytest.mark.parametrize("kind", ["OneCycleLR", "CyclicLR"])
+@pytest.mark.parametrize("cycle_momentum", [True, False])
+def test_change_of_a_momentum_that_the_scheduler_sets_is_refused(
+    kind: str, cycle_momentum: bool
+) -> None:
+    scheduler = {"type": kind, "max_lr": 1.0, "cycle_momentum": cycle_momentum}
+    optimizer = {"type": "SGD", "momentum": 0.9}
+    changes = [{"at": 1, "set": {"optimizer.momentum": 0.5}}]
+    if cycle_momentum:
+        with pytest.raises(
+            ConfigError, match=rf"changes\.0\.set\.optimizer\.momentum: .* {kind} sets"
+        ):
+            changing(changes, scheduler=scheduler, optimizer=optimizer)
+        return
+
+    loop, _ = made(changing(changes, scheduler=scheduler, optimizer=optimizer))
+    list(loop.run())
+    assert loop.state.optimizer is not None
+    assert loop.state.optimizer.param_groups[0]["momentum"] == 0.5
+
+
 def test_change_to_the_default_that_was_not_written_is_accepted() -> None:
     written = {"type": "AdamW", "lr": 0.01}
     changes = [
