@@ -1,5 +1,6 @@
 """Arrow arrays of recorded values: the type of a column follows from its values."""
 
+import math
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from orchestrator.disk.rows.values import PLAIN, read_number
+from orchestrator.disk.rows.values import PLAIN, is_measured_time, read_number
 
 
 def make_columns(rows: Sequence[dict[str, Any]], known: Collection[str]) -> dict[str, pa.Array]:
@@ -37,8 +38,10 @@ def place_values(array: pa.Array, indices: Sequence[int], count: int) -> pa.Arra
 def _make_array(name: str, values: list[Any]) -> pa.Array:
     """Return a column. Values on a GPU must have been read before."""
     kinds = set(map(type, values))
-    if type(None) in kinds and len(kinds) > 1:
+    if type(None) in kinds:
         indices = [index for index, value in enumerate(values) if value is not None]
+        if not indices:
+            return pa.nulls(len(values))
         array = _make_array(name, [values[index] for index in indices])
         return place_values(array, indices, len(values))
 
@@ -47,13 +50,12 @@ def _make_array(name: str, values: list[Any]) -> pa.Array:
         return numbers
 
     plain = values if kinds <= PLAIN else [_to_plain(name, value) for value in values]
-    if any(isinstance(value, str) for value in plain):
-        return _make_text_array(name, plain)
-
-    integers = _make_large_integer_array(plain, is_unsigned=np.uint64 in kinds)
-    if integers is not None:
-        return integers
-    return _make_plain_array(name, plain)
+    column_type = _choose_type(plain, is_unsigned=np.uint64 in kinds)
+    if pa.types.is_string(column_type):
+        return _make_text_array(plain)
+    if pa.types.is_floating(column_type):
+        return pa.array([_to_float(name, value) for value in plain], column_type)
+    return pa.array(plain, column_type)
 
 
 def _make_number_array(values: list[Any], kinds: set[type]) -> pa.Array | None:
@@ -69,68 +71,80 @@ def _make_number_array(values: list[Any], kinds: set[type]) -> pa.Array | None:
     return None
 
 
-def _make_text_array(name: str, values: list[Any]) -> pa.Array:
-    """Return an array of text, into which the numbers are converted."""
-    import pyarrow.compute as pc  # a slow import
+def _choose_type(values: Sequence[Any], *, is_unsigned: bool) -> pa.DataType:
+    """Return the type of a column of plain values.
 
-    texts = [value if isinstance(value, str) else None for value in values]
-    numbers = [None if isinstance(value, str) else value for value in values]
-    return pc.coalesce(pa.array(texts), _make_array(name, numbers).cast(pa.string()))
-
-
-def _make_large_integer_array(values: list[Any], *, is_unsigned: bool) -> pa.Array | None:
-    """Return an array of integers of which one is too large for int64; None for other values.
+    | Values                                             | Type                                 |
+    | -------------------------------------------------- | ------------------------------------ |
+    | text, perhaps with numbers                         | string                               |
+    | floats or bools, perhaps with integers             | float64                              |
+    | integers that int64 holds                          | int64, or as below if `is_unsigned`  |
+    | integers that uint64 holds                         | uint64                               |
+    | integers of which each fits one of the two         | decimal, as `merge_types` chooses it |
+    | larger integers                                    | float64                              |
 
     Args:
-        values: Plain values.
+        values: Plain values other than None.
         is_unsigned: Whether some were recorded as uint64, so that the column is uint64 even if all
             of them are small.
     """
-    if not {*map(type, values)} <= {int, type(None)}:
-        return None
-    integers = [value for value in values if value is not None]
-    if not is_unsigned and all(value < 2**63 for value in integers):
-        return None
+    if any(isinstance(value, str) for value in values):
+        return pa.string()
+    if any(isinstance(value, bool | float) for value in values):
+        return pa.float64()
 
-    with suppress(OverflowError, pa.ArrowException):
-        return pa.array(values, pa.uint64())
-    if all(-(2**63) <= value < 2**64 for value in integers):
-        return pa.array(values, pa.decimal128(20))  # as `merge_types` chooses for two files
-    return None
-
-
-def _make_plain_array(name: str, values: list[Any]) -> pa.Array:
-    """Return an array of plain numbers, or of nulls; raises ValueError for anything else."""
-    if any(map(_needs_float, values)):
-        values = [float(value) if isinstance(value, int) else value for value in values]
-    with suppress(pa.ArrowException):
-        array = pa.array(values)
-        if pa.types.is_null(array.type) or pa.types.is_primitive(array.type):
-            return array
-
-    examples = {type(value): value for value in values if value is not None}
-    raise ValueError(f"column '{name}' must hold numbers or text; got {list(examples.values())}")
+    least = min(values)
+    greatest = max(values)
+    if least >= -(2**63) and greatest < 2**63 and not is_unsigned:
+        return pa.int64()
+    if least >= 0 and greatest < 2**64:
+        return pa.uint64()
+    if least >= -(2**63) and greatest < 2**64:
+        return pa.decimal128(20)
+    return pa.float64()
 
 
-def _needs_float(value: Any) -> bool:
-    """Return whether whole numbers in the column of a value become floats, so that all of its rows
-    have one type."""
-    if isinstance(value, bool | float):
-        return True
-    return isinstance(value, int) and not -(2**63) <= value < 2**63
+def _make_text_array(values: list[Any]) -> pa.Array:
+    """Return an array of text, into which the numbers are converted. Integers keep all digits."""
+    import pyarrow.compute as pc  # a slow import
+
+    texts: list[str | None] = []
+    floats: list[float | None] = []
+    for value in values:
+        is_float = isinstance(value, bool | float)
+        texts.append(None if is_float else str(value))
+        floats.append(float(value) if is_float else None)
+    return pc.coalesce(
+        pa.array(texts, pa.string()), pa.array(floats, pa.float64()).cast(pa.string())
+    )
+
+
+def _to_float(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(
+            f"column '{name}' must hold numbers below 1.8e308; got an integer of {value.bit_length()} bits"
+        ) from None
 
 
 def _to_plain(name: str, value: Any) -> Any:
-    """Return the Python number of a tensor, of a NumPy scalar or of a measured time, and any other
-    value unchanged."""
+    """Return the Python number of a tensor, of a NumPy value or of a measured time, and text
+    unchanged; raises ValueError for anything else."""
     import torch
 
+    shape = tuple(getattr(value, "shape", ()))
+    if math.prod(shape) != 1:
+        kind = "a tensor" if isinstance(value, torch.Tensor) else "an array"
+        raise ValueError(f"column '{name}' got {kind} of shape {shape}; record one number per row")
+
+    plain = value
     if isinstance(value, torch.Tensor):
-        if value.numel() != 1:
-            raise ValueError(
-                f"column '{name}' got a tensor of shape {tuple(value.shape)}; record one number per row"
-            )
-        value = read_number(value)
-    if hasattr(value, "resolve"):
-        value = value.resolve()
-    return value.item() if hasattr(value, "item") else value
+        plain = read_number(value)
+    elif is_measured_time(value):
+        plain = value.resolve()
+    if hasattr(plain, "item"):
+        plain = plain.item()
+    if isinstance(plain, int | float | str):
+        return plain
+    raise ValueError(f"column '{name}' must hold numbers or text; got {value!r}")

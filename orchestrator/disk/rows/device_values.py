@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.disk.rows.values import PLAIN, is_on_gpu, read_number
+from orchestrator.disk.rows.values import PLAIN, is_measured_time, is_on_gpu, read_number
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +27,7 @@ class DeviceValues:
                     continue
                 if is_on_gpu(value) and value.numel() == 1:
                     scalars.append((row, name))
-                elif hasattr(value, "resolve"):
+                elif is_measured_time(value):
                     times.append((row, name))
 
         self._places = [*scalars, *times]

@@ -16,8 +16,10 @@ def read_on_cpu(value: Any) -> Any:
 
 def read_number(value: Any) -> Any:
     """Return the number in a tensor of one element on the CPU, as an integer or a float. A bool
-    becomes a float."""
+    becomes a float. A complex number stays one, which no column holds."""
     number = value.item()
+    if isinstance(number, complex):
+        return number
     if isinstance(number, bool) or not isinstance(number, int):
         return float(number)
     # The type stays known, so that a column has one type even if only some of its numbers are
@@ -27,3 +29,8 @@ def read_number(value: Any) -> Any:
 
 def is_on_gpu(value: Any) -> bool:
     return getattr(value, "is_cuda", False) is True
+
+
+def is_measured_time(value: Any) -> bool:
+    """Return whether a value is a time that the device measures, and that can be waited for."""
+    return hasattr(value, "resolve") and hasattr(value, "ready")
