@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from orchestrator.disk.rows.values import PLAIN, is_measured_time, read_number
+from orchestrator.disk.rows.values import PLAIN, is_measured_time
 
 
 def make_columns(rows: Sequence[dict[str, Any]], known: Collection[str]) -> dict[str, pa.Array]:
@@ -131,20 +131,22 @@ def _to_float(name: str, value: Any) -> float:
 def _to_plain(name: str, value: Any) -> Any:
     """Return the Python number of a tensor, of a NumPy value or of a measured time, and text
     unchanged; raises ValueError for anything else."""
-    import torch
-
-    shape = tuple(getattr(value, "shape", ()))
-    if math.prod(shape) != 1:
-        kind = "a tensor" if isinstance(value, torch.Tensor) else "an array"
-        raise ValueError(f"column '{name}' got {kind} of shape {shape}; record one number per row")
-
-    plain = value
-    if isinstance(value, torch.Tensor):
-        plain = read_number(value)
-    elif is_measured_time(value):
-        plain = value.resolve()
+    plain = value.resolve() if is_measured_time(value) else value
+    # A NumPy scalar has no other shape, and looking at it takes time.
+    if not isinstance(plain, np.generic):
+        _check_shape(name, plain)
     if hasattr(plain, "item"):
         plain = plain.item()
     if isinstance(plain, int | float | str):
         return plain
     raise ValueError(f"column '{name}' must hold numbers or text; got {value!r}")
+
+
+def _check_shape(name: str, value: Any) -> None:
+    """Raise ValueError for a tensor or an array of several elements, or of none."""
+    shape = getattr(value, "shape", ())
+    if math.prod(shape) != 1:
+        kind = "an array" if isinstance(value, np.ndarray) else "a tensor"
+        raise ValueError(
+            f"column '{name}' got {kind} of shape {tuple(shape)}; record one number per row"
+        )
