@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing.util import register_after_fork
+from multiprocessing.util import Finalize, register_after_fork
 from types import FrameType
 from typing import TypeVar
 
@@ -70,17 +70,31 @@ def _release_signals_in_child() -> None:
     _release_signals()
 
 
-def _end_only_with_parent(module: object) -> None:
-    """Ignore SIGTERM unless the parent sends it, as `Process.terminate` does. Runs in a child of
-    `multiprocessing`."""
-    tells_sender = hasattr(signal, "sigwaitinfo")  # macOS does not
-    if not tells_sender or signal.getsignal(signal.SIGTERM) is not _ignore:
+def _end_with_parent(module: object) -> None:
+    """Ignore SIGTERM unless the parent sends it, as `Process.terminate` does, and write no queue to
+    its end once the parent has died. Runs in a child of `multiprocessing`."""
+    if signal.getsignal(signal.SIGTERM) is not _ignore:
         return
+    parent = os.getppid()
+    # Its priority is above that of the end of a queue.
+    Finalize(None, _exit_if_orphaned, args=(parent,), exitpriority=0)
+
+    if not hasattr(signal, "sigwaitinfo"):
+        return  # macOS does not tell who sends a signal
     # The processes of torch's loaders handle SIGTERM in C, so it must be blocked, and a thread waits
     # for it.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-    parent = os.getppid()
     threading.Thread(target=_wait_for_parent, args=(parent,), name="signals", daemon=True).start()
+
+
+def _exit_if_orphaned(parent: int) -> None:
+    """Exit at once if the parent has died, as with SIGKILL.
+
+    The processes of a loader hold the ends of each other's queues, so each would wait for ever for
+    somebody to read the rest of its own.
+    """
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def _wait_for_parent(parent: int) -> None:
@@ -94,4 +108,4 @@ def _wait_for_parent(parent: int) -> None:
 os.register_at_fork(
     before=_hold_signals, after_in_parent=_release_signals, after_in_child=_release_signals_in_child
 )
-register_after_fork(sys.modules[__name__], _end_only_with_parent)
+register_after_fork(sys.modules[__name__], _end_with_parent)

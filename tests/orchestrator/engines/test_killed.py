@@ -28,6 +28,7 @@ from orchestrator.engines.assignment import Assignment
 from orchestrator.engines.session import Session
 from orchestrator.experiment.load import make_experiment, to_yaml
 from orchestrator.loop.world import World
+from orchestrator.process.child_signals import for_children
 from orchestrator.runs.result import Run
 from tests.iterable_tasks import IterablePoints
 from tests.ranks import on_ranks, until_killed
@@ -155,6 +156,7 @@ def _train(rank: int, world_size: int, given: dict[str, Assignment]) -> dict[str
     multiprocessing.set_start_method(
         "fork", force=True
     )  # as runs have it: those of a forkserver outlive a rank that is killed
+    signal.signal(signal.SIGTERM, for_children(lambda number, frame: None))  # as runs have it, too
     ends = {}
     for kind, assigned in given.items():
         for report in Session(assigned, World(rank, world_size, rank)).reports():
