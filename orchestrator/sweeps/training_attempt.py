@@ -92,6 +92,7 @@ class TrainingAttempt:
         while not self._is_closed:
             try:
                 report = self._train_to_report()
+            # User code and engines may raise anything, which is the failure of a trial.
             except Exception as error:
                 yield from self.close_after_failure(self._find_failed(error), error)
                 return
@@ -121,6 +122,7 @@ class TrainingAttempt:
         trial = self.trials[report.run_index]
         try:
             has_metrics = trial.add_report(report)
+        # An unreadable folder or a missing metric fails the trial that reported, and not the sweep.
         except Exception as error:
             yield from self.close_after_failure(trial, error)
             return
@@ -182,6 +184,7 @@ class TrainingAttempt:
         for trial in trials:
             try:
                 trial.record_end()
+            # A trial whose end is not on disk has failed; the other ends are still recorded.
             except Exception as error:
                 failures.append(TrialFailed.record(trial, error))
         return failures
