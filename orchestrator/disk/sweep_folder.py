@@ -74,6 +74,16 @@ def find_checkpoint_to_exploit(folder: RunFolder, assigned: str | None) -> str |
     return before.checkpoint if before and before.attempts == attempts else None
 
 
+def can_restart(folder: RunFolder) -> bool:
+    """Return whether a trial that lost its process trains again: it has not come to its end, and
+    has not failed in a way that it would repeat."""
+    if not folder.exists():
+        return True
+    metadata = folder.read_metadata()
+    has_failed_for_good = metadata.status == "failed" and metadata.is_user_error
+    return not metadata.is_complete and not has_failed_for_good
+
+
 def end_trial(folder: RunFolder, status: Status, reason: str) -> None:
     """Record the end of a trial that is still running. Runs in the driver."""
     if folder.read_metadata().status == "running":

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from orchestrator.disk.sweep_folder import end_trial
 from orchestrator.engines.in_process import InProcess
 from orchestrator.errors import MetricMissing, RunError
 from orchestrator.sweeps.active_trial import ActiveTrial, begin_trials, list_training
 from orchestrator.sweeps.after_failure import AfterFailure, decide_after_failure
-from orchestrator.sweeps.pruner import Pruner
 from orchestrator.sweeps.running_sweep import RunningSweep
 from orchestrator.sweeps.search.search import list_members
-from orchestrator.sweeps.stopping_rules import describe_scheduler_stop
-from orchestrator.sweeps.training_attempt import (
-    TrainingAttempt,
+from orchestrator.sweeps.trial_group import (
     TrialEnded,
     TrialEvent,
     TrialFailed,
+    TrialGroup,
     TrialReported,
 )
 
@@ -29,7 +27,6 @@ class SequentialTrials:
     def __init__(self, sweep: RunningSweep, end_hung: Callable[[str], None] | None = None) -> None:
         self._sweep = sweep
         self._search = sweep.search
-        self._pruner = Pruner.make(sweep.settings, sweep.previous)
         self._engine = InProcess(
             sweep.experiment.workers, stop_requested=sweep.end.stop_requested, end_hung=end_hung
         )
@@ -57,43 +54,46 @@ class SequentialTrials:
             self._train(begun.trials)
 
     def _train(self, trials: Sequence[ActiveTrial]) -> None:
-        """Train trials that share a training run until all or the sweep have ended. If one fails,
-        the others continue without it in another attempt."""
-        while continuing := list_training(trials):
-            if self._sweep.end.is_due():
-                for trial in continuing:
+        """Train trials that share a training run until all or the sweep have ended."""
+        group = TrialGroup(self._engine, trials, self._sweep.settings)
+        while not group.has_ended:
+            if not group.is_training and self._sweep.end.is_due():
+                for trial in list_training(trials):
                     end_trial(trial.folder, *self._sweep.find_ending(trial.number))
                 return
-            attempt = TrainingAttempt(self._engine, continuing, self._sweep.settings)
-            self._handle_all(attempt.train(), attempt)
+            self._handle_all(group.advance(), group)
 
-    def _handle_all(self, events: Iterable[TrialEvent], attempt: TrainingAttempt) -> None:
-        """Handle what happens in an attempt, as it happens."""
+    def _handle_all(self, events: Sequence[TrialEvent], group: TrialGroup) -> None:
+        """Handle what has happened to trials. After a failure, the sweep may end."""
         for event in events:
             trial = event.trial
             match event:
                 case TrialReported():
-                    self._stop_if_due(trial, attempt)
+                    self._stop_if_due(trial, group)
                 case TrialFailed():
-                    self._record_failure(event, attempt)
+                    self._record_failure(event, group)
                 case TrialEnded():
                     self._sweep.record_end(trial.number, trial.values, trial.status)
 
-    def _stop_if_due(self, trial: ActiveTrial, attempt: TrainingAttempt) -> None:
+        has_failure = any(isinstance(event, TrialFailed) for event in events)
+        if has_failure and self._sweep.end.is_due():
+            self._handle_all(group.close(), group)
+
+    def _stop_if_due(self, trial: ActiveTrial, group: TrialGroup) -> None:
         """Stop a trial at its report if there is a reason. If that fails, the trial has failed."""
         try:
-            reason = self._add_report(trial)
+            reason = self._find_reason_to_stop(trial)
             if reason:
-                attempt.stop(trial, reason)
+                group.stop(trial, reason)
         except Exception as error:
-            self._handle_all(attempt.close_after_failure(trial, error), attempt)
+            self._handle_all(group.fail(trial, error), group)
 
-    def _record_failure(self, failed: TrialFailed, attempt: TrainingAttempt) -> None:
+    def _record_failure(self, failed: TrialFailed, group: TrialGroup) -> None:
         """Record the failure of a trial, without which the others continue. Raises RunError if no
         trial can use the GPU any more."""
         trial = failed.trial
         failure = failed.failure
-        others = [other for other in attempt.trials if other is not trial]
+        others = [other for other in group.trials if other is not trial]
         after = decide_after_failure(failed.error, others, restarts=False)
         if after is AfterFailure.END_ALL:
             raise RunError(
@@ -101,28 +101,15 @@ class SequentialTrials:
             ) from failure
         missing = isinstance(failure, MetricMissing)
         self._sweep.record_failure(trial.number, trial.values, str(failure), metric_missing=missing)
-        if self._sweep.end.is_due():
-            self._handle_all(attempt.close(), attempt)
 
-    def _add_report(self, trial: ActiveTrial) -> str | None:
-        """Show the last report of a trial, and pass it to the rules and the pruner; return the
-        reason to stop the trial, or None."""
+    def _find_reason_to_stop(self, trial: ActiveTrial) -> str | None:
+        """Pass the last report of a trial to the sweep, and return the reason to stop the trial; None
+        if it continues, or ends there by itself."""
         report = trial.last
         assert report is not None
-        self._sweep.show_report(trial.number, report.metrics)
-
-        # Rules and pruner get every report, whatever the other decides.
-        count = len(trial.reports)
-        metrics = {**report.metrics, "training_iteration": count}
-        reason = self._sweep.rules.add_report(trial.number, metrics, trial.training_s)
-        is_pruned = self._pruner is not None and self._pruner.should_stop(
-            trial.number, count, report.metrics
+        reason = self._sweep.add_report(
+            trial.number, len(trial.reports), report.metrics, trial.training_s
         )
-
         if report.is_final and not report.interrupted:
             return None
-        if reason:
-            return reason
-        if is_pruned:
-            return describe_scheduler_stop(self._sweep.settings, count)
-        return self._sweep.end.budget.explain_end()
+        return reason or self._sweep.end.budget.explain_end()

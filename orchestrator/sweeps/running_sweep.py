@@ -10,6 +10,7 @@ from orchestrator.disk.sweep_folder import end_trial, trial_folder, trial_name, 
 from orchestrator.experiment.sections.experiment import Experiment
 from orchestrator.runs.alerts import Alerts
 from orchestrator.sweeps.metric_monitor import summarize_missing_metrics
+from orchestrator.sweeps.pruner import Pruner
 from orchestrator.sweeps.search.choice import make_search
 from orchestrator.sweeps.stopping_rules import StoppingRules, describe_scheduler_stop
 from orchestrator.sweeps.sweep_end import SweepEnd
@@ -52,9 +53,13 @@ class RunningSweep:
         """Decides when no trial may begin or continue."""
         self.search = make_search(experiment, previous, display.line)
         """Suggests the next trial, to Tune too; it learns of the trials here."""
-        self.rules = StoppingRules(self.settings, self.search, end.budget)
-        """They count each report, and their `reasons` grow as they stop trials."""
-        self.rules.replay(previous)
+        self._rules = StoppingRules(self.settings, self.search, end.budget)
+        self._rules.replay(previous)
+        self._pruner = Pruner.make(self.settings, previous)
+        self._reasons: dict[int, str] = {}
+        """Why trials are to stop early, by their numbers."""
+        self._failed: set[int] = set()
+        """Numbers of the trials that have failed in this attempt of the sweep."""
         self._index = TrialIndex(folder, self.settings.objectives)
         self._progress = SweepProgress(display, self.settings, previous)
         self._constraints = Constraints(self.settings.constraints)
@@ -82,11 +87,11 @@ class RunningSweep:
 
     def find_ending(self, number: int) -> tuple[Status, str]:
         """Return the status of a trial that the driver ended, and the reason."""
-        if number in self.rules.reasons:
-            return "stopped", self.rules.reasons[number]
+        if number in self._reasons:
+            return "stopped", self._reasons[number]
         if self.end.outcome:
             return self.end.outcome
-        reports = self.rules.count_reports(number)
+        reports = self._rules.count_reports(number)
         return "stopped", describe_scheduler_stop(self.settings, reports)
 
     def end_running_trials(self) -> None:
@@ -96,10 +101,33 @@ class RunningSweep:
                 folder = RunFolder(self.folder.storage / "trials", name)
                 end_trial(folder, *self.find_ending(trial_number(name)))
 
-    def show_report(self, number: int, metrics: Mapping[str, Any]) -> None:
-        """Show a report, and send the alerts that are due. `rules` count it."""
+    def add_report(
+        self, number: int, count: int, metrics: Mapping[str, Any], seconds: float
+    ) -> str | None:
+        """Show a report and send the alerts that are due; return the reason to stop the trial, or
+        None.
+
+        Args:
+            number: Number of the trial.
+            count: How many reports of the trial had the sweep's metrics, with this one.
+            metrics: The report.
+            seconds: Training time of the trial.
+        """
         self._progress.add_report(number, metrics)
         self._alerts.check_report(metrics, trial_name(number))
+
+        # Rules and pruner get every report, whatever the other decides.
+        reason = self._rules.add_report(number, count, metrics, seconds)
+        is_pruned = self._pruner and self._pruner.should_stop(number, count, metrics)
+        if is_pruned and reason is None:
+            reason = describe_scheduler_stop(self.settings, count)
+        if reason is not None:
+            self._reasons[number] = reason
+        return reason
+
+    def find_reason_to_stop(self, number: int) -> str | None:
+        """Return why a trial is to stop early; None if it may continue."""
+        return self._reasons.get(number)
 
     def show_recovery(self, number: int, error: str) -> None:
         """Show that a trial lost a process and restarts."""
@@ -131,8 +159,9 @@ class RunningSweep:
         """Record the failure of a trial, which may be that its reports lack the sweep's metric. That
         ends the sweep if no trial has reported it."""
         name = trial_name(number)
+        self._failed.add(number)
         self.search.record_end(number, None)
-        if metric_missing and not self.rules.has_reports():
+        if metric_missing and not self._rules.has_reports():
             self.end.add_missing_metric(name, error)
         else:
             self.end.add_failure(name)
@@ -144,6 +173,10 @@ class RunningSweep:
             # The sweep ends with the same error, which has the metrics that there are.
             shown = summarize_missing_metrics(self.settings)
         self._show_and_index(number, values, f"failed: {shown}")
+
+    def has_failed(self, number: int) -> bool:
+        """Return whether the failure of a trial is recorded."""
+        return number in self._failed
 
     def _show_and_index(self, number: int, values: Mapping[str, Any], outcome: str) -> None:
         self._progress.end(number, values, outcome)

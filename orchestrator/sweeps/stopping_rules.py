@@ -38,8 +38,6 @@ class StoppingRules:
         self._search = search
         self._budget = budget
         self._trials: defaultdict[int, _Progress] = defaultdict(_Progress)
-        self.reasons: dict[int, str] = {}
-        """Reason why each stopped trial was stopped, by its number."""
 
     def replay(self, previous: Mapping[int, TrialRecord]) -> None:
         """Count the reports of earlier attempts."""
@@ -49,8 +47,8 @@ class StoppingRules:
         for numbers in trainings.values():
             self._budget.share_training(numbers)
         for number, trial in previous.items():
-            for metrics in trial.compared_reports:
-                self._count_report(number, metrics)
+            for count, metrics in enumerate(trial.compared_reports, 1):
+                self._count_report(number, count, metrics)
 
     def has_reports(self) -> bool:
         """Return whether any trial has reported the sweep's metrics."""
@@ -59,21 +57,19 @@ class StoppingRules:
     def count_reports(self, number: int) -> int:
         return self._trials[number].reports
 
-    def add_report(self, number: int, metrics: Mapping[str, Any], seconds: float) -> str | None:
-        """Count a report of a trial, `seconds` into its training, and pass it to the search; return
-        the reason to stop the trial, or None."""
-        self._count_report(number, metrics)
+    def add_report(
+        self, number: int, count: int, metrics: Mapping[str, Any], seconds: float
+    ) -> str | None:
+        """Count the `count`-th report of a trial, `seconds` into its training, and pass it to the
+        search; return the reason to stop the trial, or None."""
+        self._count_report(number, count, metrics)
         # The search gets every report, even if another rule stops the trial.
         reason_of_search = self._search.record_report(number, metrics)
-        progress = self._trials[number]
-        reason = self._find_reason(progress, metrics[self._metric], seconds) or reason_of_search
-        if reason:
-            self.reasons[number] = reason
-        return reason
+        reason = self._find_reason(self._trials[number], metrics[self._metric], seconds)
+        return reason or reason_of_search
 
-    def _count_report(self, number: int, metrics: Mapping[str, Any]) -> None:
+    def _count_report(self, number: int, count: int, metrics: Mapping[str, Any]) -> None:
         progress = self._trials[number]
-        count = metrics.get("training_iteration", progress.reports + 1)
         if count <= progress.reports:
             return  # repeated after a process was replaced
         progress.reports = count

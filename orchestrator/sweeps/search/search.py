@@ -22,21 +22,22 @@ class TrialConfig(NumberedValues):
     """A trial to start, and the others that share its training run."""
 
     followers: list[NumberedValues]
-    failed: list[int]
-    """Numbers of those that failed before the others were over. The driver adds them, so that a
-    restart leaves them out."""
 
 
 def make_trial_config(
     number: int, values: Mapping[str, Any], followers: Sequence[NumberedValues] = ()
 ) -> TrialConfig:
-    return {"number": number, "values": dict(values), "followers": [*followers], "failed": []}
+    return {"number": number, "values": dict(values), "followers": [*followers]}
 
 
 def list_members(config: TrialConfig) -> list[NumberedValues]:
-    """Return the trials of a config that have not failed, the first that was suggested first."""
-    members: list[NumberedValues] = [config, *config["followers"]]
-    return [member for member in members if member["number"] not in config["failed"]]
+    """Return the trials of a config, the first that was suggested first."""
+    return [config, *config["followers"]]
+
+
+def shares_training(config: TrialConfig) -> bool:
+    """Return whether a config has several trials."""
+    return bool(config["followers"])
 
 
 def list_remaining_trials(

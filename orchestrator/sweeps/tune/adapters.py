@@ -5,11 +5,11 @@ from contextlib import suppress
 from typing import Any
 
 from ray import tune
+from ray.tune.result import TRAINING_ITERATION
 from ray.tune.search import Searcher
 
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.disk.statuses import COMPLETE
-from orchestrator.disk.sweep_folder import end_trial, trial_folder
+from orchestrator.disk.sweep_folder import can_restart, end_trial, trial_folder
 from orchestrator.engines.placement_groups import remove_placement_group_of
 from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.errors import ConfigError
@@ -20,8 +20,8 @@ from orchestrator.sweeps.running_sweep import RunningSweep
 from orchestrator.sweeps.search.search import (
     NumberedValues,
     Search,
-    TrialConfig,
     list_members,
+    shares_training,
 )
 from orchestrator.sweeps.tune.trial_data import FAILED, REPORTED, SECONDS, TRIAL
 
@@ -35,18 +35,18 @@ class _Unsaved:
 
 
 class Stopper(_Unsaved, tune.Stopper):
-    """The sweep's rules, as Tune calls them."""
+    """Passes each report to the running sweep, and stops the trials that are to stop early."""
 
     def __init__(self, sweep: RunningSweep) -> None:
         self._sweep = sweep
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        number = result.get(REPORTED, result["config"][TRIAL]["number"])
+        number = result[REPORTED]
         if number is None:
             return False
-        reason = self._sweep.rules.add_report(number, result, result[SECONDS])
+        reason = self._sweep.add_report(number, result[TRAINING_ITERATION], result, result[SECONDS])
         # The scheduler stops one trial of a shared training run, because the others may continue.
-        return reason is not None and REPORTED not in result
+        return reason is not None and not shares_training(result["config"][TRIAL])
 
     def stop_all(self) -> bool:
         return self._sweep.end.is_due()
@@ -85,59 +85,58 @@ class TrialEvents(_Unsaved, tune.Callback):
     def __init__(self, sweep: RunningSweep) -> None:
         self._sweep = sweep
 
-    def _find_folder(self, member: NumberedValues) -> RunFolder:
-        return trial_folder(self._sweep.folder.location, member["number"])
-
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        members = list_members(trial.config[TRIAL])
-        self._sweep.begin({member["number"]: member["values"] for member in members})
+        self._sweep.begin(
+            {member["number"]: member["values"] for member in self._list_members(trial)}
+        )
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
-        config: TrialConfig = trial.config[TRIAL]
-        for member in list_members(config):
-            if member["number"] in result.get(FAILED, ()):
-                self._record_failure_alone(config, member)
-        number = result.get(REPORTED, config["number"])
-        if number is not None:
-            self._sweep.show_report(number, result)
+        for member in self._list_members(trial):
+            if member["number"] in result[FAILED]:
+                self._record_failure(member)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        for member in list_members(trial.config[TRIAL]):
+        for member in self._list_members(trial):
             folder = self._find_folder(member)
             if not folder.exists():
                 continue  # it never began
             end_trial(folder, *self._sweep.find_ending(member["number"]))
-            status = folder.read_metadata().status
-            if status == "failed":
+            if folder.read_metadata().status == "failed":
                 self._record_failure(member)
             else:
-                self._sweep.record_end(member["number"], member["values"], status)
+                self._record_end(member)
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        config: TrialConfig = trial.config[TRIAL]
-        for member in list_members(config):
+        is_single = not shares_training(trial.config[TRIAL])
+        for member in self._list_members(trial):
             folder = self._find_folder(member)
-            # The process may have died before its next result, which would have told of the failure.
-            if config["followers"] and _has_failed_permanently(folder):
-                self._record_failure_alone(config, member)
-            elif not _is_complete(folder):
+            if is_single or can_restart(folder):
                 self._sweep.show_recovery(member["number"], _read_error(folder))
+            elif not folder.read_metadata().is_complete:
+                # The process has died before its next result, which would have told of the failure.
+                self._record_failure(member)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        for member in list_members(trial.config[TRIAL]):
+        for member in self._list_members(trial):
             folder = self._find_folder(member)
-            if _is_complete(folder):
-                status = folder.read_metadata().status
-                self._sweep.record_end(member["number"], member["values"], status)
+            if folder.exists() and folder.read_metadata().is_complete:
+                self._record_end(member)
             else:
                 self._record_failure(member)
 
-    def _record_failure_alone(self, config: TrialConfig, member: NumberedValues) -> None:
-        """Record the failure of a trial without which the others continue."""
-        config["failed"].append(member["number"])
-        self._record_failure(member)
+    def _list_members(self, trial: Any) -> list[NumberedValues]:
+        """Return the trials of a training run whose failure is not recorded."""
+        members = list_members(trial.config[TRIAL])
+        return [member for member in members if not self._sweep.has_failed(member["number"])]
+
+    def _find_folder(self, member: NumberedValues) -> RunFolder:
+        return trial_folder(self._sweep.folder.location, member["number"])
+
+    def _record_end(self, member: NumberedValues) -> None:
+        status = self._find_folder(member).read_metadata().status
+        self._sweep.record_end(member["number"], member["values"], status)
 
     def _record_failure(self, member: NumberedValues) -> None:
         sweep = self._sweep
@@ -156,18 +155,6 @@ class TrialEvents(_Unsaved, tune.Callback):
         remove_placement_group_of(folder)
         metric_missing = folder.read_metadata().metric_missing
         sweep.record_failure(number, values, error, metric_missing=metric_missing)
-
-
-def _is_complete(trial: RunFolder) -> bool:
-    return trial.exists() and trial.read_metadata().status in COMPLETE
-
-
-def _has_failed_permanently(trial: RunFolder) -> bool:
-    """Return whether a trial has failed so that a restart would fail again."""
-    if not trial.exists():
-        return False
-    metadata = trial.read_metadata()
-    return metadata.status == "failed" and metadata.is_user_error
 
 
 def _read_error(trial: RunFolder) -> str:

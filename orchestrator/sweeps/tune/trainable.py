@@ -5,7 +5,7 @@ import orchestrator.engines.preload  # noqa: F401  # acts when imported, before 
 # isort: split
 
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from ray import tune
 from orchestrator.disk.checkpoint_folder import find_checkpoint_folder
 from orchestrator.disk.removal import is_within
 from orchestrator.disk.run_folder import RunFolder
-from orchestrator.disk.sweep_folder import find_checkpoint_to_exploit, trial_folder
+from orchestrator.disk.sweep_folder import can_restart, find_checkpoint_to_exploit, trial_folder
 from orchestrator.engines.failure_record import is_user_error
 from orchestrator.engines.train_engine import TrainJobs
 from orchestrator.engines.trial_gang import TrialGang
@@ -23,15 +23,10 @@ from orchestrator.experiment.sections.workers import Workers
 from orchestrator.experiment.yaml.source import ExperimentSource
 from orchestrator.private_api.ray_tune import PermanentFailure
 from orchestrator.storage.strict_json import format_json, parse_json
-from orchestrator.sweeps.active_trial import ActiveTrial, TrialState, begin_trials, list_training
+from orchestrator.sweeps.active_trial import ActiveTrial, begin_trials, list_training
 from orchestrator.sweeps.after_failure import AfterFailure, decide_after_failure
-from orchestrator.sweeps.search.search import TrialConfig, list_members
-from orchestrator.sweeps.training_attempt import (
-    TrainingAttempt,
-    TrialEvent,
-    TrialFailed,
-    TrialReported,
-)
+from orchestrator.sweeps.search.search import TrialConfig, list_members, shares_training
+from orchestrator.sweeps.trial_group import TrialFailed, TrialGroup, TrialReported
 from orchestrator.sweeps.tune.trial_data import TRIAL
 from orchestrator.sweeps.tune.trial_results import TrialResults
 
@@ -84,78 +79,68 @@ class Trial(tune.Trainable):
 
     def _set_config(self, config: dict[str, Any]) -> None:
         self._config: TrialConfig = config[TRIAL]
-        self._shares_training = bool(self._config["followers"])
-        self._results = TrialResults(self._settings, shares_training=self._shares_training)
+        self._results = TrialResults(self._settings, self._config)
         self._checkpoint: str | None = None
         """Checkpoint that Tune has restored, of this trial or of another."""
         self._count_offset: int | None = 0
         """How many reports Tune counts more than the trial has made, which may be negative. It
         counts from another trial's after an exploit; None until the first report after one."""
-        self._trials: list[ActiveTrial] = []
-        """The trials that have begun; none before the first step."""
-        self._attempt: TrainingAttempt | None = None
-        """The attempt that trains them; None before the first step, and after the last."""
-        self._events: Iterator[TrialEvent] | None = None
-        """What happens to them; None before the first step, and after the last."""
+        self._group: TrialGroup | None = None
+        """The trial, or those that share its training run; None before the first step and after the
+        last."""
 
     def step(self) -> dict[str, Any]:
         """Train to the next report with the sweep's metrics."""
-        if self._events is None:
-            self._trials = self._begin_trials()
-            self._events = self._train()
-        for event in self._events:
-            match event:
-                case TrialReported():
-                    self._keep_report(event.trial)
-                    if self._shares_training or event.trial.state is TrialState.TRAINING:
-                        return self._results.make_result(event.trial.number)
-                case TrialFailed():
-                    self._handle_failure(event)
+        if self._group is None:
+            self._group = self._begin_group()
+        while not self._group.has_ended:
+            for event in self._group.advance():
+                match event:
+                    case TrialFailed():
+                        self._handle_failure(event, self._group)
+                    case TrialReported():
+                        self._keep_report(event.trial)
+                        if self._results.is_due(event.trial):
+                            return self._results.make_result(event.trial)
 
-        self._shut_down()
         if not self._results.metrics:
-            self._keep_earlier_report()
+            self._keep_earlier_report(self._group.trials)
+        self._group = None
         return self._results.make_last_result()
 
-    def _begin_trials(self) -> list[ActiveTrial]:
+    def _begin_group(self) -> TrialGroup:
+        """Begin the trials that have not ended before a restart."""
         members = list_members(self._config)
-        if self._shares_training:
-            # Some may have ended before the others lost their process.
-            members = [member for member in members if not self._is_complete(member["number"])]
+        if shares_training(self._config):
+            members = [
+                member
+                for member in members
+                if can_restart(trial_folder(self._location, member["number"]))
+            ]
         begun = begin_trials(members, self._location, self._source, self._settings)
         for member, _ in begun.refused:
             self._results.keep_failure(member["number"])
         if not begun.trials:
             raise PermanentFailure("no trial of this training run is left to train")
-        return begun.trials
 
-    def _is_complete(self, number: int) -> bool:
-        folder = trial_folder(self._location, number)
-        return folder.exists() and folder.read_metadata().is_complete
-
-    def _train(self) -> Iterator[TrialEvent]:
-        """Train the trials until each has ended, and yield what happens to them. After a failure,
-        the others continue in another attempt."""
-        checkpoint = self._find_checkpoint_to_exploit(self._trials[0].folder)
-        while continuing := list_training(self._trials):
-            attempt = TrainingAttempt(self._engine, continuing, self._settings, checkpoint)
-            self._attempt = attempt
-            yield from attempt.train()
-
-    def _find_checkpoint_to_exploit(self, folder: RunFolder) -> str | None:
-        """Return the checkpoint of another trial to continue from; None for the trial's own. Tune
-        may have restored either, and its own may be the newest or an older one."""
-        assigned = self._checkpoint
-        if assigned is not None and is_within(assigned, find_checkpoint_folder(folder)):
-            assigned = None
-        if assigned is not None:
+        folder = begun.trials[0].folder
+        exploited = self._find_exploited(folder)
+        if exploited is not None:
             self._count_offset = None
-        return find_checkpoint_to_exploit(folder, assigned)
+        checkpoint = find_checkpoint_to_exploit(folder, exploited)
+        return TrialGroup(self._engine, begun.trials, self._settings, checkpoint)
 
-    def _handle_failure(self, failed: TrialFailed) -> None:
+    def _find_exploited(self, folder: RunFolder) -> str | None:
+        """Return the checkpoint of another trial that Tune has restored; None if it is the trial's
+        own, which may be the newest or an older one."""
+        if self._checkpoint is None or is_within(self._checkpoint, find_checkpoint_folder(folder)):
+            return None
+        return self._checkpoint
+
+    def _handle_failure(self, failed: TrialFailed, group: TrialGroup) -> None:
         """Let the others continue without the failed trial if they can. Otherwise fail them too and
         raise the failure: Tune starts them again, unless it is permanent."""
-        others = [trial for trial in self._trials if trial is not failed.trial]
+        others = [trial for trial in group.trials if trial is not failed.trial]
         after = decide_after_failure(failed.error, others, restarts=True)
         if after is AfterFailure.CONTINUE_WITHOUT:
             self._results.keep_failure(failed.trial.number)
@@ -174,10 +159,10 @@ class Trial(tune.Trainable):
             self._count_offset = self.iteration + 1 - own_count
         self._results.keep_report(trial, count=own_count + self._count_offset)
 
-    def _keep_earlier_report(self) -> None:
+    def _keep_earlier_report(self, trials: Iterable[ActiveTrial]) -> None:
         """Keep a report of an earlier attempt, after which a trial was interrupted and made no
         other report."""
-        for trial in self._trials:
+        for trial in trials:
             if trial.reports:
                 self._keep_report(trial)
                 return
@@ -185,22 +170,21 @@ class Trial(tune.Trainable):
     def stop_early(self, number: int, reason: str) -> None:
         """Stop one of the trials that share this training run, as the driver decided at its
         report."""
-        if self._attempt is None:
+        if self._group is None:
             return
-        for trial in self._attempt.trials:
+        for trial in self._group.trials:
             if trial.number == number:
-                self._attempt.stop(trial, reason)
+                self._group.stop(trial, reason)
 
     def _shut_down(self) -> None:
         """Stop training. The driver records the ends of trials that have not come to theirs."""
-        if self._attempt:
-            self._attempt.close()
-        self._attempt = None
-        self._events = None
+        if self._group:
+            self._group.close()
+        self._group = None
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Write a checkpoint of all ranks into the trial's folder, and its path into Tune's."""
-        path = self._attempt.save() if self._attempt else self._checkpoint
+        path = self._group.save() if self._group else self._checkpoint
         pointer = {
             "checkpoint": path,
             "metrics": self._results.metrics,

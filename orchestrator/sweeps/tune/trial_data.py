@@ -8,10 +8,10 @@ from orchestrator.sweeps.search.search import make_trial_config
 TRIAL = "trial"
 """Key of a config: a `TrialConfig`."""
 REPORTED = "reported"
-"""Key of a shared result: the number of the trial that reported; None once all have ended. A
-single trial's result has it, with None, only if the trial was interrupted before any report."""
+"""Key of a result: the number of the trial whose report it is; None if it is no report."""
 FAILED = "failed"
-"""Key of a shared result: the numbers of trials that failed since the last result."""
+"""Key of a result: the numbers of trials that have failed since the last result, while the others of
+their training run continue."""
 SECONDS = "seconds"
 """Key of a result: the trial's training time, including earlier attempts."""
 

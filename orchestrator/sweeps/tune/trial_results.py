@@ -7,7 +7,8 @@ from typing import Any
 from ray.tune.result import DONE, TRAINING_ITERATION
 
 from orchestrator.experiment.sections.sweep import SweepSettings
-from orchestrator.sweeps.active_trial import ActiveTrial
+from orchestrator.sweeps.active_trial import ActiveTrial, TrialState
+from orchestrator.sweeps.search.search import TrialConfig, shares_training
 from orchestrator.sweeps.tune.trial_data import FAILED, REPORTED, SECONDS
 
 _COUNTERS = ("epoch", "step", "samples")
@@ -17,9 +18,10 @@ _COUNTERS = ("epoch", "step", "samples")
 class TrialResults:
     """Makes results for Tune. Each has the sweep's metrics, because Tune refuses one without."""
 
-    def __init__(self, settings: SweepSettings, *, shares_training: bool) -> None:
+    def __init__(self, settings: SweepSettings, config: TrialConfig) -> None:
         self._settings = settings
-        self._shares_training = shares_training
+        self._leader = config["number"]
+        self._shares_training = shares_training(config)
         self.metrics: dict[str, Any] = {}
         """Metrics and counters of the last report; empty before any."""
         self._failed: list[int] = []
@@ -41,21 +43,23 @@ class TrialResults:
         """Keep for the next result that a trial has failed, without which the others continue."""
         self._failed.append(number)
 
-    def make_result(self, reported: int) -> dict[str, Any]:
-        """Make the result of a report of the trial with this number."""
-        return self._make_result(reported, is_last=False)
+    def is_due(self, trial: ActiveTrial) -> bool:
+        """Return whether a report is a result of its own. The last one of a single trial is its last
+        result, which follows."""
+        return self._shares_training or trial.state is TrialState.TRAINING
+
+    def make_result(self, trial: ActiveTrial) -> dict[str, Any]:
+        """Make the result of the report that was kept, which is this trial's."""
+        return self._make_result(trial.number, is_last=False)
 
     def make_last_result(self) -> dict[str, Any]:
         """Make the result after which no trial trains. Its metrics are NaN if no trial has reported
         any, because all were interrupted before."""
-        return self._make_result(None, is_last=True)
+        is_report = self.metrics and not self._shares_training
+        return self._make_result(self._leader if is_report else None, is_last=True)
 
     def _make_result(self, reported: int | None, *, is_last: bool) -> dict[str, Any]:
         missing = dict.fromkeys(self._settings.metrics, math.nan)
-        result = {**missing, **self.metrics, DONE: is_last}
-        # Without `REPORTED`, the metrics are the report of a single trial.
-        if self._shares_training or not self.metrics:
-            result[REPORTED] = reported
-            result[FAILED] = self._failed
-            self._failed = []
-        return result
+        own = {REPORTED: reported, FAILED: self._failed, DONE: is_last}
+        self._failed = []
+        return {**missing, **self.metrics, **own}

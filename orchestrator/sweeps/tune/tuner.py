@@ -59,7 +59,8 @@ def run_with_tune(sweep: RunningSweep, max_concurrent: int) -> None:
 def _make_tune_config(sweep: RunningSweep, max_concurrent: int) -> tune.TuneConfig:
     settings = sweep.settings
     search = sweep.search
-    scheduler = make_scheduler(settings, sweep.previous, sweep.rules.reasons, History(sweep.folder))
+    history = History(sweep.folder)
+    scheduler = make_scheduler(settings, sweep.previous, history, sweep.find_reason_to_stop)
     # Not through Tune, which knows one metric only; the search may have several.
     scheduler.set_search_properties(*settings.objectives[0])
     is_drawn = isinstance(search, DrawnTrials)

@@ -44,8 +44,8 @@ def test_the_samples_of_a_shared_training_count_once_also_after_a_resume() -> No
     }
     rules.replay({0: leader, **followers})
     use.share_training([1, 2])
-    for trial, samples in [(1, 40), (2, 40), (3, 9)]:
-        rules.add_report(trial, {"val/score": 1, "samples": samples}, 0)
+    for trial, count, samples in [(1, 4, 40), (2, 4, 40), (3, 1, 9)]:
+        rules.add_report(trial, count, {"val/score": 1, "samples": samples}, 0)
         assert use.explain_end() is None
-    rules.add_report(3, {"val/score": 1, "samples": 10}, 0)
+    rules.add_report(3, 2, {"val/score": 1, "samples": 10}, 0)
     assert use.explain_end() == "the sweep's budget of 50 samples is used up"

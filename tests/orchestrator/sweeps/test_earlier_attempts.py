@@ -29,9 +29,9 @@ def test_rules_count_earlier_reports() -> None:
     rules.replay({0: previous_trial({}, "lost", reports, name="a")})
     assert use.explain_end() is None
     # A report that is repeated after a process was replaced does not count.
-    assert not rules.add_report(0, {"val/score": 0.2, "samples": 800, "training_iteration": 2}, 0)
-    assert rules.add_report(0, {"val/score": 0.3, "samples": 1000, "training_iteration": 3}, 0)
-    assert rules.reasons == {0: "max_reports: 3 reached"}
+    assert not rules.add_report(0, 2, {"val/score": 0.2, "samples": 800}, 0)
+    reason = rules.add_report(0, 3, {"val/score": 0.3, "samples": 1000}, 0)
+    assert reason == "max_reports: 3 reached"
     assert use.explain_end() == "the sweep's budget of 1,000 samples is used up"
 
 

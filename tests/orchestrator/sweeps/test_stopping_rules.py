@@ -55,10 +55,9 @@ def test_rules_stop_each_trial_by_itself(
                 (
                     count
                     for count, report in reports
-                    if rules.add_report(trial, report, 100 * count)
+                    if rules.add_report(trial, count, report, 100 * count)
                 ),
                 None,
             )
             == after
         )
-        assert (trial in rules.reasons) is (after is not None)

@@ -111,7 +111,7 @@ def test_a_report_at_which_a_rule_stops_the_trial_counts() -> None:
     race = RacingTrials(chosen, 0, {})
     rules = StoppingRules(chosen, race, BudgetUse(None))
     assert begin(race) == 0
-    assert rules.add_report(0, {"val/loss": 0.5}, 0)
+    assert rules.add_report(0, 1, {"val/loss": 0.5}, 0)
     race.record_end(0, {"val/loss": 0.5})
     assert begin(race) == 5
     race.record_end(5, {"val/loss": 0.5})

@@ -5,11 +5,18 @@ from typing import Any
 
 import pytest
 from ray.tune.experiment import Trial
+from ray.tune.result import TRAINING_ITERATION
 
 from orchestrator.disk.sweep_folder import trial_folder
 from orchestrator.sweeps.search.search import make_trial_config
-from orchestrator.sweeps.tune.adapters import TrialEvents
-from orchestrator.sweeps.tune.trial_data import FAILED, REPORTED, TRIAL, make_tune_config
+from orchestrator.sweeps.tune.adapters import Stopper, TrialEvents
+from orchestrator.sweeps.tune.trial_data import (
+    FAILED,
+    REPORTED,
+    SECONDS,
+    TRIAL,
+    make_tune_config,
+)
 from tests.orchestrator.sweeps.test_running_sweep import running
 
 
@@ -49,10 +56,9 @@ def test_a_trial_that_failed_alone_is_recorded_once_and_left_out_of_a_restart(
     result = {REPORTED: 0, FAILED: [1], "val/accuracy": 0.5}
     for _ in range(2):
         events.on_trial_result(0, [], trial, result)
-    assert trial.config[TRIAL]["failed"] == [1]
+    assert capsys.readouterr().err.count("failed: ") == 1
     assert trial_folder(str(tmp_path), 1).read_metadata().status == "failed"
 
-    capsys.readouterr()
     events.on_trial_start(0, [], trial)
     begun = [line for line in capsys.readouterr().err.splitlines() if "begins" in line]
     assert begun == ["trial-0000 begins: ", "trial-0002 begins: "]
@@ -71,9 +77,28 @@ def test_a_failure_that_no_result_told_of_is_recorded_before_the_others_restart(
         folder = trial_folder(str(tmp_path), number)
         folder.begin("")
         folder.run_file.end("failed", error=f"error {number}", is_user_error=is_user_error)
-    TrialEvents(running(tmp_path)).on_trial_recover(0, [], trial)
-    assert trial.config[TRIAL]["failed"] == [1]
+    sweep = running(tmp_path)
+    TrialEvents(sweep).on_trial_recover(0, [], trial)
+    assert [number for number in range(3) if sweep.has_failed(number)] == [1]
     lines = capsys.readouterr().err
     assert "trial-0001 [1/3] : failed: error 1" in lines
     assert "trial-0002: error 2; it begins on new processes" in lines
     assert "trial-0000" not in lines, "it does not restart"
+
+
+@pytest.mark.parametrize("followers", [0, 1])
+def test_tune_stops_a_trial_only_if_no_other_shares_its_training(
+    tmp_path: Path, followers: int
+) -> None:
+    """Each report counts, so the third one is that of `max_reports`. A result without one does
+    not."""
+    others: list[Any] = [{"number": 1, "values": {}}] * followers
+    config = {TRIAL: make_trial_config(0, {}, others)}
+    sweep = running(tmp_path, stop={"max_reports": 3})
+    stopper = Stopper(sweep)
+    decisions = []
+    for number, count in ((0, 1), (None, 1), (0, 2), (0, 3)):
+        report = {"val/accuracy": 0.5, REPORTED: number, TRAINING_ITERATION: count, SECONDS: 1.0}
+        decisions.append(stopper("id", {**report, "config": config}))
+    assert decisions == [False, False, False, not followers]
+    assert sweep.find_reason_to_stop(0) == "max_reports: 3 reached"

@@ -5,81 +5,37 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
 
-from orchestrator.sweeps.pruner import Pruner
 from orchestrator.sweeps.tune.schedulers import SingleStops
-from orchestrator.sweeps.tune.trial_data import REPORTED, TRIAL
+from orchestrator.sweeps.tune.trial_data import REPORTED
 from tests.orchestrator.sweeps.tune.fakes import METRIC, FakeTrial, make_sweep, start
 
 
-def make_result(score: float, count: int = 1, **more: Any) -> dict[str, Any]:
-    return {METRIC: score, TRAINING_ITERATION: count, **more}
+def make_result(score: float, count: int = 1) -> dict[str, Any]:
+    return {METRIC: score, TRAINING_ITERATION: count, REPORTED: 0}
 
 
 # Single stops
 
 
-def test_a_trial_below_the_median_of_a_rung_stops(tmp_path: Path) -> None:
-    controller, scheduler = start(make_sweep(trials=3, scheduler="asha"), tmp_path)
-    decisions = [
-        scheduler.on_trial_result(controller, trial, make_result(score))
-        for trial, score in zip(controller.trials, [2, 1, 3], strict=True)
-    ]
-    assert decisions == [TrialScheduler.CONTINUE, TrialScheduler.STOP, TrialScheduler.CONTINUE]
-
-
-def test_the_last_result_of_a_trial_counts_for_the_others(tmp_path: Path) -> None:
-    """Tune passes it to `on_trial_complete` alone."""
-    controller, scheduler = start(make_sweep(trials=2, scheduler="asha"), tmp_path)
-    first, second = controller.trials
-    scheduler.on_trial_complete(controller, first, make_result(2))
-    decision = scheduler.on_trial_result(controller, second, make_result(1))
-    assert decision == TrialScheduler.STOP
-
-
-def test_a_trial_that_never_reported_is_no_rival(tmp_path: Path) -> None:
-    controller, scheduler = start(make_sweep(trials=2, scheduler="asha"), tmp_path)
-    scheduler.on_trial_complete(controller, controller.trials[0], {})
-    decision = scheduler.on_trial_result(controller, controller.trials[1], make_result(1))
-    assert decision == TrialScheduler.CONTINUE
-
-
-class SharedTraining:
-    """Two trials that share a training run, and the calls of their process."""
-
-    def __init__(self, scheduler: str, reasons: dict[int, str]) -> None:
-        settings = make_sweep(trials=2, scheduler=scheduler)
-        self.scheduler = SingleStops(Pruner.make(settings, {}), settings, reasons)
-        self.trial = FakeTrial(0, {})
-        self.trial.config[TRIAL]["followers"] = [{"number": 1, "values": {}}]
-        self.calls: list[tuple[Any, ...]] = []
-        tasks = SimpleNamespace(_schedule_trial_task=self._record_call)
-        self.controller = SimpleNamespace(_tune_controller=tasks)
-
-    def _record_call(self, trial: Any, method: str, args: tuple[Any, ...]) -> None:
-        self.calls.append((method, *args))
-
-    def report(self, number: int, score: float) -> str:
-        result = make_result(score, **{REPORTED: number})
-        return self.scheduler.on_trial_result(self.controller, self.trial, result)
-
-
 def test_one_of_the_trials_that_share_a_training_run_stops() -> None:
-    shared = SharedTraining("asha", {})
-    decisions = [shared.report(0, 2.0), shared.report(1, 1.0)]
-    assert decisions == [TrialScheduler.CONTINUE] * 2
-    assert shared.calls == [("stop_early", 1, "asha ended the trial after report 1")]
-
-
-@pytest.mark.parametrize("scheduler", ["asha", "fifo"])
-def test_the_stopping_rules_stop_one_of_them_too(scheduler: str) -> None:
-    shared = SharedTraining(scheduler, {0: "max_reports: 1 reached"})
-    shared.report(0, 2.0)
-    assert shared.calls == [("stop_early", 0, "max_reports: 1 reached")]
+    """Tune continues with the others, and has the process stop this one."""
+    reasons = {1: "max_reports: 1 reached"}
+    scheduler = SingleStops(reasons.get)
+    calls: list[tuple[Any, ...]] = []
+    tasks = SimpleNamespace(
+        _schedule_trial_task=lambda trial, method, args: calls.append((method, *args))
+    )
+    controller = SimpleNamespace(_tune_controller=tasks)
+    decisions = [
+        scheduler.on_trial_result(controller, FakeTrial(0, {}), {REPORTED: number})
+        for number in (0, 1, None)
+    ]
+    assert decisions == [TrialScheduler.CONTINUE] * 3
+    assert calls == [("stop_early", 1, "max_reports: 1 reached")]
 
 
 # HyperBand
@@ -92,7 +48,7 @@ def test_a_trial_that_never_reported_does_not_spoil_the_score_of_its_repeats(
     settings = make_sweep(trials=2, repeats=2, scheduler=hyperband)
     controller, scheduler = start(settings, tmp_path)
     scheduler.on_trial_complete(
-        controller, controller.trials[0], make_result(math.nan, **{REPORTED: None})
+        controller, controller.trials[0], {**make_result(math.nan), REPORTED: None}
     )
     assert scheduler._with_score(FakeTrial(1, {}), make_result(0.5))[METRIC] == 0.5
 

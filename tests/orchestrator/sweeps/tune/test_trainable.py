@@ -158,15 +158,15 @@ def test_a_restart_leaves_out_the_trial_that_failed_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = make_trial_config(0, {}, [{"number": 1, "values": {}}, {"number": 2, "values": {}}])
-    config["failed"] = [0]
-    trial = begin_trial(tmp_path, monkeypatch, {TRIAL: config})
-    with pytest.raises(PermanentFailure):
-        trial.step()
-    statuses = {}
-    for number in range(3):
-        folder = trial_folder(str(tmp_path / "sweep"), number)
-        statuses[number] = folder.exists() and folder.read_metadata().status
-    assert statuses == {0: False, 1: "failed", 2: "failed"}
+    trial = begin_trial(tmp_path, monkeypatch, {TRIAL: config}, DyingEngine)
+    alone = trial_folder(str(tmp_path / "sweep"), 0)
+    alone.begin("")
+    alone.run_file.end("failed", error="a bug of a hook", is_user_error=True)
+    engine: Any = trial._engine
+    engine.run_indices = [0]
+    assert trial.step()[REPORTED] == 1
+    assert [folder.name for folder in engine.folders] == ["trial-0001", "trial-0002"]
+    assert alone.read_metadata().error == "a bug of a hook"
 
 
 def test_the_driver_learns_at_the_first_report_which_trial_is_refused(
@@ -310,6 +310,8 @@ def test_tune_accepts_the_end_of_a_trial_that_was_interrupted_before_its_first_r
     assert result[DONE]
 
     sweep = running(tmp_path, metric="val/loss")
+    reports: list[Any] = []
+    monkeypatch.setattr(sweep, "add_report", lambda *report: reports.append(report))
     assert not Stopper(sweep)("", result)
     TrialEvents(sweep).on_trial_result(0, [], SimpleNamespace(config=config), result)
-    assert not sweep.rules.has_reports()
+    assert reports == []

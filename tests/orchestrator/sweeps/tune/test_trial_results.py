@@ -6,28 +6,49 @@ from typing import Any
 
 from ray.tune.result import DONE, TRAINING_ITERATION
 
+from orchestrator.sweeps.active_trial import TrialState
+from orchestrator.sweeps.search.search import make_trial_config
 from orchestrator.sweeps.tune.trial_data import FAILED, REPORTED, SECONDS
 from orchestrator.sweeps.tune.trial_results import TrialResults
 from tests.orchestrator.sweeps.tune.fakes import METRIC, make_sweep
 
 METRICS = {"epoch": 1, "step": 8, "samples": 64, METRIC: 0.5}
-TRIAL: Any = SimpleNamespace(reports=[{}, {**METRICS, "train/loss": 1.0}], training_s=12.5)
+
+
+def make_results(*followers: int) -> TrialResults:
+    """Make the results of trial 3, and of those that share its training run."""
+    others: list[Any] = [{"number": number, "values": {}} for number in followers]
+    return TrialResults(make_sweep(trials=1), make_trial_config(3, {}, others))
+
+
+def make_trial(number: int, state: TrialState = TrialState.TRAINING) -> Any:
+    reports = [{}, {**METRICS, "train/loss": 1.0}]
+    return SimpleNamespace(number=number, reports=reports, training_s=12.5, state=state)
 
 
 def test_the_results_of_a_single_trial_are_its_reports() -> None:
-    results = TrialResults(make_sweep(trials=1), shares_training=False)
-    results.keep_report(TRIAL, count=2)
-    expected = {**METRICS, SECONDS: 12.5, TRAINING_ITERATION: 2}
-    assert results.make_result(3) == {**expected, DONE: False}
+    """The last of them comes once it has ended."""
+    results = make_results()
+    assert results.is_due(make_trial(3))
+    assert not results.is_due(make_trial(3, TrialState.ENDING))
+    results.keep_report(make_trial(3), count=2)
+    metrics = {**METRICS, SECONDS: 12.5, TRAINING_ITERATION: 2}
+    expected = {**metrics, REPORTED: 3, FAILED: []}
+    assert results.make_result(make_trial(3)) == {**expected, DONE: False}
     assert results.make_last_result() == {**expected, DONE: True}
 
 
 def test_a_shared_result_names_who_has_reported_and_once_who_has_failed() -> None:
-    results = TrialResults(make_sweep(trials=1), shares_training=True)
-    results.keep_report(TRIAL, count=2)
+    results = make_results(6)
+    assert results.is_due(make_trial(3, TrialState.ENDING))
+    results.keep_report(make_trial(3), count=2)
     results.keep_failure(5)
     results.keep_failure(4)
-    made = [results.make_result(3), results.make_result(6), results.make_last_result()]
+    made = [
+        results.make_result(make_trial(3)),
+        results.make_result(make_trial(6)),
+        results.make_last_result(),
+    ]
     assert [result[REPORTED] for result in made] == [3, 6, None]
     assert [result[FAILED] for result in made] == [[5, 4], [], []]
     assert [result[DONE] for result in made] == [False, False, True]
@@ -35,6 +56,6 @@ def test_a_shared_result_names_who_has_reported_and_once_who_has_failed() -> Non
 
 def test_the_last_result_has_the_metrics_though_none_was_reported() -> None:
     """The driver tells by `REPORTED` that it is no report, also of a single trial."""
-    result = TrialResults(make_sweep(trials=1), shares_training=False).make_last_result()
+    result = make_results().make_last_result()
     assert math.isnan(result.pop(METRIC))
     assert result == {DONE: True, REPORTED: None, FAILED: []}

@@ -1,6 +1,6 @@
 """What happens to trials that train together, with an engine that reports and fails as told."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,9 @@ from orchestrator.engines.rank_failures import RankFailed
 from orchestrator.errors import MetricMissing, RunError, StorageError
 from orchestrator.loop.report import Report
 from orchestrator.loop.sharing.failed_run import mark_failed_run
-from orchestrator.sweeps import training_attempt
+from orchestrator.sweeps import trial_group
 from orchestrator.sweeps.active_trial import ActiveTrial, TrialState, list_training
-from orchestrator.sweeps.training_attempt import (
-    TrainingAttempt,
-    TrialEvent,
-    TrialFailed,
-    TrialReported,
-)
+from orchestrator.sweeps.trial_group import TrialEvent, TrialFailed, TrialGroup, TrialReported
 from tests.tasks import described
 
 SWEEP = {"metric": "val/loss", "trials": 3, "space": {"optimizer.lr": {"uniform": [0.0, 1.0]}}}
@@ -88,10 +83,10 @@ def begin_trials(folder: Path, count: int = 3) -> list[ActiveTrial]:
     ]
 
 
-def begin_attempt(engine: ScriptedEngine, trials: Sequence[ActiveTrial]) -> TrainingAttempt:
+def make_group(engine: ScriptedEngine, trials: Sequence[ActiveTrial]) -> TrialGroup:
     settings = described(sweep=SWEEP).sweep
     assert settings is not None
-    return TrainingAttempt(engine, list_training(trials), settings)
+    return TrialGroup(engine, trials, settings)
 
 
 def list_statuses(trials: Sequence[ActiveTrial]) -> list[str]:
@@ -101,43 +96,50 @@ def list_statuses(trials: Sequence[ActiveTrial]) -> list[str]:
     return [*statuses]
 
 
-def describe(event: TrialEvent) -> tuple[str, int]:
-    return type(event).__name__.removeprefix("Trial").lower(), event.trial.number
+def advance(group: TrialGroup) -> list[tuple[str, int]]:
+    """Train to the next report; return what has happened to which trial."""
+    return describe(group.advance())
 
 
-def describe_all(events: Iterator[TrialEvent]) -> list[tuple[str, int]]:
-    return [describe(event) for event in events]
+def describe(events: Sequence[TrialEvent]) -> list[tuple[str, int]]:
+    return [
+        (type(event).__name__.removeprefix("Trial").lower(), event.trial.number) for event in events
+    ]
 
 
-def stop_at_next_report(attempt: TrainingAttempt, events: Iterator[TrialEvent]) -> None:
-    event = next(events)
+def stop_at_next_report(group: TrialGroup) -> None:
+    (event,) = group.advance()
     assert isinstance(event, TrialReported)
-    attempt.stop(event.trial, "as good as the target")
+    group.stop(event.trial, "as good as the target")
+
+
+def find_failure(event: TrialEvent) -> TrialFailed:
+    assert isinstance(event, TrialFailed)
+    return event
 
 
 def test_an_end_is_recorded_when_the_others_train_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compacted = []
-    monkeypatch.setattr(
-        training_attempt, "compact_rows", lambda folder: compacted.append(folder.name)
-    )
+    monkeypatch.setattr(trial_group, "compact_rows", lambda folder: compacted.append(folder.name))
     engine = ScriptedEngine(report(0), report(1, is_final=True), report(2), report(2), None)
     trials = begin_trials(tmp_path / "sweep")
-    attempt = begin_attempt(engine, trials)
-    events = attempt.train()
-    stop_at_next_report(attempt, events)
+    group = make_group(engine, trials)
+    stop_at_next_report(group)
     assert list_statuses(trials) == ["running", "running", "running"]
-    assert describe(next(events)) == ("reported", 1)
+    assert advance(group) == [("reported", 1)]
     assert list_statuses(trials) == ["stopped", "running", "running"]
     assert list_training(trials) == trials[2:]
-    assert describe(next(events)) == ("reported", 2)
+    assert advance(group) == [("reported", 2)]
     assert list_statuses(trials) == ["stopped", "finished", "running"]
-    assert describe(next(events)) == ("reported", 2)
+    assert advance(group) == [("reported", 2)]
     assert compacted == []
-    assert describe_all(events) == [("ended", 0), ("ended", 1), ("ended", 2)]
+    assert not group.has_ended
+    assert advance(group) == [("ended", 0), ("ended", 1), ("ended", 2)]
     assert list_statuses(trials) == ["stopped", "finished", "finished"]
-    assert attempt.close() == []
+    assert group.has_ended
+    assert group.close() == []
     assert compacted == ["trial-0000", "trial-0001", "trial-0002"]
     assert (engine.ended_runs, engine.shutdowns) == ([0], 1)
 
@@ -145,18 +147,18 @@ def test_an_end_is_recorded_when_the_others_train_on(
 def test_the_others_continue_without_a_failed_trial(tmp_path: Path) -> None:
     engine = ScriptedEngine(report(0), failure(1), report(1), None)
     trials = begin_trials(tmp_path / "sweep")
-    events = begin_attempt(engine, trials).train()
-    assert describe(next(events)) == ("reported", 0)
-    failed = next(events)
-    assert isinstance(failed, TrialFailed)
+    group = make_group(engine, trials)
+    assert advance(group) == [("reported", 0)]
+    assert group.is_training
+    (event,) = group.advance()
+    failed = find_failure(event)
     assert (failed.trial.number, list_statuses(trials)) == (1, ["running", "failed", "running"])
     assert isinstance(failed.failure, RunError)
     assert failed.trial.folder.read_metadata().is_user_error
-    assert describe_all(events) == []
-    assert engine.shutdowns == 1
+    assert (engine.shutdowns, group.is_training, group.has_ended) == (1, False, False)
     # The runs of the next attempt have other indices.
-    expected = [("reported", 2), ("ended", 0), ("ended", 2)]
-    assert describe_all(begin_attempt(engine, trials).train()) == expected
+    assert advance(group) == [("reported", 2)]
+    assert advance(group) == [("ended", 0), ("ended", 2)]
     assert list_statuses(trials) == ["finished", "failed", "finished"]
     assert engine.begun == [
         ["trial-0000", "trial-0001", "trial-0002"],
@@ -173,12 +175,14 @@ def test_a_death_is_the_failure_of_a_trial_that_continues(
 ) -> None:
     """An error in a trial's own code, such as a hook's at its end, is that trial's."""
     engine = ScriptedEngine(report(0), report(1), failure(named))
-    events = begin_attempt(engine, begin_trials(tmp_path / "sweep", 2)).train()
-    reported = [next(events), next(events)]
+    trials = begin_trials(tmp_path / "sweep", 2)
+    group = make_group(engine, trials)
+    for _ in trials:
+        group.advance()
     for index in stopped:
         # Its report was the last before the failure.
-        reported[index].trial.stop("as good as the target")
-    assert describe(next(events)) == ("failed", expected)
+        trials[index].stop("as good as the target")
+    assert advance(group)[0] == ("failed", expected)
 
 
 def refuse_end_once(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
@@ -196,52 +200,42 @@ def refuse_end_once(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
 
 def assert_end_was_refused(event: TrialEvent) -> None:
-    assert isinstance(event, TrialFailed)
-    assert (event.trial.number, str(event.failure)) == (0, "the bucket does not answer")
-    assert event.trial.folder.read_metadata().status == "failed"
+    failed = find_failure(event)
+    assert (failed.trial.number, str(failed.failure)) == (0, "the bucket does not answer")
+    assert failed.trial.folder.read_metadata().status == "failed"
 
 
 def test_a_trial_whose_end_cannot_be_recorded_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = ScriptedEngine(report(0, is_final=True), None)
-    events = begin_attempt(engine, begin_trials(tmp_path / "sweep", 1)).train()
-    assert describe(next(events)) == ("reported", 0)
+    group = make_group(engine, begin_trials(tmp_path / "sweep", 1))
+    assert advance(group) == [("reported", 0)]
     refuse_end_once(monkeypatch, "trial-0000")
-    assert_end_was_refused(next(events))
-    assert describe_all(events) == []
-
-
-def test_the_others_train_on_though_the_end_of_a_trial_cannot_be_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its run has ended, so the engine trains the others as before."""
-    engine = ScriptedEngine(report(0, is_final=True), report(1), report(1, is_final=True), None)
-    trials = begin_trials(tmp_path / "sweep", 2)
-    events = begin_attempt(engine, trials).train()
-    assert describe(next(events)) == ("reported", 0)
-    refuse_end_once(monkeypatch, "trial-0000")
-    assert_end_was_refused(next(events))
-    assert describe_all(events) == [("reported", 1), ("reported", 1), ("ended", 1)]
-    assert list_statuses(trials) == ["failed", "finished"]
-    assert (len(engine.begun), engine.shutdowns) == (1, 1)
+    (event,) = group.advance()
+    assert_end_was_refused(event)
+    assert group.has_ended
 
 
 @pytest.mark.parametrize("is_final", [False, True])
-def test_an_attempt_that_is_closed_because_an_end_cannot_be_recorded_adds_no_report(
+def test_the_others_train_on_though_the_end_of_a_trial_cannot_be_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_final: bool
 ) -> None:
-    """The engine has left the run of the report, which thus can neither be stopped nor end."""
-    engine = ScriptedEngine(report(0, is_final=True), report(1, is_final=is_final))
+    """Its run has ended, so the engine trains the others as before."""
+    ends = [None] if is_final else [report(1, is_final=True), None]
+    engine = ScriptedEngine(report(0, is_final=True), report(1, is_final=is_final), *ends)
     trials = begin_trials(tmp_path / "sweep", 2)
-    attempt = begin_attempt(engine, trials)
-    events = attempt.train()
-    assert describe(next(events)) == ("reported", 0)
+    group = make_group(engine, trials)
+    assert advance(group) == [("reported", 0)]
     refuse_end_once(monkeypatch, "trial-0000")
-    assert_end_was_refused(next(events))
-    assert attempt.close() == []
-    assert describe_all(events) == []
-    assert list_training(trials) == [trials[1]]
+    refused, reported = group.advance()
+    assert_end_was_refused(refused)
+    assert describe([reported]) == [("reported", 1)]
+    if not is_final:
+        assert advance(group) == [("reported", 1)]
+    assert advance(group) == [("ended", 1)]
+    assert list_statuses(trials) == ["failed", "finished"]
+    assert (len(engine.begun), engine.shutdowns) == (1, 1)
 
 
 def test_a_trial_whose_end_cannot_be_recorded_after_another_s_failure_fails_too(
@@ -249,15 +243,14 @@ def test_a_trial_whose_end_cannot_be_recorded_after_another_s_failure_fails_too(
 ) -> None:
     engine = ScriptedEngine(report(0), failure(1), report(0), None)
     trials = begin_trials(tmp_path / "sweep")
-    attempt = begin_attempt(engine, trials)
-    events = attempt.train()
-    stop_at_next_report(attempt, events)
+    group = make_group(engine, trials)
+    stop_at_next_report(group)
     refuse_end_once(monkeypatch, "trial-0000")
-    assert describe(next(events)) == ("failed", 1)
-    assert_end_was_refused(next(events))
-    assert describe_all(events) == []
-    expected = [("reported", 2), ("ended", 2)]
-    assert describe_all(begin_attempt(engine, trials).train()) == expected
+    failed, refused = group.advance()
+    assert describe([failed]) == [("failed", 1)]
+    assert_end_was_refused(refused)
+    assert advance(group) == [("reported", 2)]
+    assert advance(group) == [("ended", 2)]
     assert list_statuses(trials) == ["failed", "failed", "finished"]
     assert engine.begun[1:] == [["trial-0002"]]
 
@@ -266,8 +259,8 @@ def test_a_trial_fails_if_training_cannot_be_ended_after_its_last_report(tmp_pat
     engine = ScriptedEngine(report(0, is_final=True), None)
     engine.end_error = StorageError("the last files cannot be written")
     trials = begin_trials(tmp_path / "sweep", 1)
-    events = begin_attempt(engine, trials).train()
-    assert describe_all(events) == [("reported", 0), ("failed", 0)]
+    group = make_group(engine, trials)
+    assert [*advance(group), *advance(group)] == [("reported", 0), ("failed", 0)]
     assert trials[0].folder.read_metadata().error == "the last files cannot be written"
 
 
@@ -275,20 +268,18 @@ def test_an_error_while_training_is_ended_for_a_failure_fails_no_other_trial(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The next attempt begins with an engine that works, or fails."""
-    engine = ScriptedEngine(report(0), failure(1), report(1), None)
+    engine = ScriptedEngine(report(0), failure(1), report(0), None)
     engine.end_error = RuntimeError("an actor does not answer")
     trials = begin_trials(tmp_path / "sweep")
-    attempt = begin_attempt(engine, trials)
-    events = attempt.train()
-    stop_at_next_report(attempt, events)
-    assert describe_all(events) == [("failed", 1), ("ended", 0)]
+    group = make_group(engine, trials)
+    stop_at_next_report(group)
+    assert advance(group) == [("failed", 1), ("ended", 0)]
     assert list_statuses(trials) == ["stopped", "failed", "running"]
     shown = capsys.readouterr().err
     assert "trial-0000" in shown
     assert "an actor does not answer" in shown
-    engine.events = [report(0), None]
-    expected = [("reported", 2), ("ended", 2)]
-    assert describe_all(begin_attempt(engine, trials).train()) == expected
+    assert advance(group) == [("reported", 2)]
+    assert advance(group) == [("ended", 2)]
 
 
 def test_an_error_while_training_is_ended_early_fails_no_trial(
@@ -297,9 +288,9 @@ def test_an_error_while_training_is_ended_early_fails_no_trial(
     engine = ScriptedEngine(report(0), report(1))
     engine.end_error = RuntimeError("an actor does not answer")
     trials = begin_trials(tmp_path / "sweep", 2)
-    attempt = begin_attempt(engine, trials)
-    stop_at_next_report(attempt, attempt.train())
-    assert describe_all(iter(attempt.close())) == [("ended", 0)]
+    group = make_group(engine, trials)
+    stop_at_next_report(group)
+    assert describe(group.close()) == [("ended", 0)]
     assert list_statuses(trials) == ["stopped", "running"]
     assert "an actor does not answer" in capsys.readouterr().err
 
@@ -307,14 +298,13 @@ def test_an_error_while_training_is_ended_early_fails_no_trial(
 def test_a_trial_without_the_metric_fails_and_says_so(tmp_path: Path) -> None:
     engine = ScriptedEngine(report(0, "val/accuracy", is_final=True), report(0), None)
     trials = begin_trials(tmp_path / "sweep", 2)
-    events = begin_attempt(engine, trials).train()
-    failed = next(events)
-    assert isinstance(failed, TrialFailed)
+    group = make_group(engine, trials)
+    (event,) = group.advance()
+    failed = find_failure(event)
     assert isinstance(failed.failure, MetricMissing)
     assert failed.trial.folder.read_metadata().metric_missing
-    assert describe_all(events) == []
-    expected = [("reported", 1), ("ended", 1)]
-    assert describe_all(begin_attempt(engine, trials).train()) == expected
+    assert advance(group) == [("reported", 1)]
+    assert advance(group) == [("ended", 1)]
     assert list_statuses(trials) == ["failed", "finished"]
 
 
@@ -323,18 +313,19 @@ def test_a_report_without_the_metric_is_no_event(tmp_path: Path) -> None:
     stop: Any = {"stopped": ("interrupted",), "interrupted": True, "is_final": True}
     partial = report(0, "samples_seen", is_partial=True, **stop)
     trials = begin_trials(tmp_path / "sweep", 1)
-    events = begin_attempt(ScriptedEngine(partial, None), trials).train()
-    assert describe_all(events) == [("ended", 0)]
+    group = make_group(ScriptedEngine(partial, None), trials)
+    assert advance(group) == []
+    assert advance(group) == [("ended", 0)]
     assert list_statuses(trials) == ["interrupted"]
 
 
 def test_training_that_is_closed_continues_in_another_attempt(tmp_path: Path) -> None:
     engine = ScriptedEngine(report(0), report(0), None)
     trials = begin_trials(tmp_path / "sweep", 2)
-    attempt = begin_attempt(engine, trials)
-    stop_at_next_report(attempt, attempt.train())
-    assert describe_all(iter(attempt.close())) == [("ended", 0)]
+    group = make_group(engine, trials)
+    stop_at_next_report(group)
+    assert describe(group.close()) == [("ended", 0)]
     assert list_statuses(trials) == ["stopped", "running"]
     assert trials[1].state is TrialState.TRAINING
-    expected = [("reported", 1), ("ended", 1)]
-    assert describe_all(begin_attempt(engine, trials).train()) == expected
+    assert advance(group) == [("reported", 1)]
+    assert advance(group) == [("ended", 1)]
