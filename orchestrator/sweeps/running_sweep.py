@@ -56,8 +56,8 @@ class RunningSweep:
         self._rules = StoppingRules(self.settings, self.search, end.budget)
         self._rules.replay(previous)
         self._pruner = Pruner.make(self.settings, previous)
-        self._reasons: dict[int, str] = {}
-        """Why trials are to stop early, by their numbers."""
+        self.reasons_to_stop: dict[int, str] = {}
+        """Why trials are to stop early, by their numbers. It grows as they report."""
         self._failed: set[int] = set()
         """Numbers of the trials that have failed in this attempt of the sweep."""
         self._index = TrialIndex(folder, self.settings.objectives)
@@ -87,8 +87,8 @@ class RunningSweep:
 
     def find_ending(self, number: int) -> tuple[Status, str]:
         """Return the status of a trial that the driver ended, and the reason."""
-        if number in self._reasons:
-            return "stopped", self._reasons[number]
+        if number in self.reasons_to_stop:
+            return "stopped", self.reasons_to_stop[number]
         if self.end.outcome:
             return self.end.outcome
         reports = self._rules.count_reports(number)
@@ -122,12 +122,8 @@ class RunningSweep:
         if is_pruned and reason is None:
             reason = describe_scheduler_stop(self.settings, count)
         if reason is not None:
-            self._reasons[number] = reason
+            self.reasons_to_stop[number] = reason
         return reason
-
-    def find_reason_to_stop(self, number: int) -> str | None:
-        """Return why a trial is to stop early; None if it may continue."""
-        return self._reasons.get(number)
 
     def show_recovery(self, number: int, error: str) -> None:
         """Show that a trial lost a process and restarts."""

@@ -1,7 +1,7 @@
 """Ray Tune's schedulers for a sweep. Used in the driver."""
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,7 +24,7 @@ def make_scheduler(
     settings: SweepSettings,
     previous: Mapping[int, TrialRecord],
     history: History,
-    find_reason_to_stop: Callable[[int], str | None],
+    reasons_to_stop: Mapping[int, str],
 ) -> TrialScheduler:
     """Make Tune's scheduler for a sweep. Its time unit is the number of reports.
 
@@ -32,7 +32,7 @@ def make_scheduler(
         settings: The sweep.
         previous: Trials of earlier attempts by number.
         history: Where a population records its exploits.
-        find_reason_to_stop: Returns why the trial with a number is to stop early, or None.
+        reasons_to_stop: Why trials are to stop early, by their numbers; it grows as they report.
     """
     match settings.scheduler:
         case HyperBand():
@@ -40,20 +40,20 @@ def make_scheduler(
         case PBT():
             return Population(settings, previous, history)
         case _:
-            return SingleStops(find_reason_to_stop)
+            return SingleStops(reasons_to_stop)
 
 
 class SingleStops(FIFOScheduler):
     """Stops single trials of a shared training run, which continues without them. Tune itself can
     stop all of them only."""
 
-    def __init__(self, find_reason_to_stop: Callable[[int], str | None]) -> None:
+    def __init__(self, reasons_to_stop: Mapping[int, str]) -> None:
         super().__init__()
-        self._find_reason_to_stop = find_reason_to_stop
+        self._reasons_to_stop = reasons_to_stop
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         number = result[REPORTED]
-        reason = None if number is None else self._find_reason_to_stop(number)
+        reason = self._reasons_to_stop.get(number)
         if reason is not None:
             call_before_next_step(tune_controller, trial, "stop_early", number, reason)
         return str(TrialScheduler.CONTINUE)

@@ -60,7 +60,7 @@ def _make_tune_config(sweep: RunningSweep, max_concurrent: int) -> tune.TuneConf
     settings = sweep.settings
     search = sweep.search
     history = History(sweep.folder)
-    scheduler = make_scheduler(settings, sweep.previous, history, sweep.find_reason_to_stop)
+    scheduler = make_scheduler(settings, sweep.previous, history, sweep.reasons_to_stop)
     # Not through Tune, which knows one metric only; the search may have several.
     scheduler.set_search_properties(*settings.objectives[0])
     is_drawn = isinstance(search, DrawnTrials)

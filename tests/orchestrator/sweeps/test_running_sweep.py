@@ -142,7 +142,7 @@ def test_the_scheduler_stops_a_trial_that_is_worse_than_half_of_the_others(tmp_p
     sweep = running(tmp_path, scheduler="asha")
     reason = "asha ended the trial after report 1"
     assert report_once(sweep, 0.2, 0.1, 0.3) == [None, reason, None]
-    assert [sweep.find_reason_to_stop(number) for number in range(3)] == [None, reason, None]
+    assert sweep.reasons_to_stop == {1: reason}
     assert sweep.find_ending(1) == ("stopped", reason)
 
 

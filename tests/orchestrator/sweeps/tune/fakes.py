@@ -71,9 +71,7 @@ def start(
     settings: SweepSettings, folder: Path, previous: Any = (), status: str = Trial.RUNNING
 ) -> tuple[FakeController, Any]:
     """Return Tune's controller of all trials of a sweep, and its scheduler."""
-    scheduler = make_scheduler(
-        settings, dict(previous), History(RunFolder(folder)), lambda number: None
-    )
+    scheduler = make_scheduler(settings, dict(previous), History(RunFolder(folder)), {})
     scheduler.set_search_properties(METRIC, "max")
     controller = FakeController()
     for number, values in enumerate(draw_points(settings)):

@@ -101,4 +101,4 @@ def test_tune_stops_a_trial_only_if_no_other_shares_its_training(
         report = {"val/accuracy": 0.5, REPORTED: number, TRAINING_ITERATION: count, SECONDS: 1.0}
         decisions.append(stopper("id", {**report, "config": config}))
     assert decisions == [False, False, False, not followers]
-    assert sweep.find_reason_to_stop(0) == "max_reports: 3 reached"
+    assert sweep.reasons_to_stop == {0: "max_reports: 3 reached"}

@@ -23,8 +23,7 @@ def make_result(score: float, count: int = 1) -> dict[str, Any]:
 
 def test_one_of_the_trials_that_share_a_training_run_stops() -> None:
     """Tune continues with the others, and has the process stop this one."""
-    reasons = {1: "max_reports: 1 reached"}
-    scheduler = SingleStops(reasons.get)
+    scheduler = SingleStops({1: "max_reports: 1 reached"})
     calls: list[tuple[Any, ...]] = []
     tasks = SimpleNamespace(
         _schedule_trial_task=lambda trial, method, args: calls.append((method, *args))
