@@ -1,12 +1,14 @@
 """An iterable dataset or the task's own loader. Runs in workers."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, Self
 
 from hooks.loader_parts import find_parts_with_epoch
+from orchestrator.loop.data.iterable_length import IterableLength
 from orchestrator.loop.data.iterable_reader import IterableReader
+from orchestrator.loop.data.iterable_source import BuildAgain, IterableSource, make_source
 from orchestrator.loop.data.iterable_training import IterableTraining
 from orchestrator.loop.data.phase_data import PhaseContext, PhaseData, TrainingData
 
@@ -17,10 +19,22 @@ class IterableData(PhaseData):
     An evaluation reads it from its beginning; training has its position in an IterableTraining.
     """
 
-    def __init__(self, context: PhaseContext, data: Any, build_again: Callable[[], Any]) -> None:
+    def __init__(
+        self, context: PhaseContext, source: IterableSource, length: IterableLength
+    ) -> None:
         super().__init__(context)
-        self._reader = IterableReader(context, data, build_again)
-        self.loader = self._reader.loader
+        self._source = source
+        self._reader = IterableReader(context, source, length)
+        self.loader = source.loader
+
+    @classmethod
+    def build(cls, context: PhaseContext, data: Any, build_again: BuildAgain) -> Self:
+        """Build the data of a phase from what the task returns; collective in training.
+
+        Raises ConfigError for wrong data.
+        """
+        source = make_source(context, data, build_again)
+        return cls(context, source, IterableLength.agree(context, source.count_batches()))
 
     def length(self, offset: int = 0) -> int:
         return self._reader.length
@@ -48,12 +62,12 @@ class IterableData(PhaseData):
         return take(), count()
 
     def first_sample(self) -> Any:
-        return next(self._reader.read_again(0, 1, batch_size=1))
+        return next(self._source.read_again(0, 1, batch_size=1))
 
     def fresh_batches(self, *, shuffled: bool) -> Iterator[Any]:
         """Yield this rank's batches once, in the order of the dataset, which nothing else knows."""
         world = self._context.world
-        batches = self._reader.read_again(world.rank, world.world_size)
+        batches = self._source.read_again(world.rank, world.world_size)
         return islice(batches, self._reader.length if self._context.is_training else None)
 
     def close(self) -> None:

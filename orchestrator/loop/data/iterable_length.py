@@ -1,8 +1,12 @@
-"""The number of batches of an iterable dataset: those on which the ranks agree, and those that were
-read."""
+"""The number of batches of an iterable phase: those on which the ranks agree, and those that were
+read. Runs in workers."""
 
 import logging
+from dataclasses import dataclass
+from typing import Self
 
+from orchestrator.experiment.checks.iterable_data import choose_epoch_length
+from orchestrator.loop.data.phase_data import PhaseContext
 from orchestrator.loop.world import World
 
 logger = logging.getLogger("hookyard")
@@ -16,6 +20,36 @@ def agree_on_length(own: int | None, world: World, *, is_smallest: bool) -> int 
     if len(known) < len(lengths):
         return None
     return min(known) if is_smallest else max(known)
+
+
+@dataclass(frozen=True)
+class IterableLength:
+    """The batches of a rank in a pass and in an epoch."""
+
+    own: int | None
+    """Batches in a pass; None if unknown."""
+    epoch: int
+    """Batches in an epoch; 0 if unknown. In training all ranks have the same number."""
+    is_epoch_one_pass: bool
+    """Whether an epoch is a pass, because its length is known and not set."""
+
+    @classmethod
+    def agree(cls, context: PhaseContext, own: int | None) -> Self:
+        """Return the lengths, of which this rank has its `own` batches in a pass; collective in
+        training.
+
+        Raises ConfigError if an epoch of training has no length.
+        """
+        experiment = context.experiment
+        if not context.is_training:
+            is_one_pass = own is not None and experiment.epoch_steps is None
+            return cls(own, own or 0, is_one_pass)
+
+        # Training stops when a rank has no batch left, or that rank begins its next pass.
+        stops = experiment.loader.on_exhausted == "stop"
+        agreed = agree_on_length(own, context.world, is_smallest=stops)
+        is_one_pass = agreed is not None and experiment.epoch_steps is None
+        return cls(own, choose_epoch_length(experiment, agreed), is_one_pass)
 
 
 class BatchCounter:

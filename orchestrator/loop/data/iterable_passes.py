@@ -43,7 +43,7 @@ class Passes(Iterator[Any], ABC):
             self._number,
             self._start.loader_workers,
             self._reader.batches,
-            self._reader.loader.state_dict(),
+            self._reader.loader_state(),
         )
 
 

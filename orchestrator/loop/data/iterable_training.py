@@ -37,23 +37,21 @@ class IterableTraining(TrainingData):
         if self._passes is not None and not self._reader.is_epoch_one_pass:
             return self._passes
 
-        start = self._choose_start(epoch)
-        if start is not self._restored:
+        restored = self._restored
+        if restored is not None and self._is_within_pass(restored, epoch):
+            start = restored
+        else:
             self._finish_previous_pass()
+            start = PassPosition(epoch, self._choose_next_pass(epoch), self.loader_workers)
         self._restored = None
         self._passes = self._make_passes(start)
         return self._passes
 
-    def _choose_start(self, epoch: int) -> PassPosition:
-        """Return the position at which an epoch begins: the restored one, or that of a new pass."""
-        restored = self._restored
-        if restored is not None and self._is_within_pass(restored, epoch):
-            return restored
-
-        number = 0 if restored is None else restored.number + 1
+    def _choose_next_pass(self, epoch: int) -> int:
+        """Return the number of the pass with which an epoch begins."""
         if self._reader.is_epoch_one_pass:
-            number = epoch
-        return PassPosition(epoch, number, self.loader_workers)
+            return epoch
+        return 0 if self._restored is None else self._restored.number + 1
 
     def _is_within_pass(self, position: PassPosition, epoch: int) -> bool:
         """Return whether an epoch continues the pass of a restored position."""

@@ -116,4 +116,4 @@ def _build_phase(context: PhaseContext, dataset: Any, data_of: DataOf) -> PhaseD
             single = World(device=world.device)
             return data_of(context.task, context.experiment, single)[context.phase]
 
-    return IterableData(context, dataset, build_again)
+    return IterableData.build(context, dataset, build_again)
