@@ -31,7 +31,7 @@ class CheckedExperiment(Experiment):
         """Return a resolved experiment, which keeps its task and its hooks for its first run."""
         experiment = resolved.experiment
         checked = cls.model_construct(experiment.model_fields_set, **dict(experiment))
-        checked._source = experiment.source
+        checked = checked.with_source(experiment.source)
         # Trials make their own task and hooks; a task may hold much memory.
         if experiment.sweep is None:
             checked._first_run = _FirstRun(resolved)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Ge
-from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from hooks.duration import Duration
 from hooks.interval import Interval
 from hooks.needs import Needs
 from hooks.parameter_names import Patterns
 from orchestrator.errors import Problem
-from orchestrator.experiment.fields.field_errors import OWN_MESSAGE, make_value_error
+from orchestrator.experiment.fields.field_errors import make_value_error
 from orchestrator.experiment.fields.section import Model
 from orchestrator.experiment.fields.validation import validate
 from orchestrator.experiment.from_python import add_values, convert_values, make_source
@@ -30,21 +30,13 @@ from orchestrator.experiment.sections.sweep import Seed, SweepSettings
 from orchestrator.experiment.sections.training import (
     BatchSize,
     Change,
-    Compile,
-    CompileMode,
+    CompileSetting,
     Hang,
     Loader,
     Scaler,
 )
 from orchestrator.experiment.sections.workers import Workers
 from orchestrator.experiment.yaml.source import ExperimentSource
-
-
-def _choose_compile_branch(value: object) -> str | None:
-    """Return the tag of the type that a value of `compile` was meant to have."""
-    if isinstance(value, dict | Compile) or value in get_args(CompileMode):
-        return "group"
-    return "word" if isinstance(value, bool) else None
 
 
 def find_length_problem(epochs: object, steps: object) -> Problem | None:
@@ -110,18 +102,7 @@ class Experiment(Model):
     activation_checkpointing: Patterns | None = None
     """Patterns, with * and ?, of modules that save memory by recomputing activations in the
     backward pass, such as `["blocks.*"]`."""
-    compile: Annotated[
-        Annotated[bool, Tag("word")] | Annotated[Compile, Tag("group")],
-        Discriminator(
-            _choose_compile_branch,
-            custom_error_type=OWN_MESSAGE,
-            custom_error_message="{message}",
-            custom_error_context={
-                "key": "",
-                "message": "must be true, false or a mapping with `mode`",
-            },
-        ),
-    ] = False
+    compile: CompileSetting = False
     """Compiles the model in place with torch.compile, or the modules that the task calls; under
     fsdp, each unit. Names of parameters and checkpoints do not change. A mapping sets torch's
     `mode`."""
@@ -184,7 +165,7 @@ class Experiment(Model):
         Classes are imported from their own folders and the one that is current now.
         """
         self._read(convert_values(values))
-        self._source = self._make_source()
+        self._source = make_source(self._list_written())
 
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]  # as in `Model`
 
@@ -225,12 +206,11 @@ class Experiment(Model):
         """
         if not update:
             return super().model_copy(deep=deep)
-        present = self.model_dump(mode="json", exclude_unset=True)
+        present = self._list_written()
         data = convert_values(update, present)
         # A copy of a checked experiment is not checked.
         copy = validate(Experiment, {**present, **data}, "")
-        copy._source = self._source and add_values(self._source, data)
-        return copy
+        return copy if self._source is None else copy.with_source(add_values(self._source, data))
 
     def with_valid_values(self, **values: Any) -> Self:
         """Return a copy with other values, which are not checked, and the same source.
@@ -259,10 +239,11 @@ class Experiment(Model):
     @property
     def source(self) -> ExperimentSource:
         """The experiment as written, from which workers and trials make it again."""
-        return self._source or self._make_source()
+        return self._source or make_source(self._list_written())
 
-    def _make_source(self) -> ExperimentSource:
-        return make_source(self.model_dump(mode="json", exclude_unset=True))
+    def _list_written(self) -> dict[str, Any]:
+        """Return the values that are not left at their defaults, as those of a file."""
+        return self.model_dump(mode="json", exclude_unset=True)
 
     @property
     def import_paths(self) -> tuple[str, ...]:

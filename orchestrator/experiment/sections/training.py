@@ -1,12 +1,13 @@
 """Parts of an experiment about its training: loaders, precision, compiling, hangs, changes."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from annotated_types import Ge, Gt, Lt
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
 from hooks.duration import Duration
 from hooks.interval import Interval
+from orchestrator.experiment.fields.field_errors import OWN_MESSAGE
 from orchestrator.experiment.fields.section import Model
 
 BatchSize = Annotated[int, Ge(1), Lt(2**31)]
@@ -51,6 +52,28 @@ class Compile(Model):
 
     mode: CompileMode = "default"
     """Mode of torch.compile: `reduce-overhead` replays CUDA graphs, for small models on a GPU."""
+
+
+def _choose_compile_branch(value: object) -> str | None:
+    """Return the tag of the type that a value of `compile` was meant to have."""
+    if isinstance(value, dict | Compile) or value in get_args(CompileMode):
+        return "group"
+    return "word" if isinstance(value, bool) else None
+
+
+CompileSetting = Annotated[
+    Annotated[bool, Tag("word")] | Annotated[Compile, Tag("group")],
+    Discriminator(
+        _choose_compile_branch,
+        custom_error_type=OWN_MESSAGE,
+        custom_error_message="{message}",
+        custom_error_context={
+            "key": "",
+            "message": "must be true, false or a mapping with `mode`",
+        },
+    ),
+]
+"""Whether the model is compiled, or how."""
 
 
 class Hang(Model):

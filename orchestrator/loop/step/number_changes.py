@@ -3,7 +3,6 @@ workers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isclose
 from numbers import Real
 from typing import Any
 
@@ -11,22 +10,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hooks.optimizer_name import OptimizerName
-from hooks.private_torch import inner_schedulers
 from orchestrator.errors import ConfigError
 from orchestrator.experiment.optim.building import make_groups
 from orchestrator.experiment.optim.component import FROM_TASK
 from orchestrator.experiment.optim.optimization import Optimization
 from orchestrator.experiment.planned_change import NumberChange
+from orchestrator.loop.step.scaling import Scaling, change_group, scale_schedule
 
 Groups = Sequence[Mapping[str, Any]]
 """The settings of an optimizer's parameter groups, without a schedule."""
 
-_RATES_OF_GROUPS = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
-"""Keys of a parameter group that are its learning rate, or that a scheduler keeps there."""
-_RATES_OF_SCHEDULERS = ("base_lrs", "max_lrs", "min_lrs")
-"""Attributes of schedulers with a learning rate for each parameter group."""
-_UPPER_ENDS = ("max_lr", "max_lrs", "swa_lr")
-_LOWER_ENDS = ("min_lr", "min_lrs")
 _PLAIN = (Real, str, tuple, type(None))
 
 
@@ -102,12 +95,14 @@ class NumberChanges:
         """Change an optimizer and its schedule from settings of the groups to others."""
         groups = self._optimizers[name].param_groups
         for group, old, new in zip(groups, before, after, strict=True):
-            _change_group(group, old, new)
-        rates = [
-            (old["lr"], new["lr"]) for old, new in zip(before, after, strict=True) if "lr" in new
+            change_group(group, old, new)
+        scalings = [
+            Scaling(old["lr"], new["lr"])
+            for old, new in zip(before, after, strict=True)
+            if "lr" in new
         ]
-        if any(old != new for old, new in rates):
-            _scale_schedule(scheduler, rates)
+        if any(scaling.old != scaling.new for scaling in scalings):
+            scale_schedule(scheduler, scalings)
 
     def _change_settings(self, changes: Iterable[NumberChange]) -> dict[OptimizerName, _Settings]:
         settings = dict(self._settings)
@@ -194,68 +189,14 @@ def _change_arguments(
     Raises ConfigError if the group has no such setting.
     """
     old = {**group, **before}
-    new = {key: value for key, value in after.items() if key not in old or old[key] != value}
-    if not new.keys() <= group.keys():
-        raise ConfigError.at(
-            path,
-            "is no key of this optimizer's parameter groups, so it cannot change during training",
-        )
-    return {**group, **{key: _scale(group[key], old[key], new[key]) for key in new}}
-
-
-def _change_group(
-    group: dict[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]
-) -> None:
-    """Change the settings of an optimizer's group, which its schedule may have changed."""
-    for key, new in after.items():
-        old = before.get(key)
-        if old == new:
+    changed = dict(group)
+    for key, value in after.items():
+        if key in old and old[key] == value:
             continue
-        for changed in _RATES_OF_GROUPS if key == "lr" else (key,):
-            if changed in group:
-                group[changed] = _scale_rate(changed, group[changed], old, new)
-
-
-def _scale_schedule(scheduler: Any, rates: Sequence[tuple[Any, Any]]) -> None:
-    """Scale a scheduler by the old and the new learning rate of each group."""
-    for name in _RATES_OF_SCHEDULERS:
-        numbers = getattr(scheduler, name, None)
-        if numbers is not None:
-            scaled = [
-                _scale_rate(name, number, *pair)
-                for number, pair in zip(numbers, rates, strict=True)
-            ]
-            setattr(scheduler, name, scaled)
-    # All groups have one lower end, which cannot follow several factors.
-    if hasattr(scheduler, "eta_min") and _is_one_factor(rates):
-        scheduler.eta_min = _scale(scheduler.eta_min, *rates[0])
-    for inner in inner_schedulers(scheduler):
-        _scale_schedule(inner, rates)
-
-
-def _is_one_factor(rates: Sequence[tuple[Any, Any]]) -> bool:
-    if not all(old for old, _ in rates):
-        return False
-    factors = [new / old for old, new in rates]
-    return all(isclose(factor, factors[0]) for factor in factors)
-
-
-def _scale_rate(name: str, number: Any, old: Any, new: Any) -> Any:
-    """Scale a number of a group or a scheduler by `new / old`.
-
-    A change from 0 has no factor, so it leaves the ends of a schedule. An upper end of 0 is the
-    rate itself.
-    """
-    is_end = name in _LOWER_ENDS or (name in _UPPER_ENDS and number)
-    if is_end and not old:
-        return number
-    return _scale(number, old, new)
-
-
-def _scale(number: Any, old: Any, new: Any) -> Any:
-    """Scale a number by `new / old`; a tensor in place."""
-    if isinstance(number, Tensor):
-        return number.mul_(new / old) if old else number.fill_(new)
-    if not old or number == old or type(new) not in (int, float):
-        return new
-    return number * (new / old)
+        if key not in group:
+            raise ConfigError.at(
+                path,
+                "is no key of this optimizer's parameter groups, so it cannot change during training",
+            )
+        changed[key] = Scaling(old[key], value).apply(group[key])
+    return changed
