@@ -129,7 +129,7 @@ def _plan_sweep(
     shared_training = None
     if sharing.paths or sharing.reasons or sharing.reason_for_all:
         shared_training = SharedTraining(
-            trainings, sharing.paths, sharing.reasons, sharing.reason_for_all
+            trainings, sharing.paths, sharing.reasons, sharing.reason_for_all or ""
         )
     return SweepPlan(
         trials=count_trials(sweep),

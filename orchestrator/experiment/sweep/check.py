@@ -17,7 +17,7 @@ from orchestrator.experiment.sweep.check_space import (
 )
 from orchestrator.experiment.sweep.check_values import check_repeated_values, check_values
 from orchestrator.experiment.sweep.mutation import check_mutation
-from orchestrator.experiment.sweep.shared_training import SharingReasons, find_unshareable_paths
+from orchestrator.experiment.sweep.shared_training import ValueReasons, find_unshareable_paths
 from orchestrator.experiment.sweep.trial_counts import check_configuration_count, check_trial_count
 from orchestrator.experiment.yaml.source import ExperimentSource
 
@@ -42,7 +42,7 @@ def check_sweep(
         return problems
 
     data = {**sections.valid_data, **_write_objectives(sweep)}
-    reasons = SharingReasons()
+    reasons = ValueReasons()
     problems = [
         *check_values(sweep.space, data, reasons.add),
         *check_repeated_values(sweep, data),

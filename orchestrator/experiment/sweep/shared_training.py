@@ -5,27 +5,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hooks import EVENTS, HOOKS, Checkpoint, Hook, ParamScheduler, PreciseBatchNorm
-from hooks.metrics.names import find_phase
 from orchestrator.errors import ConfigError, Problem
 from orchestrator.experiment.make_hooks import PLAN_KEYS
 from orchestrator.experiment.resolve import ResolvedExperiment, resolve
 from orchestrator.experiment.sections.schedulers.fifo import Fifo
 from orchestrator.experiment.sections.sweep import SweepSettings
 from orchestrator.experiment.sweep.space import choose_context
+from orchestrator.experiment.sweep.training_dependence import explain_hook, explain_training
 from orchestrator.experiment.yaml.source import ExperimentSource
-from orchestrator.task import has_custom_loop
-
-_INDEPENDENT_EVENTS = (
-    "on_load",
-    "on_start",
-    "on_backward",
-    "on_gradients",
-    "on_update",
-    "on_end",
-    "on_exception",
-)
-"""Events that do not depend on how often a run validates or saves, or on the results."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +22,8 @@ class SharedPaths:
     paths: tuple[str, ...] = ()
     reasons: Mapping[str, str] = field(default_factory=dict)
     """Reason by path."""
-    reason_for_all: str = ""
-    """Why no path can; empty if some can, or if each has its own reason."""
+    reason_for_all: str | None = None
+    """Why no path can; None if some can, or if each has its own reason."""
 
     def group_trials(self, trials: Sequence[tuple[int, Mapping[str, Any]]]) -> list[list[int]]:
         """Group trials, given as number and values, by shared training run; the first one leads."""
@@ -51,56 +38,65 @@ class SharedPaths:
 
 
 @dataclass
-class SharingReasons:
-    """Why trials that differ in the values of a swept path cannot share a training run."""
+class ValueReasons:
+    """Why the values of swept paths exclude a shared training run, whatever the sweep's settings."""
 
     by_path: dict[str, str] = field(default_factory=dict)
-    """Why the hook of a path excludes it; empty if it does not."""
-    training: str = ""
-    """Why the training may depend on what differs between its trials; empty if it does not."""
+    """Why trials cannot differ in the hook of a path."""
+    training: str | None = None
+    """Why the training may depend on what differs between its trials; None if it does not."""
 
     def add(self, path: str, resolved: ResolvedExperiment) -> None:
         """Add the reasons of the experiment with one of the values of a path."""
-        if not path.startswith("hooks."):
+        if not _is_of_hook(path):
             return
         name = path.split(".")[1]
-        reason = _explain_hook(name, resolved.hooks.get(name))
-        self.by_path[path] = self.by_path.get(path) or reason
-        self.training = self.training or _explain_training(resolved)
+        reason = explain_hook(name, resolved.hooks.get(name))
+        if reason is not None:
+            self.by_path.setdefault(path, reason)
+        if self.training is None:
+            self.training = explain_training(resolved)
 
 
 def find_shared_paths(source: ExperimentSource, sweep: SweepSettings) -> SharedPaths:
     """Return the paths that can share a training run."""
-    reasons = SharingReasons()
-    if not _explain_sweep(sweep):
+    reasons = ValueReasons()
+    if _explain_sweep(sweep) is None:
         for path in _list_hook_paths(sweep):
             for resolved in _resolve_each(source.without_sweep(), sweep, path):
                 reasons.add(path, resolved)
     return _judge_paths(sweep, reasons)
 
 
+def _is_of_hook(path: str) -> bool:
+    return path.startswith("hooks.")
+
+
 def _list_hook_paths(sweep: SweepSettings) -> list[str]:
-    return [path for path in sweep.space if path.startswith("hooks.")]
+    return [path for path in sweep.space if _is_of_hook(path)]
 
 
-def _judge_paths(sweep: SweepSettings, values: SharingReasons) -> SharedPaths:
+def _judge_paths(sweep: SweepSettings, values: ValueReasons) -> SharedPaths:
     """Return the paths that can share a training run, by the reasons of their values."""
     swept = _list_hook_paths(sweep)
     if not swept:
         return SharedPaths()
     reason_for_all = _explain_sweep(sweep)
-    if reason_for_all:
+    if reason_for_all is not None:
         return SharedPaths(reason_for_all=reason_for_all)
 
-    explained = {path: _explain_path(path, sweep) or values.by_path.get(path, "") for path in swept}
-    reasons = {path: reason for path, reason in explained.items() if reason}
+    reasons = {}
+    for path in swept:
+        reason = _explain_path(path, sweep) or values.by_path.get(path)
+        if reason is not None:
+            reasons[path] = reason
     paths = tuple(path for path in swept if path not in reasons)
-    if paths and values.training:
+    if paths and values.training is not None:
         return SharedPaths(reason_for_all=values.training)
     return SharedPaths(paths, reasons)
 
 
-def find_unshareable_paths(sweep: SweepSettings, values: SharingReasons) -> Iterator[Problem]:
+def find_unshareable_paths(sweep: SweepSettings, values: ValueReasons) -> Iterator[Problem]:
     """Yield a problem for each `fan_out` path that cannot share a training run.
 
     A `share_training` without effect is a problem too.
@@ -123,25 +119,25 @@ def find_unshareable_paths(sweep: SweepSettings, values: SharingReasons) -> Iter
         )
 
 
-def _explain_sweep(sweep: SweepSettings) -> str:
-    """Return why no trials of a sweep can share a training run; empty if some can."""
+def _explain_sweep(sweep: SweepSettings) -> str | None:
+    """Return why no trials of a sweep can share a training run; None if some can."""
     if not sweep.share_training:
         return "share_training is false"
     if sweep.engine == "train":
         return "engine: train starts a job for each trial"
-    if sweep.scheduler.unshareable:
+    if sweep.scheduler.unshareable is not None:
         return sweep.scheduler.unshareable
     if len(sweep.metrics) > 1:
         return "several metrics have no single best trial"
-    return ""
+    return None
 
 
-def _explain_fan_out_only(sweep: SweepSettings) -> str:
-    """Return why only `fan_out` values can share a training run; empty if others can too."""
+def _explain_fan_out_only(sweep: SweepSettings) -> str | None:
+    """Return why only `fan_out` values can share a training run; None if others can too."""
     if sweep.search.type == "optuna":
         reason = "optuna learns from each trial"
     elif isinstance(sweep.scheduler, Fifo):
-        return ""
+        return None
     else:
         reason = f"{sweep.scheduler.type} stops each trial on its own"
     return f"{reason}; use fan_out: [...] to train all values in one run"
@@ -159,10 +155,10 @@ def _resolve_each(
             continue
 
 
-def _explain_path(path: str, sweep: SweepSettings) -> str:
-    """Return why a path cannot share a training run, whatever its values; empty if it can."""
+def _explain_path(path: str, sweep: SweepSettings) -> str | None:
+    """Return why a path cannot share a training run, whatever its values; None if it can."""
     fan_out_only = _explain_fan_out_only(sweep)
-    if fan_out_only and sweep.space[path].kind != "fan_out":
+    if fan_out_only is not None and sweep.space[path].kind != "fan_out":
         return fan_out_only
 
     _, name, *keys = path.split(".")
@@ -170,67 +166,4 @@ def _explain_path(path: str, sweep: SweepSettings) -> str:
         return f"{keys[0]} sets the class of hooks.{name} or its order among the hooks"
     if f"hooks.{name}.type" in sweep.space:
         return f"hooks.{name}.type is swept too"
-    return ""
-
-
-def _explain_hook(name: str, hook: Hook | None) -> str:
-    """Return why trials that differ in a hook cannot share a training run; empty if they can."""
-    if hook is None:
-        return ""
-    if isinstance(hook, Checkpoint) and hook.weights == "trainable":
-        return f"the checkpoints of hooks.{name} have only the trainable weights"
-    if not hook.observes:
-        return f"hooks.{name} does not declare `observes`"
-    return ""
-
-
-def _explain_training(resolved: ResolvedExperiment) -> str:
-    """Return why a training may depend on what differs between its trials; empty if it does not."""
-    reason = _explain_settings(resolved)
-    if reason:
-        return reason
-    averages = [
-        name for name, hook in resolved.hooks.items() if hook.observes and hook.keeps_record
-    ]
-    for name, hook in resolved.hooks.items():
-        effect = _explain_effect(name, hook, averages)
-        if effect:
-            return effect
-    return ""
-
-
-def _explain_settings(resolved: ResolvedExperiment) -> str:
-    """Return why the settings or the task exclude a shared training; empty if they do not."""
-    if resolved.experiment.changes:
-        return "changes sets values of hooks and the optimizer during training"
-    if has_custom_loop(type(resolved.task)):
-        return f"{type(resolved.task).__name__} trains in its own train()"
-    if resolved.experiment.accumulate == "auto":
-        return "accumulate: auto depends on free memory"
-    return ""
-
-
-def _explain_effect(name: str, hook: Hook, averages: Sequence[str]) -> str:
-    """Return how a hook may affect training in a way that differs between trials; `averages` are the
-    names of hooks that average weights."""
-    if hook.observes:
-        return ""
-    if isinstance(hook, PreciseBatchNorm):
-        if not averages:
-            return ""
-        weights = f"the weights of hooks.{averages[0]}, which may differ between trials"
-        return f"hooks.{name} takes statistics of {weights}"
-    if isinstance(hook, ParamScheduler):
-        if not hook.monitor or find_phase(hook.monitor) == "train":
-            return ""
-        return f"hooks.{name} steps the scheduler by {hook.monitor}, which differs between trials"
-    if HOOKS.name_of(type(hook)):
-        return ""
-
-    dependent = [event for event in EVENTS if event not in _INDEPENDENT_EVENTS]
-    handled = [event for event in dependent if hook.handles(event)]
-    if not handled:
-        return ""
-    declaration = f"`observes: ClassVar[bool] = True` in {type(hook).__name__}"
-    effect = f"may affect training in {handled[0]}"
-    return f"hooks.{name} {effect}; if it does not, declare {declaration}"
+    return None

@@ -10,8 +10,8 @@ class Scheduler(Model):
 
     waits_for_others: ClassVar[bool] = False
     """True if trials wait for each other, so all must have begun."""
-    unshareable: ClassVar[str] = ""
-    """Why its trials cannot share a training run; empty if they can."""
+    unshareable: ClassVar[str | None] = None
+    """Why its trials cannot share a training run; None if they can."""
 
     @property
     def is_random(self) -> bool:

@@ -13,7 +13,7 @@ class HyperBand(Scheduler):
     trial."""
 
     waits_for_others: ClassVar[bool] = True
-    unshareable: ClassVar[str] = "hyperband pauses each trial on its own"
+    unshareable: ClassVar[str | None] = "hyperband pauses each trial on its own"
 
     type: Literal["hyperband"] = "hyperband"
     max_t: Annotated[int, Ge(1)] = 81

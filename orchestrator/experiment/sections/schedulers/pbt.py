@@ -13,7 +13,7 @@ class PBT(Scheduler):
     of the best, with other values. Take it if good values change in the course of training."""
 
     waits_for_others: ClassVar[bool] = True
-    unshareable: ClassVar[str] = "pbt copies weights between trials"
+    unshareable: ClassVar[str | None] = "pbt copies weights between trials"
 
     type: Literal["pbt"] = "pbt"
     perturbation_interval: Annotated[int, Ge(1)] = 1

@@ -12,7 +12,9 @@ class Race(Scheduler):
     et al. 2002). It needs `repeats` and no reports, so take it to choose between few configurations
     whose results are noisy."""
 
-    unshareable: ClassVar[str] = "race starts the trials of a configuration one after another"
+    unshareable: ClassVar[str | None] = (
+        "race starts the trials of a configuration one after another"
+    )
 
     type: Literal["race"] = "race"
     level: Annotated[float, Gt(0), Lt(0.5)] = 0.05
