@@ -138,9 +138,7 @@ class AttemptRecorder:
     def write_files(self) -> None:
         """Write `info.json`, and upload files that hooks wrote."""
         if self._world.is_master:
-            with self._run.own_fields:
-                info = self._run.state.info
-            write_info(self._folder.storage, info)
+            write_info(self._folder.storage, self._run.info)
         self._artifacts.send()
 
 

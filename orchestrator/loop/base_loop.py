@@ -46,9 +46,7 @@ class BaseLoop(ABC, Generic[AnyRun]):
         `run`; collective."""
         try:
             for run, name in zip(self.runs, names, strict=True):
-                if name is None:
-                    continue
-                with run.own_fields:
+                if name is not None:
                     run.restore(name)
         except BaseException as error:
             self._handle(error)
@@ -105,8 +103,7 @@ class BaseLoop(ABC, Generic[AnyRun]):
         for run in self.active:
             self._end_run(run)
         first = self.runs[0]
-        with first.own_fields:
-            first.remaining_plan.fire("on_end", self.state)  # of a shared training
+        first.fire_remaining("on_end")  # of a shared training
         self._close()
         first.close()
 
@@ -142,8 +139,7 @@ class BaseLoop(ABC, Generic[AnyRun]):
         self._clean_up(self.world.abort)
         for run in runs:
             run.recorder.drop_device_values()
-            with run.own_fields:
-                run.remaining_plan.fire("on_exception", run.state, error)
+            run.fire_remaining("on_exception", error)
 
     def _clean_up(self, *calls: Callable[[], object]) -> None:
         """Make calls after a failure. An error in one of them is only logged, to keep the original

@@ -8,7 +8,7 @@ saved in `saving/run_checkpoints.py`; how a loop begins, ends and fails is in `b
 """
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import partial
 
 from hooks.hook import Hook
@@ -23,6 +23,7 @@ from orchestrator.loop.model.torch_settings import torch_settings
 from orchestrator.loop.report import Report, produce_within
 from orchestrator.loop.run_building import build_run
 from orchestrator.loop.run_context import RunContext
+from orchestrator.loop.runs import Runs, SingleRun
 from orchestrator.loop.sharing.failed_run import marking_failed_run
 from orchestrator.loop.sharing.shared_run import Member
 from orchestrator.loop.sharing.shared_runs import SharedRuns
@@ -79,31 +80,26 @@ class Loop(HookedLoop):
             resumes=resumes,
         )
         self._warnings = StateWarnings(training)
-        self._shared: SharedRuns | None = None
+        self._runs: Runs
         if followers:
-            members = [Member(experiment, hooks, context), *followers]
-            self._shared = SharedRuns(training, members)
-            super().__init__(training, self._shared.runs)
+            self._runs = SharedRuns(training, [Member(experiment, hooks, context), *followers])
         else:
-            super().__init__(training, [build_run(training, experiment, context, training.plan)])
+            self._runs = SingleRun(build_run(training, experiment, context, training.plan))
+        super().__init__(training, self._runs.all)
 
     def _begin(self) -> None:
         for run in self.runs:
-            with run.own_fields:
-                run.evaluation.check_data(run.phases)
-        if self._shared:
-            self._shared.join_plans(self.runs)
+            run.check_data()
+        self._runs.join_plans()
         with self._marking_failed_run():
             self.training.begin()
         self._warnings.begin()
         for run in self.runs:
-            with run.own_fields:
-                run.evaluation.check_phase_names()
+            run.check_phase_names()
 
     def _marking_failed_run(self) -> AbstractContextManager[None]:
-        """Return a context that marks errors as those of the first active run, if runs share the
-        training."""
-        return marking_failed_run(self.active[0].index) if self._shared else nullcontext()
+        """Return a context that marks errors of the training as those of the first active run."""
+        return marking_failed_run(self.active[0].index)
 
     # An epoch, or a part of one
 
@@ -118,10 +114,7 @@ class Loop(HookedLoop):
                 if stop.is_interruption:  # within the phase
                     yield from self._report_interruption()
                     return
-            if self._shared:
-                yield from self._shared.take_turns(self.active, self._finish_round)
-            else:
-                yield from self._finish_round(self.active[0])
+            yield from self._runs.take_turns(self._finish_round)
 
     def _is_training_due(self) -> bool:
         run = self.active[0]
@@ -133,42 +126,33 @@ class Loop(HookedLoop):
 
         If the run ends, its test phases follow.
         """
-        cursor = run.cursor
-        with run.own_fields:
-            if cursor.stage is Stage.TRAINED:
-                run.checkpoints.save_if_requested()
-                if run.is_validation_due():
-                    run.evaluation.evaluate("val")
-                cursor.end_validation()
-                run.checkpoints.save_if_requested()
+        if run.cursor.stage is Stage.TRAINED:
+            run.validate()
 
-            if cursor.stage is Stage.VALIDATED:
-                run.agree_to_stop()
-                run.checkpoints.save_stop(run.decision)
-                ends = run.ends_here()
-                yield run.report(is_final=ends and not run.is_test_due())
-                if not ends and not self._is_end_requested(run):
-                    return True
+        if run.cursor.stage is Stage.VALIDATED:
+            run.agree_to_stop()
+            run.save_stop()
+            ends = run.ends_here()
+            yield run.report(is_final=ends and not run.is_test_due())
+            if not ends and not self._is_end_requested(run):
+                return True
 
-            if run.is_test_due() and not self._is_end_requested(run):
-                run.random_states.rewind()
-                run.evaluation.evaluate("test")
-                yield run.report(is_final=True)
+        if run.is_test_due() and not self._is_end_requested(run):
+            run.test()
+            yield run.report(is_final=True)
         self._end_run(run)
         return False
 
     def _report_interruption(self) -> Iterator[Report]:
         for run in self.active:
-            with run.own_fields:
-                yield run.report(is_final=True)
+            yield run.report(is_final=True)
             self._end_run(run)
 
     def _train(self) -> StopDecision:
         """Train until the phase ends or the runs are interrupted; return whether they stop here."""
         for run in self.active:
             run.cursor.begin_train_phase()
-        if self._shared:
-            self._shared.begin_phase(self.active)
+        self._runs.begin_phase()
         with self._marking_failed_run():
             self.training.begin_phase()
             for run in self.active:
@@ -192,18 +176,13 @@ class Loop(HookedLoop):
                 self._save_requested()
                 continue
             if saves_in_background:
-                self._finish_if_written()
+                for run in self.active:
+                    run.commit_if_written()
             if stopping.is_stop_requested():
                 stop = self._agree_to_stop()
                 if stop:
                     return stop
         return StopDecision()
-
-    def _finish_if_written(self) -> None:
-        """Commit the checkpoints whose background writes have finished; collective."""
-        for run in self.active:
-            with run.own_fields:
-                run.checkpoints.finish_if_written()
 
     def _agree_to_stop(self) -> StopDecision:
         """Decide with all ranks whether the runs stop within the phase, and save an interruption;
@@ -213,8 +192,7 @@ class Loop(HookedLoop):
         if stop.is_interruption:
             training.modes.evaluate(keep=True)
             for run in self.active:
-                with run.own_fields:
-                    run.checkpoints.save_unless_saved()
+                run.save_unless_saved()
         elif stop:
             training.state.request_checkpoint("stop")
         return stop
@@ -222,18 +200,14 @@ class Loop(HookedLoop):
     def _save_requested(self) -> None:
         """Save the checkpoints that hooks have requested within a training phase; collective."""
         self._warnings.show_changes()
-        if self._shared:
-            self._shared.forward_requests(self.active)
+        self._runs.forward_requests()
         for run in self.active:
-            with run.own_fields:
-                run.checkpoints.save_if_requested()
+            run.save_if_requested()
 
     def _end_phase(self) -> None:
         self._warnings.show_changes()
         metrics = self.training.complete_phase()
         for run in self.active:
-            with run.own_fields:
-                run.state.metrics |= metrics
+            run.add_metrics(metrics)
         self.training.end_phase()
-        if self._shared:
-            self._shared.end_phase(self.active)
+        self._runs.end_phase()

@@ -1,6 +1,6 @@
 """A run in a worker, as its loop sees it: parts of a round, reports, and its end."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -97,6 +97,17 @@ class TrainingRun:
         _, others = self.plan.split(self.own_hooks)
         return others
 
+    def fire_remaining(self, event: str, *arguments: Any) -> None:
+        """Fire an event for the hooks that have not ended."""
+        with self.own_fields:
+            self.remaining_plan.fire(event, self.state, *arguments)
+
+    @property
+    def info(self) -> Mapping[str, Any]:
+        """What the run's tasks and hooks have noted in `state.info`."""
+        with self.own_fields:
+            return self.state.info
+
     # From the first event to the last
 
     def restore(self, name: str) -> None:
@@ -104,6 +115,10 @@ class TrainingRun:
 
         Raises CheckpointError if it does not fit.
         """
+        with self.own_fields:
+            self._restore(name)
+
+    def _restore(self, name: str) -> None:
         if self.store is None:
             raise CheckpointError("this loop has no store to restore from")
         loaded = load_checkpoint(self.store, name, self.contents, self.world)
@@ -174,11 +189,36 @@ class TrainingRun:
     def agree_to_stop(self) -> None:
         """Decide with all ranks whether the run ends here; collective."""
         is_interrupted = self.context.stop_requested()
-        self.decision = agree_to_stop(self.state, self.world, is_interrupted=is_interrupted)
+        with self.own_fields:
+            self.decision = agree_to_stop(self.state, self.world, is_interrupted=is_interrupted)
+
+    def save_stop(self) -> None:
+        """Save a checkpoint if the run stops here; collective."""
+        with self.own_fields:
+            self.checkpoints.save_stop(self.decision)
+
+    def save_if_requested(self) -> None:
+        """Save a checkpoint if a hook has requested one; collective."""
+        with self.own_fields:
+            self.checkpoints.save_if_requested()
+
+    def save_unless_saved(self) -> None:
+        """Save a checkpoint of this position, unless the newest one is of it; collective."""
+        with self.own_fields:
+            self.checkpoints.save_unless_saved()
+
+    def commit_if_written(self) -> None:
+        """Commit a checkpoint whose background write has finished; collective."""
+        with self.own_fields:
+            self.checkpoints.finish_if_written()
 
     def report(self, *, is_final: bool) -> Report:
         """End a round: commit its checkpoint, fire `on_report`, write the rows, and return the
         report; `is_final` if none follows. Collective."""
+        with self.own_fields:
+            return self._report(is_final=is_final)
+
+    def _report(self, *, is_final: bool) -> Report:
         if self.ends_here():
             self.checkpoints.finish()
         else:

@@ -63,14 +63,14 @@ class CustomLoop(BaseLoop[CustomRun]):
                     yield run.report(is_final=True)
                 if outcome is not TrainOutcome.ROUND_COMPLETE:
                     return
-                run.checkpoints.save_if_requested()
+                run.save_if_requested()
 
             yield self._finish_round()
             if run.ends_here() or self._is_end_requested(run):
                 return
             run.agree_to_stop()  # a hook may have requested it in on_report
             if run.decision:
-                run.checkpoints.save_stop(run.decision)
+                run.save_stop()
                 run.cursor.begin_train_phase()
                 yield run.report(is_final=True)
                 return
@@ -122,7 +122,7 @@ class CustomLoop(BaseLoop[CustomRun]):
         if run.checkpoints.saves_end:
             self.state.end_training_phase()
             run.cursor.end_round()
-            run.checkpoints.save_unless_saved()
+            run.save_unless_saved()
 
     def _finish_round(self) -> Report:
         """Validate, save and stop if they are due, and return the report."""
@@ -130,10 +130,10 @@ class CustomLoop(BaseLoop[CustomRun]):
         if run.cursor.stage is Stage.TRAINED:
             self._fire_validation()
             run.cursor.end_validation()
-            run.checkpoints.save_if_requested()
+            run.save_if_requested()
 
         run.agree_to_stop()
-        run.checkpoints.save_stop(run.decision)
+        run.save_stop()
         return run.report(is_final=run.ends_here())
 
     def _fire_validation(self) -> None:

@@ -1,6 +1,6 @@
 """The runs that share a training: their plans, requests and turns. Runs in workers."""
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import torch
@@ -8,8 +8,8 @@ import torch
 from hooks.private_torch import tree_leaves
 from orchestrator.disk.checkpoints.training_files import TrainingFiles
 from orchestrator.errors import RunError
-from orchestrator.loop.hooked_run import HookedRun
 from orchestrator.loop.report import Report
+from orchestrator.loop.runs import FinishRound, Runs
 from orchestrator.loop.saving.hooked_contents import HookedContents
 from orchestrator.loop.sharing.failed_run import marking_failed_run
 from orchestrator.loop.sharing.shared_calls import (
@@ -25,8 +25,8 @@ CHANGED_BY_EVALUATION = ("phase", "stepped", "iterations_before", "batch_size", 
 """Fields of the state that an evaluation changes and does not restore."""
 
 
-class SharedRuns:
-    """Runs that share a training: their plans, fields of the state and requests.
+class SharedRuns(Runs):
+    """Several runs that share a training: their plans, fields of the state and requests.
 
     There is one state. Each run has its own values of the `OWN_FIELDS`, and so has the training.
     Each run has its own observing hooks. At the start and in training phases they are called with
@@ -40,48 +40,49 @@ class SharedRuns:
         self._hook_metrics: dict[str, Any] = {}
         """Metrics that hooks of the training added to reports since the last training phase, except
         test metrics."""
-        self.runs: list[HookedRun] = []
+        runs = []
         for index, member in enumerate(members):
             with marking_failed_run(index):
                 run = build_shared_run(training, member, index, self._hook_metrics, files)
-            self.runs.append(run)
+            runs.append(run)
+        self.all = runs
 
     # Training
 
-    def join_plans(self, active: Sequence[HookedRun]) -> None:
+    def join_plans(self) -> None:
         """Train with the calls of all active runs, in one merged order."""
-        first = self.runs[0]
-        others = [run for run in active if run is not first]
+        first = self.all[0]
+        others = [run for run in self.active if run is not first]
         plan = first.remaining_plan
         plan = plan.replace_calls(
             {event: merge_calls(event, plan, others) for event in TRAINING_EVENTS}
         )
         self._training.use_plan(plan)
 
-    def begin_phase(self, active: Sequence[HookedRun]) -> None:
+    def begin_phase(self) -> None:
         """Prepare a training phase for the active runs."""
-        self.join_plans(active)
+        self.join_plans()
         self._hook_metrics.clear()
         recorder = self._training.recorder
         recorder.other_buffers = [
-            run.recorder.recent for run in active if run.recorder is not recorder
+            run.recorder.recent for run in self.active if run.recorder is not recorder
         ]
         self._training.state.metrics = {}
 
-    def end_phase(self, active: Iterable[HookedRun]) -> None:
+    def end_phase(self) -> None:
         """Pass the requests of a training phase to the active runs, and no rows of the training
         until the next one."""
-        self.forward_requests(active)
+        self.forward_requests()
         self._training.recorder.other_buffers = ()
 
-    def forward_requests(self, active: Iterable[HookedRun]) -> None:
+    def forward_requests(self) -> None:
         """Pass the requests of the training and its hooks to the active runs."""
         state = self._training.state
         checkpoints = [reason for reason in state.checkpoint_reasons if reason != REQUESTED_BY_RUN]
         stops = state.stop_reasons
         pauses = state.pause_reasons
         state.checkpoint_reasons.clear()
-        for run in active:
+        for run in self.active:
             with run.own_fields:
                 state.checkpoint_reasons += checkpoints
                 state.stop_reasons += stops
@@ -89,12 +90,8 @@ class SharedRuns:
 
     # Between two training phases
 
-    def take_turns(
-        self,
-        active: Sequence[HookedRun],
-        finish_round: Callable[[HookedRun], Generator[Report, None, bool]],
-    ) -> Generator[Report, None, None]:
-        """Let each run finish its round, and yield their reports.
+    def take_turns(self, finish_round: FinishRound) -> Generator[Report, None, None]:
+        """Let each active run finish its round, and yield their reports.
 
         Every turn begins with the random state at the end of the phase. All must end with equal
         random states, because training continues from there. Raises RunError if they do not.
@@ -103,7 +100,7 @@ class SharedRuns:
         fields = {name: getattr(state, name) for name in CHANGED_BY_EVALUATION}
         random_state_before = random_state()
         random_state_after: dict[str, Any] | None = None
-        for run in active:
+        for run in self.active:
             restore_random_state(random_state_before)
             for name, value in fields.items():
                 setattr(state, name, value)
