@@ -104,7 +104,7 @@ class TrainingRun:
 
     @property
     def info(self) -> Mapping[str, Any]:
-        """What the run's tasks and hooks have noted in `state.info`."""
+        """Information from the run's hooks, as in `state.info`."""
         with self.own_fields:
             return self.state.info
 

@@ -1,4 +1,4 @@
-"""The training of a trial, or of several that share a training run, from its begin to their ends.
+"""The training of a trial, or of several that share a training run, to their ends.
 
 This code runs in the driver, or under Tune in the trial's process.
 """
@@ -83,12 +83,12 @@ class TrialGroup:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the ends of all trials are recorded."""
+        """True once the ends of all trials are recorded."""
         return all(trial.state is TrialState.ENDED for trial in self.trials)
 
     @property
     def is_training(self) -> bool:
-        """Whether an attempt has begun and not ended."""
+        """True while an attempt trains, and False between two of them."""
         return self._lifecycle is not None
 
     def advance(self) -> list[TrialEvent]:

@@ -73,7 +73,7 @@ CompileSetting = Annotated[
         },
     ),
 ]
-"""Whether the model is compiled, or how."""
+"""The type of `compile`: true, false, or arguments."""
 
 
 class Hang(Model):

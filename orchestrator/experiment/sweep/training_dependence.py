@@ -1,5 +1,4 @@
-"""Why the training of an experiment depends on its hooks, so that trials that differ in them cannot
-share it."""
+"""Reasons why trials that differ in hooks cannot share a training, because it depends on them."""
 
 from collections.abc import Sequence
 

@@ -31,7 +31,7 @@ class IterableLength:
     epoch: int
     """Batches in an epoch; 0 if unknown. In training all ranks have the same number."""
     is_epoch_one_pass: bool
-    """Whether an epoch is a pass, because its length is known and not set."""
+    """True if an epoch is a pass, because its length is known and `epoch_steps` is not set."""
 
     @classmethod
     def agree(cls, context: PhaseContext, own: int | None) -> Self:

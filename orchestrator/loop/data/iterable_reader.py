@@ -43,7 +43,7 @@ class IterableReader:
 
     @property
     def batches(self) -> int:
-        """How many batches of the current pass have been read."""
+        """Number of batches of the current pass that have been read."""
         return self._counter.count
 
     def loader_state(self) -> Any:

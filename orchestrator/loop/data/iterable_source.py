@@ -1,5 +1,5 @@
-"""Where a rank's batches of an iterable phase come from: a dataset that the ranks share, or the
-task's own loader. Runs in workers."""
+"""The sources of a rank's batches of an iterable phase: a dataset that the ranks share, or the
+task's own loader. Run in workers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ class IterableSource(ABC):
     loader_workers: int | None = None
     """DataLoader workers that the experiment gives the loader; None for the task's own loader."""
     needs_whole_passes = False
-    """Whether the order of a pass may depend on how far the one before was read."""
+    """True if the order of a pass may depend on how far the one before was read."""
 
     @abstractmethod
     def count_batches(self) -> int | None:
