@@ -101,7 +101,9 @@ def page_runner(
 def import_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Restore the import path after each test, and forget the modules that it imported from a
     temporary folder."""
-    path, modules, temporary = [*sys.path], {*sys.modules}, str(tmp_path_factory.getbasetemp())
+    path = [*sys.path]
+    modules = {*sys.modules}
+    temporary = str(tmp_path_factory.getbasetemp())
     yield
     sys.path[:] = path
     for name in sys.modules.keys() - modules:

@@ -1,30 +1,27 @@
 """Train random experiments through random accidents; each must equal its reference, bit for bit.
 
     python -m benchmarks.accidents {runs,sweeps,gangs,trials,stores} [--cases 1000] [--seed 0]
-    [--minutes 5]
+        [--minutes 5]
 
 `runs`: a case draws a program, data, an optimizer, a scheduler and settings. Up to three times, an
-    accident meets its
-process: a signal, a disk that fills or vanishes, a clock that is set back, memory that runs out.
-    Then a file of the run
-may be damaged, or the disk be read-only for a while. Each time the run is resumed. In the end all
-losses, rates, metrics, weights, the best checkpoint and the optimizer's state are compared with a
-loop written by hand, or for custom loops and several optimizers with the run without accidents.
-Each row must exist once, and nothing be left behind. Accidents of the disk need the right to mount
-one; they are kills without it.
+accident meets its process: a signal, a disk that fills or vanishes, a clock that is set back,
+memory that runs out. Then a file of the run may be damaged, or the disk be read-only for a while.
+Each time the run is resumed. In the end all losses, rates, metrics, weights, the best checkpoint
+and the optimizer's state are compared with a loop written by hand, or for custom loops and several
+optimizers with the run without accidents. Each row must exist once, and nothing be left behind.
+Accidents of the disk need the right to mount one; they are kills without it.
 
 `sweeps`: a case also draws a space, repeats and a scheduler. It is compared with the same sweep
-    without an accident.
+without an accident.
 
 `gangs`: a case trains on one to three ranks of a Ray cluster, with DDP or FSDP, a gang or Ray
-    Train. Ranks, nodes, the
-head and drivers are killed, stopped and interrupted. It is compared with the same run without an
-accident.
+Train. Ranks, nodes, the head and drivers are killed, stopped and interrupted. It is compared with
+the same run without an accident.
 
 `trials`: sweeps on such a cluster.
 
 `stores`: runs on an S3 server behind a proxy, which answers with errors, too late, or not at all.
-    Needs moto.
+Needs moto.
 """
 
 import argparse

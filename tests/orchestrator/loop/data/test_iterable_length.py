@@ -69,8 +69,7 @@ def warnings_of(task: Points, caplog: Any, **fields: Any) -> list[str]:
     return [record.message for record in caplog.records]
 
 
-@pytest.mark.parametrize("processes", [0, 2])
-@pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.parametrize(("epochs", "processes"), [(1, 0), (3, 0), (3, 2)])
 @pytest.mark.parametrize(
     ("errors", "warnings"),
     [
